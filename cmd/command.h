@@ -1,0 +1,26 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace dstrain {
+
+/// One subcommand: what CLI11 parses and what runs when it was chosen; `run` returns the exit code.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command add_recipe_check(CLI::App& root);
+Command add_recipe_show(CLI::App& root);
+Command add_recipe_schema(CLI::App& root);
+Command add_plan(CLI::App& root);
+Command add_launch(CLI::App& root);
+Command add_engine(CLI::App& root);
+Command add_verify(CLI::App& root);
+Command add_checkpoint_list(CLI::App& root);
+Command add_checkpoint_verify(CLI::App& root);
+Command add_checkpoint_prune(CLI::App& root);
+Command add_checkpoint_export(CLI::App& root);
+
+}  // namespace dstrain

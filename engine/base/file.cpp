@@ -1,0 +1,112 @@
+#include "engine/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+[[noreturn]] void fail(const char* action, const std::filesystem::path& path,
+                       ErrorKind kind = ErrorKind::data) {
+  throw Error(kind, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno)));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::uint64_t regular_size(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail("read", path);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorKind::data, fmt::format("cannot read {}: not a regular file", path.string()));
+  }
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, std::uint64_t limit) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail("read", path);
+  const std::uint64_t size = regular_size(fd.get(), path);
+  if (size > limit) {
+    throw Error(ErrorKind::data, fmt::format("{} has {} bytes, more than the limit of {}",
+                                             path.string(), size, limit));
+  }
+  std::string content(size, '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const auto got = ::read(fd.get(), content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read", path);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path temporary =
+      path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()));
+  {
+    const Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (fd.get() < 0) fail("write", temporary, ErrorKind::internal);
+    while (!content.empty()) {
+      const auto written = ::write(fd.get(), content.data(), content.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write", temporary, ErrorKind::internal);
+      content.remove_prefix(static_cast<std::size_t>(written));
+    }
+    if (::fsync(fd.get()) != 0) fail("flush", temporary, ErrorKind::internal);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename", temporary, ErrorKind::internal);
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const Descriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail("flush directory", directory, ErrorKind::internal);
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail("read", path);
+  const std::uint64_t size = regular_size(fd.get(), path);
+  if (size == 0) return;
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) fail("map", path);
+  bytes_ = {static_cast<const std::byte*>(address), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define DSTRAIN_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define DSTRAIN_HOST_DEVICE inline
+#endif
+
+namespace dstrain {
+
+/// Four random 32-bit words that are a pure function of a 64-bit key and a 128-bit counter; the same on host and GPU.
+/// Philox4x32-10, Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", sec. 3.3.
+struct Philox {
+  std::uint32_t word[4];
+
+  DSTRAIN_HOST_DEVICE static Philox at(std::uint64_t key, std::uint64_t high, std::uint64_t low) {
+    auto k0 = static_cast<std::uint32_t>(key);
+    auto k1 = static_cast<std::uint32_t>(key >> 32);
+    auto c0 = static_cast<std::uint32_t>(low);
+    auto c1 = static_cast<std::uint32_t>(low >> 32);
+    auto c2 = static_cast<std::uint32_t>(high);
+    auto c3 = static_cast<std::uint32_t>(high >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
+      const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+      const std::uint32_t n0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+      const std::uint32_t n2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+      c1 = static_cast<std::uint32_t>(p1);
+      c3 = static_cast<std::uint32_t>(p0);
+      c0 = n0;
+      c2 = n2;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return {{c0, c1, c2, c3}};
+  }
+
+  /// Uniform in [0, 1) with 24 bits.
+  [[nodiscard]] DSTRAIN_HOST_DEVICE float uniform(int index) const {
+    return static_cast<float>(word[index] >> 8) * (1.0f / 16777216.0f);
+  }
+  /// Uniform integer in [0, bound).
+  [[nodiscard]] DSTRAIN_HOST_DEVICE std::uint32_t below(int index, std::uint32_t bound) const {
+    return static_cast<std::uint32_t>((std::uint64_t{word[index]} * bound) >> 32);
+  }
+};
+
+/// Key of one random stream: the run's seed and what the numbers are for, so that streams never meet.
+enum class RandomStream : std::uint32_t { init = 1, order = 2, augment = 3, dropout = 4, synthetic = 5 };
+DSTRAIN_HOST_DEVICE std::uint64_t random_key(std::uint64_t seed, RandomStream stream) {
+  return seed * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(stream) * 0xD1B54A32D192ED03ull;
+}
+
+}  // namespace dstrain

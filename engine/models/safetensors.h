@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/file.h"
+
+namespace dstrain {
+
+enum class DType { f32, f16, bf16 };
+[[nodiscard]] const char* safetensors_name(DType dtype);  ///< "F32"
+[[nodiscard]] int dtype_bytes(DType dtype);
+
+/// Strict reader of a safetensors file (github.com/huggingface/safetensors, README "Format"): header at most 100 MB and inside the
+/// file, no duplicate keys, offsets contiguous from 0 to the end without holes or overlap, shape x dtype equal to the
+/// length without overflow, JSON depth bounded. Error{data} names file, tensor and rule. Tensors of a dtype we do not use
+/// are listed but cannot be read.
+class SafetensorsFile {
+ public:
+  struct Entry {
+    std::string dtype;                ///< as written in the file
+    std::vector<std::int64_t> shape;
+    std::uint64_t begin = 0;          ///< bytes, from the start of the data
+    std::uint64_t end = 0;
+  };
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  [[nodiscard]] std::span<const std::byte> bytes(const Entry& entry) const;
+  /// Elements [begin, begin + out.size()) converted to fp32.
+  void read(const std::string& name, std::int64_t begin, std::span<float> out) const;
+
+ private:
+  std::filesystem::path path_;
+  MappedFile file_;
+  std::uint64_t data_begin_ = 0;
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// Tensors for a writer, in file order.
+struct SafetensorsTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::f32;
+  std::span<const float> values;  ///< converted to `dtype` while writing
+};
+/// Header (padded to 8 bytes) of a file with these tensors.
+[[nodiscard]] std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
+                                             const std::map<std::string, std::string>& metadata);
+/// Writes atomically with fsync.
+void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+}  // namespace dstrain

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+
+namespace dstrain {
+
+/// Parameters that are gathered, reduced and updated together; normally one per block.
+struct GroupCost {
+  std::string name;
+  std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
+};
+
+/// What one block costs for one micro-batch, stated by the block from its shapes (a test compares it with what autograd saved).
+struct BlockCost {
+  std::string name;
+  std::vector<int> groups;       ///< parameter groups the block reads
+  Flops forward_flops = 0;       ///< multiply-adds count 2; backward is counted as twice this
+  Bytes saved_bytes = 0;         ///< kept by autograd from forward to backward, without the block's input
+  Bytes boundary_bytes = 0;      ///< output handed to the next block (kept as its input)
+  Bytes forward_workspace = 0;   ///< transient beyond the two while the block runs forward
+  Bytes backward_workspace = 0;  ///< transient beyond the two while the block runs backward, input gradient included
+};
+
+struct ModelCost {
+  std::vector<GroupCost> groups;
+  std::vector<BlockCost> blocks;
+  Bytes batch_bytes = 0;  ///< one micro-batch of inputs on the device, augmentation output included
+};
+
+}  // namespace dstrain

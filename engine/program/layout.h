@@ -1,0 +1,48 @@
+#pragma once
+
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/mesh/mesh.h"
+#include "engine/mesh/shard.h"
+#include "engine/program/cost.h"
+
+namespace dstrain {
+
+/// Who holds a kind of state of a parameter group.
+enum class Partition {
+  replicated,  ///< every rank, whole
+  sharded,     ///< each rank of the shard axis, 1/degree
+};
+
+struct GroupLayout {
+  Partition parameters = Partition::replicated;  ///< compute-dtype parameters
+  Partition gradients = Partition::replicated;
+  Partition states = Partition::replicated;      ///< fp32 master and optimizer moments
+  bool operator==(const GroupLayout&) const = default;
+};
+
+/// Bytes per element of each kind of state.
+struct StateWidths {
+  int compute = 2;          ///< parameters as the kernels read them
+  int gradient = 4;         ///< accumulated gradient
+  int master = 4;           ///< 0: the compute parameters are the master (fp32 compute)
+  int moments = 8;          ///< all optimizer moments together
+  int reduce_wire = 4;      ///< gradient on the wire
+};
+
+/// Who holds which part of the training state, and in which width it rests and travels.
+struct Layout {
+  std::vector<GroupLayout> groups;
+  std::vector<FlatGroup> flat;  ///< per group, cut for the shard axis
+  StateWidths widths;
+  int shard_degree = 1;         ///< ranks that share one copy of the state
+  int replica_degree = 1;       ///< copies of the state (data axis)
+};
+
+/// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards states, 2 also gradients,
+/// 3 also parameters. With a shard degree of 1 every stage is stage 0.
+[[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
+                                 const StateWidths& widths);
+
+}  // namespace dstrain

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace dstrain {
+
+/// Measured rates of the machine the plan is made for. `h200()` holds the figures of recipes/BENCHMARKS.md.
+struct Machine {
+  std::string name;
+  double flops_per_s = 0;            ///< matrix products in the compute dtype
+  double memory_bytes_per_s = 0;     ///< device memory, read + write
+  double link_bytes_per_s = 0;       ///< bus bandwidth of a collective inside a node
+  double network_bytes_per_s = 0;    ///< bus bandwidth across nodes, per rank
+  double host_link_bytes_per_s = 0;  ///< host to device
+  double collective_latency_s = 0;
+  int ranks_per_node = 8;
+  Bytes device_memory = 0;
+  Bytes fixed_overhead = 0;          ///< context, library workspaces, communicator buffers: not allocated by dstrain
+};
+[[nodiscard]] Machine h200();
+[[nodiscard]] Machine cpu();
+
+/// Peak bytes of one rank by category. All but `fixed` are allocated by dstrain.
+struct Ledger {
+  Bytes parameters = 0;
+  Bytes gradients = 0;
+  Bytes master = 0;
+  Bytes moments = 0;
+  Bytes gather_buffers = 0;
+  Bytes gradient_buffers = 0;
+  Bytes activations = 0;   ///< peak over the step, saved + boundaries + workspace
+  Bytes data = 0;
+  Bytes fixed = 0;
+  [[nodiscard]] Bytes allocated() const {
+    return parameters + gradients + master + moments + gather_buffers + gradient_buffers + activations + data;
+  }
+  [[nodiscard]] Bytes total() const { return allocated() + fixed; }
+};
+
+/// Bytes and calls of one kind of collective per step and rank.
+struct CollectiveUse {
+  std::string name;     ///< "all-gather", "reduce-scatter", "all-reduce"
+  std::string purpose;  ///< "parameters", "gradients", "norm and metrics"
+  int calls = 0;
+  Bytes payload_bytes = 0;  ///< sum of the full buffers
+  Bytes sent_bytes = 0;     ///< what this rank sends (ring)
+};
+
+struct Simulation {
+  Ledger ledger;
+  std::vector<Bytes> activations_by_block;  ///< saved + boundary of each block
+  std::vector<CollectiveUse> collectives;
+  double step_s = 0;
+  double compute_s = 0;        ///< busy time of the compute lane
+  double exposed_comm_s = 0;   ///< time the compute lane waits for communication
+  std::vector<double> action_start_s;
+  std::vector<double> action_end_s;
+};
+
+/// Plays the program on `machine`: lanes are resources, `after` are waits.
+[[nodiscard]] Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
+                                  const Machine& machine);
+
+}  // namespace dstrain

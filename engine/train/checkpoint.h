@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/comm/store.h"
+#include "engine/mesh/shard.h"
+
+namespace dstrain {
+
+/// A contiguous piece of a logical fp32 tensor, in flat element order, that this rank writes or wants.
+struct TensorSlice {
+  std::string name;                 ///< "vit.embeddings.cls_token", "optimizer.exp_avg/vit.embeddings.cls_token"
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  Range range;                      ///< elements of the flattened tensor
+};
+
+/// What a checkpoint says beside tensors; all of it is in the manifest.
+struct CheckpointState {
+  std::int64_t step = 0;             ///< optimizer steps done
+  std::int64_t samples = 0;          ///< global samples consumed since the start
+  std::int64_t optimizer_steps = 0;  ///< steps that were applied (not skipped as non-finite)
+  double loss_scale = 1;
+  std::int64_t good_steps = 0;       ///< since the last change of the loss scale
+  std::int64_t skipped_steps = 0;
+  int world_size = 1;                ///< of the run that saved
+  std::string recipe;                ///< resolved YAML
+};
+
+/// One rank's part of a save, already on the host and owned by the save until it has ended.
+struct CheckpointPart {
+  std::vector<TensorSlice> slices;
+  std::vector<std::vector<float>> data;  ///< one per slice
+};
+
+struct SaveResult {
+  bool ok = false;
+  std::filesystem::path path;  ///< committed directory
+  std::string error;           ///< what failed on which rank; the same text on every rank
+  double seconds = 0;
+  std::int64_t bytes = 0;
+};
+
+/// Saves checkpoints of one run as `root`/step-00000100. Collective over all ranks through `store`: each writes one
+/// safetensors shard (O_EXCL, fsync, xxh3-128), then all vote; rank 0 writes MANIFEST.json last and renames the directory.
+/// A failed vote removes the temporary directory and leaves everything saved before untouched.
+class CheckpointSaver {
+ public:
+  virtual ~CheckpointSaver() = default;
+  /// Starts a save on a background thread. One at a time: waits for the one before (its result is returned by `wait`).
+  virtual void start(CheckpointState state, CheckpointPart part) = 0;
+  [[nodiscard]] virtual bool busy() const = 0;
+  /// Waits for the running save, if any, and returns its result once.
+  [[nodiscard]] virtual std::optional<SaveResult> wait() = 0;
+  /// The result of a save that has ended meanwhile, once; never waits.
+  [[nodiscard]] virtual std::optional<SaveResult> poll() = 0;
+};
+struct SaverOptions {
+  std::filesystem::path root;
+  int rank = 0;
+  int world_size = 1;
+  int keep = 2;                 ///< newest valid checkpoints kept; older ones go after the new one is committed
+  std::string attempt;          ///< makes the temporary name unique per start of the job
+};
+[[nodiscard]] std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
+                                                          const SaverOptions& options);
+
+struct CheckpointInfo {
+  std::filesystem::path path;
+  std::int64_t step = -1;
+  bool valid = false;
+  std::string problem;  ///< why not: file, what was found
+  std::int64_t bytes = 0;
+  int files = 0;
+  int world_size = 0;
+};
+/// Newest first; hashes are checked when `full`, else manifest and file sizes only.
+[[nodiscard]] std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, bool full);
+
+/// An opened checkpoint; every file it reads is hashed before the first value is handed out.
+class CheckpointReader {
+ public:
+  /// Error{checkpoint} names file and what is wrong. With `verify` all files' hashes are checked now.
+  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& path, bool verify);
+  virtual ~CheckpointReader() = default;
+  [[nodiscard]] virtual const CheckpointState& state() const = 0;
+  [[nodiscard]] virtual std::vector<TensorSlice> tensors() const = 0;  ///< whole tensors
+  /// Fills `out` with slice.range of the tensor; Error{checkpoint} when name, shape or range do not match.
+  virtual void read(const TensorSlice& slice, std::span<float> out) const = 0;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,20 @@
+# dstrain_layer(NAME SOURCES ... [USES layer ...] [LIBRARIES target ...]) declares one layer of the engine as a static
+# library dstrain_<name> and refuses a link to a layer that does not stand before it in DSTRAIN_LAYERS.
+set(DSTRAIN_LAYERS base recipe mesh program launcher device kernels comm data nn models train cmd)
+
+function(dstrain_layer name)
+  cmake_parse_arguments(LAYER "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  list(FIND DSTRAIN_LAYERS ${name} position)
+  if(position EQUAL -1)
+    message(FATAL_ERROR "layer '${name}' is not in DSTRAIN_LAYERS (scripts/cmake/Layers.cmake)")
+  endif()
+  add_library(dstrain_${name} STATIC ${LAYER_SOURCES})
+  target_link_libraries(dstrain_${name} PRIVATE dstrain_options PUBLIC ${LAYER_LIBRARIES})
+  foreach(used ${LAYER_USES})
+    list(FIND DSTRAIN_LAYERS ${used} used_position)
+    if(used_position EQUAL -1 OR NOT used_position LESS position)
+      message(FATAL_ERROR "layer '${name}' may not use '${used}': only layers before it in ${DSTRAIN_LAYERS}")
+    endif()
+    target_link_libraries(dstrain_${name} PUBLIC dstrain_${used})
+  endforeach()
+endfunction()

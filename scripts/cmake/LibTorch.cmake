@@ -1,0 +1,28 @@
+# LibTorch, NCCL and the CUDA runtime of the `torch` wheel as plain imported targets; its own CMake package is slow.
+# DSTRAIN_SITE_PACKAGES is the folder that holds `torch` and `nvidia`; scripts/setup passes it.
+set(DSTRAIN_SITE_PACKAGES "" CACHE PATH "site-packages folder with the torch wheel")
+if(NOT EXISTS ${DSTRAIN_SITE_PACKAGES}/torch/lib/libtorch_cpu.so)
+  message(FATAL_ERROR "no LibTorch under DSTRAIN_SITE_PACKAGES='${DSTRAIN_SITE_PACKAGES}'; run scripts/setup, which installs it")
+endif()
+set(torch_dir ${DSTRAIN_SITE_PACKAGES}/torch)
+set(nvidia_dir ${DSTRAIN_SITE_PACKAGES}/nvidia)
+
+find_package(Threads REQUIRED)
+add_library(dstrain_torch INTERFACE)
+target_include_directories(dstrain_torch SYSTEM INTERFACE
+  ${torch_dir}/include ${torch_dir}/include/torch/csrc/api/include
+  ${nvidia_dir}/cu13/include ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+target_compile_definitions(dstrain_torch INTERFACE USE_C10D_GLOO USE_CUDA)
+# The CUDA libraries register themselves when loaded, so the linker must keep them although no symbol is named.
+target_link_libraries(dstrain_torch INTERFACE
+  -Wl,--no-as-needed ${torch_dir}/lib/libtorch.so ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so
+  ${torch_dir}/lib/libtorch_cuda.so ${torch_dir}/lib/libc10_cuda.so
+  ${nvidia_dir}/nccl/lib/libnccl.so.2 ${nvidia_dir}/cu13/lib/libcudart.so.13 ${nvidia_dir}/cu13/lib/libcublas.so.13
+  -Wl,--as-needed Threads::Threads)
+
+# Run from the build tree with this environment; an installed tree finds the same wheel through DSTRAIN_SITE_PACKAGES' layout.
+set(DSTRAIN_TORCH_RPATH ${torch_dir}/lib ${nvidia_dir}/nccl/lib ${nvidia_dir}/cu13/lib ${nvidia_dir}/cudnn/lib
+    ${nvidia_dir}/cusparselt/lib ${nvidia_dir}/nvshmem/lib)
+set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
+set(CMAKE_INSTALL_RPATH ${DSTRAIN_TORCH_RPATH})
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
