@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <vector>
 
 namespace dstrain {
 
@@ -11,13 +12,19 @@ struct Command {
   std::function<int()> run;
 };
 
+/// Parses, runs the command that was chosen, and turns every error into a message on stderr and its exit code.
+int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);
+
 Command add_recipe_check(CLI::App& root);
 Command add_recipe_show(CLI::App& root);
 Command add_recipe_schema(CLI::App& root);
-Command add_plan(CLI::App& root);
 Command add_launch(CLI::App& root);
-Command add_engine(CLI::App& root);
+Command add_agent(CLI::App& root);
 Command add_verify(CLI::App& root);
+
+// In the engine library.
+Command add_engine(CLI::App& root);
+Command add_plan(CLI::App& root);
 Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);
 Command add_checkpoint_prune(CLI::App& root);

@@ -92,6 +92,11 @@ void RankRecordFile::enter(std::int64_t step, std::string_view action) {
   record_->progress.fetch_add(1, std::memory_order_release);
 }
 
-void RankRecordFile::fail(std::string_view error) { copy_text(record_->error, error); }
+void RankRecordFile::fail(std::string_view error, int exit_code) {
+  if (record_->error_time_ns.load(std::memory_order_acquire) != 0) return;
+  copy_text(record_->error, error.substr(0, error.find('\n')));
+  record_->error_code.store(exit_code, std::memory_order_relaxed);
+  record_->error_time_ns.store(now_ns(), std::memory_order_release);
+}
 
 }  // namespace dstrain

@@ -16,9 +16,10 @@ enum class ReduceOp { sum, max };
 
 /// Collectives over one group of ranks. Every member calls the same operations in the same order.
 ///
-/// On a GPU a call is enqueued on the calling thread's current stream and returns at once; the caller orders streams. On
-/// the CPU it returns when done. Tensors are contiguous and on this rank's device. A dead peer ends a call with an
-/// Error{again} that names the operation, the group and the rank's index. Not thread-safe; one per lane.
+/// On a GPU a call is enqueued on the calling thread's current stream and returns at once; the
+/// caller orders streams. On the CPU it returns when done. Tensors are contiguous and on this
+/// rank's device. A dead peer ends a call with an Error{again} that names the operation, the group
+/// and the rank's index. Not thread-safe; one per lane.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -28,12 +29,15 @@ class Communicator {
 
   /// In place.
   virtual void all_reduce(at::Tensor& x, ReduceOp op) = 0;
-  /// `output` holds size() times `input`, in rank order; `input` may be this rank's part of `output`.
+  /// `output` holds size() times `input`, in rank order; `input` may be this rank's part of
+  /// `output`.
   virtual void all_gather(at::Tensor& output, const at::Tensor& input) = 0;
-  /// Sum over ranks of `input` (size() equal parts); this rank's part goes to `output`, which may be that part of `input`.
+  /// Sum over ranks of `input` (size() equal parts); this rank's part goes to `output`, which may
+  /// be that part of `input`.
   virtual void reduce_scatter(at::Tensor& output, const at::Tensor& input) = 0;
   virtual void broadcast(at::Tensor& x, int root) = 0;
-  /// Part i of `input` goes to rank i; part i of `output` comes from rank i. Equal parts, no aliasing.
+  /// Part i of `input` goes to rank i; part i of `output` comes from rank i. Equal parts, no
+  /// aliasing.
   virtual void all_to_all(at::Tensor& output, const at::Tensor& input) = 0;
   virtual void send(const at::Tensor& x, int peer) = 0;
   virtual void receive(at::Tensor& x, int peer) = 0;
@@ -45,13 +49,14 @@ enum class CommBackend { nccl, gloo };
 
 struct CommunicatorOptions {
   CommBackend backend = CommBackend::gloo;
-  std::string name;          ///< unique per group and lane within a job, e.g. "shard-gather"
-  std::vector<int> ranks;    ///< global ranks of the group, in coordinate order
-  int rank = 0;              ///< this process's global rank; must be in `ranks`
-  int max_ctas = 0;          ///< NCCL: thread blocks at most; 0 = NCCL's choice
+  std::string name;        ///< unique per group and lane within a job, e.g. "shard-gather"
+  std::vector<int> ranks;  ///< global ranks of the group, in coordinate order
+  int rank = 0;            ///< this process's global rank; must be in `ranks`
+  int max_ctas = 0;        ///< NCCL: thread blocks at most; 0 = NCCL's choice
   double timeout_s = 600;
 };
-/// Collective over `ranks`. A group of one needs no backend: every operation is then a copy or nothing.
+/// Collective over `ranks`. A group of one needs no backend: every operation is then a copy or
+/// nothing.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& store,
                                                               const CommunicatorOptions& options);
 
@@ -59,14 +64,15 @@ struct CommunicatorOptions {
 struct CallCount {
   std::string operation;
   std::int64_t calls = 0;
-  Bytes bytes = 0;      ///< full buffer of each call
-  double host_s = 0;    ///< time inside the call on the host
+  Bytes bytes = 0;    ///< full buffer of each call
+  double host_s = 0;  ///< time inside the call on the host
 };
 /// A Communicator that counts the calls it passes on.
 class CountingCommunicator : public Communicator {
  public:
   [[nodiscard]] virtual std::vector<CallCount> counts() const = 0;
 };
-[[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(std::unique_ptr<Communicator> inner);
+[[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(
+    std::unique_ptr<Communicator> inner);
 
 }  // namespace dstrain

@@ -7,8 +7,9 @@
 
 namespace dstrain {
 
-/// Ranks as threads of one process, for tests: `body` runs once per rank; the first exception is rethrown after all
-/// threads have ended, and a rank that throws wakes the others with an Error so that the test ends.
+/// Ranks as threads of one process, for tests: `body` runs once per rank; the first exception is
+/// rethrown after all threads have ended, and a rank that throws wakes the others with an Error so
+/// that the test ends.
 class ThreadWorld {
  public:
   explicit ThreadWorld(int size);

@@ -11,31 +11,34 @@ namespace dstrain {
 
 /// One micro-batch on the host, before augmentation.
 struct HostBatch {
-  at::Tensor pixels;    ///< [B, H, W, C] uint8, pinned when asked
-  at::Tensor labels;    ///< [B] int64
-  at::Tensor weights;   ///< [B] fp32; 0 for a sample that only fills up the batch (its pixels are zero, label 0)
-  at::Tensor samples;   ///< [B] int64, index in the data set; -1 for a filler. Keys the augmentation.
+  at::Tensor pixels;   ///< [B, H, W, C] uint8, pinned when asked
+  at::Tensor labels;   ///< [B] int64
+  at::Tensor weights;  ///< [B] fp32; 0 for a sample that only fills up the batch (its pixels are
+                       ///< zero, label 0)
+  at::Tensor
+      samples;  ///< [B] int64, index in the data set; -1 for a filler. Keys the augmentation.
   std::int64_t epoch = 0;
 };
 
 struct LoaderOptions {
   std::int64_t global_batch = 0;
   std::int64_t micro_batch = 0;
-  int micro_batches = 1;   ///< per step
+  int micro_batches = 1;  ///< per step
   int data_ranks = 1;
   int data_rank = 0;
   std::int64_t seed = 0;
-  bool shuffle = true;     ///< evaluation reads in order
+  bool shuffle = true;  ///< evaluation reads in order
   bool pinned = false;
   int workers = 2;
-  int prefetch = 4;        ///< micro-batches decoded ahead
-  std::int64_t first_step = 0;   ///< step at which to start (resume): nothing before it is decoded
-  std::int64_t last_step = -1;   ///< step after the last one; -1: no end, epochs follow one another
+  int prefetch = 4;             ///< micro-batches decoded ahead
+  std::int64_t first_step = 0;  ///< step at which to start (resume): nothing before it is decoded
+  std::int64_t last_step = -1;  ///< step after the last one; -1: no end, epochs follow one another
 };
 
-/// Hands out the micro-batches of this rank, step by step. Step s of an epoch covers the global samples
-/// [s * global_batch, min((s + 1) * global_batch, size)), split evenly over the data ranks and then over the micro-batches;
-/// missing samples are filled up with weight 0. So every sample is seen exactly once per epoch at any world size.
+/// Hands out the micro-batches of this rank, step by step. Step s of an epoch covers the global
+/// samples [s * global_batch, min((s + 1) * global_batch, size)), split evenly over the data ranks
+/// and then over the micro-batches; missing samples are filled up with weight 0. So every sample is
+/// seen exactly once per epoch at any world size.
 class Loader {
  public:
   virtual ~Loader() = default;

@@ -4,8 +4,8 @@
 
 namespace dstrain {
 
-/// Permutation of [0, size) that is a pure function of (seed, epoch): any position in O(1), nothing stored.
-/// Feistel network over Philox with cycle walking (Luby & Rackoff 1988).
+/// Permutation of [0, size) that is a pure function of (seed, epoch): any position in O(1), nothing
+/// stored. Feistel network over Philox with cycle walking (Luby & Rackoff 1988).
 class SampleOrder {
  public:
   SampleOrder(std::int64_t size, std::int64_t seed, std::int64_t epoch);

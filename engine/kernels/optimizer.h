@@ -2,23 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include "engine/kernels/control.h"
 
 /// The tail of a training step on flat fp32 shards, without host synchronisation: everything a later kernel must know
 /// about the step stands in StepControl on the device.
 namespace dstrain::optimizer {
-
-/// Indices into the control tensor: fp32 [kControlSize] on the device.
-enum ControlIndex {
-  kLossScale,        ///< factor on the loss before backward
-  kGoodSteps,        ///< finite steps since the loss scale changed
-  kAppliedSteps,     ///< updates applied so far: the t of Adam's bias correction
-  kSkippedSteps,     ///< updates skipped because a gradient was not finite
-  kGradientNorm,     ///< of this step, loss scale removed; inf or nan when not finite
-  kGradientFactor,   ///< what update multiplies gradients with: clip coefficient / loss scale
-  kSkip,             ///< 1 when this step's update must not happen
-  kControlSize
-};
 
 /// Adds the sum of squares of `gradient` (fp32, flat) times `factor` to element 0 of `sum` (fp32). Deterministic.
 void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum);

@@ -6,8 +6,9 @@
 
 namespace dstrain {
 
-/// Axes of the rank mesh, outermost first: neighbours on the last axis have consecutive ranks. Ranks that exchange most
-/// (tensor) therefore sit on one node. `data` replicates, `shard` splits state (ZeRO); their product is the number of data ranks.
+/// Axes of the rank mesh, outermost first: neighbours on the last axis have consecutive ranks.
+/// Ranks that exchange most (tensor) therefore sit on one node. `data` replicates, `shard` splits
+/// state (ZeRO); their product is the number of data ranks.
 enum class Axis { pipeline, data, shard, expert, sequence, tensor };
 inline constexpr std::array kAxes = {Axis::pipeline, Axis::data,     Axis::shard,
                                      Axis::expert,   Axis::sequence, Axis::tensor};
@@ -45,6 +46,9 @@ class Mesh {
   [[nodiscard]] std::string describe() const;
 
  private:
+  /// Distance in ranks between neighbours on `axis`.
+  [[nodiscard]] int stride(Axis axis) const;
+
   int world_size_;
   Degrees degrees_;
 };

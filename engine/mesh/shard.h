@@ -15,16 +15,20 @@ struct Range {
 };
 [[nodiscard]] Range intersect(Range a, Range b);
 
-/// Part `index` of `total` items split into `parts` consecutive pieces whose sizes differ by at most one.
+/// Part `index` of `total` items split into `parts` consecutive pieces whose sizes differ by at
+/// most one.
 [[nodiscard]] Range even_part(std::int64_t total, std::int64_t parts, std::int64_t index);
 
-/// Alignment, in elements, of each tensor inside a flat group buffer and of each rank's shard of it: 256 bytes of the narrowest dtype.
+/// Alignment, in elements, of each tensor inside a flat group buffer and of each rank's shard of
+/// it: 256 bytes of the narrowest dtype.
 inline constexpr std::int64_t kFlatAlignment = 128;
 
-/// Where the tensors of one parameter group lie in its flat buffer, and which part of it each shard owns.
+/// Where the tensors of one parameter group lie in its flat buffer, and which part of it each shard
+/// owns.
 class FlatGroup {
  public:
-  /// `sizes`: elements of each tensor, in order. The total is padded so that it splits evenly into `shards` aligned parts.
+  /// `sizes`: elements of each tensor, in order. The total is padded so that it splits evenly into
+  /// `shards` aligned parts.
   FlatGroup(const std::vector<std::int64_t>& sizes, int shards);
 
   [[nodiscard]] std::int64_t offset(std::size_t tensor) const { return offsets_[tensor]; }

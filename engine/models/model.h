@@ -9,7 +9,8 @@
 
 namespace dstrain {
 
-/// A model: its blocks and what files call it. Holds architecture only; no device, stream, precision or strategy.
+/// A model: its blocks and what files call it. Holds architecture only; no device, stream,
+/// precision or strategy.
 struct Model {
   std::string family;  ///< "vit"
   Blocks blocks;
@@ -20,8 +21,8 @@ struct Model {
   int classes = 0;
 };
 
-/// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the recipe, else of the data.
-/// Error{usage} names the key and what would do.
+/// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the
+/// recipe, else of the data. Error{usage} names the key and what would do.
 [[nodiscard]] Model make_model(const ModelConfig& config, int data_classes);
 
 /// Costs of all blocks for one micro-batch; group i is block i.

@@ -15,16 +15,17 @@ enum class DType { f32, f16, bf16 };
 [[nodiscard]] const char* safetensors_name(DType dtype);  ///< "F32"
 [[nodiscard]] int dtype_bytes(DType dtype);
 
-/// Strict reader of a safetensors file (github.com/huggingface/safetensors, README "Format"): header at most 100 MB and inside the
-/// file, no duplicate keys, offsets contiguous from 0 to the end without holes or overlap, shape x dtype equal to the
-/// length without overflow, JSON depth bounded. Error{data} names file, tensor and rule. Tensors of a dtype we do not use
-/// are listed but cannot be read.
+/// Strict reader of a safetensors file (github.com/huggingface/safetensors, README "Format"):
+/// header at most 100 MB and inside the file, no duplicate keys, offsets contiguous from 0 to the
+/// end without holes or overlap, shape x dtype equal to the length without overflow, JSON depth
+/// bounded. Error{data} names file, tensor and rule. Tensors of a dtype we do not use are listed
+/// but cannot be read.
 class SafetensorsFile {
  public:
   struct Entry {
-    std::string dtype;                ///< as written in the file
+    std::string dtype;  ///< as written in the file
     std::vector<std::int64_t> shape;
-    std::uint64_t begin = 0;          ///< bytes, from the start of the data
+    std::uint64_t begin = 0;  ///< bytes, from the start of the data
     std::uint64_t end = 0;
   };
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -51,11 +52,13 @@ struct SafetensorsTensor {
   DType dtype = DType::f32;
   std::span<const float> values;  ///< converted to `dtype` while writing
 };
-/// Header (padded to 8 bytes) of a file with these tensors.
+/// First bytes of a file with these tensors: length and JSON, padded to a multiple of 8. `values`
+/// may be empty here.
 [[nodiscard]] std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                              const std::map<std::string, std::string>& metadata);
-/// Writes atomically with fsync.
-void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
+/// Writes atomically with fsync; Error{checkpoint} when the disk refuses.
+void write_safetensors(const std::filesystem::path& path,
+                       const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
 }  // namespace dstrain

@@ -13,15 +13,17 @@ struct GroupCost {
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
 };
 
-/// What one block costs for one micro-batch, stated by the block from its shapes (a test compares it with what autograd saved).
+/// What one block costs for one micro-batch, stated by the block from its shapes (a test compares
+/// it with what autograd saved).
 struct BlockCost {
   std::string name;
-  std::vector<int> groups;       ///< parameter groups the block reads
-  Flops forward_flops = 0;       ///< multiply-adds count 2; backward is counted as twice this
-  Bytes saved_bytes = 0;         ///< kept by autograd from forward to backward, without the block's input
-  Bytes boundary_bytes = 0;      ///< output handed to the next block (kept as its input)
-  Bytes forward_workspace = 0;   ///< transient beyond the two while the block runs forward
-  Bytes backward_workspace = 0;  ///< transient beyond the two while the block runs backward, input gradient included
+  std::vector<int> groups;  ///< parameter groups the block reads
+  Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
+  Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
+  Bytes boundary_bytes = 0;     ///< output handed to the next block (kept as its input)
+  Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
+  Bytes backward_workspace =
+      0;  ///< transient beyond the two while the block runs backward, input gradient included
 };
 
 struct ModelCost {

@@ -18,17 +18,17 @@ enum class Partition {
 struct GroupLayout {
   Partition parameters = Partition::replicated;  ///< compute-dtype parameters
   Partition gradients = Partition::replicated;
-  Partition states = Partition::replicated;      ///< fp32 master and optimizer moments
+  Partition states = Partition::replicated;  ///< fp32 master and optimizer moments
   bool operator==(const GroupLayout&) const = default;
 };
 
 /// Bytes per element of each kind of state.
 struct StateWidths {
-  int compute = 2;          ///< parameters as the kernels read them
-  int gradient = 4;         ///< accumulated gradient
-  int master = 4;           ///< 0: the compute parameters are the master (fp32 compute)
-  int moments = 8;          ///< all optimizer moments together
-  int reduce_wire = 4;      ///< gradient on the wire
+  int compute = 2;      ///< parameters as the kernels read them
+  int gradient = 4;     ///< accumulated gradient
+  int master = 4;       ///< 0: the compute parameters are the master (fp32 compute)
+  int moments = 8;      ///< all optimizer moments together
+  int reduce_wire = 4;  ///< gradient on the wire
 };
 
 /// Who holds which part of the training state, and in which width it rests and travels.
@@ -36,12 +36,26 @@ struct Layout {
   std::vector<GroupLayout> groups;
   std::vector<FlatGroup> flat;  ///< per group, cut for the shard axis
   StateWidths widths;
-  int shard_degree = 1;         ///< ranks that share one copy of the state
-  int replica_degree = 1;       ///< copies of the state (data axis)
+  int shard_degree = 1;    ///< ranks that share one copy of the state
+  int replica_degree = 1;  ///< copies of the state (data axis)
+
+  /// Ranks that see different samples.
+  [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }
+  /// No rank has all parameters of `group` up to date after an update.
+  [[nodiscard]] bool gathered(int group) const;
+  /// The gathered parameters of `group` live in a slot for a while, not in the group's own buffer.
+  [[nodiscard]] bool gathered_into_slot(int group) const;
+  /// The whole gradient of `group` lives in a slot until it is reduced.
+  [[nodiscard]] bool reduced_from_slot(int group) const;
+  /// Payload of the group's gather and of its reduction: the full buffer on the wire.
+  [[nodiscard]] Bytes gather_bytes(int group) const;
+  [[nodiscard]] Bytes reduce_bytes(int group) const;
 };
 
-/// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards states, 2 also gradients,
-/// 3 also parameters. With a shard degree of 1 every stage is stage 0.
+/// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards
+/// states, 2 also gradients, 3 also parameters. With a shard degree of 1 every stage is stage 0; in
+/// stage 0 all data ranks are replicas, whichever of the two axes they lie on. Error{usage} for
+/// another stage.
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                                  const StateWidths& widths);
 

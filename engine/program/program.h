@@ -26,56 +26,71 @@ enum class ActionKind {
 enum class Lane { compute, gather, reduce, copy_in };
 inline constexpr int kNumLanes = 4;
 [[nodiscard]] const char* lane_name(Lane lane);
+[[nodiscard]] Lane lane_of(ActionKind kind);
 
 struct Action {
   ActionKind kind = ActionKind::load;
   Lane lane = Lane::compute;
-  int block = -1;        ///< forward, recompute, backward
-  int group = -1;        ///< gather, release, reduce, update
+  int block = -1;  ///< forward, recompute, backward
+  int group = -1;  ///< gather, release, reduce, update
   int micro_batch = -1;
-  int slot = -1;         ///< gather, release: gather buffer, -1 = the group's own resident parameters;
-                         ///< backward, reduce: gradient buffer, -1 = the group's own resident gradients
-  Bytes bytes = 0;       ///< payload of the collective: size of the full buffer on the wire
+  int slot = -1;    ///< gather, release: gather buffer, -1 = the group's own resident parameters;
+                    ///< backward, reduce: gradient buffer, -1 = the group's own resident gradients;
+                    ///< load: batch buffer, of which there are kBatchSlots
+  Bytes bytes = 0;  ///< payload of the collective: size of the full buffer on the wire
   Flops flops = 0;
-  std::vector<int> after;  ///< indices, on other lanes, of actions that must have finished
+  std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
 };
+
+inline constexpr int kBatchSlots = 2;
 
 /// The list of actions of one rank in one optimizer step (or one evaluation micro-batch).
 struct Program {
   std::vector<Action> actions;
   int micro_batches = 1;
-  int gather_slots = 0;          ///< buffers that hold gathered parameters for a while
+  int gather_slots = 0;  ///< buffers that hold gathered parameters for a while
   std::int64_t gather_slot_elements = 0;
-  int gradient_slots = 0;        ///< buffers that hold whole gradients until they are reduced
+  int gradient_slots = 0;  ///< buffers that hold whole gradients until they are reduced
   std::int64_t gradient_slot_elements = 0;
 };
 
 struct ProgramOptions {
-  int micro_batches = 1;   ///< accumulation steps
-  int prefetch = 1;        ///< groups gathered ahead of their use
+  int micro_batches = 1;  ///< accumulation steps, at least 1
+  int prefetch = 1;       ///< groups gathered ahead of their use, at least 0; ZeRO-3 has two gather
+                          ///< slots more than that
   bool recompute = false;  ///< every block but the head keeps only its input
 };
 
-/// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after` allows.
+/// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
+/// allows.
 ///
-/// ZeRO-1 and 2 gather each group once per step, before its first use, straight into the resident parameters; ZeRO-3
-/// gathers into slots before each use and releases after it, except that the last block's parameters stay from forward
-/// to backward. Gradients rest whole (stage 0, 1: reduced after the last micro-batch) or sharded (2, 3: reduced after each).
-/// With one data rank there is neither gather nor reduce.
+/// ZeRO-1 and 2 gather each group once per step, before its first use, straight into the resident
+/// parameters; ZeRO-3 gathers into slots before each use and releases after it, except that a group
+/// stays whose next use follows at once (the last block from forward to backward, the first from
+/// one micro-batch to the next) or within the prefetch distance. Gradients rest whole (stage 0, 1:
+/// reduced after the last micro-batch) or sharded (2, 3: reduced after each). With one data rank
+/// there is neither gather nor reduce. Block i must read group i alone (Error{internal}). The list
+/// is the same on every rank, and running it in list order on one lane is also correct.
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
                                        const ProgramOptions& options);
-/// Forward of one micro-batch, parameters as at rest after an update.
+/// Forward of one micro-batch, parameters as at rest after an update; `options.micro_batches` and
+/// `recompute` are ignored.
 [[nodiscard]] Program evaluation_program(const Layout& layout, const ModelCost& cost,
                                          const ProgramOptions& options);
 
-/// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: block order and pairing of
-/// forward and backward; parameters gathered before use and not released or overwritten before it ends; a slot is never
-/// reused while an unfinished action may still read it (across lanes, through `after`); every group's gradient of every
-/// micro-batch is reduced exactly once and before norm; every group is updated exactly once, after norm; no cycle.
+/// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: block
+/// order and pairing of forward and backward; parameters gathered before use and not released or
+/// overwritten before it ends; a slot is never reused while an unfinished action may still read it
+/// (across lanes, through `after`); every group's gradient of every micro-batch is reduced exactly
+/// once and before norm; every group is updated exactly once, after norm; no action waits for a
+/// later one, so that there is no cycle and list order is an order of execution. A program without
+/// backward, reduce, norm and update is held to the rules of an evaluation. Order is what lanes and
+/// `after` guarantee, transitively.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 
-/// Equal exactly when the programs (and the layout they belong to) are; exchanged by the ranks before the first step.
+/// Equal exactly when the programs (and the layout they belong to) are; exchanged by the ranks
+/// before the first step.
 [[nodiscard]] std::uint64_t hash(const Program& program, const Layout& layout);
 
 /// "backward(encoder.layer.7), micro-batch 2": for traces and failure reports.

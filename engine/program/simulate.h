@@ -7,7 +7,7 @@
 
 namespace dstrain {
 
-/// Measured rates of the machine the plan is made for. `h200()` holds the figures of recipes/BENCHMARKS.md.
+/// Rates of the machine the plan is made for. `h200()` holds measured figures, see machine.cpp.
 struct Machine {
   std::string name;
   double flops_per_s = 0;            ///< matrix products in the compute dtype
@@ -18,10 +18,13 @@ struct Machine {
   double collective_latency_s = 0;
   int ranks_per_node = 8;
   Bytes device_memory = 0;
-  Bytes fixed_overhead = 0;          ///< context, library workspaces, communicator buffers: not allocated by dstrain
+  Bytes fixed_overhead =
+      0;  ///< context, library workspaces, communicator buffers: not allocated by dstrain
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine cpu();
+/// By name; Error{usage} lists the names there are.
+[[nodiscard]] Machine find_machine(const std::string& name);
 
 /// Peak bytes of one rank by category. All but `fixed` are allocated by dstrain.
 struct Ledger {
@@ -31,11 +34,12 @@ struct Ledger {
   Bytes moments = 0;
   Bytes gather_buffers = 0;
   Bytes gradient_buffers = 0;
-  Bytes activations = 0;   ///< peak over the step, saved + boundaries + workspace
+  Bytes activations = 0;  ///< peak over the step, saved + boundaries + workspace
   Bytes data = 0;
   Bytes fixed = 0;
   [[nodiscard]] Bytes allocated() const {
-    return parameters + gradients + master + moments + gather_buffers + gradient_buffers + activations + data;
+    return parameters + gradients + master + moments + gather_buffers + gradient_buffers +
+           activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
 };
@@ -54,14 +58,20 @@ struct Simulation {
   std::vector<Bytes> activations_by_block;  ///< saved + boundary of each block
   std::vector<CollectiveUse> collectives;
   double step_s = 0;
-  double compute_s = 0;        ///< busy time of the compute lane
-  double exposed_comm_s = 0;   ///< time the compute lane waits for communication
+  double compute_s = 0;       ///< busy time of the compute lane
+  double exposed_comm_s = 0;  ///< time the compute lane waits for communication
   std::vector<double> action_start_s;
   std::vector<double> action_end_s;
 };
 
+/// Most bytes of each category that one rank holds at any time of the program; `fixed` is left 0.
+/// Activations follow the compute lane: a block's output lives until the block after it has run
+/// backward, what it saved until its own backward.
+[[nodiscard]] Ledger peak_memory(const Program& program, const Layout& layout,
+                                 const ModelCost& cost);
+
 /// Plays the program on `machine`: lanes are resources, `after` are waits.
-[[nodiscard]] Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
-                                  const Machine& machine);
+[[nodiscard]] Simulation simulate(const Program& program, const Layout& layout,
+                                  const ModelCost& cost, const Machine& machine);
 
 }  // namespace dstrain

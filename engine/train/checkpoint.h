@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -49,23 +50,26 @@ struct SaveResult {
 /// Saves checkpoints of one run as `root`/step-00000100. Collective over all ranks through `store`: each writes one
 /// safetensors shard (O_EXCL, fsync, xxh3-128), then all vote; rank 0 writes MANIFEST.json last and renames the directory.
 /// A failed vote removes the temporary directory and leaves everything saved before untouched.
+/// Its end while a save runs gives up waiting for the other ranks: `wait` first where the save shall count.
 class CheckpointSaver {
  public:
   virtual ~CheckpointSaver() = default;
-  /// Starts a save on a background thread. One at a time: waits for the one before (its result is returned by `wait`).
+  /// Starts a save on a background thread. One at a time: waits for the one before, whose result is kept for `wait` or
+  /// `poll`. A failed save is a result, never an exception.
   virtual void start(CheckpointState state, CheckpointPart part) = 0;
   [[nodiscard]] virtual bool busy() const = 0;
-  /// Waits for the running save, if any, and returns its result once.
+  /// Waits for the running save, if any, and returns the oldest result not returned yet; nothing when there is none.
   [[nodiscard]] virtual std::optional<SaveResult> wait() = 0;
-  /// The result of a save that has ended meanwhile, once; never waits.
+  /// The oldest result of the saves that have ended meanwhile, once; never waits.
   [[nodiscard]] virtual std::optional<SaveResult> poll() = 0;
 };
 struct SaverOptions {
   std::filesystem::path root;
   int rank = 0;
   int world_size = 1;
-  int keep = 2;                 ///< newest valid checkpoints kept; older ones go after the new one is committed
-  std::string attempt;          ///< makes the temporary name unique per start of the job
+  int keep = 2;                 ///< newest valid checkpoints kept; older ones go after the new one is committed; 0: all
+  std::string attempt;          ///< makes the temporary name unique per start of the job; the same on all ranks
+  std::chrono::milliseconds timeout{600'000};  ///< for the votes of the other ranks, once our own shard is written
 };
 [[nodiscard]] std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
                                                           const SaverOptions& options);
@@ -79,8 +83,25 @@ struct CheckpointInfo {
   int files = 0;
   int world_size = 0;
 };
-/// Newest first; hashes are checked when `full`, else manifest and file sizes only.
+/// Newest first; hashes are checked when `full`, else manifest and file sizes only. Temporary directories and those that
+/// a later save moved aside are no checkpoints. Nothing when `root` does not exist.
 [[nodiscard]] std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, bool full);
+
+/// The same for one directory; never throws for a broken checkpoint.
+[[nodiscard]] CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full);
+
+/// The newest checkpoint whose every byte is as written; adds a line to `problems` for each newer one that is not.
+[[nodiscard]] std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
+                                                         std::vector<std::string>& problems);
+
+/// The valid ones that follow the `keep` newest valid ones in a list that is newest first.
+[[nodiscard]] std::vector<CheckpointInfo> beyond_newest(const std::vector<CheckpointInfo>& newest_first, int keep);
+
+/// Renames the directory to a temporary name before it deletes it, so that a crash leaves no half checkpoint.
+void remove_checkpoint(const std::filesystem::path& path);
+
+/// "step-00000100".
+[[nodiscard]] std::string checkpoint_name(std::int64_t step);
 
 /// An opened checkpoint; every file it reads is hashed before the first value is handed out.
 class CheckpointReader {

@@ -25,4 +25,5 @@ set(DSTRAIN_TORCH_RPATH ${torch_dir}/lib ${nvidia_dir}/nccl/lib ${nvidia_dir}/cu
     ${nvidia_dir}/cusparselt/lib ${nvidia_dir}/nvshmem/lib)
 set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
 set(CMAKE_INSTALL_RPATH ${DSTRAIN_TORCH_RPATH})
-set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+# The CUDA runtime is the wheel's, linked by path: it has no unversioned name that -lcudart would find.
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)

@@ -1,0 +1,70 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cmd/command.h"
+#include "engine/base/units.h"
+#include "engine/train/checkpoint.h"
+#include "engine/train/run_directory.h"
+
+namespace dstrain {
+namespace {
+
+struct Options {
+  std::string run;
+  bool json = false;
+};
+
+void print_json(const std::vector<CheckpointInfo>& infos) {
+  auto list = nlohmann::ordered_json::array();
+  for (const CheckpointInfo& info : infos) {
+    list.push_back({{"step", info.step},
+                    {"path", info.path.string()},
+                    {"valid", info.valid},
+                    {"problem", info.problem},
+                    {"bytes", info.bytes},
+                    {"files", info.files},
+                    {"world_size", info.world_size}});
+  }
+  fmt::print("{}\n", list.dump(2));
+}
+
+int list(const Options& options) {
+  const auto folder = find_checkpoints_folder(options.run);
+  const auto infos = list_checkpoints(folder, false);
+  if (options.json) {
+    print_json(infos);
+    return 0;
+  }
+  if (infos.empty()) {
+    fmt::print("no checkpoint in {}\n", folder.string());
+    return 0;
+  }
+  fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", "step", "size", "files", "ranks", "state");
+  for (const CheckpointInfo& info : infos) {
+    if (info.valid) {
+      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes), info.files,
+                 info.world_size);
+    } else {
+      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-", info.problem);
+    }
+  }
+  fmt::print("Sizes were checked; `dstrain checkpoint verify {}` also checks every byte.\n", options.run);
+  return 0;
+}
+
+}  // namespace
+
+Command add_checkpoint_list(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand("list",
+                                      "List the checkpoints of a run, newest first, and whether each is complete.\n"
+                                      "Example: dstrain checkpoint list runs/quickstart-20261121-101500-3fa2c1");
+  app->add_option("run", options->run, "Run directory or its checkpoints folder.")->required();
+  app->add_flag("--json", options->json, "Print a JSON array for programs.");
+  return {app, [options] { return list(*options); }};
+}
+
+}  // namespace dstrain

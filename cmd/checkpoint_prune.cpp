@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "cmd/command.h"
+#include "engine/base/units.h"
+#include "engine/train/checkpoint.h"
+#include "engine/train/run_directory.h"
+
+namespace dstrain {
+namespace {
+
+struct Options {
+  std::string run;
+  int keep = 0;
+  bool dry_run = false;
+};
+
+int prune(const Options& options) {
+  // Every byte is checked first: a checkpoint that is only seemingly good must not cost a good one.
+  const auto infos = list_checkpoints(find_checkpoints_folder(options.run), true);
+  const auto doomed = beyond_newest(infos, options.keep);
+  for (const CheckpointInfo& info : infos) {
+    if (!info.valid) fmt::print("keeps   {} (invalid: {})\n", info.path.string(), info.problem);
+  }
+  std::int64_t bytes = 0;
+  for (const CheckpointInfo& info : doomed) {
+    if (!options.dry_run) remove_checkpoint(info.path);
+    bytes += info.bytes;
+    fmt::print("{} {} ({})\n", options.dry_run ? "would remove" : "removed", info.path.string(),
+               format_bytes(info.bytes));
+  }
+  fmt::print("{} {} of {} checkpoints, {}\n", options.dry_run ? "would remove" : "removed", doomed.size(),
+             infos.size(), format_bytes(bytes));
+  return 0;
+}
+
+}  // namespace
+
+Command add_checkpoint_prune(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand("prune",
+                                      "Remove the older checkpoints of a run. Invalid ones are left for you to look at.\n"
+                                      "Example: dstrain checkpoint prune runs/quickstart-20261121-101500-3fa2c1 --keep 1");
+  app->add_option("run", options->run, "Run directory or its checkpoints folder.")->required();
+  app->add_option("--keep", options->keep, "How many of the newest valid checkpoints stay; at least 1.")
+      ->required()
+      ->check(CLI::Range(1, 1'000'000));
+  app->add_flag("--dry-run", options->dry_run, "Say what would go; remove nothing.");
+  return {app, [options] { return prune(*options); }};
+}
+
+}  // namespace dstrain

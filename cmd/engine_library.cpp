@@ -1,0 +1,30 @@
+#include "cmd/engine_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+
+int run_engine_library(int argc, char** argv) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  fs::path library = folder / "libdstrain_engine.so";
+  if (!fs::exists(library)) library = folder.parent_path() / "lib" / "libdstrain_engine.so";
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    throw Error(ErrorKind::internal, fmt::format("cannot load {}: {}", library.string(), ::dlerror()),
+                "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to that wheel's torch/lib "
+                "and nvidia/*/lib, or run scripts/setup");
+  }
+  using Entry = int (*)(int, char**);
+  // The cast is how POSIX hands out functions.
+  const auto entry = reinterpret_cast<Entry>(::dlsym(handle, "dstrain_engine_main"));
+  DSTRAIN_CHECK(entry != nullptr, library.string() + " lacks dstrain_engine_main");
+  return entry(argc, argv);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,45 @@
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "cmd/engine_library.h"
+#include "cmd/version.h"
+
+namespace {
+
+struct EngineCommand {
+  const char* name;
+  const char* text;
+};
+/// Commands of the engine library, which parses their options itself.
+constexpr std::array kEngineCommands = {
+    EngineCommand{"engine", "Run one rank of a training job; the environment says which one."},
+    EngineCommand{"plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
+    EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace dstrain;
+  CLI::App app(
+      "dstrain trains models from YAML recipes on GPU or CPU ranks under DDP and ZeRO.\n"
+      "Start with: dstrain launch recipes/quickstart.yaml --ranks 2",
+      "dstrain");
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+
+  std::vector<Command> commands = {add_launch(app), add_verify(app), add_agent(app)};
+  CLI::App* recipe = app.add_subcommand("recipe", "Check, show and describe recipes.");
+  recipe->require_subcommand(1);
+  commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe), add_recipe_schema(*recipe)});
+
+  for (const EngineCommand& command : kEngineCommands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.text);
+    sub->prefix_command();
+    sub->set_help_flag();
+    commands.push_back({sub, [argc, argv] { return run_engine_library(argc, argv); }});
+  }
+  return run_command(app, commands, argc, argv);
+}

@@ -1,0 +1,56 @@
+#include "cmd/plan.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "cmd/command.h"
+#include "engine/data/dataset.h"
+#include "engine/models/model.h"
+#include "engine/program/plan_report.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+
+int plan(const PlanOptions& options) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  for (const Diagnostic& warning : loaded.warnings) {
+    std::fprintf(stderr, "%s\n", format(warning).c_str());
+  }
+  const Recipe& recipe = loaded.recipe;
+  std::string machine = options.machine;
+  if (machine.empty()) machine = recipe.parallel.backend == Backend::gloo ? "cpu" : "h200";
+
+  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
+  Model model = make_model(recipe.model, facts.classes);
+  const BatchShape shape = {.micro_batch = recipe.batch.micro,
+                            .compute_bytes = state_widths(recipe).compute};
+  const ModelCost cost = model_cost(model, shape);
+  const Strategy strategy = make_strategy(recipe, cost, options.ranks);
+  const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, find_machine(machine));
+  const std::string text =
+      options.json ? plan_json(report, strategy, cost) : plan_text(report, strategy, cost);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+Command add_plan(CLI::App& root) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* app = root.add_subcommand(
+      "plan", "Predict memory, bytes and time of one training step, without a GPU.");
+  app->footer("Example: dstrain plan recipes/quickstart.yaml --ranks 4096");
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--machine", options->machine,
+                  "Rates and memory of one rank. Default: cpu under the gloo backend, else h200.")
+      ->check(CLI::IsMember({"h200", "cpu"}));
+  app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
+  return {app, [options] { return plan(*options); }};
+}
+
+}  // namespace dstrain

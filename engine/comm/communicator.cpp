@@ -1,0 +1,76 @@
+#include "engine/comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/comm/group.h"
+
+namespace dstrain {
+namespace comm {
+
+Group Group::of(const CommunicatorOptions& options) {
+  const auto found = std::find(options.ranks.begin(), options.ranks.end(), options.rank);
+  DSTRAIN_CHECK(found != options.ranks.end(),
+                fmt::format("rank {} is not in group '{}'", options.rank, options.name));
+  const std::set<int> distinct(options.ranks.begin(), options.ranks.end());
+  DSTRAIN_CHECK(distinct.size() == options.ranks.size(),
+                fmt::format("group '{}' names a rank twice", options.name));
+  return {.name = options.name,
+          .rank = static_cast<int>(found - options.ranks.begin()),
+          .size = static_cast<int>(options.ranks.size()),
+          .timeout_s = options.timeout_s};
+}
+
+std::string Group::text() const {
+  return fmt::format("group '{}', rank {} of {}", name, rank, size);
+}
+
+std::string Group::key(std::string_view what) const {
+  return fmt::format("comm/{}/{}", name, what);
+}
+
+void Group::fail(std::string_view operation, std::string_view reason) const {
+  throw Error(ErrorKind::again, fmt::format("{} ({}) failed: {}", operation, text(), reason),
+              "a rank of the group has probably ended: see its log");
+}
+
+void wait_for_all(Store& store, const Group& group) {
+  const std::string arrived = group.key("arrived");
+  const std::string complete = group.key("complete");
+  const std::int64_t count = store.add(arrived, 1);
+  DSTRAIN_CHECK(count <= group.size,
+                fmt::format("the name of group '{}' is used twice", group.name));
+  if (count == group.size) {
+    store.set(complete, "yes");
+    return;
+  }
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(group.timeout_s * 1e3));
+  try {
+    (void)store.get(complete, timeout);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::hosts) throw;
+    throw Error(ErrorKind::hosts,
+                fmt::format("{}: only {} of {} ranks came within {}", group.text(),
+                            store.add(arrived, 0), group.size, format_duration(group.timeout_s)),
+                "see the logs of the other ranks for the one that did not start");
+  }
+}
+
+}  // namespace comm
+
+std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& store,
+                                                const CommunicatorOptions& options) {
+  const comm::Group group = comm::Group::of(options);
+  if (group.size == 1) return comm::make_single();
+  comm::wait_for_all(*store, group);
+  if (options.backend == CommBackend::nccl) {
+    return comm::make_nccl(*store, group, options.max_ctas);
+  }
+  return comm::make_gloo(store, group);
+}
+
+}  // namespace dstrain

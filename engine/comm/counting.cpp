@@ -1,0 +1,91 @@
+#include <array>
+#include <chrono>
+
+#include "engine/comm/communicator.h"
+
+namespace dstrain {
+namespace {
+
+enum Operation : std::size_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kAllToAll,
+  kSend,
+  kReceive,
+  kBarrier,
+  kNumOperations
+};
+constexpr std::array<const char*, kNumOperations> kNames = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast",
+    "all_to_all", "send",       "receive",        "barrier"};
+
+Bytes bytes_of(const at::Tensor& x) { return static_cast<Bytes>(x.nbytes()); }
+
+class Counting final : public CountingCommunicator {
+ public:
+  explicit Counting(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {
+    for (std::size_t i = 0; i < kNumOperations; ++i) counts_.at(i).operation = kNames.at(i);
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  void all_reduce(at::Tensor& x, ReduceOp op) override {
+    count(kAllReduce, bytes_of(x), [&] { inner_->all_reduce(x, op); });
+  }
+  void all_gather(at::Tensor& output, const at::Tensor& input) override {
+    count(kAllGather, bytes_of(output), [&] { inner_->all_gather(output, input); });
+  }
+  void reduce_scatter(at::Tensor& output, const at::Tensor& input) override {
+    count(kReduceScatter, bytes_of(input), [&] { inner_->reduce_scatter(output, input); });
+  }
+  void broadcast(at::Tensor& x, int root) override {
+    count(kBroadcast, bytes_of(x), [&] { inner_->broadcast(x, root); });
+  }
+  void all_to_all(at::Tensor& output, const at::Tensor& input) override {
+    count(kAllToAll, bytes_of(input), [&] { inner_->all_to_all(output, input); });
+  }
+  void send(const at::Tensor& x, int peer) override {
+    count(kSend, bytes_of(x), [&] { inner_->send(x, peer); });
+  }
+  void receive(at::Tensor& x, int peer) override {
+    count(kReceive, bytes_of(x), [&] { inner_->receive(x, peer); });
+  }
+  void barrier() override {
+    count(kBarrier, 0, [&] { inner_->barrier(); });
+  }
+
+  std::vector<CallCount> counts() const override {
+    std::vector<CallCount> called;
+    for (const CallCount& count : counts_) {
+      if (count.calls > 0) called.push_back(count);
+    }
+    return called;
+  }
+
+ private:
+  /// A call that throws is not counted.
+  template <class Call>
+  void count(Operation operation, Bytes bytes, Call&& call) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    CallCount& entry = counts_.at(operation);
+    ++entry.calls;
+    entry.bytes += bytes;
+    entry.host_s += elapsed.count();
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  std::array<CallCount, kNumOperations> counts_;
+};
+
+}  // namespace
+
+std::unique_ptr<CountingCommunicator> make_counting(std::unique_ptr<Communicator> inner) {
+  return std::make_unique<Counting>(std::move(inner));
+}
+
+}  // namespace dstrain

@@ -1,0 +1,90 @@
+#include "engine/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/base/error.h"
+#include "engine/data/formats.h"
+
+namespace dstrain {
+namespace {
+
+constexpr int kCifarSide = 32;
+constexpr std::int64_t kCifarTrain = 50000;
+constexpr std::int64_t kDigitsTrain = 1437;
+
+/// 256 for 224: the usual room for a random crop.
+int stored_side(int image_size) { return static_cast<int>(std::lround(image_size * 8.0 / 7.0)); }
+
+std::filesystem::path required_path(const DataConfig& data, const char* what) {
+  if (data.path.empty()) {
+    throw Error(ErrorKind::usage, fmt::format("data.path is empty; it must name {}", what),
+                "set data.path in the recipe or with --set data.path=...");
+  }
+  if (!std::filesystem::is_directory(data.path)) {
+    throw Error(ErrorKind::data,
+                fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what));
+  }
+  return data.path;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const DataConfig& data, Split split, int image_size,
+                                      std::int64_t seed) {
+  DSTRAIN_CHECK(image_size > 0, "open_dataset needs the model's image size");
+  switch (data.name) {
+    case DatasetName::digits:
+      return formats::open_digits(data.path, split);
+    case DatasetName::cifar10:
+      return formats::open_cifar(
+          required_path(data,
+                        "the folder with data_batch_1.bin ... data_batch_5.bin, test_batch.bin"),
+          10, split);
+    case DatasetName::cifar100:
+      return formats::open_cifar(required_path(data, "the folder with train.bin and test.bin"), 100,
+                                 split);
+    case DatasetName::images:
+      return formats::open_image_files(
+          formats::list_image_folder(required_path(data, "the folder with one folder per class"),
+                                     split),
+          stored_side(image_size));
+    case DatasetName::food101:
+      return formats::open_image_files(
+          formats::list_food101(required_path(data, "the folder with images/ and meta/"), split),
+          stored_side(image_size));
+    case DatasetName::random:
+      return formats::open_random(
+          split == Split::train ? data.samples : std::max(1, data.samples / 10), image_size, seed,
+          split);
+  }
+  DSTRAIN_CHECK(false, "unknown data set");
+}
+
+DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
+  const int side = stored_side(image_size);
+  switch (data.name) {
+    case DatasetName::digits:
+      if (data.path.empty()) return {10, {8, 8, 1}, kDigitsTrain};
+      return {10, {8, 8, 1}, 0};
+    case DatasetName::cifar10:
+      return {10, {kCifarSide, kCifarSide, 3}, kCifarTrain};
+    case DatasetName::cifar100:
+      return {100, {kCifarSide, kCifarSide, 3}, kCifarTrain};
+    case DatasetName::random:
+      return {formats::kRandomClasses, {image_size, image_size, 3}, data.samples};
+    case DatasetName::images:
+    case DatasetName::food101: {
+      if (!std::filesystem::is_directory(data.path)) return {0, {side, side, 3}, 0};
+      const auto list = data.name == DatasetName::images
+                            ? formats::list_image_folder(data.path, Split::train)
+                            : formats::list_food101(data.path, Split::train);
+      return {list.classes, {side, side, 3}, static_cast<std::int64_t>(list.items.size())};
+    }
+  }
+  DSTRAIN_CHECK(false, "unknown data set");
+}
+
+}  // namespace dstrain

@@ -1,0 +1,204 @@
+#include "engine/data/loader.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/data/order.h"
+
+namespace dstrain {
+namespace {
+
+/// Rows of a micro-batch that a worker takes at once: several workers share the batch that is
+/// waited for.
+constexpr std::int64_t kRowsPerTask = 16;
+
+/// Positions [first, first + count) in the order of an epoch.
+struct BatchRange {
+  std::int64_t epoch;
+  std::int64_t first;
+  std::int64_t count;
+};
+
+/// What micro-batch `batch`, counted from the first step of the run, holds on this rank.
+BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int64_t batch) {
+  const std::int64_t step = batch / options.micro_batches;
+  const std::int64_t micro = batch % options.micro_batches;
+  const std::int64_t steps = steps_per_epoch(size, options.global_batch);
+  const std::int64_t first = step % steps * options.global_batch;
+  const std::int64_t samples = std::min(options.global_batch, size - first);
+  const std::int64_t rank_first = samples * options.data_rank / options.data_ranks;
+  const std::int64_t rank_end = samples * (options.data_rank + 1) / options.data_ranks;
+  const std::int64_t mine = rank_end - rank_first;
+  const std::int64_t micro_first = mine * micro / options.micro_batches;
+  const std::int64_t micro_end = mine * (micro + 1) / options.micro_batches;
+  return {step / steps, first + rank_first + micro_first, micro_end - micro_first};
+}
+
+class ThreadedLoader final : public Loader {
+ public:
+  ThreadedLoader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+      : dataset_(std::move(dataset)),
+        options_(options),
+        slots_(static_cast<std::size_t>(options.prefetch)) {
+    head_ = options.first_step * options.micro_batches;
+    end_ = options.last_step < 0 ? std::numeric_limits<std::int64_t>::max()
+                                 : options.last_step * options.micro_batches;
+    task_batch_ = head_;
+    for (std::int64_t batch = head_; batch < std::min(end_, head_ + options.prefetch); ++batch) {
+      prepare(batch);
+    }
+    for (int i = 0; i < options.workers; ++i) {
+      workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    }
+  }
+
+  HostBatch next() override {
+    std::unique_lock lock(mutex_);
+    DSTRAIN_CHECK(head_ < end_, "next() after the last step");
+    Slot& slot = slot_of(head_);
+    ready_.wait(lock, [&] { return slot.rows_left == 0; });
+    if (slot.error) std::rethrow_exception(slot.error);
+    HostBatch batch = std::move(slot.batch);
+    if (head_ + options_.prefetch < end_) prepare(head_ + options_.prefetch);
+    ++head_;
+    lock.unlock();
+    room_.notify_all();
+    return batch;
+  }
+
+ private:
+  struct Slot {
+    HostBatch batch;
+    BatchRange range;
+    std::int64_t rows_left;
+    std::exception_ptr error;  ///< of the lowest row that failed
+    std::int64_t error_row;
+  };
+  struct Task {
+    Slot* slot;
+    std::int64_t first_row, end_row;
+  };
+
+  Slot& slot_of(std::int64_t batch) {
+    return slots_[static_cast<std::size_t>(batch % options_.prefetch)];
+  }
+
+  /// Tensors come from the caller's thread, so that workers never touch CUDA. Pinned memory is
+  /// recycled by the caching host allocator once the copies that read it are done.
+  void prepare(std::int64_t batch) {
+    const ImageShape shape = dataset_->shape();
+    const auto allocate = [&](at::IntArrayRef sizes, at::ScalarType type) {
+      return at::empty(sizes, at::TensorOptions(type).pinned_memory(options_.pinned));
+    };
+    const std::int64_t rows = options_.micro_batch;
+    Slot& slot = slot_of(batch);
+    slot.range = batch_range(options_, dataset_->size(), batch);
+    slot.batch = {allocate({rows, shape.height, shape.width, shape.channels}, at::kByte),
+                  allocate({rows}, at::kLong), allocate({rows}, at::kFloat),
+                  allocate({rows}, at::kLong), slot.range.epoch};
+    slot.rows_left = rows;
+    slot.error = nullptr;
+    slot.error_row = rows;
+  }
+
+  [[nodiscard]] bool has_task() const {
+    return task_batch_ < end_ && task_batch_ < head_ + options_.prefetch;
+  }
+
+  Task take_task() {
+    Task task{&slot_of(task_batch_), task_row_,
+              std::min(task_row_ + kRowsPerTask, options_.micro_batch)};
+    task_row_ = task.end_row;
+    if (task_row_ == options_.micro_batch) {
+      task_row_ = 0;
+      ++task_batch_;
+    }
+    return task;
+  }
+
+  void work(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (room_.wait(lock, stop, [this] { return has_task(); })) {
+      const Task task = take_task();
+      lock.unlock();
+      std::exception_ptr error;
+      std::int64_t row = task.first_row;
+      try {
+        const SampleOrder order(dataset_->size(), options_.seed, task.slot->range.epoch);
+        for (; row < task.end_row; ++row) fill(*task.slot, order, row);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (error && row < task.slot->error_row) {
+        task.slot->error = error;
+        task.slot->error_row = row;
+      }
+      task.slot->rows_left -= task.end_row - task.first_row;
+      if (task.slot->rows_left == 0) ready_.notify_all();
+    }
+  }
+
+  void fill(const Slot& slot, const SampleOrder& order, std::int64_t row) const {
+    const auto bytes = static_cast<std::size_t>(dataset_->shape().bytes());
+    const std::span pixels(
+        slot.batch.pixels.mutable_data_ptr<std::uint8_t>() + static_cast<std::size_t>(row) * bytes,
+        bytes);
+    std::int64_t sample = -1;
+    std::int64_t label = 0;
+    if (row < slot.range.count) {
+      const std::int64_t position = slot.range.first + row;
+      sample = options_.shuffle ? order.at(position) : position;
+      label = dataset_->read(sample, pixels);
+    } else {
+      std::ranges::fill(pixels, std::uint8_t{0});
+    }
+    slot.batch.labels.mutable_data_ptr<std::int64_t>()[row] = label;
+    slot.batch.samples.mutable_data_ptr<std::int64_t>()[row] = sample;
+    slot.batch.weights.mutable_data_ptr<float>()[row] = sample < 0 ? 0.0f : 1.0f;
+  }
+
+  std::shared_ptr<const Dataset> dataset_;
+  LoaderOptions options_;
+  std::mutex mutex_;
+  std::condition_variable_any room_;  ///< for workers: a batch may be started
+  std::condition_variable ready_;     ///< for next(): a batch is complete
+  std::vector<Slot> slots_;           ///< of micro-batches [head_, head_ + prefetch)
+  std::int64_t head_ = 0;             ///< next micro-batch to hand out
+  std::int64_t end_ = 0;
+  std::int64_t task_batch_ = 0;  ///< first rows that no worker took yet
+  std::int64_t task_row_ = 0;
+  std::vector<std::jthread> workers_;  ///< last: stopped and joined before anything else goes away
+};
+
+}  // namespace
+
+std::int64_t steps_per_epoch(std::int64_t size, std::int64_t global_batch) {
+  return ceil_div(size, global_batch);
+}
+
+std::unique_ptr<Loader> make_loader(std::shared_ptr<const Dataset> dataset,
+                                    const LoaderOptions& options) {
+  DSTRAIN_CHECK(options.global_batch > 0 && options.micro_batch > 0 && options.micro_batches > 0 &&
+                    options.data_ranks > 0 && options.workers > 0 && options.prefetch > 0,
+                "loader options must be positive");
+  DSTRAIN_CHECK(options.data_rank >= 0 && options.data_rank < options.data_ranks,
+                "no such data rank");
+  DSTRAIN_CHECK(
+      options.micro_batch * options.micro_batches * options.data_ranks >= options.global_batch,
+      "the micro-batches do not hold the global batch");
+  DSTRAIN_CHECK(options.first_step >= 0, "no such step");
+  DSTRAIN_CHECK(dataset->size() > 0, "a loader needs samples");
+  return std::make_unique<ThreadedLoader>(std::move(dataset), options);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,60 @@
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/base/philox.h"
+#include "engine/data/formats.h"
+
+namespace dstrain::formats {
+namespace {
+
+/// Images are windows of one pool of noise, so that reading one costs a copy and measuring does not
+/// measure the loader.
+constexpr std::size_t kPoolBytes = std::size_t{4} << 20;
+constexpr std::size_t kWindowStep = 64;
+
+class RandomImages final : public Dataset {
+ public:
+  RandomImages(std::int64_t size, int side, std::int64_t seed, Split split)
+      : size_(size),
+        side_(side),
+        key_(random_key(static_cast<std::uint64_t>(seed), RandomStream::synthetic)),
+        split_(split == Split::train ? 0 : 1),
+        pool_(kPoolBytes + static_cast<std::size_t>(shape().bytes()) + sizeof(Philox)) {
+    for (std::size_t at = 0; at + sizeof(Philox) <= pool_.size(); at += sizeof(Philox)) {
+      const Philox noise = Philox::at(key_, kPoolCounter, at);
+      std::memcpy(&pool_[at], noise.word, sizeof(noise.word));
+    }
+  }
+
+  [[nodiscard]] std::int64_t size() const override { return size_; }
+  [[nodiscard]] int classes() const override { return kRandomClasses; }
+  [[nodiscard]] ImageShape shape() const override { return {side_, side_, 3}; }
+  [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
+    DSTRAIN_CHECK(index >= 0 && index < size_, "no such sample");
+    DSTRAIN_CHECK(static_cast<std::int64_t>(pixels.size()) == shape().bytes(),
+                  "wrong pixel buffer");
+    const Philox random = Philox::at(key_, split_, static_cast<std::uint64_t>(index));
+    const std::size_t window = random.below(0, kPoolBytes / kWindowStep) * kWindowStep;
+    std::memcpy(pixels.data(), &pool_[window], pixels.size());
+    return static_cast<int>(random.below(1, kRandomClasses));
+  }
+
+ private:
+  static constexpr std::uint64_t kPoolCounter = 2;  // 0 and 1 are the splits
+
+  std::int64_t size_;
+  int side_;
+  std::uint64_t key_;
+  std::uint64_t split_;
+  std::vector<std::uint8_t> pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_random(std::int64_t size, int image_size, std::int64_t seed,
+                                     Split split) {
+  return std::make_unique<RandomImages>(size, image_size, seed, split);
+}
+
+}  // namespace dstrain::formats

@@ -1,0 +1,108 @@
+#include "engine/device/device.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+Bytes machine_memory_bytes() {
+  return static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+}
+
+/// VmHWM and not getrusage: a child takes over its parent's ru_maxrss.
+Bytes host_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) {
+      std::istringstream number(line.substr(6));
+      Bytes kib = 0;
+      number >> kib;
+      return kib * 1024;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int num_gpus() { return c10::cuda::device_count(); }
+
+DeviceFacts cpu_device() {
+  return {.device = c10::Device(c10::kCPU),
+          .name = "CPU",
+          .num_devices = num_gpus(),
+          .memory_bytes = machine_memory_bytes(),
+          .multiprocessors = static_cast<int>(std::thread::hardware_concurrency())};
+}
+
+DeviceFacts choose_device(int local_rank) {
+  DSTRAIN_CHECK(local_rank >= 0, fmt::format("local rank {}", local_rank));
+  const int num_devices = num_gpus();
+  if (num_devices == 0) return cpu_device();
+  if (local_rank >= num_devices) {
+    throw Error(ErrorKind::usage,
+                fmt::format("local rank {} has no GPU: this machine shows {} GPU{}", local_rank,
+                            num_devices, num_devices == 1 ? "" : "s"),
+                fmt::format("start at most {} rank{} per machine, or show more GPUs in "
+                            "CUDA_VISIBLE_DEVICES",
+                            num_devices, num_devices == 1 ? "" : "s"));
+  }
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  make_current(device);
+  cudaDeviceProp properties{};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, local_rank));
+  return {.device = device,
+          .name = properties.name,
+          .num_devices = num_devices,
+          .memory_bytes = static_cast<Bytes>(properties.totalGlobalMem),
+          .compute_major = properties.major,
+          .compute_minor = properties.minor,
+          .multiprocessors = properties.multiProcessorCount};
+}
+
+void make_current(c10::Device device) {
+  if (device.is_cuda()) c10::cuda::set_device(device.index());
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cuda()) return;
+  make_current(device);
+  c10::cuda::device_synchronize();
+}
+
+MemoryFigures memory_figures(c10::Device device) {
+  MemoryFigures figures{.host_peak = host_peak_bytes()};
+  if (!device.is_cuda()) {
+    figures.device_total = machine_memory_bytes();
+    return figures;
+  }
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = allocator::getDeviceStats(device.index());
+  figures.allocated = stats.allocated_bytes[kAll].current;
+  figures.allocated_peak = stats.allocated_bytes[kAll].peak;
+  figures.reserved = stats.reserved_bytes[kAll].current;
+  figures.reserved_peak = stats.reserved_bytes[kAll].peak;
+  const auto [free_bytes, total_bytes] = allocator::get()->getMemoryInfo(device.index());
+  figures.device_total = static_cast<Bytes>(total_bytes);
+  figures.device_used = static_cast<Bytes>(total_bytes - free_bytes);
+  return figures;
+}
+
+void reset_peak_memory(c10::Device device) {
+  if (device.is_cuda()) allocator::resetPeakStats(device.index());
+}
+
+}  // namespace dstrain

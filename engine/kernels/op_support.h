@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <cuda_runtime_api.h>
+
+#include <optional>
+#include <string>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/parameter.h"
+
+/// What the operators share; not for other layers.
+namespace dstrain::ops {
+
+/// The kernels' name of a compute dtype; Error{internal} for any other.
+[[nodiscard]] kernels::DType kernel_dtype(const at::Tensor& tensor);
+
+/// The stream of this thread on the current device.
+[[nodiscard]] cudaStream_t current_stream();
+
+/// `tensor`, dense; a copy only where it was not.
+[[nodiscard]] at::Tensor dense(const at::Tensor& tensor);
+
+/// The value of a parameter, checked: bound, dense, on x's device and of its dtype.
+[[nodiscard]] const at::Tensor& value_of(const Parameter& parameter, const at::Tensor& x);
+
+/// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's device.
+[[nodiscard]] const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x);
+
+/// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no trace in the graph: then
+/// this empty leaf stands in, and backward reaches the operator's weights. Nothing otherwise.
+[[nodiscard]] std::optional<at::Tensor> anchor_for(const at::Tensor& x);
+
+[[nodiscard]] std::string shape_of(const at::Tensor& tensor);
+
+/// gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32 gradient on a GPU.
+void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& gradient);
+
+/// gradient [N] += sum of dy [M, N] over rows, in fp32.
+void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient);
+
+/// fp32 scratch of a kernel on x's device.
+[[nodiscard]] at::Tensor scratch(const at::Tensor& x, at::IntArrayRef sizes);
+
+}  // namespace dstrain::ops

@@ -1,0 +1,133 @@
+#include "engine/mesh/mesh.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+std::int64_t product(const Degrees& degrees) {
+  std::int64_t ranks = 1;
+  for (const Axis axis : kAxes) ranks *= degrees[axis];
+  return ranks;
+}
+
+std::string axes_above_one(const Degrees& degrees) {
+  std::vector<std::string> parts;
+  for (const Axis axis : kAxes) {
+    if (degrees[axis] > 1) parts.push_back(fmt::format("{} {}", axis_name(axis), degrees[axis]));
+  }
+  return fmt::format("{}", fmt::join(parts, " x "));
+}
+
+void check_product(int world_size, const Degrees& degrees) {
+  if (world_size < 1) {
+    throw Error(ErrorKind::usage, fmt::format("a world of {} ranks", world_size), "use at least 1");
+  }
+  for (const Axis axis : kAxes) {
+    if (degrees[axis] >= 1) continue;
+    throw Error(ErrorKind::usage,
+                fmt::format("the degree of axis {} is {}", axis_name(axis), degrees[axis]),
+                "use at least 1");
+  }
+  const std::int64_t needed = product(degrees);
+  if (needed == world_size) return;
+  const std::int64_t others = needed / degrees.data;
+  const std::string hint =
+      world_size % others == 0
+          ? fmt::format("use data {}, or {} ranks", world_size / others, needed)
+          : fmt::format("use {} ranks, or degrees whose product is {}", needed, world_size);
+  const std::string axes = axes_above_one(degrees);
+  throw Error(ErrorKind::usage,
+              fmt::format("the mesh {} has {} ranks, the world has {}",
+                          axes.empty() ? "without axes" : axes, needed, world_size),
+              hint);
+}
+
+}  // namespace
+
+const char* axis_name(Axis axis) {
+  using enum Axis;
+  switch (axis) {
+    case pipeline:
+      return "pipeline";
+    case data:
+      return "data";
+    case shard:
+      return "shard";
+    case expert:
+      return "expert";
+    case sequence:
+      return "sequence";
+    case tensor:
+      return "tensor";
+  }
+  return "?";
+}
+
+int Degrees::operator[](Axis axis) const {
+  switch (axis) {
+    case Axis::pipeline:
+      return pipeline;
+    case Axis::data:
+      return data;
+    case Axis::shard:
+      return shard;
+    case Axis::expert:
+      return expert;
+    case Axis::sequence:
+      return sequence;
+    case Axis::tensor:
+      return tensor;
+  }
+  return 1;
+}
+
+Mesh::Mesh(int world_size, const Degrees& degrees) : world_size_(world_size), degrees_(degrees) {
+  check_product(world_size, degrees);
+}
+
+int Mesh::stride(Axis axis) const {
+  int ranks = 1;
+  for (auto inner = kAxes.rbegin(); inner != kAxes.rend() && *inner != axis; ++inner) {
+    ranks *= degrees_[*inner];
+  }
+  return ranks;
+}
+
+int Mesh::coordinate(int rank, Axis axis) const {
+  DSTRAIN_CHECK(rank >= 0 && rank < world_size_,
+                fmt::format("rank {} in a world of {}", rank, world_size_));
+  return rank / stride(axis) % degree(axis);
+}
+
+std::vector<int> Mesh::group(int rank, Axis axis) const {
+  const int step = stride(axis);
+  const int first = rank - coordinate(rank, axis) * step;
+  std::vector<int> ranks;
+  for (int i = 0; i < degree(axis); ++i) ranks.push_back(first + i * step);
+  return ranks;
+}
+
+std::vector<int> Mesh::batch_group(int rank) const {
+  std::vector<int> ranks;
+  for (const int replica : group(rank, Axis::data)) {
+    for (const int member : group(replica, Axis::shard)) ranks.push_back(member);
+  }
+  return ranks;
+}
+
+int Mesh::batch_coordinate(int rank) const {
+  return coordinate(rank, Axis::data) * degree(Axis::shard) + coordinate(rank, Axis::shard);
+}
+
+std::string Mesh::describe() const {
+  const std::string axes = axes_above_one(degrees_);
+  return axes.empty() ? "1 rank" : axes;
+}
+
+}  // namespace dstrain

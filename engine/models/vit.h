@@ -1,0 +1,80 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/models/vit_config.h"
+#include "engine/nn/attention.h"
+#include "engine/nn/block.h"
+#include "engine/nn/layer_norm.h"
+#include "engine/nn/mlp.h"
+
+/// Vision Transformer, Dosovitskiy et al. 2021, arXiv:2010.11929, under the names of Hugging Face
+/// files.
+///
+/// Legend: B batch, T tokens, D width, F width of the MLP, M = B * T rows. Between blocks travel
+/// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and layer
+/// norm are one pass. The stem returns {x} alone.
+namespace dstrain {
+
+/// Patches, class token, positions.
+class VitStem final : public Block {
+ public:
+  explicit VitStem(const VitConfig& config);
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const Objective& objective) override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+
+ private:
+  std::string name_;
+  VitConfig config_;
+  Parameter class_token_;
+  Parameter positions_;
+  Linear projection_;
+};
+
+/// Pre-norm encoder layer: x + attention(norm(x)), then x + mlp(norm(x)).
+class VitLayer final : public Block {
+ public:
+  VitLayer(const VitConfig& config, std::int64_t index);
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const Objective& objective) override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+
+ private:
+  std::string name_;
+  bool first_;  ///< its input has no delta
+  VitConfig config_;
+  LayerNorm norm_before_;
+  SelfAttention attention_;
+  LayerNorm norm_after_;
+  Mlp mlp_;
+};
+
+/// Final norm of the class token, classifier, loss.
+class VitHead final : public Block {
+ public:
+  explicit VitHead(const VitConfig& config);
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const Objective& objective) override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+
+  /// {x, delta} -> [B, classes].
+  [[nodiscard]] at::Tensor logits(const Tensors& input);
+
+ private:
+  std::string name_;
+  VitConfig config_;
+  LayerNorm norm_;
+  Linear classifier_;
+};
+
+[[nodiscard]] Blocks make_vit(const VitConfig& config);
+
+}  // namespace dstrain

@@ -1,0 +1,20 @@
+#include "engine/nn/layer_norm.h"
+
+#include "engine/kernels/ops.h"
+
+namespace dstrain {
+
+LayerNorm::LayerNorm(const std::string& prefix, std::int64_t width, double eps) : eps_(eps) {
+  weight_.parts = {{prefix + ".weight", {width}}};
+  weight_.shape = {width};
+  weight_.init = Init::ones;
+  bias_.parts = {{prefix + ".bias", {width}}};
+  bias_.shape = {width};
+}
+
+std::pair<at::Tensor, at::Tensor> LayerNorm::forward(const at::Tensor& x_MD,
+                                                     const std::optional<at::Tensor>& delta_MD) {
+  return ops::add_layer_norm(x_MD, delta_MD, weight_, bias_, eps_);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/kernels/parameter.h"
+
+namespace dstrain {
+
+/// Layer norm that adds a pending branch on its way in, so that the sum is read and written once.
+class LayerNorm {
+ public:
+  /// Files name the tensors PREFIX.weight and PREFIX.bias, both [width]; they start at one and
+  /// zero.
+  LayerNorm(const std::string& prefix, std::int64_t width, double eps);
+
+  /// (x + delta, norm(x + delta)); without `delta` the first is x itself. All [M, D].
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> forward(
+      const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD);
+
+  void add_parameters(std::vector<Parameter*>& list) {
+    list.insert(list.end(), {&weight_, &bias_});
+  }
+
+ private:
+  Parameter weight_;
+  Parameter bias_;
+  double eps_;
+};
+
+}  // namespace dstrain

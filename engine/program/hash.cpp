@@ -1,0 +1,69 @@
+#include <bit>
+
+#include "engine/program/program.h"
+
+namespace dstrain {
+namespace {
+
+/// FNV-1a over 64-bit words with a final mix of each, so that neighbouring values differ in all
+/// bits.
+class Hash {
+ public:
+  void add(std::int64_t value) {
+    state_ = (state_ ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
+    state_ ^= state_ >> 29;
+  }
+  void add(double value) { add(std::bit_cast<std::int64_t>(value)); }
+  [[nodiscard]] std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+void add(Hash& hash, const Layout& layout) {
+  hash.add(std::int64_t{layout.shard_degree});
+  hash.add(std::int64_t{layout.replica_degree});
+  const StateWidths& w = layout.widths;
+  for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
+    hash.add(std::int64_t{width});
+  }
+  hash.add(static_cast<std::int64_t>(layout.groups.size()));
+  for (const GroupLayout& group : layout.groups) {
+    for (const Partition part : {group.parameters, group.gradients, group.states}) {
+      hash.add(static_cast<std::int64_t>(part));
+    }
+  }
+  for (const FlatGroup& flat : layout.flat) {
+    hash.add(flat.padded());
+    hash.add(static_cast<std::int64_t>(flat.num_tensors()));
+    for (std::size_t t = 0; t < flat.num_tensors(); ++t) hash.add(flat.size(t));
+  }
+}
+
+void add(Hash& hash, const Action& action) {
+  for (const std::int64_t field :
+       {static_cast<std::int64_t>(action.kind), static_cast<std::int64_t>(action.lane),
+        std::int64_t{action.block}, std::int64_t{action.group}, std::int64_t{action.micro_batch},
+        std::int64_t{action.slot}, action.bytes, static_cast<std::int64_t>(action.after.size())}) {
+    hash.add(field);
+  }
+  hash.add(action.flops);
+  for (const int other : action.after) hash.add(std::int64_t{other});
+}
+
+}  // namespace
+
+std::uint64_t hash(const Program& program, const Layout& layout) {
+  Hash hash;
+  add(hash, layout);
+  for (const std::int64_t field :
+       {std::int64_t{program.micro_batches}, std::int64_t{program.gather_slots},
+        program.gather_slot_elements, std::int64_t{program.gradient_slots},
+        program.gradient_slot_elements, static_cast<std::int64_t>(program.actions.size())}) {
+    hash.add(field);
+  }
+  for (const Action& action : program.actions) add(hash, action);
+  return hash.value();
+}
+
+}  // namespace dstrain

@@ -1,0 +1,53 @@
+#include "engine/program/layout.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+
+bool Layout::gathered(int group) const {
+  return groups.at(static_cast<std::size_t>(group)).states == Partition::sharded;
+}
+
+bool Layout::gathered_into_slot(int group) const {
+  return groups.at(static_cast<std::size_t>(group)).parameters == Partition::sharded;
+}
+
+bool Layout::reduced_from_slot(int group) const {
+  return groups.at(static_cast<std::size_t>(group)).gradients == Partition::sharded;
+}
+
+Bytes Layout::gather_bytes(int group) const {
+  return flat.at(static_cast<std::size_t>(group)).padded() * widths.compute;
+}
+
+Bytes Layout::reduce_bytes(int group) const {
+  return flat.at(static_cast<std::size_t>(group)).padded() * widths.reduce_wire;
+}
+
+Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
+                   const StateWidths& widths) {
+  if (zero_stage < 0 || zero_stage > 3) {
+    throw Error(ErrorKind::usage, fmt::format("ZeRO stage {}", zero_stage), "use 0, 1, 2 or 3");
+  }
+  Layout layout;
+  layout.widths = widths;
+  // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
+  layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
+  layout.replica_degree = mesh.batch_degree() / layout.shard_degree;
+
+  const auto from_stage = [&](int stage) {
+    const bool sharded = layout.shard_degree > 1 && zero_stage >= stage;
+    return sharded ? Partition::sharded : Partition::replicated;
+  };
+  const GroupLayout group = {
+      .parameters = from_stage(3), .gradients = from_stage(2), .states = from_stage(1)};
+  for (const GroupCost& g : cost.groups) {
+    layout.groups.push_back(group);
+    layout.flat.emplace_back(g.tensor_sizes, layout.shard_degree);
+  }
+  return layout;
+}
+
+}  // namespace dstrain

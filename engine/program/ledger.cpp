@@ -1,0 +1,105 @@
+#include <algorithm>
+
+#include "engine/program/simulate.h"
+
+namespace dstrain {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// Bytes of activations that live while the compute lane walks through the list.
+class Activations {
+ public:
+  explicit Activations(const Program& program, const ModelCost& cost) : cost_(cost) {
+    const std::size_t size = at(program.micro_batches) * cost.blocks.size();
+    recomputed_.assign(size, false);
+    for (const Action& action : program.actions) {
+      if (action.kind == ActionKind::recompute) recomputed_[place(action)] = true;
+      if (action.kind == ActionKind::backward) trains_ = true;
+    }
+  }
+
+  void play(const Action& action) {
+    const BlockCost& block = cost_.blocks[at(action.block)];
+    const Bytes before = action.block > 0 ? cost_.blocks[at(action.block) - 1].boundary_bytes : 0;
+    if (action.kind == ActionKind::forward) {
+      touch(block.saved_bytes + block.boundary_bytes + block.forward_workspace);
+      live_ += block.boundary_bytes;
+      if (trains_ && !recomputed_[place(action)]) live_ += block.saved_bytes;
+      if (!trains_) live_ -= before;
+    } else if (action.kind == ActionKind::recompute) {
+      // The gradient of the block's output is already there, and its output comes a second time.
+      touch(block.saved_bytes + 2 * block.boundary_bytes + block.forward_workspace);
+      live_ += block.saved_bytes;
+    } else if (action.kind == ActionKind::backward) {
+      touch(block.boundary_bytes + block.backward_workspace);
+      live_ -= block.saved_bytes + before;
+      if (at(action.block) + 1 == cost_.blocks.size()) live_ -= block.boundary_bytes;
+    }
+  }
+
+  [[nodiscard]] Bytes peak() const { return peak_; }
+
+ private:
+  [[nodiscard]] std::size_t place(const Action& action) const {
+    return at(action.micro_batch) * cost_.blocks.size() + at(action.block);
+  }
+  void touch(Bytes transient) { peak_ = std::max(peak_, live_ + transient); }
+
+  const ModelCost& cost_;
+  std::vector<bool> recomputed_;  ///< [micro-batch, block]
+  bool trains_ = false;
+  Bytes live_ = 0;
+  Bytes peak_ = 0;
+};
+
+/// Beside the slots: what the reduction needs for the group with the largest buffer.
+Bytes reduction_buffers(const Program& program, const Layout& layout) {
+  Bytes staging = 0;
+  Bytes wire = 0;
+  for (std::size_t g = 0; g < layout.flat.size(); ++g) {
+    const int group = static_cast<int>(g);
+    // The sum of one micro-batch lands here before it is added to the gradient at rest.
+    if (layout.reduced_from_slot(group) && program.micro_batches > 1) {
+      staging = std::max(staging, layout.flat[g].shard_size() * layout.widths.gradient);
+    }
+    if (layout.widths.reduce_wire < layout.widths.gradient) {
+      wire = std::max(wire, layout.reduce_bytes(group));
+    }
+  }
+  return staging + wire;
+}
+
+}  // namespace
+
+Ledger peak_memory(const Program& program, const Layout& layout, const ModelCost& cost) {
+  Ledger ledger;
+  const StateWidths& widths = layout.widths;
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+    const auto held = [&](Partition partition) {
+      return partition == Partition::sharded ? layout.flat[g].shard_size()
+                                             : layout.flat[g].padded();
+    };
+    ledger.parameters += held(layout.groups[g].parameters) * widths.compute;
+    ledger.gradients += held(layout.groups[g].gradients) * widths.gradient;
+    ledger.master += held(layout.groups[g].states) * widths.master;
+    ledger.moments += held(layout.groups[g].states) * widths.moments;
+  }
+  ledger.gather_buffers = program.gather_slots * program.gather_slot_elements * widths.compute;
+  ledger.gradient_buffers =
+      program.gradient_slots * program.gradient_slot_elements * widths.gradient;
+  const bool reduces =
+      std::any_of(program.actions.begin(), program.actions.end(),
+                  [](const Action& action) { return action.kind == ActionKind::reduce; });
+  if (reduces) ledger.gradient_buffers += reduction_buffers(program, layout);
+  ledger.data = kBatchSlots * cost.batch_bytes;
+
+  Activations activations(program, cost);
+  for (const Action& action : program.actions) {
+    if (action.block >= 0) activations.play(action);
+  }
+  ledger.activations = activations.peak();
+  return ledger;
+}
+
+}  // namespace dstrain

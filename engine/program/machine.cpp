@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/program/simulate.h"
+
+namespace dstrain {
+
+/// NVIDIA H200 SXM, 141 GB, NVLink without multicast, CUDA 13.0, NCCL 2.28. Measured 2026-11-20
+/// except where said.
+Machine h200() {
+  return {
+      .name = "h200",
+      // bf16 products at the shapes of ViT-B to ViT-H (8192^3 in a burst: 790e12).
+      .flops_per_s = 620e12,
+      // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach somewhat less.
+      .memory_bytes_per_s = 4.0e12,
+      // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
+      .link_bytes_per_s = 325e9,
+      // One 400 Gbit/s adapter per GPU at 90 % of its rate; not measured.
+      .network_bytes_per_s = 45e9,
+      .host_link_bytes_per_s = 50e9,
+      .collective_latency_s = 20e-6,
+      .ranks_per_node = 8,
+      .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it
+      // CUDA context, cuBLAS and cuDNN workspaces, NCCL buffers; estimated.
+      .fixed_overhead = 1'288'490'189,  // 1.2 GiB
+  };
+}
+
+/// Two ranks on a small machine without a GPU, one core and 8 GiB each; estimated.
+Machine cpu() {
+  return {
+      .name = "cpu",
+      .flops_per_s = 30e9,
+      .memory_bytes_per_s = 8e9,
+      .link_bytes_per_s = 1e9,
+      .network_bytes_per_s = 0.1e9,
+      .host_link_bytes_per_s = 8e9,
+      .collective_latency_s = 200e-6,
+      .ranks_per_node = 2,
+      .device_memory = Bytes{8} << 30,
+      .fixed_overhead = Bytes{300} << 20,  // the process with its libraries
+  };
+}
+
+Machine find_machine(const std::string& name) {
+  for (const Machine& machine : {h200(), cpu()}) {
+    if (machine.name == name) return machine;
+  }
+  throw Error(ErrorKind::usage, fmt::format("no machine is called '{}'", name), "use h200 or cpu");
+}
+
+}  // namespace dstrain

@@ -1,0 +1,209 @@
+#include "engine/program/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/units.h"
+
+namespace dstrain {
+namespace {
+
+std::array<std::pair<const char*, Bytes>, 9> categories(const Ledger& l) {
+  return {{{"parameters", l.parameters},
+           {"gradients", l.gradients},
+           {"master", l.master},
+           {"moments", l.moments},
+           {"gather_buffers", l.gather_buffers},
+           {"gradient_buffers", l.gradient_buffers},
+           {"activations", l.activations},
+           {"data", l.data},
+           {"fixed", l.fixed}}};
+}
+
+std::string category_note(const std::string& category) {
+  if (category == "parameters") return "in the compute type";
+  if (category == "gradients") return "accumulated over the step";
+  if (category == "master") return "fp32 weights";
+  if (category == "moments") return "of the optimizer";
+  if (category == "gather_buffers") return "whole parameters for a while";
+  if (category == "gradient_buffers") return "whole gradients until reduced";
+  if (category == "activations") return "at the peak";
+  if (category == "data") return "two micro-batches";
+  return "driver and libraries, not dstrain's";
+}
+
+std::int64_t num_parameters(const ModelCost& cost) {
+  std::int64_t count = 0;
+  for (const GroupCost& group : cost.groups) {
+    for (const std::int64_t size : group.tensor_sizes) count += size;
+  }
+  return count;
+}
+
+std::string strategy_name(int stage, const Layout& layout) {
+  if (layout.data_ranks() == 1) return "one data rank: nothing to share";
+  if (stage == 0) return "data parallel, every rank holds all";
+  const char* what = stage == 1   ? "optimizer state"
+                     : stage == 2 ? "optimizer state and gradients"
+                                  : "optimizer state, gradients and parameters";
+  return layout.shard_degree > 1
+             ? fmt::format("ZeRO-{}: {} in {} shards, {} cop{} of it", stage, what,
+                           layout.shard_degree, layout.replica_degree,
+                           layout.replica_degree == 1 ? "y" : "ies")
+             : fmt::format("ZeRO-{} with one shard: every rank holds all", stage);
+}
+
+std::string batch_equation(const BatchPlan& b) {
+  std::string text = fmt::format("{} data rank{} x {} samples x {} micro-batch{}", b.data_ranks,
+                                 b.data_ranks == 1 ? "" : "s", b.micro, b.micro_batches,
+                                 b.micro_batches == 1 ? "" : "es");
+  if (b.fillers() == 0) return fmt::format("{} = {}", b.global, text);
+  return fmt::format("{} = {} - {} of weight 0 that fill up the last", b.global, text, b.fillers());
+}
+
+double samples_per_s(const PlanReport& plan, const BatchPlan& batch) {
+  return plan.step.step_s > 0 ? batch.global / plan.step.step_s : 0;
+}
+
+/// Blocks of equal cost in a row are one line.
+std::string activation_table(const PlanReport& plan, const ModelCost& cost) {
+  std::string text = "activations of one micro-batch by block, saved + output\n";
+  const auto& bytes = plan.step.activations_by_block;
+  for (std::size_t first = 0; first < bytes.size();) {
+    std::size_t last = first;
+    while (last + 1 < bytes.size() && bytes[last + 1] == bytes[first]) ++last;
+    const std::string name =
+        first == last ? cost.blocks[first].name
+                      : fmt::format("{} .. {}", cost.blocks[first].name, cost.blocks[last].name);
+    const std::string count = last > first ? fmt::format(" x {}", last - first + 1) : "";
+    text += fmt::format("  {:<44} {:>12}{}\n", name, format_bytes(bytes[first]), count);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string memory_table(const PlanReport& plan) {
+  const Ledger& ledger = plan.step.ledger;
+  std::string text = "memory of one rank\n";
+  for (const auto& [name, bytes] : categories(ledger)) {
+    if (bytes == 0) continue;
+    std::string words = name;
+    for (char& c : words) c = c == '_' ? ' ' : c;
+    text += fmt::format("  {:<18} {:>12}  {}\n", words, format_bytes(bytes), category_note(name));
+  }
+  text += fmt::format("  {:<18} {:>12}  of {} on {}: {}\n", "total", format_bytes(ledger.total()),
+                      format_bytes(plan.machine.device_memory), plan.machine.name,
+                      plan.fits() ? "fits" : "DOES NOT FIT");
+  return text;
+}
+
+std::string collective_table(const PlanReport& plan) {
+  if (plan.step.collectives.empty()) return "collectives: none\n";
+  std::string text = fmt::format("collectives of one step and rank\n  {:<36} {:>7} {:>12} {:>12}\n",
+                                 "", "calls", "payload", "sent");
+  for (const CollectiveUse& use : plan.step.collectives) {
+    text += fmt::format("  {:<36} {:>7} {:>12} {:>12}\n",
+                        fmt::format("{} of {}", use.name, use.purpose), use.calls,
+                        format_bytes(use.payload_bytes), format_bytes(use.sent_bytes));
+  }
+  return text;
+}
+
+}  // namespace
+
+PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
+                     const ModelCost& cost, const Machine& machine) {
+  return {.recipe = recipe_name,
+          .model = recipe.model.name,
+          .zero_stage = recipe.parallel.zero.stage,
+          .machine = machine,
+          .step = simulate(strategy.training, strategy.layout, cost, machine)};
+}
+
+std::string plan_text(const PlanReport& plan, const Strategy& strategy, const ModelCost& cost) {
+  const Simulation& step = plan.step;
+  const BatchPlan& batch = strategy.batch;
+  std::string text;
+  const auto line = [&](const char* name, const std::string& value) {
+    text += fmt::format("{:<10} {}\n", name, value);
+  };
+  line("recipe", plan.recipe);
+  line("model",
+       fmt::format("{}, {} parameters in {} blocks", plan.model,
+                   format_count(static_cast<double>(num_parameters(cost))), cost.blocks.size()));
+  line("ranks", fmt::format("{} ({})", strategy.mesh.world_size(), strategy.mesh.describe()));
+  line("strategy", strategy_name(plan.zero_stage, strategy.layout) +
+                       (strategy.options.recompute ? "; blocks recomputed in backward" : ""));
+  line("batch", batch_equation(batch));
+  line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
+                              hash(strategy.training, strategy.layout)));
+  text += "\n" + memory_table(plan) + "\n" + activation_table(plan, cost) + "\n" +
+          collective_table(plan) + "\n";
+  text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
+                      format_duration(step.step_s), format_count(samples_per_s(plan, batch)));
+  text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
+                      format_duration(step.compute_s), format_duration(step.exposed_comm_s),
+                      format_duration(step.step_s - step.compute_s - step.exposed_comm_s));
+  return text;
+}
+
+std::string plan_json(const PlanReport& plan, const Strategy& strategy, const ModelCost& cost) {
+  using nlohmann::ordered_json;
+  const Simulation& step = plan.step;
+  const BatchPlan& batch = strategy.batch;
+
+  ordered_json mesh;
+  for (const Axis axis : kAxes) mesh[axis_name(axis)] = strategy.mesh.degree(axis);
+  ordered_json memory;
+  for (const auto& [name, bytes] : categories(step.ledger))
+    memory[std::string(name) + "_bytes"] = bytes;
+  memory["allocated_bytes"] = step.ledger.allocated();
+  memory["total_bytes"] = step.ledger.total();
+  memory["device_bytes"] = plan.machine.device_memory;
+  ordered_json blocks = ordered_json::array();
+  for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
+    blocks.push_back({{"name", cost.blocks[b].name},
+                      {"activation_bytes", step.activations_by_block[b]},
+                      {"forward_flops", cost.blocks[b].forward_flops}});
+  }
+  ordered_json collectives = ordered_json::array();
+  for (const CollectiveUse& use : step.collectives) {
+    collectives.push_back({{"name", use.name},
+                           {"purpose", use.purpose},
+                           {"calls", use.calls},
+                           {"payload_bytes", use.payload_bytes},
+                           {"sent_bytes", use.sent_bytes}});
+  }
+  const ordered_json json = {
+      {"recipe", plan.recipe},
+      {"model", plan.model},
+      {"num_parameters", num_parameters(cost)},
+      {"world_size", strategy.mesh.world_size()},
+      {"mesh", mesh},
+      {"zero_stage", plan.zero_stage},
+      {"recompute", strategy.options.recompute},
+      {"batch",
+       {{"global", batch.global},
+        {"data_ranks", batch.data_ranks},
+        {"micro", batch.micro},
+        {"micro_batches", batch.micro_batches},
+        {"fillers", batch.fillers()}}},
+      {"program",
+       {{"num_actions", strategy.training.actions.size()},
+        {"hash", fmt::format("{:016x}", hash(strategy.training, strategy.layout))}}},
+      {"machine", plan.machine.name},
+      {"memory", memory},
+      {"fits", plan.fits()},
+      {"blocks", blocks},
+      {"collectives", collectives},
+      {"step_s", step.step_s},
+      {"compute_s", step.compute_s},
+      {"exposed_comm_s", step.exposed_comm_s},
+      {"samples_per_s", samples_per_s(plan, batch)}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace dstrain

@@ -1,0 +1,219 @@
+#include "engine/program/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// Ranks of one collective: `ranks` of them, `stride` ranks apart.
+struct Ring {
+  int ranks = 1;
+  int stride = 1;
+};
+
+enum class Pattern { all_gather, reduce_scatter, all_reduce };
+
+const char* pattern_name(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::all_gather:
+      return "all-gather";
+    case Pattern::reduce_scatter:
+      return "reduce-scatter";
+    case Pattern::all_reduce:
+      return "all-reduce";
+  }
+  return "?";
+}
+
+struct Collective {
+  Pattern pattern = Pattern::all_gather;
+  Ring ring;
+  Bytes payload = 0;
+};
+
+/// A ring moves (n - 1) / n of the payload over each link, an all-reduce twice (Patarasu & Yuan
+/// 2009, sec. 4).
+Bytes sent_bytes(const Collective& c) {
+  const int rounds = c.pattern == Pattern::all_reduce ? 2 : 1;
+  return rounds * c.payload * (c.ring.ranks - 1) / c.ring.ranks;
+}
+
+double seconds(const Collective& c, const Machine& machine) {
+  const int extent = c.ring.ranks * c.ring.stride;
+  const bool across_nodes = extent > machine.ranks_per_node;
+  const double rate = across_nodes ? machine.network_bytes_per_s : machine.link_bytes_per_s;
+  // Small messages go through trees: one more latency for each doubling of the nodes.
+  const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
+  const int depth = std::bit_width(static_cast<unsigned>(nodes));
+  return static_cast<double>(sent_bytes(c)) / rate + depth * machine.collective_latency_s;
+}
+
+class Player {
+ public:
+  Player(const Program& program, const Layout& layout, const ModelCost& cost,
+         const Machine& machine)
+      : program_(program), layout_(layout), cost_(cost), machine_(machine) {}
+
+  Simulation play();
+
+ private:
+  /// How long an action keeps its lane, and how much of that is communication.
+  struct Duration {
+    double busy_s = 0;
+    double comm_s = 0;
+    [[nodiscard]] double total() const { return busy_s + comm_s; }
+  };
+
+  [[nodiscard]] std::vector<Collective> collectives(const Action& action) const;
+  [[nodiscard]] Duration duration(const Action& action) const;
+  [[nodiscard]] double block_bytes(const Action& action) const;
+  [[nodiscard]] std::int64_t owned(int group) const;
+  void count(const Action& action);
+
+  const Program& program_;
+  const Layout& layout_;
+  const ModelCost& cost_;
+  const Machine& machine_;
+  Simulation result_;
+};
+
+/// The shard axis is the inner one of the two data axes.
+std::vector<Collective> Player::collectives(const Action& action) const {
+  const Ring shards = {layout_.shard_degree, 1};
+  const Ring replicas = {layout_.replica_degree, layout_.shard_degree};
+  std::vector<Collective> list;
+  if (action.kind == ActionKind::gather) {
+    list.push_back({Pattern::all_gather, shards, action.bytes});
+  } else if (action.kind == ActionKind::reduce) {
+    Bytes rest = action.bytes;
+    if (shards.ranks > 1) {
+      list.push_back({Pattern::reduce_scatter, shards, action.bytes});
+      rest /= shards.ranks;
+    }
+    if (replicas.ranks > 1) list.push_back({Pattern::all_reduce, replicas, rest});
+  } else if (action.kind == ActionKind::norm && action.bytes > 0) {
+    list.push_back({Pattern::all_reduce, {layout_.data_ranks(), 1}, action.bytes});
+  }
+  return list;
+}
+
+std::int64_t Player::owned(int group) const {
+  const FlatGroup& flat = layout_.flat[at(group)];
+  return layout_.gathered(group) ? flat.shard_size() : flat.padded();
+}
+
+/// Bytes that a block moves through device memory at least: its parameters, input, output and what
+/// it saves.
+double Player::block_bytes(const Action& action) const {
+  const BlockCost& block = cost_.blocks[at(action.block)];
+  Bytes bytes = block.saved_bytes + block.boundary_bytes;
+  if (action.block > 0) bytes += cost_.blocks[at(action.block) - 1].boundary_bytes;
+  const int width = layout_.widths.compute +
+                    (action.kind == ActionKind::backward ? 2 * layout_.widths.gradient : 0);
+  if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
+  for (const int group : block.groups) bytes += layout_.flat[at(group)].padded() * width;
+  return static_cast<double>(bytes);
+}
+
+Player::Duration Player::duration(const Action& action) const {
+  const double memory = machine_.memory_bytes_per_s;
+  const StateWidths& widths = layout_.widths;
+  Duration time;
+  for (const Collective& c : collectives(action)) time.comm_s += seconds(c, machine_);
+  switch (action.kind) {
+    case ActionKind::load: {
+      // Pixels travel as one byte, their augmented copy is made on the device.
+      const auto bytes = static_cast<double>(action.bytes);
+      time.busy_s = bytes / (1 + widths.compute) / machine_.host_link_bytes_per_s + bytes / memory;
+      break;
+    }
+    case ActionKind::forward:
+    case ActionKind::recompute:
+    case ActionKind::backward:
+      time.busy_s = std::max(action.flops / machine_.flops_per_s, block_bytes(action) / memory);
+      break;
+    case ActionKind::norm:
+      for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
+        time.busy_s += static_cast<double>(owned(g) * widths.gradient) / memory;
+      }
+      break;
+    case ActionKind::update: {
+      // Reads the gradient, reads and writes master and moments, writes the compute copy.
+      const int master =
+          widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
+      const int width = widths.gradient + master + 2 * widths.moments;
+      time.busy_s = static_cast<double>(owned(action.group) * width) / memory;
+      break;
+    }
+    case ActionKind::gather:
+    case ActionKind::reduce:
+    case ActionKind::release:
+      break;
+  }
+  return time;
+}
+
+void Player::count(const Action& action) {
+  const char* purpose = action.kind == ActionKind::gather   ? "parameters"
+                        : action.kind == ActionKind::reduce ? "gradients"
+                                                            : "norm and metrics";
+  for (const Collective& c : collectives(action)) {
+    const std::string name = pattern_name(c.pattern);
+    auto& uses = result_.collectives;
+    auto use = std::find_if(uses.begin(), uses.end(), [&](const CollectiveUse& u) {
+      return u.name == name && u.purpose == purpose;
+    });
+    if (use == uses.end()) use = uses.insert(uses.end(), {.name = name, .purpose = purpose});
+    ++use->calls;
+    use->payload_bytes += c.payload;
+    use->sent_bytes += sent_bytes(c);
+  }
+}
+
+Simulation Player::play() {
+  result_.ledger = peak_memory(program_, layout_, cost_);
+  result_.ledger.fixed = machine_.fixed_overhead;
+  for (const BlockCost& block : cost_.blocks) {
+    result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes);
+  }
+  std::array<double, kNumLanes> free_at{};
+  for (std::size_t i = 0; i < program_.actions.size(); ++i) {
+    const Action& action = program_.actions[i];
+    double& lane_free = free_at[static_cast<std::size_t>(action.lane)];
+    double ready = lane_free;  // but for communication
+    double start = lane_free;
+    for (const int other : action.after) {
+      DSTRAIN_CHECK(other >= 0 && at(other) < i, "an action waits for one that is listed after it");
+      const double end = result_.action_end_s[at(other)];
+      start = std::max(start, end);
+      const Lane lane = program_.actions[at(other)].lane;
+      if (lane != Lane::gather && lane != Lane::reduce) ready = std::max(ready, end);
+    }
+    const Duration time = duration(action);
+    if (action.lane == Lane::compute) {
+      result_.compute_s += time.busy_s;
+      result_.exposed_comm_s += start - ready + time.comm_s;
+    }
+    count(action);
+    lane_free = start + time.total();
+    result_.action_start_s.push_back(start);
+    result_.action_end_s.push_back(lane_free);
+    result_.step_s = std::max(result_.step_s, lane_free);
+  }
+  return std::move(result_);
+}
+
+}  // namespace
+
+Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
+                    const Machine& machine) {
+  return Player(program, layout, cost, machine).play();
+}
+
+}  // namespace dstrain

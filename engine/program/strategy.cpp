@@ -1,0 +1,116 @@
+#include "engine/program/strategy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+std::string divisors(int number) {
+  std::vector<int> list;
+  for (int d = 1; d <= number; ++d) {
+    if (number % d == 0) list.push_back(d);
+  }
+  return fmt::format("{}", fmt::join(list, ", "));
+}
+
+void only_data_axes(const ParallelConfig& parallel) {
+  const std::pair<const char*, int> others[] = {{"tensor", parallel.tensor},
+                                                {"sequence", parallel.sequence},
+                                                {"pipeline", parallel.pipeline},
+                                                {"expert", parallel.expert}};
+  for (const auto& [axis, degree] : others) {
+    if (degree == 1) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parallel.{}: {} needs blocks or schedules that are cut along this axis; "
+                    "those of the models here are not",
+                    axis, degree),
+        fmt::format("use parallel.{}: 1; all ranks are then data ranks", axis));
+  }
+}
+
+void must_pass(const Program& program, const Layout& layout, const ModelCost& cost) {
+  const std::vector<std::string> problems = check(program, layout, cost);
+  DSTRAIN_CHECK(problems.empty(), problems.front());
+}
+
+}  // namespace
+
+Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
+  only_data_axes(parallel);
+  if (world_size < 1) {
+    throw Error(ErrorKind::usage, fmt::format("{} ranks", world_size), "use at least 1");
+  }
+  const ZeroConfig& zero = parallel.zero;
+  if (zero.stage == 0) return {.data = world_size};
+  const int shard = zero.shard == 0 ? world_size : zero.shard;
+  if (shard < 1 || world_size % shard != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.zero.shard: {} does not divide the {} data ranks", zero.shard,
+                            world_size),
+                fmt::format("use {}, or 0 for all of them", divisors(world_size)));
+  }
+  return {.data = world_size / shard, .shard = shard};
+}
+
+StateWidths state_widths(const Recipe& recipe) {
+  const bool fp32 = recipe.precision.compute == ComputeType::fp32;
+  return {
+      .compute = fp32 ? 4 : 2,
+      .gradient = 4,
+      .master = fp32 ? 0 : 4,
+      .moments = recipe.optimizer.name == OptimizerName::adamw ? 8 : 4,
+      .reduce_wire = recipe.precision.reduce == ReduceType::fp32 ? 4 : 2,
+  };
+}
+
+BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
+  if (batch.global < 1 || batch.micro < 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("batch.global: {}, batch.micro: {}", batch.global, batch.micro),
+                "use at least 1 for both");
+  }
+  const std::int64_t per_rank = ceil_div(batch.global, data_ranks);
+  const std::int64_t micro_batches = ceil_div(per_rank, batch.micro);
+  const std::int64_t places = micro_batches * batch.micro * data_ranks;
+  if (places > std::numeric_limits<int>::max()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("batch.micro: {} on {} data ranks makes {} samples a step", batch.micro,
+                            data_ranks, places),
+                fmt::format("use at most {}", per_rank));
+  }
+  return {.global = batch.global,
+          .data_ranks = data_ranks,
+          .micro = batch.micro,
+          .micro_batches = static_cast<int>(micro_batches)};
+}
+
+Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size) {
+  Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
+  Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe));
+  const BatchPlan batch = plan_batch(recipe.batch, mesh.batch_degree());
+  const ProgramOptions options = {
+      .micro_batches = batch.micro_batches,
+      .prefetch = recipe.parallel.zero.prefetch,
+      .recompute = recipe.memory.recompute == Recompute::blocks,
+  };
+  Program training = training_program(layout, cost, options);
+  Program evaluation = evaluation_program(layout, cost, options);
+  must_pass(training, layout, cost);
+  must_pass(evaluation, layout, cost);
+  return {.mesh = std::move(mesh),
+          .layout = std::move(layout),
+          .batch = batch,
+          .options = options,
+          .training = std::move(training),
+          .evaluation = std::move(evaluation)};
+}
+
+}  // namespace dstrain

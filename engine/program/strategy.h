@@ -1,0 +1,51 @@
+#pragma once
+
+#include "engine/mesh/mesh.h"
+#include "engine/program/cost.h"
+#include "engine/program/layout.h"
+#include "engine/program/program.h"
+#include "recipes/schema/recipe.h"
+
+/// From a recipe and a world size to what the ranks do: the one derivation that `plan`, `launch
+/// --dry-run`, `engine` and `verify` share.
+namespace dstrain {
+
+/// global <= data_ranks * micro * micro_batches; what is missing is filled up with samples of
+/// weight 0.
+struct BatchPlan {
+  int global = 0;         ///< samples per optimizer step
+  int data_ranks = 1;     ///< ranks that see different samples
+  int micro = 0;          ///< samples of one micro-batch of one rank
+  int micro_batches = 1;  ///< accumulation steps
+  [[nodiscard]] int fillers() const { return data_ranks * micro * micro_batches - global; }
+};
+
+struct Strategy {
+  Mesh mesh;
+  Layout layout;
+  BatchPlan batch;
+  ProgramOptions options;
+  Program training;    ///< one optimizer step
+  Program evaluation;  ///< one micro-batch
+};
+
+/// Degrees of all axes: the data ranks are what the other axes leave of the world; under ZeRO they
+/// lie on the shard axis
+/// (`parallel.zero.shard` of them, all by default) and beside it on the data axis, without ZeRO all
+/// on the data axis. Error{usage} names the key, both numbers and the values that would do.
+[[nodiscard]] Degrees mesh_degrees(const ParallelConfig& parallel, int world_size);
+
+/// Bytes per element of parameters, gradients and states under the recipe's precision and
+/// optimizer.
+[[nodiscard]] StateWidths state_widths(const Recipe& recipe);
+
+/// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is
+/// below 1.
+[[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);
+
+/// `cost` is that of a micro-batch of recipe.batch.micro samples in the recipe's compute type
+/// (compute width of state_widths). Both programs pass `check`; a program that does not is
+/// Error{internal}.
+[[nodiscard]] Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size);
+
+}  // namespace dstrain

@@ -1,0 +1,336 @@
+#include "engine/train/executor.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.h"
+#include "engine/device/pinned.h"
+#include "engine/kernels/optimizer.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::int64_t kSumOfSquares = 0;
+constexpr std::int64_t kTotals = 1;
+constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
+constexpr std::int64_t kNumSums = kStopVotes + 1;
+
+std::size_t index(int i) { return static_cast<std::size_t>(i); }
+
+std::vector<at::Tensor> make_slots(int count, std::int64_t elements, const at::TensorOptions& options) {
+  std::vector<at::Tensor> slots;
+  for (int i = 0; i < count; ++i) slots.push_back(at::zeros({elements}, options));
+  return slots;
+}
+
+}  // namespace
+
+Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout, const Program& training,
+                   const Program& evaluation, StateStore& states, Communicators& communicators,
+                   const ExecutorOptions& options, RankRecordFile& record)
+    : model_(model),
+      cost_(cost),
+      layout_(layout),
+      states_(states),
+      communicators_(communicators),
+      options_(options),
+      record_(record),
+      training_(prepare(training)),
+      evaluation_(prepare(evaluation)),
+      step_end_(options.device) {
+  for (int name = 0; name < kNumLanes; ++name) {
+    // Communication is short and others wait for it; compute is long.
+    const bool urgent = static_cast<Lane>(name) != Lane::compute;
+    lanes_.push_back(Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
+  }
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
+  const int slots = std::max(training.gather_slots, evaluation.gather_slots);
+  gather_slots_ = make_slots(slots, std::max(training.gather_slot_elements, evaluation.gather_slot_elements),
+                             fp32.dtype(options.compute));
+  gradient_slots_ = make_slots(training.gradient_slots, training.gradient_slot_elements, fp32);
+  std::int64_t largest_shard = 0;
+  std::int64_t largest_group = 0;
+  for (const FlatGroup& flat : layout.flat) {
+    largest_shard = std::max(largest_shard, flat.shard_size());
+    largest_group = std::max(largest_group, flat.padded());
+  }
+  if (training.gradient_slots > 0 && training.micro_batches > 1) staging_ = at::empty({largest_shard}, fp32);
+  const bool reduces = layout.shard_degree > 1 || layout.replica_degree > 1;
+  if (reduces && options.precision.reduce == ReduceType::bf16) {
+    wire_ = at::empty({largest_group}, fp32.dtype(at::kBFloat16));
+  }
+  telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
+  sums_ = telemetry_.narrow(0, 0, kNumSums);
+  control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
+  objective_ = {.label_smoothing = options.optimizer.label_smoothing, .totals = sums_.narrow(0, kTotals, kNumTotals)};
+  inputs_.resize(model.blocks.size());
+  outputs_.resize(model.blocks.size());
+  set_control({.loss_scale = options.compute == at::kHalf ? options.precision.loss_scale.initial : 1.0});
+}
+
+void Executor::set_control(const ControlState& state) {
+  using namespace optimizer;
+  const at::Tensor host = at::zeros({kControlSize}, at::kFloat);
+  auto* values = host.mutable_data_ptr<float>();
+  values[kLossScale] = static_cast<float>(state.loss_scale);
+  values[kGoodSteps] = static_cast<float>(state.good_steps);
+  values[kAppliedSteps] = static_cast<float>(state.applied_steps);
+  values[kSkippedSteps] = static_cast<float>(state.skipped_steps);
+  control_.copy_(host);
+  synchronize(options_.device);
+}
+
+Executor::Prepared Executor::prepare(const Program& program) const {
+  Prepared prepared;
+  prepared.program = &program;
+  const std::size_t size = program.actions.size();
+  prepared.events.resize(size);
+  prepared.last_use.resize(size);
+  std::vector<std::size_t> last(index(program.micro_batches), size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const Action& action = program.actions[i];
+    prepared.names.push_back(describe(action, cost_));
+    for (const int earlier : action.after) {
+      auto& event = prepared.events[index(earlier)];
+      if (!event) event.emplace(options_.device);
+    }
+    if (action.block >= 0) last[index(action.micro_batch)] = i;
+  }
+  for (const std::size_t i : last) prepared.last_use.at(i) = true;
+  return prepared;
+}
+
+void Executor::enqueue(const StepInputs& inputs, Feeder& feeder) {
+  // What the last step updated is read by the lanes that start this one.
+  step_end_.wait(lane(Lane::gather));
+  step_end_.wait(lane(Lane::reduce));
+  {
+    const StreamScope scope(lane(Lane::compute));
+    sums_.zero_();
+    if (training_.program->gradient_slots == 0) states_.gradients().zero_();
+  }
+  run(training_, feeder, inputs, /*training=*/true, /*gather_resident=*/true);
+  const StreamScope scope(lane(Lane::compute));
+  Pending pending{.step = inputs.step,
+                  .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
+                  .ready = Event(options_.device)};
+  pending.host.copy_(telemetry_, /*non_blocking=*/true);
+  pending.ready.record(lane(Lane::compute));
+  pending_.push_back(std::move(pending));
+  step_end_.record(lane(Lane::compute));
+}
+
+StepOutcome Executor::take_outcome() {
+  DSTRAIN_CHECK(!pending_.empty(), "no step is under way");
+  pending_.front().ready.synchronize();
+  const Pending pending = std::move(pending_.front());
+  pending_.pop_front();
+  const auto* sums = pending.host.const_data_ptr<float>();
+  const float* control = sums + kNumSums;
+  const double samples = std::max(1.0F, sums[kTotals + 3]);
+  return {.step = pending.step,
+          .loss = sums[kTotals] / samples,
+          .top1 = sums[kTotals + 1] / samples,
+          .top5 = sums[kTotals + 2] / samples,
+          .samples = sums[kTotals + 3],
+          .gradient_norm = control[optimizer::kGradientNorm],
+          .loss_scale = control[optimizer::kLossScale],
+          .good_steps = control[optimizer::kGoodSteps],
+          .applied_steps = control[optimizer::kAppliedSteps],
+          .skipped_steps = control[optimizer::kSkippedSteps],
+          .skipped = control[optimizer::kSkip] != 0,
+          .stop = sums[kStopVotes] > 0};
+}
+
+EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) {
+  step_end_.wait(lane(Lane::gather));
+  {
+    const StreamScope scope(lane(Lane::compute));
+    sums_.zero_();
+  }
+  for (std::int64_t i = 0; i < micro_batches; ++i) {
+    run(evaluation_, feeder, {}, /*training=*/false, /*gather_resident=*/i == 0);
+  }
+  const StreamScope scope(lane(Lane::compute));
+  communicators_.batch->all_reduce(objective_.totals, ReduceOp::sum);
+  const at::Tensor host = objective_.totals.cpu();
+  // The gathers of the next step overwrite what this evaluation read.
+  step_end_.record(lane(Lane::compute));
+  const auto* totals = host.const_data_ptr<float>();
+  const double samples = std::max(1.0F, totals[3]);
+  return {.loss = totals[0] / samples, .top1 = totals[1] / samples, .top5 = totals[2] / samples, .samples = totals[3]};
+}
+
+at::Tensor Executor::gathered_master(int group) {
+  synchronize(options_.device);
+  const StreamScope scope(lane(Lane::gather));
+  at::Tensor whole = states_.master(group);
+  if (whole.numel() != states_.flat(group).padded()) {
+    const at::Tensor own = whole;
+    whole = at::empty({states_.flat(group).padded()}, own.options());
+    communicators_.gather->all_gather(whole, own);
+  }
+  return whole.cpu();
+}
+
+void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
+                   bool gather_resident) {
+  const Program& program = *prepared.program;
+  const bool recompute = std::any_of(program.actions.begin(), program.actions.end(),
+                                     [](const Action& a) { return a.kind == ActionKind::recompute; });
+  const int head = static_cast<int>(model_.blocks.size()) - 1;
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    const Stream& stream = lane(action.lane);
+    record_.enter(inputs.step, prepared.names[i]);
+    for (const int earlier : action.after) prepared.events[index(earlier)]->wait(stream);
+    const StreamScope scope(stream);
+    auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
+    using enum ActionKind;
+    switch (action.kind) {
+      case load: buffer = feeder.load(stream); break;
+      case gather:
+        if (action.slot >= 0 || gather_resident) this->gather(action);
+        break;
+      case release: states_.unbind_values(action.group); break;
+      case forward:
+        this->forward(action, feeder.batch(buffer), training && (!recompute || action.block == head));
+        if (!training) inputs_[index(action.block)].clear();
+        break;
+      case ActionKind::recompute: this->forward(action, feeder.batch(buffer), true); break;
+      case backward: this->backward(action, inputs); break;
+      case reduce: this->reduce(action); break;
+      case norm: this->norm(inputs); break;
+      case update: this->update(action.group, inputs.lr); break;
+    }
+    if (prepared.events[i]) prepared.events[i]->record(stream);
+    if (prepared.last_use[i]) feeder.used(buffer, stream);
+  }
+}
+
+void Executor::gather(const Action& action) {
+  const at::Tensor own = states_.own_parameters(action.group);
+  if (action.slot < 0) {
+    at::Tensor whole = states_.resident_parameters(action.group);
+    communicators_.gather->all_gather(whole, own);
+    return;
+  }
+  at::Tensor whole = gather_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+  communicators_.gather->all_gather(whole, own);
+  states_.bind_values(action.group, whole);
+}
+
+void Executor::forward(const Action& action, const Batch& batch, bool keep) {
+  const std::size_t block = index(action.block);
+  if (action.kind == ActionKind::forward) {
+    inputs_[block].clear();
+    if (block > 0) {
+      for (const at::Tensor& tensor : outputs_[block - 1]) inputs_[block].push_back(tensor.detach());
+    }
+  }
+  Tensors inputs = inputs_[block];
+  if (keep) {
+    for (at::Tensor& tensor : inputs) tensor.requires_grad_(true);
+  }
+  // A recomputation must not count its samples a second time; only the head counts, and it is never recomputed.
+  const at::AutoGradMode mode(keep);
+  outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective_);
+  if (!keep && block > 0) outputs_[block - 1].clear();
+}
+
+void Executor::backward(const Action& action, const StepInputs& inputs) {
+  const std::size_t block = index(action.block);
+  DSTRAIN_CHECK(cost_.blocks[block].groups.size() == 1, "a block of several groups");
+  const int group = cost_.blocks[block].groups[0];
+  if (action.slot >= 0) {
+    const at::Tensor whole = gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
+    whole.zero_();
+    states_.bind_gradients(group, whole);
+  }
+  Tensors seeds = std::move(output_gradients_);
+  if (block + 1 == model_.blocks.size()) {
+    seeds = {control_.select(0, optimizer::kLossScale) / static_cast<double>(inputs.samples)};
+  }
+  if (inputs_[block].empty()) {
+    torch::autograd::backward(outputs_[block], seeds);
+    output_gradients_.clear();
+  } else {
+    output_gradients_ = torch::autograd::grad(outputs_[block], inputs_[block], seeds);
+  }
+  outputs_[block].clear();
+  inputs_[block].clear();
+}
+
+void Executor::reduce(const Action& action) {
+  const int group = action.group;
+  const at::Tensor whole = action.slot < 0
+                               ? states_.resident_gradient(group)
+                               : gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
+  const at::Tensor own = states_.own_gradient(group);
+  const bool sharded = layout_.shard_degree > 1;
+  const bool accumulate = action.slot >= 0 && action.micro_batch > 0;
+  const at::Tensor sent = wire_.defined() ? wire_.narrow(0, 0, whole.numel()).copy_(whole) : whole;
+  at::Tensor part = sent;
+  if (sharded) {
+    const Range shard = states_.flat(group).shard(communicators_.reduce->rank());
+    part = wire_.defined() ? sent.narrow(0, shard.begin, shard.size())
+           : accumulate    ? staging_.narrow(0, 0, shard.size())
+                           : own;
+    communicators_.reduce->reduce_scatter(part, sent);
+  }
+  if (layout_.replica_degree > 1) communicators_.replica->all_reduce(part, ReduceOp::sum);
+  if (accumulate) {
+    own.add_(part);
+  } else if (wire_.defined()) {
+    own.copy_(part);
+  }
+}
+
+void Executor::norm(const StepInputs& inputs) {
+  const double share = 1.0 / layout_.replica_degree;
+  for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
+    optimizer::add_squares(states_.own_gradient(g), share, sums_);
+  }
+  if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
+  communicators_.batch->all_reduce(sums_, ReduceOp::sum);
+  optimizer::finish_gradients(control_, sums_,
+                              {.clip_norm = options_.optimizer.clip_norm,
+                               .dynamic_loss_scale = options_.compute == at::kHalf,
+                               .growth_interval = options_.precision.loss_scale.growth_interval});
+}
+
+void Executor::update(int group, double lr) {
+  const OptimizerConfig& config = options_.optimizer;
+  const at::Tensor compute =
+      options_.compute == at::kFloat ? at::Tensor() : states_.own_parameters(group);
+  if (config.name == OptimizerName::adamw) {
+    optimizer::adamw({.master = states_.master(group),
+                      .exp_avg = states_.moment(group, 0),
+                      .exp_avg_sq = states_.moment(group, 1),
+                      .gradient = states_.own_gradient(group),
+                      .compute = compute,
+                      .lr = lr,
+                      .beta1 = config.betas[0],
+                      .beta2 = config.betas[1],
+                      .eps = config.eps,
+                      .weight_decay = config.weight_decay},
+                     control_);
+  } else {
+    optimizer::sgd({.master = states_.master(group),
+                    .momentum_buffer = states_.moment(group, 0),
+                    .gradient = states_.own_gradient(group),
+                    .compute = compute,
+                    .lr = lr,
+                    .momentum = config.momentum,
+                    .weight_decay = config.weight_decay},
+                   control_);
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/rank_record.h"
+#include "engine/comm/communicator.h"
+#include "engine/device/stream.h"
+#include "engine/models/model.h"
+#include "engine/program/program.h"
+#include "engine/train/feeder.h"
+#include "engine/train/state_store.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// One communicator per purpose, so that lanes never wait for each other inside NCCL.
+struct Communicators {
+  std::unique_ptr<CountingCommunicator> gather;   ///< shard axis, parameters
+  std::unique_ptr<CountingCommunicator> reduce;   ///< shard axis, gradients
+  std::unique_ptr<CountingCommunicator> replica;  ///< data axis, gradients
+  std::unique_ptr<CountingCommunicator> batch;    ///< all data ranks: norm and counters
+};
+
+/// What the ranks agreed on about one optimizer step.
+struct StepOutcome {
+  std::int64_t step = 0;
+  double loss = 0;        ///< mean over the samples of the global batch
+  double top1 = 0;        ///< share of samples
+  double top5 = 0;
+  double samples = 0;
+  double gradient_norm = 0;
+  double loss_scale = 1;
+  double good_steps = 0;
+  double applied_steps = 0;
+  double skipped_steps = 0;
+  bool skipped = false;   ///< a gradient was not finite
+  bool stop = false;      ///< some rank was asked to stop
+};
+
+struct StepInputs {
+  std::int64_t step = 0;
+  double lr = 0;
+  std::int64_t samples = 0;  ///< real samples of this global batch
+  bool stop = false;         ///< this rank was asked to stop
+};
+
+struct EvaluationTotals {
+  double loss = 0;  ///< mean
+  double top1 = 0;
+  double top5 = 0;
+  double samples = 0;
+};
+
+/// State of the dynamic loss scale and the counters that a checkpoint keeps.
+struct ControlState {
+  double loss_scale = 1;
+  double good_steps = 0;
+  double applied_steps = 0;
+  double skipped_steps = 0;
+};
+
+struct ExecutorOptions {
+  c10::Device device{c10::kCPU};
+  at::ScalarType compute = at::kFloat;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+};
+
+/// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
+class Executor {
+ public:
+  Executor(Model& model, const ModelCost& cost, const Layout& layout, const Program& training,
+           const Program& evaluation, StateStore& states, Communicators& communicators,
+           const ExecutorOptions& options, RankRecordFile& record);
+
+  /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
+  void enqueue(const StepInputs& inputs, Feeder& feeder);
+  /// Outcome of the oldest step enqueued and not yet taken; waits for it.
+  [[nodiscard]] StepOutcome take_outcome();
+  [[nodiscard]] std::size_t pending() const { return pending_.size(); }
+
+  /// Means over `micro_batches` micro-batches of every data rank. Collective.
+  [[nodiscard]] EvaluationTotals evaluate(Feeder& feeder, std::int64_t micro_batches);
+  /// Whole parameters of a group as the blocks read them. Collective over the shard axis; for comparing and export.
+  [[nodiscard]] at::Tensor gathered_master(int group);
+
+  void set_control(const ControlState& state);
+
+ private:
+  struct Prepared {
+    const Program* program = nullptr;
+    std::vector<std::string> names;
+    std::vector<std::optional<Event>> events;  ///< where another action waits for this one
+    std::vector<bool> last_use;                ///< of the micro-batch's inputs
+  };
+  [[nodiscard]] Prepared prepare(const Program& program) const;
+  void run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training, bool gather_resident);
+  void gather(const Action& action);
+  void forward(const Action& action, const Batch& batch, bool keep);
+  void backward(const Action& action, const StepInputs& inputs);
+  void reduce(const Action& action);
+  void norm(const StepInputs& inputs);
+  void update(int group, double lr);
+  [[nodiscard]] const Stream& lane(Lane name) const { return lanes_[static_cast<std::size_t>(name)]; }
+
+  Model& model_;
+  const ModelCost& cost_;
+  const Layout& layout_;
+  StateStore& states_;
+  Communicators& communicators_;
+  ExecutorOptions options_;
+  RankRecordFile& record_;
+  std::vector<Stream> lanes_;
+  Prepared training_;
+  Prepared evaluation_;
+  Event step_end_;
+
+  std::vector<at::Tensor> gather_slots_;
+  std::vector<at::Tensor> gradient_slots_;
+  at::Tensor staging_;  ///< one shard on its way to be added to its resting place
+  at::Tensor wire_;     ///< gradients of one group in the narrower wire dtype
+
+  /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy brings it to the host.
+  at::Tensor telemetry_;
+  at::Tensor sums_;
+  at::Tensor control_;
+  Objective objective_;
+
+  std::vector<Tensors> inputs_;   ///< per block, of the micro-batch under way
+  std::vector<Tensors> outputs_;
+  Tensors output_gradients_;
+  std::array<std::size_t, 2> buffer_{};  ///< feeder buffer of micro-batch m at m % 2
+
+  struct Pending {
+    std::int64_t step = 0;
+    at::Tensor host;
+    Event ready;
+  };
+  std::deque<Pending> pending_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,80 @@
+#include "engine/train/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "engine/base/job_environment.h"
+
+namespace dstrain {
+namespace {
+
+int report_descriptor() {
+  const char* text = std::getenv(job_environment::kReportFd);
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+/// JSON has no nan or inf.
+nlohmann::json number(double value) {
+  if (std::isfinite(value)) return value;
+  return fmt::format("{}", value);
+}
+
+}  // namespace
+
+std::string format_step(const StepLine& line) {
+  std::string text = fmt::format("step {}/{}", line.step, line.total_steps);
+  if (line.epochs > 0) text += fmt::format("  epoch {}/{}", line.epoch, line.epochs);
+  text += fmt::format("  loss {:.4f}  acc {:.1f}%  grad {:.3g}  {} img/s  {}", line.loss, line.accuracy * 100,
+                      line.gradient_norm, format_count(line.rate), format_duration(line.step_s));
+  if (line.memory_bytes > 0) text += fmt::format("  mem {}", format_bytes(line.memory_bytes));
+  return text + fmt::format("  left {}", format_duration(line.remaining_s));
+}
+
+Progress::Progress(int rank) : active_(rank == 0), report_fd_(report_descriptor()) {}
+
+void Progress::write(const std::string& text) const {
+  const int fd = report_fd_ >= 0 ? report_fd_ : STDOUT_FILENO;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const auto written = ::write(fd, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // nobody reads any more; training goes on
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void Progress::step(const StepLine& line) {
+  if (!active_) return;
+  const std::string text = format_step(line);
+  if (report_fd_ >= 0) {
+    const nlohmann::json object = {{"kind", "progress"},
+                                   {"step", line.step},
+                                   {"steps", line.total_steps},
+                                   {"epoch", line.epoch},
+                                   {"loss", number(line.loss)},
+                                   {"rate", number(line.rate)},
+                                   {"unit", "img/s"},
+                                   {"memory_bytes", line.memory_bytes},
+                                   {"eta_s", number(line.remaining_s)},
+                                   {"text", text}};
+    write(object.dump() + "\n");
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (line.step < line.total_steps && line.step > 1 && now - last_step_line_ < std::chrono::seconds(2)) return;
+  last_step_line_ = now;
+  write(text + "\n");
+}
+
+void Progress::note(const std::string& text) {
+  if (!active_) return;
+  write(report_fd_ >= 0 ? nlohmann::json{{"kind", "note"}, {"text", text}}.dump() + "\n" : text + "\n");
+}
+
+}  // namespace dstrain

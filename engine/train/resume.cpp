@@ -1,0 +1,88 @@
+#include "engine/train/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/base/error.h"
+#include "engine/base/job_environment.h"
+#include "engine/base/log.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The checkpoint directory to load; empty: none wanted.
+fs::path choose_checkpoint(const std::string& resume) {
+  if (resume == "never") return {};
+  if (!fs::is_directory(resume)) {
+    throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume),
+                "give a run directory, a checkpoint directory or never");
+  }
+  std::vector<std::string> problems;
+  std::optional<CheckpointInfo> found;
+  if (fs::path(resume).filename().string().starts_with("step-")) {
+    const CheckpointInfo info = inspect_checkpoint(resume, /*full=*/true);
+    if (info.valid) found = info;
+    if (!info.valid) problems.push_back(info.problem);
+  } else {
+    found = newest_valid(find_checkpoints_folder(resume), problems);
+  }
+  for (const std::string& problem : problems) log_warning("skipped a checkpoint: {}", problem);
+  if (!found) {
+    throw Error(ErrorKind::checkpoint, fmt::format("--resume {}: no valid checkpoint ({})", resume,
+                                                   problems.empty() ? "the folder is empty" : problems.front()),
+                "look with `dstrain checkpoint list`, or start anew with --resume never");
+  }
+  return found->path;
+}
+
+std::string random_id() {
+  std::random_device device;
+  return fmt::format("{:08x}", device());
+}
+
+nlohmann::json decide(const std::string& output, const std::string& name, const std::string& resume) {
+  const fs::path checkpoint = choose_checkpoint(resume);
+  const char* given = std::getenv(job_environment::kRunDirectory);
+  RunDirectory directory{fs::path(given == nullptr ? "" : given)};
+  if (given == nullptr) {
+    const bool goes_on = !checkpoint.empty() && fs::path(resume) != checkpoint;
+    directory = goes_on ? RunDirectory(resume) : RunDirectory::create(output, name);
+  }
+  directory.make_folders();
+  return {{"directory", directory.root().string()}, {"attempt", random_id()}, {"checkpoint", checkpoint.string()}};
+}
+
+}  // namespace
+
+RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
+                        const std::string& resume) {
+  // The others must learn of a failure, or they would wait for the decision until their time is up.
+  const std::string key = "run/place";
+  if (world.rank == 0) {
+    try {
+      world.store->set(key, decide(output, name, resume).dump());
+    } catch (const std::exception& error) {
+      world.store->set(key, nlohmann::json{{"error", error.what()}}.dump());
+      throw;
+    }
+  }
+  const auto place = nlohmann::json::parse(world.store->get(key, std::chrono::minutes(10)));
+  if (place.contains("error")) {
+    throw Error(ErrorKind::again, "rank 0 could not start the run: " + place["error"].get<std::string>());
+  }
+  RunPlace result{.directory = RunDirectory(place["directory"].get<std::string>()),
+                  .attempt = place["attempt"].get<std::string>(),
+                  .resume = nullptr};
+  const auto checkpoint = place["checkpoint"].get<std::string>();
+  if (!checkpoint.empty()) result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);
+  return result;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "engine/train/checkpoint.h"
+#include "engine/train/run_directory.h"
+#include "engine/train/world.h"
+
+namespace dstrain {
+
+/// Where this job writes and where it goes on from, agreed by all ranks.
+struct RunPlace {
+  RunDirectory directory{std::filesystem::path()};
+  std::string attempt;                       ///< unique per start of the job, equal on all ranks
+  std::unique_ptr<CheckpointReader> resume;  ///< nothing: start anew
+};
+
+/// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid checkpoint of `resume`
+/// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint} when there is none.
+[[nodiscard]] RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
+                                      const std::string& resume);
+
+}  // namespace dstrain

@@ -1,0 +1,62 @@
+#include "engine/train/run_directory.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <random>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace fs = std::filesystem;
+
+RunDirectory RunDirectory::create(const fs::path& parent, const std::string& name) {
+  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  std::random_device random;
+  std::error_code error;
+  fs::create_directories(parent, error);
+  // Two runs that start in one second differ by the id; should it be the same, the directory exists and the next is tried.
+  for (int i = 0; !error && i < 100; ++i) {
+    const fs::path root = parent / fmt::format("{}-{:%Y%m%d-%H%M%S}-{:06x}", name,
+                                               fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                                               random() & 0xffffffu);
+    if (!fs::create_directory(root, error)) continue;
+    const RunDirectory run(root);
+    run.make_folders();
+    return run;
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("cannot make a run directory in {}: {}", parent.string(), error.message()),
+              "set run.output to a folder that can be written");
+}
+
+void RunDirectory::make_folders() const {
+  for (const char* folder : {"ranks", "traces", "checkpoints"}) {
+    std::error_code error;
+    fs::create_directories(root_ / folder, error);
+    if (error) {
+      throw Error(ErrorKind::usage, fmt::format("cannot make {}: {}", (root_ / folder).string(), error.message()));
+    }
+  }
+}
+
+fs::path RunDirectory::rank_log(int rank) const { return root_ / "ranks" / fmt::format("rank{:04d}.log", rank); }
+fs::path RunDirectory::rank_jsonl(int rank) const {
+  return root_ / "ranks" / fmt::format("rank{:04d}.jsonl", rank);
+}
+fs::path RunDirectory::trace(int rank) const {
+  return root_ / "traces" / fmt::format("rank{}_trace.json.gz", rank);
+}
+
+fs::path find_checkpoints_folder(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    throw Error(ErrorKind::usage, fmt::format("{} is not a directory", path.string()),
+                "name a run directory or its checkpoints folder");
+  }
+  const fs::path inner = RunDirectory(path).checkpoints();
+  return fs::is_directory(inner, error) ? inner : path;
+}
+
+}  // namespace dstrain

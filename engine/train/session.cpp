@@ -1,0 +1,206 @@
+#include "engine/train/session.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/data/order.h"
+#include "engine/train/schedule.h"
+
+namespace dstrain {
+namespace {
+
+constexpr int kUsualImageSize = 224;
+
+bool has(const std::vector<Augmentation>& list, Augmentation wanted) {
+  return std::find(list.begin(), list.end(), wanted) != list.end();
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(ComputeType type) {
+  switch (type) {
+    case ComputeType::fp32: return at::kFloat;
+    case ComputeType::bf16: return at::kBFloat16;
+    case ComputeType::fp16: return at::kHalf;
+  }
+  return at::kFloat;
+}
+
+Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record)
+    : recipe_(recipe), device_(world.device) {
+  record.enter(-1, "build model");
+  // The model may take its classes from the data, the data its image size from the model.
+  const int first_size = recipe.model.image_size > 0 ? recipe.model.image_size : kUsualImageSize;
+  train_ = open_dataset(recipe.data, Split::train, first_size, recipe.run.seed);
+  model_ = make_model(recipe.model, train_->classes());
+  if (model_.image_size != first_size) {
+    train_ = open_dataset(recipe.data, Split::train, model_.image_size, recipe.run.seed);
+  }
+  test_ = open_dataset(recipe.data, Split::test, model_.image_size, recipe.run.seed);
+  if (train_->shape().channels != model_.channels) {
+    throw Error(ErrorKind::usage,
+                fmt::format("model.channels: {} does not fit the data, whose images have {}", model_.channels,
+                            train_->shape().channels),
+                fmt::format("use model.channels: {}", train_->shape().channels));
+  }
+  const at::ScalarType compute = scalar_type(recipe.precision.compute);
+  cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
+                              .compute_bytes = static_cast<int>(c10::elementSize(compute))});
+  strategy_ = std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size));
+  data_rank_ = strategy_->mesh.batch_coordinate(world.rank);
+
+  record.enter(-1, "open communicators");
+  open_communicators(world);
+  compare_programs(world);
+
+  record.enter(-1, "initialize parameters");
+  for (const auto& block : model_.blocks) groups_.push_back(block->parameters());
+  states_ = std::make_unique<StateStore>(
+      strategy_->layout, groups_,
+      StateOptions{.device = device_.device,
+                   .compute = compute,
+                   .num_moments = recipe.optimizer.name == OptimizerName::adamw ? 2 : 1,
+                   .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
+                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
+  const auto source = recipe.model.weights.empty()
+                          ? make_random_weights(recipe.run.seed)
+                          : open_weights(recipe.model.weights, model_, recipe.run.seed, notes_);
+  states_->initialize(*source);
+  executor_ = std::make_unique<Executor>(
+      model_, cost_, strategy_->layout, strategy_->training, strategy_->evaluation, *states_, communicators_,
+      ExecutorOptions{.device = device_.device,
+                      .compute = compute,
+                      .optimizer = recipe.optimizer,
+                      .precision = recipe.precision},
+      record);
+}
+
+void Session::open_communicators(const World& world) {
+  const auto open = [&](const char* purpose, const std::vector<int>& ranks) {
+    return world.communicator({.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
+  };
+  const Mesh& mesh = strategy_->mesh;
+  communicators_.gather = open("gather", mesh.group(world.rank, Axis::shard));
+  communicators_.reduce = open("reduce", mesh.group(world.rank, Axis::shard));
+  communicators_.replica = open("replica", mesh.group(world.rank, Axis::data));
+  communicators_.batch = open("batch", mesh.batch_group(world.rank));
+}
+
+void Session::compare_programs(const World& world) {
+  const auto own = static_cast<std::int64_t>(hash(strategy_->training, strategy_->layout));
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device_.device);
+  at::Tensor all = at::zeros({world.size}, options);
+  communicators_.batch->all_gather(all, at::zeros({1}, options).fill_(own));
+  const at::Tensor host = all.cpu();
+  const auto* hashes = host.const_data_ptr<std::int64_t>();
+  std::map<std::int64_t, std::vector<int>> ranks_by_hash;
+  for (int rank = 0; rank < world.size; ++rank) ranks_by_hash[hashes[rank]].push_back(rank);
+  if (ranks_by_hash.size() == 1) return;
+  std::string groups;
+  for (const auto& [program, ranks] : ranks_by_hash) {
+    groups += fmt::format("{}{:016x} on ranks {}", groups.empty() ? "" : ", ", static_cast<std::uint64_t>(program),
+                          fmt::join(ranks, " "));
+  }
+  throw Error(ErrorKind::usage, fmt::format("the ranks have different programs: {}", groups),
+              "start all ranks with the same recipe, overrides and dstrain version");
+}
+
+std::int64_t Session::steps_per_epoch() const {
+  return dstrain::steps_per_epoch(train_->size(), recipe_.batch.global);
+}
+
+std::int64_t Session::total_steps() const {
+  return recipe_.run.steps > 0 ? recipe_.run.steps : recipe_.run.epochs * steps_per_epoch();
+}
+
+std::int64_t Session::samples_of_step(std::int64_t step) const {
+  const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
+  return std::min<std::int64_t>(recipe_.batch.global, train_->size() - begin);
+}
+
+std::int64_t Session::samples_before(std::int64_t step) const {
+  return step / steps_per_epoch() * train_->size() + step % steps_per_epoch() * recipe_.batch.global;
+}
+
+FeederOptions Session::feeder_options(bool training) const {
+  const auto& wanted = recipe_.data.augment;
+  FeederOptions options{.device = device_.device,
+                        .compute = scalar_type(recipe_.precision.compute),
+                        .micro_batch = recipe_.batch.micro,
+                        .channels = model_.channels,
+                        .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size}};
+  options.augment.random_crop = training && has(wanted, Augmentation::random_crop);
+  options.augment.horizontal_flip = training && has(wanted, Augmentation::horizontal_flip);
+  options.augment.crop_padding = options.augment.random_crop ? recipe_.data.crop_padding : 0;
+  return options;
+}
+
+void Session::seek(std::int64_t step) {
+  feeder_.reset();
+  feeder_ = std::make_unique<Feeder>(make_loader(train_, {.global_batch = recipe_.batch.global,
+                                                          .micro_batch = recipe_.batch.micro,
+                                                          .micro_batches = strategy_->batch.micro_batches,
+                                                          .data_ranks = strategy_->batch.data_ranks,
+                                                          .data_rank = data_rank_,
+                                                          .seed = recipe_.run.seed,
+                                                          .shuffle = true,
+                                                          .pinned = device_.is_cuda(),
+                                                          .workers = recipe_.data.workers,
+                                                          .prefetch = recipe_.data.prefetch,
+                                                          .first_step = step,
+                                                          .last_step = total_steps()}),
+                                     feeder_options(true));
+  next_step_ = step;
+}
+
+void Session::enqueue_step(bool stop) {
+  const std::int64_t step = next_step_++;
+  executor_->enqueue({.step = step,
+                      .lr = learning_rate(recipe_.optimizer, step, total_steps()),
+                      .samples = samples_of_step(step),
+                      .stop = stop},
+                     *feeder_);
+}
+
+EvaluationTotals Session::evaluate() {
+  const std::int64_t global = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks;
+  const std::int64_t steps = dstrain::steps_per_epoch(test_->size(), global);
+  Feeder feeder(make_loader(test_, {.global_batch = global,
+                                    .micro_batch = recipe_.batch.micro,
+                                    .data_ranks = strategy_->batch.data_ranks,
+                                    .data_rank = data_rank_,
+                                    .seed = recipe_.run.seed,
+                                    .shuffle = false,
+                                    .pinned = device_.is_cuda(),
+                                    .workers = recipe_.data.workers,
+                                    .prefetch = recipe_.data.prefetch,
+                                    .last_step = steps}),
+                feeder_options(false));
+  return executor_->evaluate(feeder, steps);
+}
+
+std::map<std::string, std::vector<float>> Session::gathered_weights() {
+  std::map<std::string, std::vector<float>> weights;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const at::Tensor whole = executor_->gathered_master(static_cast<int>(g));
+    const auto* values = whole.const_data_ptr<float>();
+    for (std::size_t i = 0; i < groups_[g].size(); ++i) {
+      const float* begin = values + strategy_->layout.flat[g].offset(i);
+      for (const NamedShape& part : groups_[g][i]->parts) {
+        std::int64_t size = 1;
+        for (const std::int64_t dim : part.shape) size *= dim;
+        weights[part.name].assign(begin, begin + size);
+        begin += size;
+      }
+    }
+  }
+  return weights;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/models/model.h"
+#include "engine/models/weights.h"
+#include "engine/program/strategy.h"
+#include "engine/train/executor.h"
+#include "engine/train/world.h"
+
+namespace dstrain {
+
+/// Everything one rank needs to train a recipe: model, data, strategy, state, communicators, executor. Building it is
+/// collective; the ranks compare their programs before the first step.
+class Session {
+ public:
+  Session(const Recipe& recipe, const World& world, RankRecordFile& record);
+
+  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] const Strategy& strategy() const { return *strategy_; }
+  [[nodiscard]] const ModelCost& cost() const { return cost_; }
+  [[nodiscard]] Model& model() { return model_; }
+  [[nodiscard]] StateStore& states() { return *states_; }
+  [[nodiscard]] Executor& executor() { return *executor_; }
+  [[nodiscard]] const Communicators& communicators() const { return communicators_; }
+  [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
+
+  [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
+  [[nodiscard]] std::int64_t steps_per_epoch() const;
+  [[nodiscard]] std::int64_t total_steps() const;
+  /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
+  [[nodiscard]] std::int64_t samples_of_step(std::int64_t step) const;
+  /// Real samples of all steps before `step`.
+  [[nodiscard]] std::int64_t samples_before(std::int64_t step) const;
+
+  /// Starts reading the training data at `step`; nothing before it is decoded.
+  void seek(std::int64_t step);
+  /// Enqueues the step that comes next.
+  void enqueue_step(bool stop);
+  [[nodiscard]] std::int64_t next_step() const { return next_step_; }
+  /// Loss and accuracy over the test split, every sample once. Collective.
+  [[nodiscard]] EvaluationTotals evaluate();
+  /// Master weights by file name, whole. Collective; for export and comparison.
+  [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
+
+ private:
+  [[nodiscard]] FeederOptions feeder_options(bool training) const;
+  void open_communicators(const World& world);
+  void compare_programs(const World& world);
+
+  Recipe recipe_;
+  DeviceFacts device_;
+  std::vector<std::string> notes_;
+  std::shared_ptr<const Dataset> train_;
+  std::shared_ptr<const Dataset> test_;
+  Model model_;
+  ModelCost cost_;
+  std::unique_ptr<Strategy> strategy_;
+  int data_rank_ = 0;
+  Communicators communicators_;
+  ParameterGroups groups_;
+  std::unique_ptr<StateStore> states_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Feeder> feeder_;
+  std::int64_t next_step_ = 0;
+};
+
+[[nodiscard]] at::ScalarType scalar_type(ComputeType type);
+
+}  // namespace dstrain

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "engine/device/device.h"
+#include "engine/kernels/parameter.h"
+#include "engine/models/weights.h"
+#include "engine/program/layout.h"
+#include "engine/train/checkpoint.h"
+
+namespace dstrain {
+
+using ParameterGroups = std::vector<std::vector<Parameter*>>;
+
+struct StateOptions {
+  c10::Device device{c10::kCPU};
+  at::ScalarType compute = at::kFloat;
+  int num_moments = 2;          ///< AdamW: exp_avg, exp_avg_sq; SGD: momentum
+  int shard_coordinate = 0;
+  int replica_coordinate = 0;
+};
+
+/// This rank's part of parameters, gradients, master weights and moments, per group, in one flat buffer of each kind.
+///
+/// "Own" is what the rank updates: its shard when states are sharded, else the whole group. Where parameters rest whole
+/// but states are sharded (ZeRO-1, 2), `own_parameters` is a view into `resident_parameters`; with fp32 compute the own
+/// parameters are the master weights themselves.
+class StateStore {
+ public:
+  StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options);
+
+  [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
+  [[nodiscard]] const FlatGroup& flat(int group) const { return layout_.flat[static_cast<std::size_t>(group)]; }
+
+  /// Whole parameters of the group, padded; undefined where parameters are sharded.
+  [[nodiscard]] at::Tensor resident_parameters(int group) const;
+  [[nodiscard]] at::Tensor own_parameters(int group) const;
+  [[nodiscard]] at::Tensor master(int group) const;
+  [[nodiscard]] at::Tensor moment(int group, int index) const;
+  /// Whole gradients, padded; undefined where gradients are sharded.
+  [[nodiscard]] at::Tensor resident_gradient(int group) const;
+  /// The part of the gradients that this rank updates with.
+  [[nodiscard]] at::Tensor own_gradient(int group) const;
+  /// All resting gradients at once, for zeroing.
+  [[nodiscard]] const at::Tensor& gradients() const { return gradient_; }
+
+  /// Points the group's Parameter::value (or gradient) into `flat`, which holds the whole padded group.
+  void bind_values(int group, const at::Tensor& flat);
+  void bind_gradients(int group, const at::Tensor& flat);
+  void unbind_values(int group);
+
+  /// Draws or reads this rank's own part.
+  void initialize(const WeightSource& source);
+  /// The slices of master weights and moments that this rank writes; replicas share the work.
+  [[nodiscard]] CheckpointPart snapshot() const;
+  void restore(const CheckpointReader& reader);
+
+ private:
+  [[nodiscard]] Range own_range(int group) const;
+  [[nodiscard]] Range state_place(int group) const;
+  void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
+  /// Compute copy of the own part from the master weights.
+  void refresh_own_parameters();
+
+  Layout layout_;
+  ParameterGroups groups_;
+  StateOptions options_;
+  std::vector<std::int64_t> full_begin_;   ///< where a group begins in a buffer of whole groups
+  std::vector<std::int64_t> shard_begin_;  ///< where it begins in a buffer of shards
+  at::Tensor parameter_;
+  at::Tensor gradient_;
+  at::Tensor master_;  ///< undefined when the parameters are the master
+  std::vector<at::Tensor> moments_;
+};
+
+/// Names of the moments in checkpoints, by index.
+[[nodiscard]] const char* moment_name(int num_moments, int index);
+
+}  // namespace dstrain

@@ -1,0 +1,351 @@
+#include "engine/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/job_environment.h"
+#include "engine/base/log.h"
+#include "engine/base/units.h"
+#include "engine/program/plan_report.h"
+#include "engine/program/simulate.h"
+#include "engine/train/metrics.h"
+#include "engine/train/progress.h"
+#include "engine/train/resume.h"
+#include "engine/train/session.h"
+#include "engine/train/verify.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A signal can be told in no other way than through a global.
+volatile std::sig_atomic_t stop_requested = 0;
+void request_stop(int) { stop_requested = 1; }
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// "never", "epoch" or a number of steps, as steps; 0: never.
+std::int64_t interval(const std::string& every, std::int64_t steps_per_epoch) {
+  if (every == "never") return 0;
+  if (every == "epoch") return steps_per_epoch;
+  std::int64_t steps = 0;
+  std::from_chars(every.data(), every.data() + every.size(), steps);
+  return steps;
+}
+
+RankRecordFile open_record() {
+  const char* path = std::getenv(job_environment::kRankRecord);
+  return path == nullptr ? RankRecordFile::anonymous() : RankRecordFile::open(path);
+}
+
+class Trainer {
+ public:
+  Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record, const std::string& resume,
+          Clock::time_point start);
+  void run();
+
+ private:
+  void announce();
+  void restore();
+  void handle(const StepOutcome& outcome);
+  void drain();
+  void evaluate();
+  void save();
+  void report_saves(bool wait);
+  void summarize();
+  [[nodiscard]] double epoch_of(std::int64_t step) const {
+    return static_cast<double>(step) / static_cast<double>(session_.steps_per_epoch());
+  }
+
+  const LoadedRecipe& loaded_;
+  const Recipe& recipe_;
+  const World& world_;
+  RankRecordFile& record_;
+  Clock::time_point start_;
+  Progress progress_;
+  RunPlace place_;
+  Session session_;
+  Simulation planned_;
+  std::optional<MetricsWriter> metrics_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_step_ = -1;
+  std::int64_t evaluated_step_ = -1;
+  bool stop_ = false;
+  StepOutcome last_;
+  std::optional<EvaluationTotals> evaluation_;
+  std::optional<double> first_step_s_;
+  Clock::time_point last_outcome_{};
+  double smoothed_step_s_ = 0;
+};
+
+Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record, const std::string& resume,
+                 Clock::time_point start)
+    : loaded_(loaded),
+      recipe_(loaded.recipe),
+      world_(world),
+      record_(record),
+      start_(start),
+      progress_(world.rank),
+      place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume)),
+      session_(loaded.recipe, world, record) {
+  const Strategy& strategy = session_.strategy();
+  planned_ = simulate(strategy.training, strategy.layout, session_.cost(), world.device.is_cuda() ? h200() : cpu());
+  saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
+                                    .rank = world.rank,
+                                    .world_size = world.size,
+                                    .keep = recipe_.run.checkpoint.keep,
+                                    .attempt = place_.attempt});
+  if (place_.resume) restore();
+  if (world.rank == 0) {
+    write_file_atomically(place_.directory.recipe(), resolved_yaml(loaded));
+    write_file_atomically(place_.directory.plan(), plan_json(strategy, session_.cost(), planned_));
+    metrics_.emplace(MetricsOptions{.metrics = place_.directory.metrics(),
+                                    .events = place_.directory.events(),
+                                    .tensorboard = place_.directory.tensorboard(),
+                                    .resumed_step = first_step_});
+    metrics_->event(place_.resume ? "resumed" : "started", first_step_);
+    announce();
+  }
+  place_.resume.reset();
+}
+
+void Trainer::announce() {
+  const Strategy& strategy = session_.strategy();
+  const BatchPlan& batch = strategy.batch;
+  progress_.note(fmt::format("run directory {}", place_.directory.root().string()));
+  for (const std::string& note : session_.notes()) progress_.note(note);
+  progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe_.model.name, world_.size,
+                             world_.device.name, strategy.mesh.describe(), recipe_.parallel.zero.stage,
+                             session_.total_steps()));
+  progress_.note(fmt::format("global batch {} = {} data ranks x micro-batch {} x {} accumulation steps{}", batch.global,
+                             batch.data_ranks, batch.micro, batch.micro_batches,
+                             batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
+  progress_.note(fmt::format("planned memory per rank: {} allocated", format_bytes(planned_.ledger.allocated())));
+  if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
+}
+
+void Trainer::restore() {
+  const CheckpointState& state = place_.resume->state();
+  if (state.samples != session_.samples_before(state.step)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the checkpoint has seen {} samples in {} steps; with batch.global {} and {} training samples "
+                            "it would be {}",
+                            state.samples, state.step, recipe_.batch.global, session_.train_size(),
+                            session_.samples_before(state.step)),
+                "resume with the data set and batch.global of the run that saved it");
+  }
+  session_.states().restore(*place_.resume);
+  session_.executor().set_control({.loss_scale = state.loss_scale,
+                                   .good_steps = static_cast<double>(state.good_steps),
+                                   .applied_steps = static_cast<double>(state.optimizer_steps),
+                                   .skipped_steps = static_cast<double>(state.skipped_steps)});
+  first_step_ = state.step;
+  saved_step_ = state.step;
+  last_.loss_scale = state.loss_scale;
+  last_.good_steps = static_cast<double>(state.good_steps);
+  last_.applied_steps = static_cast<double>(state.optimizer_steps);
+  last_.skipped_steps = static_cast<double>(state.skipped_steps);
+}
+
+void Trainer::run() {
+  const std::int64_t total = session_.total_steps();
+  const std::int64_t save_every = interval(recipe_.run.checkpoint.every, session_.steps_per_epoch());
+  const std::int64_t evaluate_every = interval(recipe_.run.evaluate, session_.steps_per_epoch());
+  // The host may run this many steps ahead of the device, so that it never waits for the step under way.
+  const std::size_t ahead = world_.device.is_cuda() ? 2 : 0;
+  const auto due = [&](std::int64_t every, std::int64_t step) {
+    return every > 0 && (step % every == 0 || step == total);
+  };
+  reset_peak_memory(world_.device.device);
+  session_.seek(first_step_);
+  last_outcome_ = Clock::now();
+  while (session_.next_step() < total && !stop_) {
+    session_.enqueue_step(stop_requested != 0);
+    if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
+    report_saves(/*wait=*/false);
+    const std::int64_t step = session_.next_step();
+    if (due(save_every, step) || due(evaluate_every, step)) {
+      drain();
+      if (due(evaluate_every, step)) evaluate();
+      if (due(save_every, step)) save();
+      last_outcome_ = Clock::now();
+    }
+  }
+  drain();
+  if (stop_ && save_every > 0) save();
+  report_saves(/*wait=*/true);
+  if (world_.rank == 0) summarize();
+}
+
+void Trainer::drain() {
+  while (session_.executor().pending() > 0) handle(session_.executor().take_outcome());
+}
+
+void Trainer::handle(const StepOutcome& outcome) {
+  const auto now = Clock::now();
+  const double step_s = std::chrono::duration<double>(now - last_outcome_).count();
+  last_outcome_ = now;
+  if (!first_step_s_) first_step_s_ = seconds_since(start_);
+  smoothed_step_s_ = smoothed_step_s_ == 0 ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
+  last_ = outcome;
+  stop_ = stop_ || outcome.stop;
+  if (outcome.skipped && recipe_.precision.non_finite == NonFinite::stop) {
+    throw Error(ErrorKind::stop,
+                fmt::format("step {}: a gradient is not finite (loss {}, norm {})", outcome.step + 1, outcome.loss,
+                            outcome.gradient_norm),
+                "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
+  }
+  if (world_.rank != 0) return;
+  if (outcome.skipped) {
+    progress_.note(fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",
+                               outcome.step + 1, outcome.loss, outcome.skipped_steps));
+    metrics_->event("skipped_step", outcome.step + 1, {{"loss", fmt::format("{}", outcome.loss)}});
+  }
+  const std::int64_t total = session_.total_steps();
+  const Bytes memory = world_.device.is_cuda() ? memory_figures(world_.device.device).allocated_peak : 0;
+  progress_.step({.step = outcome.step + 1,
+                  .total_steps = total,
+                  .epoch = outcome.step / session_.steps_per_epoch() + 1,
+                  .epochs = recipe_.run.epochs,
+                  .loss = outcome.loss,
+                  .accuracy = outcome.top1,
+                  .gradient_norm = outcome.gradient_norm,
+                  .rate = outcome.samples / smoothed_step_s_,
+                  .step_s = smoothed_step_s_,
+                  .memory_bytes = memory,
+                  .remaining_s = smoothed_step_s_ * static_cast<double>(total - outcome.step - 1)});
+  metrics_->step({.step = outcome.step + 1,
+                  .epoch = epoch_of(outcome.step + 1),
+                  .loss = outcome.loss,
+                  .accuracy = outcome.top1,
+                  .lr = learning_rate(recipe_.optimizer, outcome.step, total),
+                  .grad_norm = outcome.gradient_norm,
+                  .samples_per_s = outcome.samples / step_s,
+                  .step_s = step_s,
+                  .memory_bytes = memory,
+                  .loss_scale = outcome.loss_scale,
+                  .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});
+}
+
+void Trainer::evaluate() {
+  const std::int64_t step = session_.next_step();
+  record_.enter(step, "evaluate");
+  const auto begin = Clock::now();
+  evaluation_ = session_.evaluate();
+  evaluated_step_ = step;
+  if (world_.rank != 0) return;
+  const double seconds = seconds_since(begin);
+  progress_.note(fmt::format("evaluation at step {}: loss {:.4f}, accuracy {:.2f}%, top-5 {:.2f}% on {:.0f} samples in {}",
+                             step, evaluation_->loss, evaluation_->top1 * 100, evaluation_->top5 * 100,
+                             evaluation_->samples, format_duration(seconds)));
+  metrics_->evaluation({.step = step,
+                        .epoch = epoch_of(step),
+                        .loss = evaluation_->loss,
+                        .accuracy = evaluation_->top1,
+                        .top5 = evaluation_->top5,
+                        .samples = static_cast<std::int64_t>(evaluation_->samples),
+                        .seconds = seconds});
+}
+
+void Trainer::save() {
+  const std::int64_t step = session_.next_step();
+  if (step == saved_step_) return;
+  record_.enter(step, "checkpoint");
+  saver_->start({.step = step,
+                 .samples = session_.samples_before(step),
+                 .optimizer_steps = static_cast<std::int64_t>(last_.applied_steps),
+                 .loss_scale = last_.loss_scale,
+                 .good_steps = static_cast<std::int64_t>(last_.good_steps),
+                 .skipped_steps = static_cast<std::int64_t>(last_.skipped_steps),
+                 .world_size = world_.size,
+                 .recipe = resolved_yaml(loaded_)},
+                session_.states().snapshot());
+  saved_step_ = step;
+  if (!recipe_.run.checkpoint.asynchronous) report_saves(/*wait=*/true);
+}
+
+void Trainer::report_saves(bool wait) {
+  while (const auto result = wait ? saver_->wait() : saver_->poll()) {
+    if (world_.rank != 0) continue;
+    if (result->ok) {
+      progress_.note(fmt::format("checkpoint {} ({} in {})", result->path.string(), format_bytes(result->bytes),
+                                 format_duration(result->seconds)));
+      metrics_->event("checkpoint_saved", last_.step + 1, {{"path", result->path.string()}});
+    } else {
+      progress_.note(fmt::format("warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
+                                 result->error));
+      metrics_->event("checkpoint_failed", last_.step + 1, {{"error", result->error}});
+    }
+  }
+}
+
+void Trainer::summarize() {
+  const std::int64_t done = session_.next_step();
+  metrics_->event(stop_ ? "stopped" : "finished", done);
+  progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start", stop_ ? "stopped" : "done", done,
+                             session_.total_steps(), format_duration(seconds_since(start_)),
+                             format_duration(first_step_s_.value_or(0))));
+  if (evaluation_) {
+    progress_.note(fmt::format("test accuracy {:.2f}% (top-5 {:.2f}%, loss {:.4f}) at step {}", evaluation_->top1 * 100,
+                               evaluation_->top5 * 100, evaluation_->loss, evaluated_step_));
+  }
+  if (last_.skipped_steps > 0) {
+    progress_.note(fmt::format("{:.0f} steps were skipped because a gradient was not finite", last_.skipped_steps));
+  }
+  if (world_.device.is_cuda()) {
+    const MemoryFigures memory = memory_figures(world_.device.device);
+    const auto planned = static_cast<double>(planned_.ledger.allocated());
+    progress_.note(fmt::format(
+        "peak GPU memory of rank 0: {} allocated, planned {} ({:+.1f}%); {} held by the allocator; {} outside it "
+        "(context, libraries, communicators)",
+        format_bytes(memory.allocated_peak), format_bytes(planned_.ledger.allocated()),
+        100 * (static_cast<double>(memory.allocated_peak) / planned - 1), format_bytes(memory.reserved_peak),
+        format_bytes(memory.outside_allocator())));
+  }
+  progress_.note(fmt::format("metrics, logs and checkpoints: {}", place_.directory.root().string()));
+}
+
+int run_verification(const LoadedRecipe& loaded, const World& world, int steps, RankRecordFile& record) {
+  const std::vector<VerifyStep> result = verify_strategy(loaded.recipe, world, steps, record);
+  if (world.rank != 0) return 0;
+  Progress(0).note(verify_report(result, loaded.recipe, world.size));
+  return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); }) ? 0 : 1;
+}
+
+}  // namespace
+
+int train(const TrainOptions& options) {
+  const auto start = Clock::now();
+  RankRecordFile record = open_record();
+  try {
+    struct sigaction action {};
+    action.sa_handler = request_stop;
+    ::sigaction(SIGTERM, &action, nullptr);
+    ::sigaction(SIGINT, &action, nullptr);
+    record.enter(-1, "read recipe");
+    const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+    record.enter(-1, "meet the other ranks");
+    const World world = world_from_environment();
+    if (options.verify_steps > 0) return run_verification(loaded, world, options.verify_steps, record);
+    Trainer(loaded, world, record, options.resume, start).run();
+    return 0;
+  } catch (const std::exception& error) {
+    record.fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,121 @@
+#include "engine/train/verify.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/train/session.h"
+
+namespace dstrain {
+namespace {
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+struct Trace {
+  Weights start;
+  std::vector<StepOutcome> outcomes;
+  std::vector<Weights> weights;  ///< after each step
+};
+
+Trace run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record) {
+  Session session(recipe, world, record);
+  session.seek(0);
+  Trace trace;
+  trace.start = session.gathered_weights();
+  for (int step = 0; step < steps; ++step) {
+    session.enqueue_step(/*stop=*/false);
+    trace.outcomes.push_back(session.executor().take_outcome());
+    trace.weights.push_back(session.gathered_weights());
+  }
+  return trace;
+}
+
+double unit_roundoff(ComputeType type) {
+  switch (type) {
+    case ComputeType::fp32: return std::ldexp(1.0, -24);
+    case ComputeType::fp16: return std::ldexp(1.0, -11);
+    case ComputeType::bf16: return std::ldexp(1.0, -9);
+  }
+  return 0;
+}
+
+bool within(double value, double reference, double tolerance) {
+  return std::abs(value - reference) <= tolerance * std::abs(reference);
+}
+
+void compare_weights(const Weights& start, const Weights& reference, const Weights& weights, VerifyStep& step) {
+  double difference = 0;
+  double update = 0;
+  for (const auto& [name, expected] : reference) {
+    const std::vector<float>& first = start.at(name);
+    const std::vector<float>& found = weights.at(name);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double d = double{found[i]} - expected[i];
+      const double u = double{expected[i]} - first[i];
+      difference += d * d;
+      update += u * u;
+      if (!(std::abs(d) <= step.worst_difference)) {
+        step.worst_difference = std::abs(d);
+        step.worst_tensor = name;
+      }
+    }
+  }
+  step.update_difference = update > 0 ? std::sqrt(difference / update) : std::sqrt(difference);
+}
+
+}  // namespace
+
+bool VerifyStep::passed() const {
+  return within(loss, reference_loss, scalar_tolerance) && within(norm, reference_norm, scalar_tolerance) &&
+         update_difference <= update_tolerance;
+}
+
+std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps, RankRecordFile& record) {
+  Trace reference;
+  if (world.rank == 0) {
+    Recipe alone = recipe;
+    alone.parallel = {};
+    reference = run(alone, single_world(world.device), steps, record);
+  }
+  const Trace trace = run(recipe, world, steps, record);
+  if (world.rank != 0) return {};
+
+  const double u = unit_roundoff(recipe.precision.compute);
+  const double scalar = recipe.precision.compute == ComputeType::fp32 ? 64 * u : 4 * u;
+  std::vector<VerifyStep> result;
+  for (std::size_t i = 0; i < trace.outcomes.size(); ++i) {
+    const double growth = std::sqrt(static_cast<double>(i + 1));
+    VerifyStep step{.reference_loss = reference.outcomes[i].loss,
+                    .loss = trace.outcomes[i].loss,
+                    .reference_norm = reference.outcomes[i].gradient_norm,
+                    .norm = trace.outcomes[i].gradient_norm,
+                    .scalar_tolerance = scalar * growth,
+                    .update_tolerance = 2 * std::sqrt(u) * growth};
+    compare_weights(reference.start, reference.weights[i], trace.weights[i], step);
+    result.push_back(step);
+  }
+  return result;
+}
+
+std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe, int world_size) {
+  const double u = unit_roundoff(recipe.precision.compute);
+  std::string text = fmt::format(
+      "one rank against {} ranks, ZeRO stage {}; tolerances from the unit roundoff {:.1e} of the compute type,\n"
+      "growing with the square root of the step\n"
+      "step   loss (1 rank)   loss           grad norm (1)  grad norm      allowed   update diff  allowed   worst element\n",
+      world_size, recipe.parallel.zero.stage, u);
+  bool passed = !steps.empty();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const VerifyStep& s = steps[i];
+    passed = passed && s.passed();
+    text += fmt::format("{:4}   {:<14.8g}  {:<13.8g}  {:<13.7g}  {:<13.7g}  {:.1e}   {:.2e}     {:.1e}   {:.2e} {}{}\n",
+                        i + 1, s.reference_loss, s.loss, s.reference_norm, s.norm, s.scalar_tolerance,
+                        s.update_difference, s.update_tolerance, s.worst_difference, s.worst_tensor,
+                        s.passed() ? "" : "  <- FAILED");
+  }
+  return text + (passed ? "passed: the strategy computes what one rank computes" : "FAILED: the strategy differs from one rank");
+}
+
+}  // namespace dstrain

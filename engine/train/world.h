@@ -1,0 +1,32 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/store.h"
+#include "engine/device/device.h"
+
+namespace dstrain {
+
+/// Who this rank is among all ranks, and how it reaches them.
+struct World {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  DeviceFacts device;
+  std::shared_ptr<Store> store;
+  /// Opens a communicator over options.ranks (rank and backend are filled in). Collective over them.
+  std::function<std::unique_ptr<CountingCommunicator>(CommunicatorOptions)> communicator;
+};
+
+/// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or mpirun's; alone without any.
+/// Error{usage} names the variable that is missing or wrong, Error{hosts} when the other ranks cannot be reached.
+[[nodiscard]] World world_from_environment();
+/// A world of this process alone.
+[[nodiscard]] World single_world(const DeviceFacts& device);
+
+}  // namespace dstrain

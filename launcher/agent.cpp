@@ -1,0 +1,380 @@
+#include "launcher/agent.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "launcher/channel.h"
+#include "launcher/failure.h"
+#include "launcher/interrupts.h"
+#include "launcher/oom.h"
+#include "launcher/placement.h"
+#include "launcher/process_tree.h"
+#include "launcher/rank_log.h"
+#include "launcher/rank_process.h"
+#include "launcher/stop_policy.h"
+
+namespace dstrain {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Above this much unread output the console loses lines (the log files do not) and the ranks go on.
+constexpr std::size_t kConsoleBuffer = std::size_t{1} << 20;
+/// Taken from one rank before the others have their turn.
+constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
+constexpr std::size_t kLongestReport = 64 << 10;
+constexpr std::chrono::milliseconds kKillLimit{5000};
+constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// Reads what is there without waiting, at most `limit` bytes. At the end of the file closes `fd`.
+std::string read_available(UniqueFd& fd, std::size_t limit) {
+  std::string bytes;
+  std::array<char, 65536> block{};
+  while (fd && bytes.size() < limit) {
+    const ssize_t got = ::read(fd.get(), block.data(), block.size());
+    if (got > 0) {
+      bytes.append(block.data(), static_cast<std::size_t>(got));
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      break;
+    } else {
+      fd.reset();
+    }
+  }
+  return bytes;
+}
+
+struct AgentRank {
+  int rank = 0;
+  RankProcess process;
+  RankLog log;
+  std::string report;  ///< unfinished line of the report pipe
+  bool ended = false;
+  bool log_error_told = false;
+};
+
+class Agent {
+ public:
+  Agent(UniqueFd in, UniqueFd out, const std::string& build)
+      : signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP}),
+        channel_(std::move(in), std::move(out)),
+        redactor_(own_environment()) {
+    channel_.send(FrameType::hello, pack(Hello{kProtocolVersion, build}));
+  }
+
+  int run() {
+    try {
+      while (!finished()) step();
+    } catch (const Error& error) {
+      channel_.send(FrameType::fault, pack(FaultMessage{exit_code(error.kind()), error.what(), error.hint()}));
+      end_everything();
+      say_goodbye();
+      return exit_code(error.kind());
+    }
+    end_everything();
+    return lost_ ? 1 : 0;
+  }
+
+ private:
+  [[nodiscard]] bool finished() const { return lost_ || (started_ && num_running_ == 0); }
+
+  void step() {
+    std::vector<pollfd> fds = {{channel_.in(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+    if (channel_.wants_write()) fds.push_back({channel_.out(), POLLOUT, 0});
+    for (const AgentRank& rank : ranks_) {
+      if (rank.process.output) fds.push_back({rank.process.output.get(), POLLIN, 0});
+      if (rank.process.report) fds.push_back({rank.process.report.get(), POLLIN, 0});
+    }
+    ::poll(fds.data(), fds.size(), timeout_ms());
+    channel_.flush();
+    if (fds[0].revents != 0) take_orders();
+    for (AgentRank& rank : ranks_) read_rank(rank, kReadAtOnce);
+    while (const int number = signals_.next()) take_signal(number);
+    reap();
+    carry_out();
+    tell_dropped();
+  }
+
+  [[nodiscard]] int timeout_ms() const {
+    const auto deadline = policy_.deadline();
+    if (!deadline) return -1;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
+    return left < 0 ? 0 : static_cast<int>(left) + 1;
+  }
+
+  void take_orders() {
+    const bool open = channel_.receive();
+    while (const auto frame = channel_.next()) {
+      switch (frame->type) {
+        case FrameType::hello: (void)unpack_hello(*frame); break;
+        case FrameType::prepare: prepare(unpack_prepare(*frame)); break;
+        case FrameType::start: start(unpack_start(*frame)); break;
+        case FrameType::stop:
+          if (unpack_stop(*frame) == StopKind::finish) {
+            policy_.ask_finish();
+          } else {
+            policy_.end(Clock::now());
+          }
+          break;
+        case FrameType::ready:
+        case FrameType::started:
+        case FrameType::console:
+        case FrameType::report:
+        case FrameType::ended:
+        case FrameType::done:
+        case FrameType::fault:
+          throw Error(ErrorKind::internal, "the controller sent a message that only agents send");
+      }
+    }
+    if (!open) lost_ = true;
+  }
+
+  void prepare(PrepareJob job) {
+    job_ = std::move(job);
+    // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that nobody chose.
+    if (::chdir(job_.working_directory.c_str()) != 0) {
+      throw Error(ErrorKind::hosts, fmt::format("{}: cannot enter {}: {}", job_.host, job_.working_directory,
+                                                std::strerror(errno)),
+                  "start from a folder that every host has");
+    }
+    ReadyAgent ready;
+    if (!job_.rendezvous_address.empty()) ready.port = bind_rendezvous();
+    channel_.send(FrameType::ready, pack(ready));
+  }
+
+  /// The port is bound by the process that hands it on, so no other job can take it between choice and use.
+  int bind_rendezvous() {
+    rendezvous_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    socklen_t size = sizeof(address);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (::inet_pton(AF_INET, job_.rendezvous_address.c_str(), &address.sin_addr) != 1 || !rendezvous_ ||
+        ::bind(rendezvous_.get(), generic, size) != 0 || ::listen(rendezvous_.get(), SOMAXCONN) != 0 ||
+        ::getsockname(rendezvous_.get(), generic, &size) != 0) {
+      throw Error(ErrorKind::hosts, fmt::format("{}: cannot listen on {}: {}", job_.host,
+                                                job_.rendezvous_address, std::strerror(errno)));
+    }
+    return ntohs(address.sin_port);
+  }
+
+  void start(const StartRanks& order) {
+    DSTRAIN_CHECK(!started_ && job_.num_ranks > 0, "ranks must be prepared once before they start");
+    oom_kills_ = count_oom_kills();
+    const bool user_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
+    for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank) {
+      const int rank = job_.first_rank + local_rank;
+      RankProcess process = start_rank({.command = job_.command,
+                                        .environment = rank_environment(job_, order, local_rank, user_threads),
+                                        .rank_zero = rank == 0,
+                                        .master_fd = rank == 0 ? rendezvous_.get() : -1});
+      channel_.send(FrameType::started, pack(StartedRank{rank, process.pid}));
+      RankLog log(fmt::format("{}/ranks/rank{:04d}.log", job_.run_directory, rank), redactor_);
+      ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
+      ++num_running_;
+    }
+    // Only rank 0 accepts: once it is gone, a peer's attempt to connect must fail at once.
+    rendezvous_.reset();
+    started_ = true;
+  }
+
+  void read_rank(AgentRank& rank, std::size_t limit) {
+    if (rank.process.output) {
+      std::string lines = rank.log.append(read_available(rank.process.output, limit));
+      if (!rank.process.output) lines += rank.log.finish();
+      show(rank, lines);
+      if (!rank.log.error().empty() && !rank.log_error_told) {
+        rank.log_error_told = true;
+        channel_.send(FrameType::console,
+                      pack(RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"}));
+      }
+    }
+    if (rank.process.report) {
+      rank.report += read_available(rank.process.report, limit);
+      for (auto end = rank.report.find('\n'); end != std::string::npos; end = rank.report.find('\n')) {
+        std::string line = rank.report.substr(0, end);
+        rank.report.erase(0, end + 1);
+        redactor_.apply(line);
+        if (line.size() > kLongestReport || channel_.pending_bytes() > kConsoleBuffer) {
+          ++num_dropped_;
+        } else {
+          channel_.send(FrameType::report, line);
+        }
+      }
+      if (rank.report.size() > kLongestReport) rank.report.clear();
+    }
+  }
+
+  void show(const AgentRank& rank, const std::string& lines) {
+    if (rank.rank != 0 || lines.empty()) return;
+    if (channel_.pending_bytes() > kConsoleBuffer) {
+      for (const char c : lines) num_dropped_ += c == '\n' ? 1 : 0;
+      return;
+    }
+    channel_.send(FrameType::console, pack(RankOutput{rank.rank, lines}));
+  }
+
+  void tell_dropped() {
+    if (num_dropped_ == 0 || channel_.pending_bytes() > kConsoleBuffer / 2) return;
+    channel_.send(FrameType::console,
+                  pack(RankOutput{0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
+                                                 num_dropped_)}));
+    num_dropped_ = 0;
+  }
+
+  void take_signal(int number) {
+    if (number == SIGCHLD) return;
+    // A scheduler may signal the agent itself: once to save and end, again to end.
+    if (policy_.finish_asked()) {
+      policy_.end(Clock::now());
+    } else {
+      policy_.ask_finish();
+    }
+  }
+
+  void reap() {
+    while (true) {
+      siginfo_t info{};
+      // WNOWAIT: while the dead rank is not reaped its process group cannot be anybody else's.
+      if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+      for (AgentRank& rank : ranks_) {
+        if (rank.process.pid == info.si_pid) rank_ended(rank, info);
+      }
+      ::waitpid(info.si_pid, nullptr, WNOHANG);
+    }
+  }
+
+  void rank_ended(AgentRank& rank, const siginfo_t& info) {
+    ::kill(-rank.process.pid, SIGKILL);
+    rank.ended = true;
+    --num_running_;
+    // Everything that it had written is in the pipe; a bound, in case a grandchild writes without end.
+    for (int i = 0; i < 64; ++i) read_rank(rank, kReadAtOnce);
+    show(rank, rank.log.finish());
+
+    const RankRecord& record = rank.process.record.get();
+    RankEnd end{.rank = rank.rank, .host = job_.host, .pid = info.si_pid};
+    if (info.si_code == CLD_EXITED) {
+      end.exit_code = info.si_status;
+    } else {
+      end.signal = info.si_status;
+    }
+    end.time_ns = now_ns();
+    end.stop_time_ns = stop_time_ns_;
+    end.finish_asked = policy_.finish_asked();
+    if (end.signal == SIGKILL && !policy_.stopping()) {
+      const std::int64_t kills = count_oom_kills();
+      end.out_of_memory = kills > oom_kills_ && oom_kills_ >= 0;
+    }
+    end.step = record.step.load();
+    end.action = record.action.data();
+    end.error = record.error.data();
+    end.error_code = record.error_code.load();
+    end.error_time_ns = record.error_time_ns.load();
+    end.last_lines = rank.log.last_lines();
+    redactor_.apply(end.error);
+    channel_.send(FrameType::ended, pack(end));
+
+    const EndClass end_class = classify(end);
+    if (is_failure(end_class)) policy_.failed(Clock::now(), end_class == EndClass::peer);
+    // Asked to save, it died instead: the others would wait for it for ever.
+    if (end_class == EndClass::stopped) policy_.end(Clock::now());
+  }
+
+  void carry_out() {
+    using Order = StopPolicy::Order;
+    if (!started_ && policy_.finish_asked()) lost_ = true;
+    for (Order order = policy_.due(Clock::now()); order != Order::none; order = policy_.due(Clock::now())) {
+      if (order == Order::terminate_groups) stop_time_ns_ = now_ns();
+      for (const AgentRank& rank : ranks_) {
+        if (rank.ended) continue;
+        switch (order) {
+          case Order::none: break;
+          // Only the rank itself: helpers that it started must live until it has saved.
+          case Order::ask_ranks: ::kill(rank.process.pid, SIGTERM); break;
+          case Order::terminate_groups: ::kill(-rank.process.pid, SIGTERM); break;
+          case Order::kill_groups: ::kill(-rank.process.pid, SIGKILL); break;
+        }
+        // A stopped process takes SIGTERM only after it goes on.
+        if (order != Order::kill_groups) ::kill(rank.process.pid, SIGCONT);
+      }
+    }
+  }
+
+  /// Whatever is left of the job on this node, daemonised grandchildren included.
+  void end_everything() {
+    for (const AgentRank& rank : ranks_) {
+      if (!rank.ended) ::kill(-rank.process.pid, SIGKILL);
+    }
+    AgentDone done;
+    for (const pid_t pid : kill_all_children(kKillLimit, done.num_leftovers)) {
+      done.unkillable.push_back(describe_process(pid));
+    }
+    for (AgentRank& rank : ranks_) {
+      read_rank(rank, kReadAtOnce);
+      show(rank, rank.log.finish());
+    }
+    if (lost_) return;
+    tell_dropped();
+    channel_.send(FrameType::done, pack(done));
+    say_goodbye();
+  }
+
+  /// Waits until the controller has read all and closed its end.
+  void say_goodbye() {
+    const auto deadline = Clock::now() + kGoodbyeLimit;
+    while (Clock::now() < deadline) {
+      std::array<pollfd, 2> fds = {{{channel_.in(), POLLIN, 0},
+                                    {channel_.wants_write() ? channel_.out() : -1, POLLOUT, 0}}};
+      ::poll(fds.data(), fds.size(), 100);
+      channel_.flush();
+      if (fds[0].revents != 0 && !channel_.receive()) return;
+    }
+  }
+
+  Subreaper subreaper_;
+  Interrupts signals_;
+  Channel channel_;
+  Redactor redactor_;
+  PrepareJob job_;
+  UniqueFd rendezvous_;
+  StopPolicy policy_;
+  std::vector<AgentRank> ranks_;
+  std::int64_t oom_kills_ = -1;
+  std::int64_t stop_time_ns_ = 0;
+  int num_running_ = 0;
+  int num_dropped_ = 0;
+  bool started_ = false;
+  bool lost_ = false;
+};
+
+}  // namespace
+
+int run_agent(UniqueFd in, UniqueFd out, const std::string& build) {
+  ::signal(SIGPIPE, SIG_IGN);
+  return Agent(std::move(in), std::move(out), build).run();
+}
+
+}  // namespace dstrain

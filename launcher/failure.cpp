@@ -1,0 +1,180 @@
+#include "launcher/failure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+/// When what this ending tells began: the error's own time where there is one, since an exit may come much later.
+std::int64_t cause_time(const RankEnd& end) { return end.error_time_ns > 0 ? end.error_time_ns : end.time_ns; }
+
+bool sent_by_us(const RankEnd& end) {
+  if (end.stop_time_ns > 0) {
+    return end.signal == SIGTERM || end.signal == SIGKILL || end.exit_code == 128 + SIGTERM;
+  }
+  return end.finish_asked && (end.signal == SIGTERM || end.exit_code == 128 + SIGTERM);
+}
+
+std::string how(const RankEnd& end) {
+  if (end.signal == 0) return fmt::format("exit code {}", end.exit_code);
+  return fmt::format("killed by signal {} ({})", end.signal, signal_name(end.signal));
+}
+
+std::string where(const RankEnd& end) {
+  std::string text;
+  if (end.step >= 0) text += fmt::format(" at step {}", end.step);
+  if (!end.action.empty()) text += fmt::format(" in {}", end.action);
+  return text;
+}
+
+const char* kind_of(const RankEnd& root) {
+  using enum EndClass;
+  switch (classify(root)) {
+    case error: return "error";
+    case signal: return root.out_of_memory && root.signal == SIGKILL ? "oom" : "signal";
+    case late: return root.signal != 0 ? "signal" : "exit";
+    case exit: return "exit";
+    case peer: return "peer";
+    case stopped: return "stopped";
+    case clean: return "clean";
+  }
+  return "exit";
+}
+
+}  // namespace
+
+EndClass classify(const RankEnd& end) {
+  const int again = exit_code(ErrorKind::again);
+  const bool before_stop = end.stop_time_ns == 0;
+  if (end.error_time_ns > 0 && end.error_code != again &&
+      (before_stop || end.error_time_ns < end.stop_time_ns)) {
+    return EndClass::error;
+  }
+  if (sent_by_us(end)) return EndClass::stopped;
+  if (end.signal == 0 && end.exit_code == 0) return EndClass::clean;
+  if (end.signal == 0 && end.exit_code == again) return EndClass::peer;
+  if (!before_stop) return EndClass::late;
+  return end.signal != 0 ? EndClass::signal : EndClass::exit;
+}
+
+bool is_failure(EndClass end_class) { return end_class < EndClass::stopped; }
+
+std::optional<RankEnd> find_root(const std::vector<RankEnd>& ends) {
+  const auto key = [](const RankEnd& end) { return std::pair(classify(end), cause_time(end)); };
+  const auto first = std::min_element(ends.begin(), ends.end(), [&key](const RankEnd& a, const RankEnd& b) {
+    return key(a) < key(b);
+  });
+  if (first == ends.end() || !is_failure(classify(*first))) return std::nullopt;
+  return *first;
+}
+
+int exit_code(const RankEnd& root) {
+  // A rank that had named its error was on its way to this code when it was ended.
+  if (classify(root) == EndClass::error && (root.signal != 0 || root.exit_code == 0) &&
+      root.stop_time_ns > 0) {
+    return root.error_code;
+  }
+  if (root.signal != 0) return 128 + root.signal;
+  return root.exit_code != 0 ? root.exit_code : root.error_code;
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string fold_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (!text.empty()) text += ", ";
+    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
+  FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
+  std::string cause;
+  if (report.kind == "error") {
+    cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
+  } else if (report.kind == "oom") {
+    cause = fmt::format("was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
+                        where(root));
+  } else if (report.kind == "peer") {
+    cause = fmt::format("lost a peer{}: {} ({})", where(root),
+                        root.error.empty() ? "no rank left another cause" : root.error, how(root));
+  } else {
+    cause = fmt::format("failed{}: {}{}", where(root), how(root),
+                        root.signal != 0 ? ", not sent by dstrain" : "");
+  }
+  report.summary = fmt::format("rank {} {}", root.rank, cause);
+
+  std::map<std::string, std::vector<int>> groups;
+  for (const RankEnd& end : ends) {
+    if (end.rank == root.rank) continue;
+    switch (classify(end)) {
+      using enum EndClass;
+      case clean: groups["had ended with exit code 0"].push_back(end.rank); break;
+      case stopped: groups["ended by dstrain"].push_back(end.rank); break;
+      case peer: groups["lost a peer (exit code 75)"].push_back(end.rank); break;
+      case error: groups["error: " + end.error].push_back(end.rank); break;
+      case signal:
+      case exit:
+      case late: groups[how(end)].push_back(end.rank); break;
+    }
+  }
+  for (const auto& [text, ranks] : groups) {
+    report.others.push_back(
+        fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fold_ranks(ranks), text));
+  }
+  return report;
+}
+
+std::string to_json(const FailureReport& report) {
+  const RankEnd& root = report.root;
+  nlohmann::ordered_json json;
+  auto& cause = json["root"];
+  cause["kind"] = report.kind;
+  cause["rank"] = root.rank;
+  cause["host"] = root.host;
+  cause["pid"] = root.pid;
+  cause["exit_code"] = root.signal == 0 ? nlohmann::ordered_json(root.exit_code) : nullptr;
+  cause["signal"] = root.signal != 0 ? nlohmann::ordered_json(root.signal) : nullptr;
+  if (root.signal != 0) cause["signal_name"] = signal_name(root.signal);
+  cause["step"] = root.step >= 0 ? nlohmann::ordered_json(root.step) : nullptr;
+  cause["action"] = root.action;
+  cause["error"] = root.error;
+  cause["time_s"] = static_cast<double>(cause_time(root)) * 1e-9;
+  json["exit_code"] = exit_code(root);
+  json["summary"] = report.summary;
+  json["others"] = report.others;
+  json["last_lines"] = root.last_lines;
+  // Ranks may print anything: bytes that are no UTF-8 must not spoil the report.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines) {
+  std::string text = report.summary + "\n";
+  text += fmt::format("  on {}, pid {}; log: {}\n", report.root.host, report.root.pid, log);
+  const auto& lines = report.root.last_lines;
+  for (std::size_t i = lines.size() - std::min(num_lines, lines.size()); i < lines.size(); ++i) {
+    text += fmt::format("  | {}\n", lines[i]);
+  }
+  for (const std::string& other : report.others) text += fmt::format("  {}\n", other);
+  return text;
+}
+
+}  // namespace dstrain

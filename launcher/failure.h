@@ -1,0 +1,49 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/protocol.h"
+
+namespace dstrain {
+
+/// How much an ending says about the cause, strongest first. Within a class the earliest counts.
+enum class EndClass {
+  error,    ///< the rank recorded an error of its own
+  signal,   ///< a signal that dstrain did not send
+  exit,     ///< an exit code other than 0 and 75
+  late,     ///< the same, but only after the ranks were being ended
+  peer,     ///< exit code 75: by its own account a peer was lost
+  stopped,  ///< ended by dstrain
+  clean,    ///< exit code 0
+};
+
+[[nodiscard]] EndClass classify(const RankEnd& end);
+/// Whether this ending must end the other ranks. Being stopped or clean is no failure.
+[[nodiscard]] bool is_failure(EndClass end_class);
+
+/// The rank that is to blame, or nothing when no rank failed.
+[[nodiscard]] std::optional<RankEnd> find_root(const std::vector<RankEnd>& ends);
+
+/// Exit code of the job for this root: the rank's own, or 128 + signal.
+[[nodiscard]] int exit_code(const RankEnd& root);
+
+/// What `failure.json` and the console say.
+struct FailureReport {
+  RankEnd root;
+  std::string kind;               ///< error, signal, oom, exit, peer
+  std::string summary;            ///< one line: which rank, how, where
+  std::vector<std::string> others;  ///< folded: "ranks 0, 2-7 were ended by dstrain"
+};
+[[nodiscard]] FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends);
+[[nodiscard]] std::string to_json(const FailureReport& report);
+/// Several lines for a person; `log` is the file to read, `num_lines` how many of its last lines are repeated.
+[[nodiscard]] std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines);
+
+/// "SIGKILL"; "signal 64" for one without a name.
+[[nodiscard]] std::string signal_name(int signal);
+/// {0, 2, 3, 4} -> "0, 2-4".
+[[nodiscard]] std::string fold_ranks(std::vector<int> ranks);
+
+}  // namespace dstrain

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/allocation.h"
+#include "launcher/protocol.h"
+
+namespace dstrain {
+
+/// The ranks of one node: consecutive, counted by host order and then by slot.
+struct NodePlacement {
+  Host host;
+  int first_rank = 0;
+  int num_ranks = 0;
+};
+
+struct Placement {
+  std::vector<NodePlacement> nodes;
+  int world_size = 0;
+};
+
+[[nodiscard]] Placement place(const Allocation& allocation);
+
+/// NAME=VALUE of what a rank gets beside the agent's own environment (engine/base/job_environment.h). `user_threads`: the
+/// user has set OMP_NUM_THREADS, which then stays.
+[[nodiscard]] std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start,
+                                                        int local_rank, bool user_threads);
+
+/// What `launch --dry-run` prints: who runs where, with which environment and command.
+[[nodiscard]] std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
+                                   bool user_threads);
+
+/// `text` as one word of a POSIX shell.
+[[nodiscard]] std::string shell_quote(const std::string& text);
+
+}  // namespace dstrain

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dstrain {
+
+/// Version of the frames below; controller and agent must agree, the hello says which each speaks.
+inline constexpr std::int64_t kProtocolVersion = 1;
+/// Largest payload; a length above it ends the connection before anything is allocated.
+inline constexpr std::uint32_t kFrameLimit = 8U << 20;
+
+/// c: sent by the controller, a: by the agent. The order is hello (both), prepare, ready, start, started..., then
+/// console, report, ended as they happen, done.
+enum class FrameType : std::uint8_t {
+  hello = 1,  ///< both: name, protocol version, build
+  prepare,    ///< c: PrepareJob
+  ready,      ///< a: ReadyAgent
+  start,      ///< c: StartRanks
+  stop,       ///< c: StopKind
+  started,    ///< a: StartedRank
+  console,    ///< a: RankOutput
+  report,     ///< a: one JSON line of rank 0's report pipe
+  ended,      ///< a: RankEnd
+  done,       ///< a: AgentDone
+  fault,      ///< a: FaultMessage, then the agent ends
+};
+
+struct Frame {
+  FrameType type = FrameType::hello;
+  std::string payload;
+};
+
+/// Bytes on the wire: u32 payload length, u8 type, payload.
+[[nodiscard]] std::string encode(FrameType type, std::string_view payload);
+
+/// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown type.
+class FrameDecoder {
+ public:
+  void append(std::string_view bytes) { buffer_.append(bytes); }
+  [[nodiscard]] std::optional<Frame> next();
+
+ private:
+  std::string buffer_;
+  std::size_t position_ = 0;
+};
+
+struct Hello {
+  std::int64_t version = kProtocolVersion;
+  std::string build;  ///< program and its version
+};
+
+/// What one agent needs to run its part of the job.
+struct PrepareJob {
+  std::string run_directory;         ///< absolute
+  std::string working_directory;     ///< absolute
+  std::vector<std::string> command;  ///< program of a rank and its arguments
+  /// NAME=VALUE for every rank, beside the agent's own environment.
+  std::vector<std::string> environment;
+  std::string host;  ///< name that reports use for this node
+  int first_rank = 0;
+  int num_ranks = 0;
+  int world_size = 0;
+  int cores = 1;  ///< of this node, shared by its ranks
+  /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
+  std::string rendezvous_address;
+};
+
+struct ReadyAgent {
+  int port = 0;  ///< of the rendezvous; 0 when this agent does not hold it
+};
+
+struct StartRanks {
+  std::string master_address;
+  int master_port = 0;
+};
+
+enum class StopKind : std::uint8_t {
+  finish = 1,  ///< finish the step, save, end
+  end = 2,     ///< end now
+};
+
+struct StartedRank {
+  int rank = 0;
+  std::int64_t pid = 0;
+};
+
+struct RankOutput {
+  int rank = 0;
+  std::string lines;  ///< whole lines, each with its newline
+};
+
+/// How one rank ended and what it had been doing.
+struct RankEnd {
+  int rank = 0;
+  std::string host;
+  std::int64_t pid = 0;
+  int exit_code = 0;  ///< valid when `signal` is 0
+  int signal = 0;
+  std::int64_t time_ns = 0;       ///< CLOCK_REALTIME when the agent saw the end
+  std::int64_t stop_time_ns = 0;  ///< when the agent began to end all ranks; 0: this rank ended before
+  bool finish_asked = false;      ///< SIGTERM had been sent as a request
+  bool out_of_memory = false;     ///< the kernel's counter of this control group grew
+  std::int64_t step = -1;
+  std::string action;
+  std::string error;  ///< first line of the error that the rank recorded, or empty
+  int error_code = 0;
+  std::int64_t error_time_ns = 0;
+  std::vector<std::string> last_lines;  ///< of its log
+};
+
+struct AgentDone {
+  int num_leftovers = 0;             ///< processes of the job beside the ranks that had to be killed
+  std::vector<std::string> unkillable;  ///< "pid (name, state)" of what outlived SIGKILL
+};
+
+struct FaultMessage {
+  int exit_code = 70;
+  std::string message;
+  std::string hint;
+};
+
+[[nodiscard]] std::string pack(const Hello& message);
+[[nodiscard]] std::string pack(const PrepareJob& message);
+[[nodiscard]] std::string pack(const ReadyAgent& message);
+[[nodiscard]] std::string pack(const StartRanks& message);
+[[nodiscard]] std::string pack(StopKind message);
+[[nodiscard]] std::string pack(const StartedRank& message);
+[[nodiscard]] std::string pack(const RankOutput& message);
+[[nodiscard]] std::string pack(const RankEnd& message);
+[[nodiscard]] std::string pack(const AgentDone& message);
+[[nodiscard]] std::string pack(const FaultMessage& message);
+
+/// Error{hosts} when the other side is no dstrain or speaks another version.
+[[nodiscard]] Hello unpack_hello(const Frame& frame);
+[[nodiscard]] PrepareJob unpack_prepare(const Frame& frame);
+[[nodiscard]] ReadyAgent unpack_ready(const Frame& frame);
+[[nodiscard]] StartRanks unpack_start(const Frame& frame);
+[[nodiscard]] StopKind unpack_stop(const Frame& frame);
+[[nodiscard]] StartedRank unpack_started(const Frame& frame);
+[[nodiscard]] RankOutput unpack_console(const Frame& frame);
+[[nodiscard]] RankEnd unpack_ended(const Frame& frame);
+[[nodiscard]] AgentDone unpack_done(const Frame& frame);
+[[nodiscard]] FaultMessage unpack_fault(const Frame& frame);
+
+}  // namespace dstrain

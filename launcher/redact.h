@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dstrain {
+
+/// Values of environment variables that are secrets by their name (..KEY, ..TOKEN, ..SECRET.., ..PASSWORD..): they reach
+/// the ranks by environment only and are struck out of whatever the launcher writes.
+class Redactor {
+ public:
+  Redactor() = default;
+  /// NAME=VALUE entries, as in `environ`. Values under six bytes are no secrets worth striking out.
+  explicit Redactor(const std::vector<std::string>& environment);
+
+  void apply(std::string& text) const;
+  /// Name of the first variable whose value stands in `text`, or empty.
+  [[nodiscard]] std::string find(std::string_view text) const;
+
+ private:
+  struct Secret {
+    std::string name;
+    std::string value;
+  };
+  std::vector<Secret> secrets_;
+};
+
+/// The environment of this process as NAME=VALUE.
+[[nodiscard]] std::vector<std::string> own_environment();
+
+}  // namespace dstrain

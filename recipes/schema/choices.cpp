@@ -1,0 +1,96 @@
+#include "recipes/schema/choices.h"
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+template <class E>
+consteval Choice choice(E value, std::string_view name, std::string_view text) {
+  return {.name = name, .text = text, .value = static_cast<int>(value)};
+}
+
+constexpr Choice kSchedules[] = {
+    choice(Schedule::constant, "constant", "lr stays as it is after the warm-up"),
+    choice(Schedule::linear, "linear", "falls in a straight line to lr x final_lr_ratio"),
+    choice(Schedule::cosine, "cosine",
+           "falls along half a cosine to lr x final_lr_ratio; arXiv:1608.03983"),
+};
+constexpr Choice kOptimizers[] = {
+    choice(OptimizerName::adamw, "adamw", "Adam with decoupled weight decay; arXiv:1711.05101"),
+    choice(OptimizerName::sgd, "sgd", "stochastic gradient descent with momentum"),
+};
+constexpr Choice kComputeTypes[] = {
+    choice(ComputeType::fp32, "fp32", "32-bit floats, the reference"),
+    choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
+    choice(ComputeType::fp16, "fp16",
+           "16 bits with more digits and less range; the loss is scaled"),
+};
+constexpr Choice kReduceTypes[] = {
+    choice(ReduceType::fp32, "fp32", "exact sums"),
+    choice(ReduceType::bf16, "bf16", "half the bytes on the wire, rounded sums"),
+};
+constexpr Choice kNonFinite[] = {
+    choice(NonFinite::skip, "skip", "leave the weights as they are, count the step and go on"),
+    choice(NonFinite::stop, "stop", "end the run with exit code 93"),
+};
+constexpr Choice kRecompute[] = {
+    choice(Recompute::none, "none", "keep every activation until its backward pass"),
+    choice(Recompute::blocks, "blocks",
+           "keep block inputs only and run each block forward again; arXiv:1604.06174"),
+};
+constexpr Choice kAugmentations[] = {
+    choice(Augmentation::random_crop, "random_crop",
+           "pad by crop_padding and cut at a random place"),
+    choice(Augmentation::horizontal_flip, "horizontal_flip", "mirror every second image"),
+};
+constexpr Choice kDatasets[] = {
+    choice(DatasetName::digits, "digits",
+           "1,797 real handwritten digits, 8 x 8, part of dstrain; needs no path"),
+    choice(DatasetName::cifar10, "cifar10", "CIFAR-10, binary version; path is its folder"),
+    choice(DatasetName::cifar100, "cifar100", "CIFAR-100, binary version; path is its folder"),
+    choice(DatasetName::images, "images",
+           "JPEG and PNG files, one folder per class under train/ and test/"),
+    choice(DatasetName::food101, "food101", "Food-101 as published, with images/ and meta/"),
+    choice(DatasetName::random, "random", "random images made on the device, to measure speed"),
+};
+constexpr Choice kBackends[] = {
+    choice(Backend::automatic, "auto", "nccl with GPUs, else gloo"),
+    choice(Backend::nccl, "nccl", "GPU to GPU"),
+    choice(Backend::gloo, "gloo", "through the CPU"),
+};
+constexpr Choice kModels[] = {
+    {"vit-tiny", "ViT-Ti/16: 12 layers of width 192, 3 heads"},
+    {"vit-base", "ViT-B/16: 12 layers of width 768, 12 heads"},
+    {"vit-large", "ViT-L/16: 24 layers of width 1024, 16 heads"},
+    {"vit-huge", "ViT-H/14: 32 layers of width 1280, 16 heads"},
+    {"vit-base-patch16-224", "vit-base under its Hugging Face name"},
+    {"vit-large-patch16-224", "vit-large under its Hugging Face name"},
+    {"vit-huge-patch14-224-in21k", "vit-huge under its Hugging Face name"},
+    {"google/vit-base-patch16-224", "the same"},
+    {"google/vit-large-patch16-224", "the same"},
+    {"google/vit-huge-patch14-224-in21k", "the same"},
+};
+
+}  // namespace
+
+std::span<const Choice> choices(Schedule) { return kSchedules; }
+std::span<const Choice> choices(OptimizerName) { return kOptimizers; }
+std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
+std::span<const Choice> choices(ReduceType) { return kReduceTypes; }
+std::span<const Choice> choices(NonFinite) { return kNonFinite; }
+std::span<const Choice> choices(Recompute) { return kRecompute; }
+std::span<const Choice> choices(Augmentation) { return kAugmentations; }
+std::span<const Choice> choices(DatasetName) { return kDatasets; }
+std::span<const Choice> choices(Backend) { return kBackends; }
+std::span<const Choice> model_names() { return kModels; }
+
+std::string_view spelling(std::span<const Choice> all, int value) {
+  for (const Choice& choice : all) {
+    if (choice.value == value) return choice.name;
+  }
+  DSTRAIN_CHECK(false, "a value without a spelling");
+  return {};
+}
+
+}  // namespace dstrain

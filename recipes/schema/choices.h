@@ -1,0 +1,36 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// One accepted spelling of a value and what it means.
+struct Choice {
+  std::string_view name;
+  std::string_view text;
+  int value = 0;
+};
+
+[[nodiscard]] std::span<const Choice> choices(Schedule);
+[[nodiscard]] std::span<const Choice> choices(OptimizerName);
+[[nodiscard]] std::span<const Choice> choices(ComputeType);
+[[nodiscard]] std::span<const Choice> choices(ReduceType);
+[[nodiscard]] std::span<const Choice> choices(NonFinite);
+[[nodiscard]] std::span<const Choice> choices(Recompute);
+[[nodiscard]] std::span<const Choice> choices(Augmentation);
+[[nodiscard]] std::span<const Choice> choices(DatasetName);
+[[nodiscard]] std::span<const Choice> choices(Backend);
+/// Names that `model.name` accepts; their value says nothing.
+[[nodiscard]] std::span<const Choice> model_names();
+
+/// How a recipe spells the value: "bf16", "random_crop".
+[[nodiscard]] std::string_view spelling(std::span<const Choice> all, int value);
+template <class E>
+[[nodiscard]] std::string_view spelling(E value) {
+  return spelling(choices(value), static_cast<int>(value));
+}
+
+}  // namespace dstrain

@@ -1,0 +1,245 @@
+#include "recipes/schema/describe.h"
+
+namespace dstrain {
+namespace {
+
+constexpr double kMostSize = 65536;
+constexpr double kMostBatch = 1 << 24;
+constexpr double kMostSteps = 2000000000;
+
+}  // namespace
+
+void describe(Recipe& r, Visitor& v) {
+  v.section("model", r.model, "What is trained. Sizes left at 0 are those of the name.");
+  v.section("data", r.data, "What it is trained on.");
+  v.section("batch", r.batch, "How many samples make an optimizer step.");
+  v.section("optimizer", r.optimizer, "How the weights are updated.");
+  v.section("precision", r.precision, "Number formats. Master weights are always fp32.");
+  v.section("parallel", r.parallel,
+            "How the work is split over the ranks; the data axis is what the degrees leave over.");
+  v.section("memory", r.memory, "What is given up to need less memory.");
+  v.section("run", r.run, "How long, how often, where to.");
+}
+
+void describe(ModelConfig& c, Visitor& v) {
+  v.field("name", c.name,
+          {.text = "Model family and size.",
+           .source = "ViT, arXiv:2010.11929, table 1",
+           .required = true,
+           .form = Form::name,
+           .names = model_names()});
+  v.field("classes", c.classes,
+          {.text = "Outputs of the head; 0 takes the number of classes of the data.",
+           .least = 0,
+           .most = 10000000});
+  v.field("weights", c.weights,
+          {.text = "Folder with config.json and safetensors to start from; empty starts from "
+                   "random weights."});
+  v.field("image_size", c.image_size,
+          {.text = "Side of the square input; 0 takes what the name says.",
+           .unit = "pixels",
+           .least = 0,
+           .most = kMostSize});
+  v.field("patch_size", c.patch_size,
+          {.text = "Side of a patch; 0 takes what the name says.",
+           .unit = "pixels",
+           .least = 0,
+           .most = kMostSize});
+  v.field("channels", c.channels,
+          {.text = "Colours per pixel; 0 takes what the name says.", .least = 0, .most = 1024});
+  v.field("width", c.width,
+          {.text = "Length of a token vector; 0 takes what the name says.",
+           .least = 0,
+           .most = kMostSize});
+  v.field("layers", c.layers,
+          {.text = "Transformer layers; 0 takes what the name says.", .least = 0, .most = 4096});
+  v.field(
+      "heads", c.heads,
+      {.text = "Attention heads per layer; 0 takes what the name says.", .least = 0, .most = 4096});
+  v.field(
+      "mlp_width", c.mlp_width,
+      {.text = "Hidden width of the MLP; 0 takes what the name says.", .least = 0, .most = 262144});
+}
+
+void describe(DataConfig& c, Visitor& v) {
+  v.field("name", c.name, {.text = "Data set.", .required = true});
+  v.field("path", c.path, {.text = "File or folder of the data set."});
+  v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
+  v.field("crop_padding", c.crop_padding,
+          {.text = "Zeros around the image before random_crop cuts it.",
+           .unit = "pixels",
+           .least = 0,
+           .most = 1024});
+  v.field("samples", c.samples,
+          {.text = "Training samples of an epoch of random data.",
+           .unit = "samples",
+           .least = 1,
+           .most = kMostSteps});
+  v.field("workers", c.workers,
+          {.text = "Threads that read and decode, per rank.",
+           .unit = "threads",
+           .least = 1,
+           .most = 1024});
+  v.field(
+      "prefetch", c.prefetch,
+      {.text = "Micro-batches decoded ahead.", .unit = "micro-batches", .least = 1, .most = 1024});
+}
+
+void describe(BatchConfig& c, Visitor& v) {
+  v.field("global", c.global,
+          {.text = "Samples of one optimizer step over all ranks.",
+           .unit = "samples",
+           .least = 1,
+           .most = kMostBatch,
+           .required = true});
+  v.field("micro", c.micro,
+          {.text = "Samples that one rank takes through the model at once; the rest of the global "
+                   "batch is accumulated.",
+           .unit = "samples",
+           .least = 1,
+           .most = kMostBatch,
+           .required = true});
+}
+
+void describe(OptimizerConfig& c, Visitor& v) {
+  v.field("name", c.name, {.text = "Update rule."});
+  v.field("lr", c.lr,
+          {.text = "Highest learning rate.", .least = 0, .above_least = true, .required = true});
+  v.field("betas", c.betas,
+          {.text = "Decay of the first and the second moment (adamw).",
+           .least = 0,
+           .most = 1,
+           .below_most = true,
+           .source = "Adam, arXiv:1412.6980, algorithm 1",
+           .length = 2});
+  v.field(
+      "eps", c.eps,
+      {.text = "Added to the root of the second moment (adamw).", .least = 0, .above_least = true});
+  v.field("momentum", c.momentum,
+          {.text = "Decay of the velocity (sgd).", .least = 0, .most = 1, .below_most = true});
+  v.field("weight_decay", c.weight_decay,
+          {.text = "Share of each weight, biases and norms included, taken off per step, times the "
+                   "learning rate.",
+           .least = 0});
+  v.field("clip_norm", c.clip_norm,
+          {.text = "Gradients are scaled down to this global norm; 0 leaves them as they are.",
+           .least = 0,
+           .source = "arXiv:1211.5063, sec. 3.2"});
+  v.field("label_smoothing", c.label_smoothing,
+          {.text = "Share of the target given to all classes alike.",
+           .least = 0,
+           .most = 1,
+           .below_most = true,
+           .source = "arXiv:1512.00567, sec. 7"});
+  v.field("schedule", c.schedule, {.text = "Course of the learning rate after the warm-up."});
+  v.field("warmup_steps", c.warmup_steps,
+          {.text = "Steps over which the learning rate rises in a straight line from 0.",
+           .unit = "steps",
+           .least = 0,
+           .most = kMostSteps});
+  v.field("final_lr_ratio", c.final_lr_ratio,
+          {.text = "Learning rate of the last step, as a share of lr.", .least = 0, .most = 1});
+}
+
+void describe(PrecisionConfig& c, Visitor& v) {
+  v.field("compute", c.compute,
+          {.text = "Format of weights and activations in the forward and backward pass.",
+           .source = "arXiv:1710.03740"});
+  v.field("reduce", c.reduce, {.text = "Format in which gradients travel and are summed."});
+  v.field("non_finite", c.non_finite,
+          {.text = "What follows a step whose gradients are not finite."});
+  v.section("loss_scale", c.loss_scale,
+            "Dynamic loss scale (fp16): halved after a step that is not finite.");
+}
+
+void describe(LossScaleConfig& c, Visitor& v) {
+  v.field("initial", c.initial,
+          {.text = "Factor at the first step.", .least = 0, .above_least = true});
+  v.field("growth_interval", c.growth_interval,
+          {.text = "Finite steps in a row after which it doubles.",
+           .unit = "steps",
+           .least = 1,
+           .most = kMostSteps,
+           .source = "arXiv:1710.03740, sec. 3.2"});
+}
+
+void describe(ParallelConfig& c, Visitor& v) {
+  v.section("zero", c.zero, "Which states the data ranks split among themselves.");
+  v.field("tensor", c.tensor,
+          {.text = "Ranks that split the matrices of one layer.",
+           .unit = "ranks",
+           .least = 1,
+           .most = kMostSize,
+           .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
+  v.field("sequence", c.sequence,
+          {.text = "Ranks that split one sequence.",
+           .unit = "ranks",
+           .least = 1,
+           .most = kMostSize,
+           .source = "DeepSpeed-Ulysses, arXiv:2309.14509"});
+  v.field("pipeline", c.pipeline,
+          {.text = "Stages that the list of blocks is cut into.",
+           .unit = "ranks",
+           .least = 1,
+           .most = kMostSize,
+           .source = "1F1B, arXiv:2006.09503, sec. 3.2"});
+  v.field("expert", c.expert,
+          {.text = "Ranks that split the experts of a layer.",
+           .unit = "ranks",
+           .least = 1,
+           .most = kMostSize,
+           .source = "GShard, arXiv:2006.16668"});
+  v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
+}
+
+void describe(ZeroConfig& c, Visitor& v) {
+  v.field("stage", c.stage,
+          {.text = "0 splits nothing (DDP), 1 the optimizer states, 2 also the gradients, 3 also "
+                   "the parameters.",
+           .least = 0,
+           .most = 3,
+           .source = "ZeRO, arXiv:1910.02054, sec. 5"});
+  v.field("shard", c.shard,
+          {.text = "Ranks that share one copy of the split states; 0 means all data ranks.",
+           .unit = "ranks",
+           .least = 0,
+           .most = kMostSize});
+  v.field("prefetch", c.prefetch,
+          {.text = "Parameter groups gathered ahead of their use (stage 3).",
+           .unit = "groups",
+           .least = 0,
+           .most = 4096});
+}
+
+void describe(MemoryConfig& c, Visitor& v) {
+  v.field("recompute", c.recompute,
+          {.text = "Activations that are computed again in the backward pass instead of kept."});
+}
+
+void describe(RunConfig& c, Visitor& v) {
+  v.field("epochs", c.epochs,
+          {.text = "Length of the run; 0 where steps says it.",
+           .unit = "epochs",
+           .least = 0,
+           .most = 10000000});
+  v.field("steps", c.steps,
+          {.text = "Length of the run; 0 where epochs says it.",
+           .unit = "optimizer steps",
+           .least = 0,
+           .most = kMostSteps});
+  v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .least = 0});
+  v.field("evaluate", c.evaluate,
+          {.text = "How often the test split is evaluated.", .form = Form::interval});
+  v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
+  v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
+}
+
+void describe(CheckpointConfig& c, Visitor& v) {
+  v.field("every", c.every, {.text = "How often a checkpoint is saved.", .form = Form::interval});
+  v.field("keep", c.keep,
+          {.text = "Newest checkpoints that are kept.", .least = 1, .most = 1000000});
+  v.field("asynchronous", c.asynchronous,
+          {.text = "Write while training goes on; only the copy in memory is waited for."});
+}
+
+}  // namespace dstrain

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "recipes/schema/choices.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// What a string may hold.
+enum class Form {
+  text,
+  name,     ///< one of Field::names
+  interval  ///< "never", "epoch" or a whole number of steps from 1
+};
+
+/// All that is known of one field.
+struct Field {
+  std::string_view text = {};  ///< one sentence: what it is and what a special value means
+  std::string_view unit = {};
+  std::optional<double> least = {};
+  std::optional<double> most = {};
+  bool above_least = false;  ///< `least` itself is not allowed
+  bool below_most = false;   ///< `most` itself is not allowed
+  std::string_view source = {};
+  bool required = false;
+  Form form = Form::text;
+  std::span<const Choice> names = {};
+  std::size_t length = 0;  ///< of a list; 0: any
+};
+
+/// An enumeration, or a list of one, without its type.
+struct EnumSlot {
+  void* at;
+  int (*get)(const void* at);
+  void (*set)(void* at, int value);
+  std::span<const Choice> all;
+};
+struct EnumListSlot {
+  void* at;
+  std::vector<int> (*get)(const void* at);
+  void (*set)(void* at, const std::vector<int>& values);
+  std::span<const Choice> all;
+};
+/// The place in a struct that a field fills.
+using Slot = std::variant<int*, long*, double*, bool*, std::string*, std::vector<double>*, EnumSlot,
+                          EnumListSlot>;
+
+class Visitor;
+/// The only place where the fields are named: each calls `visitor.field` or `visitor.section` once
+/// per member, in the order in which people read them.
+void describe(Recipe& recipe, Visitor& visitor);
+void describe(ModelConfig& model, Visitor& visitor);
+void describe(DataConfig& data, Visitor& visitor);
+void describe(BatchConfig& batch, Visitor& visitor);
+void describe(OptimizerConfig& optimizer, Visitor& visitor);
+void describe(PrecisionConfig& precision, Visitor& visitor);
+void describe(LossScaleConfig& loss_scale, Visitor& visitor);
+void describe(ParallelConfig& parallel, Visitor& visitor);
+void describe(ZeroConfig& zero, Visitor& visitor);
+void describe(MemoryConfig& memory, Visitor& visitor);
+void describe(RunConfig& run, Visitor& visitor);
+void describe(CheckpointConfig& checkpoint, Visitor& visitor);
+
+/// Walks over the described fields; a reader fills the slots, a writer reads them.
+class Visitor {
+ public:
+  template <class T>
+  void field(std::string_view name, T& value, const Field& about) {
+    visit(name, slot(value), about);
+  }
+  template <class Config>
+  void section(std::string_view name, Config& config, std::string_view text) {
+    enter(name, text);
+    describe(config, *this);
+    leave();
+  }
+
+ protected:
+  ~Visitor() = default;
+  virtual void visit(std::string_view name, const Slot& slot, const Field& about) = 0;
+  virtual void enter(std::string_view name, std::string_view text) = 0;
+  virtual void leave() = 0;
+
+ private:
+  template <class T>
+  static Slot slot(T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      return EnumSlot{
+          .at = &value,
+          .get = [](const void* at) { return static_cast<int>(*static_cast<const T*>(at)); },
+          .set = [](void* at, int v) { *static_cast<T*>(at) = static_cast<T>(v); },
+          .all = choices(T{})};
+    } else {
+      return &value;
+    }
+  }
+  template <class E>
+    requires std::is_enum_v<E>
+  static Slot slot(std::vector<E>& values) {
+    return EnumListSlot{.at = &values,
+                        .get =
+                            [](const void* at) {
+                              std::vector<int> result;
+                              for (const E value : *static_cast<const std::vector<E>*>(at)) {
+                                result.push_back(static_cast<int>(value));
+                              }
+                              return result;
+                            },
+                        .set =
+                            [](void* at, const std::vector<int>& values_in) {
+                              auto& target = *static_cast<std::vector<E>*>(at);
+                              target.clear();
+                              for (const int value : values_in)
+                                target.push_back(static_cast<E>(value));
+                            },
+                        .all = choices(E{})};
+  }
+};
+
+}  // namespace dstrain

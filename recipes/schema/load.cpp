@@ -1,0 +1,102 @@
+#include "recipes/schema/load.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "engine/base/file.h"
+#include "recipes/schema/reader.h"
+#include "recipes/schema/rules.h"
+#include "recipes/schema/tree.h"
+#include "recipes/schema/value.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 20;
+
+/// Lists every field with its value and where that came from.
+class Origins final : public Visitor {
+ public:
+  Origins(const YamlReader& reader, const Diagnostics& diagnostics)
+      : reader_(reader), diagnostics_(diagnostics) {}
+
+  std::vector<Origin> list(Recipe recipe) {
+    describe(recipe, *this);
+    return std::move(origins_);
+  }
+
+ private:
+  void enter(std::string_view name, std::string_view) override {
+    prefix_ += std::string(name) + ".";
+  }
+  void leave() override {
+    prefix_.pop_back();
+    prefix_.erase(prefix_.rfind('.') + 1);  // npos + 1 is 0
+  }
+  void visit(std::string_view name, const Slot& slot, const Field&) override {
+    const std::string path = prefix_ + std::string(name);
+    const Place* place = reader_.given(path);
+    std::string origin = diagnostics_.origin(place == nullptr ? Place{} : *place);
+    if (const std::vector<std::string>* variables = reader_.variables(path)) {
+      origin += fmt::format(" with ${{{}}}", fmt::join(*variables, "}, ${"));
+    }
+    origins_.push_back({path, yaml_value(slot), std::move(origin)});
+  }
+
+  const YamlReader& reader_;
+  const Diagnostics& diagnostics_;
+  std::string prefix_;
+  std::vector<Origin> origins_;
+};
+
+[[noreturn]] void fail(const std::string& file, std::string message, std::string hint) {
+  throw RecipeError({{.file = file, .message = std::move(message), .hint = std::move(hint)}});
+}
+
+}  // namespace
+
+LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
+                          const std::vector<std::string>& overrides) {
+  Diagnostics diagnostics(file, overrides);
+  std::optional<Node> root = read_tree(text, diagnostics);
+  if (!root) throw RecipeError(diagnostics.take(Severity::error));
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    apply_override(*root, overrides[i], static_cast<int>(i), diagnostics);
+  }
+  LoadedRecipe loaded = {.file = file, .name = std::filesystem::path(file).stem().string()};
+  YamlReader reader(*root, diagnostics);
+  reader.read(loaded.recipe);
+  check_rules(loaded.recipe, reader, diagnostics);
+  if (diagnostics.num_errors() > 0) throw RecipeError(diagnostics.take(Severity::error));
+  loaded.origins = Origins(reader, diagnostics).list(loaded.recipe);
+  loaded.warnings = diagnostics.take(Severity::warning);
+  return loaded;
+}
+
+LoadedRecipe load_recipe(const std::filesystem::path& file,
+                         const std::vector<std::string>& overrides) {
+  std::error_code failure;
+  const auto status = std::filesystem::status(file, failure);
+  if (!std::filesystem::exists(status)) {
+    fail(file.string(), "there is no such file", "recipes that come with dstrain are in recipes/");
+  }
+  // A pipe or device could keep the reader waiting or never end.
+  if (!std::filesystem::is_regular_file(status)) {
+    fail(file.string(), "not a regular file", "give the path of a recipe (.yaml)");
+  }
+  if (const auto size = std::filesystem::file_size(file, failure);
+      !failure && size > kMostFileBytes) {
+    fail(file.string(), fmt::format("{} bytes; a recipe has at most 1 MiB", size),
+         "is this the recipe?");
+  }
+  std::string text;
+  try {
+    text = read_file(file, kMostFileBytes);
+  } catch (const Error& error) {
+    fail(file.string(), error.what(), error.hint());
+  }
+  return parse_recipe(text, file.string(), overrides);
+}
+
+}  // namespace dstrain

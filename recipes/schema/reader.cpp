@@ -1,0 +1,350 @@
+#include "recipes/schema/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "recipes/schema/text.h"
+
+namespace dstrain {
+namespace {
+
+std::vector<std::string_view> names_of(std::span<const Choice> all) {
+  std::vector<std::string_view> names;
+  for (const Choice& choice : all) names.push_back(choice.name);
+  return names;
+}
+
+const char* kind_name(Node::Kind kind) {
+  switch (kind) {
+    case Node::Kind::null:
+      return "no value";
+    case Node::Kind::scalar:
+      return "a single value";
+    case Node::Kind::list:
+      return "a list";
+    case Node::Kind::map:
+      return "a map";
+    case Node::Kind::refused:
+      return "refused";
+  }
+  return "";
+}
+
+std::string limits(const Field& about) {
+  const std::string least =
+      about.least ? fmt::format("{} {}", about.above_least ? "above" : "from", *about.least) : "";
+  const std::string most =
+      about.most ? fmt::format("{} {}", about.below_most ? "below" : "to", *about.most) : "";
+  return least.empty() || most.empty() ? least + most : least + " " + most;
+}
+
+std::string last_word(std::string_view path) {
+  return std::string(path.substr(path.rfind('.') + 1));
+}
+
+}  // namespace
+
+YamlReader::YamlReader(const Node& root, Diagnostics& diagnostics) : diagnostics_(diagnostics) {
+  levels_.push_back({.map = &root, .place = {.line = 1, .column = 1}});
+}
+
+void YamlReader::read(Recipe& recipe) {
+  describe(recipe, *this);
+  leave();
+  report_unknown();
+}
+
+const Place* YamlReader::given(std::string_view path) const {
+  const auto found = given_.find(path);
+  return found == given_.end() ? nullptr : &found->second;
+}
+
+const std::vector<std::string>* YamlReader::variables(std::string_view path) const {
+  const auto found = variables_.find(path);
+  return found == variables_.end() ? nullptr : &found->second;
+}
+
+std::string YamlReader::join(std::string_view name) const {
+  const std::string& section = levels_.back().path;
+  return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
+}
+
+const Entry* YamlReader::find(std::string_view name) {
+  Level& level = levels_.back();
+  level.known.push_back(name);
+  if (level.map == nullptr) return nullptr;
+  const auto same = [&](const Entry& entry) { return entry.key == name; };
+  const auto found = std::find_if(level.map->entries.begin(), level.map->entries.end(), same);
+  return found == level.map->entries.end() ? nullptr : &*found;
+}
+
+void YamlReader::enter(std::string_view name, std::string_view text) {
+  const Entry* entry = find(name);
+  const bool outer_refused = levels_.back().refused;
+  Level level = {.refused = outer_refused, .place = levels_.back().place, .path = join(name)};
+  if (entry != nullptr) {
+    level.place = entry->place;
+    given_.emplace(level.path, entry->place);
+    if (entry->value.kind == Node::Kind::map) {
+      level.map = &entry->value;
+    } else {
+      level.refused = true;
+      refuse(level.path, entry->value,
+             fmt::format("a section of keys is wanted, here is {}", kind_name(entry->value.kind)),
+             fmt::format("{} Give it keys or leave it out.", text));
+    }
+  }
+  levels_.push_back(std::move(level));
+}
+
+void YamlReader::leave() {
+  const Level level = std::move(levels_.back());
+  levels_.pop_back();
+  if (level.map == nullptr) return;
+  for (const Entry& entry : level.map->entries) {
+    if (std::find(level.known.begin(), level.known.end(), entry.key) == level.known.end()) {
+      unknown_.push_back({entry.place, level.path, entry.key, level.known});
+    }
+  }
+}
+
+void YamlReader::report_unknown() {
+  for (const Unknown& unknown : unknown_) {
+    const std::string shown_key = shown(unknown.key);
+    const std::string path =
+        unknown.section.empty() ? shown_key : fmt::format("{}.{}", unknown.section, shown_key);
+    std::string hint;
+    if (const std::string_view near = nearest(unknown.key, unknown.known); !near.empty()) {
+      hint = fmt::format("did you mean '{}'? ", near);
+    } else {
+      // The right key in the wrong section.
+      std::vector<std::string_view> elsewhere;
+      for (const std::string& other : paths_) {
+        if (last_word(other) == unknown.key) elsewhere.push_back(other);
+      }
+      if (!elsewhere.empty()) hint = fmt::format("did you mean {}? ", one_of(elsewhere));
+    }
+    std::vector<std::string_view> known = unknown.known;
+    std::sort(known.begin(), known.end());
+    hint += fmt::format("known here: {}", fmt::join(known, ", "));
+    diagnostics_.error(unknown.place, path, "no such key", hint);
+  }
+}
+
+void YamlReader::visit(std::string_view name, const Slot& slot, const Field& about) {
+  const Entry* entry = find(name);
+  const std::string path = join(name);
+  paths_.push_back(path);
+  if (entry == nullptr) {
+    if (!about.required) return;
+    failed_.insert(path);
+    if (levels_.back().refused) return;
+    diagnostics_.error(levels_.back().place, path, "missing, and it has no default",
+                       std::string(about.text));
+    return;
+  }
+  given_.emplace(path, entry->value.place);
+  if (!read_value(path, entry->value, slot, about)) failed_.insert(path);
+}
+
+bool YamlReader::refuse(const std::string& path, const Node& node, std::string message,
+                        std::string hint) {
+  if (node.kind != Node::Kind::refused) {
+    diagnostics_.error(node.place, path, std::move(message), std::move(hint));
+  }
+  return false;
+}
+
+bool YamlReader::read_value(const std::string& path, const Node& node, const Slot& slot,
+                            const Field& about) {
+  if (node.kind == Node::Kind::refused) return false;
+  if (node.kind == Node::Kind::null) {
+    return refuse(path, node, "has no value",
+                  fmt::format("{} Leave the key out for the default.", about.text));
+  }
+  const auto read = [&](auto target) -> bool {
+    using Target = decltype(target);
+    if constexpr (std::is_same_v<Target, int*>) {
+      long value = 0;
+      if (!read_number(path, node, about, std::numeric_limits<int>::min(),
+                       std::numeric_limits<int>::max(), value)) {
+        return false;
+      }
+      *target = static_cast<int>(value);
+      return true;
+    } else if constexpr (std::is_same_v<Target, long*>) {
+      return read_number(path, node, about, std::numeric_limits<long>::min(),
+                         std::numeric_limits<long>::max(), *target);
+    } else if constexpr (std::is_same_v<Target, double*>) {
+      return read_number(path, node, about, *target);
+    } else if constexpr (std::is_same_v<Target, bool*>) {
+      if (!is_unquoted(path, node, "true or false")) return false;
+      if (node.text != "true" && node.text != "false") {
+        return refuse(path, node, fmt::format("'{}' is not true or false", shown(node.text)),
+                      "yes, no, on and off are not read; write true or false");
+      }
+      *target = node.text == "true";
+      return true;
+    } else if constexpr (std::is_same_v<Target, std::string*>) {
+      return read_string(path, node, about, *target);
+    } else if constexpr (std::is_same_v<Target, EnumSlot>) {
+      int value = 0;
+      if (!read_choice(path, node, target.all, value)) return false;
+      target.set(target.at, value);
+      return true;
+    } else {
+      if (node.kind != Node::Kind::list) {
+        return refuse(path, node, fmt::format("a list is wanted, here is {}", kind_name(node.kind)),
+                      node.kind == Node::Kind::scalar ? fmt::format("write [{}]", shown(node.text))
+                                                      : std::string(about.text));
+      }
+      if (about.length > 0 && node.items.size() != about.length) {
+        return refuse(path, node,
+                      fmt::format("a list of {} values, exactly {} are wanted", node.items.size(),
+                                  about.length),
+                      std::string(about.text));
+      }
+      bool good = true;
+      if constexpr (std::is_same_v<Target, EnumListSlot>) {
+        std::vector<int> values;
+        for (const Node& item : node.items) {
+          int value = 0;
+          if (!read_choice(path, item, target.all, value)) {
+            good = false;
+          } else if (std::find(values.begin(), values.end(), value) != values.end()) {
+            good = refuse(path, item, fmt::format("'{}' is listed twice", shown(item.text)),
+                          "list each once");
+          } else {
+            values.push_back(value);
+          }
+        }
+        if (good) target.set(target.at, values);
+      } else {
+        static_assert(std::is_same_v<Target, std::vector<double>*>);
+        std::vector<double> values(node.items.size());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          good = read_number(path, node.items[i], about, values[i]) && good;
+        }
+        if (good) *target = values;
+      }
+      return good;
+    }
+  };
+  return std::visit(read, slot);
+}
+
+bool YamlReader::is_unquoted(const std::string& path, const Node& node, const char* wanted) {
+  if (node.kind == Node::Kind::refused) return false;
+  if (node.kind != Node::Kind::scalar) {
+    return refuse(path, node, fmt::format("{} is wanted, here is {}", wanted, kind_name(node.kind)),
+                  "write one value");
+  }
+  if (node.quoted) {
+    return refuse(
+        path, node,
+        fmt::format("'{}' is quoted and therefore text, not {}", shown(node.text), wanted),
+        "remove the quotes");
+  }
+  return true;
+}
+
+bool YamlReader::read_number(const std::string& path, const Node& node, const Field& about,
+                             long least, long most, long& value) {
+  if (!is_unquoted(path, node, "a whole number")) return false;
+  const Number<long> number = read_integer(node.text);
+  if (!number.value) {
+    return refuse(path, node, number.mistake,
+                  number.hint.empty() ? std::string(about.text) : number.hint);
+  }
+  // Without a stated limit the type is the limit.
+  if (*number.value < least || *number.value > most) {
+    if (about.least && about.most) {
+      return in_range(path, node, about, static_cast<double>(*number.value));
+    }
+    return refuse(
+        path, node,
+        fmt::format("{} does not fit: the range is {} to {}", shown(node.text), least, most),
+        std::string(about.text));
+  }
+  if (!in_range(path, node, about, static_cast<double>(*number.value))) return false;
+  value = *number.value;
+  return true;
+}
+
+bool YamlReader::read_number(const std::string& path, const Node& node, const Field& about,
+                             double& value) {
+  if (!is_unquoted(path, node, "a number")) return false;
+  const Number<double> number = read_real(node.text);
+  if (!number.value) {
+    return refuse(path, node, number.mistake,
+                  number.hint.empty() ? std::string(about.text) : number.hint);
+  }
+  if (!in_range(path, node, about, *number.value)) return false;
+  value = *number.value;
+  return true;
+}
+
+bool YamlReader::in_range(const std::string& path, const Node& node, const Field& about,
+                          double value) {
+  const bool low =
+      about.least && (about.above_least ? value <= *about.least : value < *about.least);
+  const bool high = about.most && (about.below_most ? value >= *about.most : value > *about.most);
+  if (!low && !high) return true;
+  return refuse(path, node, fmt::format("{} is out of range: {}", shown(node.text), limits(about)),
+                std::string(about.text));
+}
+
+bool YamlReader::read_choice(const std::string& path, const Node& node, std::span<const Choice> all,
+                             int& value) {
+  const std::vector<std::string_view> names = names_of(all);
+  if (node.kind != Node::Kind::scalar) {
+    return refuse(path, node, fmt::format("one word is wanted, here is {}", kind_name(node.kind)),
+                  fmt::format("one of {}", one_of(names)));
+  }
+  for (const Choice& choice : all) {
+    if (choice.name == node.text) {
+      value = choice.value;
+      return true;
+    }
+  }
+  const std::string_view near = nearest(node.text, names);
+  const std::string guess = near.empty() ? "" : fmt::format("did you mean '{}'? ", near);
+  return refuse(path, node, fmt::format("'{}' is not known", shown(node.text)),
+                fmt::format("{}{} accepts {}", guess, last_word(path), one_of(names)));
+}
+
+bool YamlReader::read_string(const std::string& path, const Node& node, const Field& about,
+                             std::string& value) {
+  if (node.kind != Node::Kind::scalar) {
+    return refuse(path, node, fmt::format("text is wanted, here is {}", kind_name(node.kind)),
+                  "put text with brackets, braces or ': ' in double quotes");
+  }
+  Expanded expanded = expand_variables(node.text);
+  if (!expanded.mistake.empty()) return refuse(path, node, expanded.mistake, expanded.hint);
+  if (!is_plain_text(expanded.text)) {
+    return refuse(path, node, "holds a control character or broken UTF-8",
+                  "text is one line of UTF-8");
+  }
+  const std::string& text = expanded.text;
+  if (about.form == Form::name) {
+    int ignored = 0;
+    const Node word = {.kind = Node::Kind::scalar, .text = text, .place = node.place};
+    if (!read_choice(path, word, about.names, ignored)) return false;
+  } else if (about.form == Form::interval && text != "never" && text != "epoch") {
+    const Number<long> steps = read_integer(text);
+    if (!steps.value || *steps.value < 1 || *steps.value > std::numeric_limits<int>::max()) {
+      return refuse(
+          path, node, fmt::format("'{}' is not an interval", shown(text)),
+          steps.hint.empty() ? "write never, epoch or a number of steps from 1" : steps.hint);
+    }
+  }
+  if (!expanded.variables.empty()) variables_.emplace(path, std::move(expanded.variables));
+  value = std::move(expanded.text);
+  return true;
+}
+
+}  // namespace dstrain

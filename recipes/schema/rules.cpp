@@ -1,0 +1,207 @@
+#include "recipes/schema/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "recipes/schema/choices.h"
+
+namespace dstrain {
+namespace {
+
+/// What a rule sees and where it reports.
+class Findings {
+ public:
+  Findings(const YamlReader& reader, Diagnostics& diagnostics)
+      : reader_(reader), diagnostics_(diagnostics) {}
+
+  [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
+  void error(std::string_view path, std::string message, std::string hint) {
+    diagnostics_.error(place(path), path, std::move(message), std::move(hint));
+  }
+  void warning(std::string_view path, std::string message, std::string hint) {
+    diagnostics_.warning(place(path), path, std::move(message), std::move(hint));
+  }
+
+ private:
+  /// Of the field, else of the section that should hold it.
+  [[nodiscard]] Place place(std::string_view path) const {
+    while (true) {
+      if (const Place* found = reader_.given(path)) return *found;
+      const std::size_t dot = path.rfind('.');
+      if (dot == std::string_view::npos) return {};
+      path = path.substr(0, dot);
+    }
+  }
+
+  const YamlReader& reader_;
+  Diagnostics& diagnostics_;
+};
+
+/// The divisors of `number` that are nearest to `wish`, as a sentence.
+std::string divisors_near(int number, int wish) {
+  int below = std::clamp(wish, 1, number);
+  while (number % below != 0) --below;
+  int above = std::clamp(wish, 1, number);
+  while (number % above != 0) ++above;
+  return below == above ? fmt::format("use {}", below) : fmt::format("use {} or {}", below, above);
+}
+
+void patch_divides_image(const Recipe& r, Findings& f) {
+  const auto& m = r.model;
+  if (m.image_size == 0 || m.patch_size == 0 || m.image_size % m.patch_size == 0) return;
+  f.error("model.patch_size",
+          fmt::format("{} does not divide model.image_size ({})", m.patch_size, m.image_size),
+          divisors_near(m.image_size, m.patch_size));
+}
+
+void heads_divide_width(const Recipe& r, Findings& f) {
+  const auto& m = r.model;
+  if (m.width == 0 || m.heads == 0 || m.width % m.heads == 0) return;
+  f.error("model.heads", fmt::format("{} does not divide model.width ({})", m.heads, m.width),
+          divisors_near(m.width, m.heads));
+}
+
+void data_has_a_path(const Recipe& r, Findings& f) {
+  using enum DatasetName;
+  if (r.data.name == digits || r.data.name == random || !r.data.path.empty()) return;
+  f.error("data.path",
+          fmt::format("missing; data.name {} is read from files", spelling(r.data.name)),
+          "give the folder, for example path: \"${DSTRAIN_DATA:-data}/...\"");
+}
+
+void micro_fits_in_global(const Recipe& r, Findings& f) {
+  if (r.batch.micro <= r.batch.global) return;
+  f.error("batch.micro",
+          fmt::format("{} is more than batch.global ({})", r.batch.micro, r.batch.global),
+          fmt::format("use at most {}, or raise batch.global", r.batch.global));
+}
+
+void one_length(const Recipe& r, Findings& f) {
+  if (r.run.epochs > 0 && r.run.steps > 0) {
+    f.error("run.steps",
+            fmt::format("the length is given twice: run.epochs is {} and run.steps {}",
+                        r.run.epochs, r.run.steps),
+            "keep one; with --set put the other to 0");
+  } else if (r.run.epochs == 0 && r.run.steps == 0) {
+    f.error("run.epochs", "missing; the run has no length", "give run.epochs or run.steps, from 1");
+  }
+}
+
+void supported_degrees(const Recipe& r, Findings& f) {
+  const auto& p = r.parallel;
+  const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
+                                                      {"parallel.sequence", p.sequence},
+                                                      {"parallel.pipeline", p.pipeline},
+                                                      {"parallel.expert", p.expert}};
+  for (const auto& [path, degree] : degrees) {
+    if (degree == 1) continue;
+    f.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
+            "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
+  }
+}
+
+void shard_needs_a_stage(const Recipe& r, Findings& f) {
+  if (r.parallel.zero.shard == 0 || r.parallel.zero.stage >= 1) return;
+  f.error("parallel.zero.shard",
+          fmt::format("{} ranks share states, but parallel.zero.stage 0 splits none",
+                      r.parallel.zero.shard),
+          "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
+}
+
+void reduce_not_below_compute(const Recipe& r, Findings& f) {
+  if (r.precision.compute != ComputeType::fp32 || r.precision.reduce != ReduceType::bf16) return;
+  f.error("precision.reduce", "bf16 sums would round the gradients of precision.compute fp32",
+          "use reduce: fp32, or compute: bf16");
+}
+
+void warmup_ends_in_the_run(const Recipe& r, Findings& f) {
+  if (r.run.steps == 0 || r.optimizer.warmup_steps < r.run.steps) return;
+  f.warning("optimizer.warmup_steps",
+            fmt::format("{} steps of warm-up in a run of {} (run.steps): lr is never reached",
+                        r.optimizer.warmup_steps, r.run.steps),
+            fmt::format("use less than {}", r.run.steps));
+}
+
+/// One rule and the fields without which it has nothing to say.
+struct Rule {
+  void (*check)(const Recipe&, Findings&);
+  std::vector<std::string_view> reads;
+};
+
+const std::vector<Rule>& rules() {
+  static const std::vector<Rule> all = {
+      {patch_divides_image, {"model.image_size", "model.patch_size"}},
+      {heads_divide_width, {"model.width", "model.heads"}},
+      {data_has_a_path, {"data.name", "data.path"}},
+      {micro_fits_in_global, {"batch.global", "batch.micro"}},
+      {one_length, {"run.epochs", "run.steps"}},
+      {supported_degrees,
+       {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
+      {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
+      {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
+      {warmup_ends_in_the_run, {"optimizer.warmup_steps", "run.steps"}},
+  };
+  return all;
+}
+
+/// The fields that decide which others have an effect.
+constexpr std::string_view kDeciding[] = {"data.name",         "data.augment",
+                                          "optimizer.name",    "optimizer.schedule",
+                                          "precision.compute", "parallel.zero.stage"};
+
+}  // namespace
+
+std::vector<Inactive> inactive_fields(const Recipe& r) {
+  std::vector<Inactive> fields;
+  const auto add = [&](std::initializer_list<std::string_view> paths, const std::string& reason) {
+    for (const std::string_view path : paths) fields.push_back({path, reason});
+  };
+  if (r.data.name == DatasetName::random) {
+    add({"data.path"}, "data.name random reads no files");
+  } else {
+    add({"data.samples"},
+        fmt::format("only data.name random has it, here it is {}", spelling(r.data.name)));
+  }
+  const auto& augment = r.data.augment;
+  if (std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
+    add({"data.crop_padding"}, "data.augment has no random_crop");
+  }
+  if (r.optimizer.name == OptimizerName::sgd) {
+    add({"optimizer.betas", "optimizer.eps"}, "optimizer.name sgd has none, only adamw");
+  } else {
+    add({"optimizer.momentum"}, "optimizer.name adamw has none, only sgd");
+  }
+  if (r.optimizer.schedule == Schedule::constant) {
+    add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");
+  }
+  if (r.precision.compute != ComputeType::fp16) {
+    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval"},
+        fmt::format("only precision.compute fp16 scales the loss, here it is {}",
+                    spelling(r.precision.compute)));
+  }
+  if (r.parallel.zero.stage != 3) {
+    add({"parallel.zero.prefetch"},
+        fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
+                    r.parallel.zero.stage));
+  }
+  return fields;
+}
+
+void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& diagnostics) {
+  Findings findings(reader, diagnostics);
+  const auto usable = [&](std::string_view path) { return reader.usable(path); };
+  for (const Rule& rule : rules()) {
+    if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, findings);
+  }
+  if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
+  for (const Inactive& field : inactive_fields(recipe)) {
+    if (findings.given(field.path)) {
+      findings.warning(field.path, "has no effect: " + field.reason, "remove it");
+    }
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipes/schema/diagnostics.h"
+#include "recipes/schema/reader.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// A field that changes nothing in this recipe, and why.
+struct Inactive {
+  std::string_view path;
+  std::string reason;
+};
+[[nodiscard]] std::vector<Inactive> inactive_fields(const Recipe& recipe);
+
+/// Checks everything that needs more than one field. A rule is left out when a field that it reads
+/// was refused.
+void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& diagnostics);
+
+}  // namespace dstrain

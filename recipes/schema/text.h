@@ -1,0 +1,47 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dstrain {
+
+/// `text` as it may be printed in a message: control characters and broken UTF-8 escaped, cut after
+/// `most` bytes.
+[[nodiscard]] std::string shown(std::string_view text, std::size_t most = 60);
+
+/// Position of the first byte that is not part of valid UTF-8; npos when all is valid.
+[[nodiscard]] std::size_t first_invalid_utf8(std::string_view text);
+/// Valid UTF-8 without control characters.
+[[nodiscard]] bool is_plain_text(std::string_view text);
+
+/// The candidate that a person most likely meant; empty when none is close.
+[[nodiscard]] std::string_view nearest(std::string_view word,
+                                       const std::vector<std::string_view>& candidates);
+
+/// "a, b or c".
+[[nodiscard]] std::string one_of(const std::vector<std::string_view>& words);
+
+/// `${VAR}` and `${VAR:-default}` replaced by the environment, `$$` by `$`.
+struct Expanded {
+  std::string text;
+  std::vector<std::string> variables;  ///< those that were read, each once
+  std::string mistake;                 ///< what is wrong; empty when nothing is
+  std::string hint;
+};
+[[nodiscard]] Expanded expand_variables(std::string_view text);
+
+/// A number read from the exact text of a plain scalar, or why it is none.
+template <class T>
+struct Number {
+  std::optional<T> value;
+  std::string mistake;
+  std::string hint;
+};
+/// Decimal whole number: no leading zero, sign only '-', no underscore, no exponent.
+[[nodiscard]] Number<long> read_integer(const std::string& text);
+/// JSON number grammar; NaN, infinities and overflow are refused.
+[[nodiscard]] Number<double> read_real(const std::string& text);
+
+}  // namespace dstrain

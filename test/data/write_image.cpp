@@ -1,0 +1,91 @@
+#include "test/data/write_image.h"
+
+#include <png.h>
+#include <turbojpeg.h>
+
+#include <algorithm>
+#include <fstream>
+#include <stdexcept>
+
+namespace dstrain::test {
+namespace {
+
+std::string compress(const std::vector<std::uint8_t>& pixels, int width, int height, int format,
+                     int subsampling, int quality) {
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  const tjhandle handle = tjInitCompress();
+  const int status = tjCompress2(handle, pixels.data(), width, 0, height, format, &bytes, &size,
+                                 subsampling, quality, 0);
+  const std::string content(reinterpret_cast<char*>(bytes), size);
+  tjFree(bytes);
+  tjDestroy(handle);
+  if (status != 0) throw std::runtime_error("cannot write JPEG");
+  return content;
+}
+
+std::string write_png(const std::vector<std::uint8_t>& pixels, int width, int height,
+                      png_uint_32 format) {
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = static_cast<png_uint_32>(width);
+  png.height = static_cast<png_uint_32>(height);
+  png.format = format;
+  png_alloc_size_t size = 0;
+  png_image_write_to_memory(&png, nullptr, &size, 0, pixels.data(), 0, nullptr);
+  std::string content(size, '\0');
+  if (png_image_write_to_memory(&png, content.data(), &size, 0, pixels.data(), 0, nullptr) == 0) {
+    throw std::runtime_error("cannot write PNG");
+  }
+  content.resize(size);
+  return content;
+}
+
+}  // namespace
+
+RgbImage make_gradient(int width, int height) {
+  RgbImage image{width, height, {}};
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      image.pixels.push_back(static_cast<std::uint8_t>(x * 255 / std::max(1, width - 1)));
+      image.pixels.push_back(static_cast<std::uint8_t>(y * 255 / std::max(1, height - 1)));
+      image.pixels.push_back(100);
+    }
+  }
+  return image;
+}
+
+std::string encode_jpeg(const RgbImage& image, int quality) {
+  return compress(image.pixels, image.width, image.height, TJPF_RGB, TJSAMP_444, quality);
+}
+
+std::string encode_grey_jpeg(const RgbImage& image) {
+  return compress(image.pixels, image.width, image.height, TJPF_RGB, TJSAMP_GRAY, 95);
+}
+
+std::string encode_cmyk_jpeg(const RgbImage& image) {
+  std::vector<std::uint8_t> cmyk;  // Adobe's inverted values with no black: the colour itself
+  for (std::size_t i = 0; i < image.pixels.size(); i += 3) {
+    cmyk.insert(cmyk.end(), {image.pixels[i], image.pixels[i + 1], image.pixels[i + 2], 255});
+  }
+  return compress(cmyk, image.width, image.height, TJPF_CMYK, TJSAMP_444, 95);
+}
+
+std::string encode_png(const RgbImage& image) {
+  return write_png(image.pixels, image.width, image.height, PNG_FORMAT_RGB);
+}
+
+std::string encode_transparent_png(const RgbImage& image) {
+  std::vector<std::uint8_t> rgba;
+  for (std::size_t i = 0; i < image.pixels.size(); i += 3) {
+    rgba.insert(rgba.end(), {image.pixels[i], image.pixels[i + 1], image.pixels[i + 2], 0});
+  }
+  return write_png(rgba, image.width, image.height, PNG_FORMAT_RGBA);
+}
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+}  // namespace dstrain::test

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "engine/data/image_decode.h"
+
+namespace dstrain::test {
+
+/// A picture that tells its corners apart and survives JPEG: red grows to the right, green downwards, blue is constant.
+RgbImage make_gradient(int width, int height);
+
+/// The bytes of a file as the format's own library writes it.
+std::string encode_jpeg(const RgbImage& image, int quality = 95);
+std::string encode_grey_jpeg(const RgbImage& image);
+std::string encode_cmyk_jpeg(const RgbImage& image);
+std::string encode_png(const RgbImage& image);
+/// With a fully transparent alpha channel.
+std::string encode_transparent_png(const RgbImage& image);
+
+/// Makes the folders above it too.
+void write_file(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace dstrain::test
