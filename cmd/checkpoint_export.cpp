@@ -29,7 +29,8 @@ std::filesystem::path checkpoint_of(const std::string& source) {
   const auto newest = newest_valid(find_checkpoints_folder(source), problems);
   if (!newest) {
     throw Error(ErrorKind::checkpoint,
-                fmt::format("{} holds no valid checkpoint{}", source, problems.empty() ? "" : ": " + problems.front()),
+                fmt::format("{} holds no valid checkpoint{}", source,
+                            problems.empty() ? "" : ": " + problems.front()),
                 "look with `dstrain checkpoint list`");
   }
   return newest->path;
@@ -49,8 +50,10 @@ int export_checkpoint(const ExportOptions& options) {
     if (tensor.name == "classifier.bias") classes = tensor.range.size();
   }
   Model model = make_model(loaded.recipe.model, static_cast<int>(classes));
-  export_weights(options.output, model, tensors, options.dtype == "bf16" ? DType::bf16 : DType::f32);
-  fmt::print("{}: weights of step {} in the Hugging Face layout\n", options.output, reader->state().step);
+  export_weights(options.output, model, tensors,
+                 options.dtype == "bf16" ? DType::bf16 : DType::f32);
+  fmt::print("{}: weights of step {} in the Hugging Face layout\n", options.output,
+             reader->state().step);
   return 0;
 }
 
@@ -58,15 +61,17 @@ int export_checkpoint(const ExportOptions& options) {
 
 Command add_checkpoint_export(CLI::App& root) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* app = root.add_subcommand(
-      "export",
-      "Write the weights of a checkpoint as config.json and model.safetensors that transformers loads.\n"
-      "  dstrain checkpoint export runs/quickstart-... exported");
-  app->add_option("source", options->source, "Run directory (its newest valid checkpoint) or checkpoint directory.")
+  CLI::App* app = root.add_subcommand("export",
+                                      "Write the weights of a checkpoint as config.json and "
+                                      "model.safetensors that transformers loads.\n"
+                                      "  dstrain checkpoint export runs/quickstart-... exported");
+  app->add_option("source", options->source,
+                  "Run directory (its newest valid checkpoint) or checkpoint directory.")
       ->required()
       ->check(CLI::ExistingDirectory);
   app->add_option("output", options->output, "Folder to write; made if missing.")->required();
-  app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")->check(CLI::IsMember({"f32", "bf16"}));
+  app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   return {app, [options] { return export_checkpoint(*options); }};
 }
 

@@ -45,13 +45,15 @@ int list(const Options& options) {
   fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", "step", "size", "files", "ranks", "state");
   for (const CheckpointInfo& info : infos) {
     if (info.valid) {
-      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes), info.files,
-                 info.world_size);
+      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes),
+                 info.files, info.world_size);
     } else {
-      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-", info.problem);
+      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-",
+                 info.problem);
     }
   }
-  fmt::print("Sizes were checked; `dstrain checkpoint verify {}` also checks every byte.\n", options.run);
+  fmt::print("Sizes were checked; `dstrain checkpoint verify {}` also checks every byte.\n",
+             options.run);
   return 0;
 }
 
@@ -59,9 +61,10 @@ int list(const Options& options) {
 
 Command add_checkpoint_list(CLI::App& root) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = root.add_subcommand("list",
-                                      "List the checkpoints of a run, newest first, and whether each is complete.\n"
-                                      "Example: dstrain checkpoint list runs/quickstart-20261121-101500-3fa2c1");
+  CLI::App* app = root.add_subcommand(
+      "list",
+      "List the checkpoints of a run, newest first, and whether each is complete.\n"
+      "Example: dstrain checkpoint list runs/quickstart-20261121-101500-3fa2c1");
   app->add_option("run", options->run, "Run directory or its checkpoints folder.")->required();
   app->add_flag("--json", options->json, "Print a JSON array for programs.");
   return {app, [options] { return list(*options); }};

@@ -31,8 +31,8 @@ int prune(const Options& options) {
     fmt::print("{} {} ({})\n", options.dry_run ? "would remove" : "removed", info.path.string(),
                format_bytes(info.bytes));
   }
-  fmt::print("{} {} of {} checkpoints, {}\n", options.dry_run ? "would remove" : "removed", doomed.size(),
-             infos.size(), format_bytes(bytes));
+  fmt::print("{} {} of {} checkpoints, {}\n", options.dry_run ? "would remove" : "removed",
+             doomed.size(), infos.size(), format_bytes(bytes));
   return 0;
 }
 
@@ -40,11 +40,13 @@ int prune(const Options& options) {
 
 Command add_checkpoint_prune(CLI::App& root) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = root.add_subcommand("prune",
-                                      "Remove the older checkpoints of a run. Invalid ones are left for you to look at.\n"
-                                      "Example: dstrain checkpoint prune runs/quickstart-20261121-101500-3fa2c1 --keep 1");
+  CLI::App* app = root.add_subcommand(
+      "prune",
+      "Remove the older checkpoints of a run. Invalid ones are left for you to look at.\n"
+      "Example: dstrain checkpoint prune runs/quickstart-20261121-101500-3fa2c1 --keep 1");
   app->add_option("run", options->run, "Run directory or its checkpoints folder.")->required();
-  app->add_option("--keep", options->keep, "How many of the newest valid checkpoints stay; at least 1.")
+  app->add_option("--keep", options->keep,
+                  "How many of the newest valid checkpoints stay; at least 1.")
       ->required()
       ->check(CLI::Range(1, 1'000'000));
   app->add_flag("--dry-run", options->dry_run, "Say what would go; remove nothing.");

@@ -30,8 +30,8 @@ int verify(const Options& options) {
   int num_bad = 0;
   for (const CheckpointInfo& info : infos) {
     if (info.valid) {
-      fmt::print("ok   {}: step {}, {} in {} files, every byte as written\n", info.path.string(), info.step,
-                 format_bytes(info.bytes), info.files);
+      fmt::print("ok   {}: step {}, {} in {} files, every byte as written\n", info.path.string(),
+                 info.step, format_bytes(info.bytes), info.files);
     } else {
       ++num_bad;
       fmt::print("BAD  {}: {}\n", info.path.string(), info.problem);
@@ -48,12 +48,17 @@ int verify(const Options& options) {
 
 Command add_checkpoint_verify(CLI::App& root) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = root.add_subcommand(
-      "verify",
-      "Read every byte of a run's checkpoints, or of one checkpoint, and compare with the hashes in its manifest.\n"
-      "Exit code 0 when all are as written, 74 when one is not; the line says which file and what.\n"
-      "Example: dstrain checkpoint verify runs/quickstart-20261121-101500-3fa2c1/checkpoints/step-00000100");
-  app->add_option("path", options->path, "Run directory, its checkpoints folder, or one checkpoint.")->required();
+  CLI::App* app =
+      root.add_subcommand("verify",
+                          "Read every byte of a run's checkpoints, or of one checkpoint, and "
+                          "compare with the hashes in its manifest.\n"
+                          "Exit code 0 when all are as written, 74 when one is not; the line says "
+                          "which file and what.\n"
+                          "Example: dstrain checkpoint verify "
+                          "runs/quickstart-20261121-101500-3fa2c1/checkpoints/step-00000100");
+  app->add_option("path", options->path,
+                  "Run directory, its checkpoints folder, or one checkpoint.")
+      ->required();
   return {app, [options] { return verify(*options); }};
 }
 

@@ -12,7 +12,8 @@ struct Command {
   std::function<int()> run;
 };
 
-/// Parses, runs the command that was chosen, and turns every error into a message on stderr and its exit code.
+/// Parses, runs the command that was chosen, and turns every error into a message on stderr and its
+/// exit code.
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);
 
 Command add_recipe_check(CLI::App& root);

@@ -11,15 +11,22 @@ Command add_engine(CLI::App& root) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* app = root.add_subcommand(
       "engine",
-      "Run one rank of a training job. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say which; without them\n"
-      "this process is the only rank. `dstrain launch` starts it; torchrun, srun and mpirun can, too:\n"
+      "Run one rank of a training job. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT "
+      "say which; without them\n"
+      "this process is the only rank. `dstrain launch` starts it; torchrun, srun and mpirun can, "
+      "too:\n"
       "  torchrun --no-python --nproc_per_node=2 dstrain engine recipes/quickstart.yaml");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required()->check(CLI::ExistingFile);
-  app->add_option("--set", options->overrides, "Override one value: path.to.key=value. May be repeated.");
-  app->add_option("--resume", options->resume,
-                  "Run directory or checkpoint directory to go on from; default: never, start anew.");
-  app->add_option("--verify", options->verify_steps,
-                  "Instead of training: run this many steps on one rank and under the strategy, and compare.");
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app->add_option("--set", options->overrides,
+                  "Override one value: path.to.key=value. May be repeated.");
+  app->add_option(
+      "--resume", options->resume,
+      "Run directory or checkpoint directory to go on from; default: never, start anew.");
+  app->add_option(
+      "--verify", options->verify_steps,
+      "Instead of training: run this many steps on one rank and under the strategy, and compare.");
   return {app, [options] { return train(*options); }};
 }
 

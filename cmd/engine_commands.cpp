@@ -8,9 +8,11 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App app("dstrain: the commands that compute", "dstrain");
   app.require_subcommand(1);
   std::vector<Command> commands = {add_engine(app), add_plan(app)};
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "List, verify, prune and export checkpoints.");
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "List, verify, prune and export checkpoints.");
   checkpoint->require_subcommand(1);
-  commands.insert(commands.end(), {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
-                                   add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint)});
+  commands.insert(commands.end(),
+                  {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
+                   add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint)});
   return run_command(app, commands, argc, argv);
 }

@@ -16,8 +16,10 @@ int run_engine_library(int argc, char** argv) {
   if (!fs::exists(library)) library = folder.parent_path() / "lib" / "libdstrain_engine.so";
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    throw Error(ErrorKind::internal, fmt::format("cannot load {}: {}", library.string(), ::dlerror()),
-                "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to that wheel's torch/lib "
+    throw Error(ErrorKind::internal,
+                fmt::format("cannot load {}: {}", library.string(), ::dlerror()),
+                "it needs LibTorch of the torch wheel it was built with; set LD_LIBRARY_PATH to "
+                "that wheel's torch/lib "
                 "and nvidia/*/lib, or run scripts/setup");
   }
   using Entry = int (*)(int, char**);

@@ -15,7 +15,8 @@ struct EngineCommand {
 /// Commands of the engine library, which parses their options itself.
 constexpr std::array kEngineCommands = {
     EngineCommand{"engine", "Run one rank of a training job; the environment says which one."},
-    EngineCommand{"plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
+    EngineCommand{
+        "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
     EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
 };
 
@@ -33,7 +34,8 @@ int main(int argc, char** argv) {
   std::vector<Command> commands = {add_launch(app), add_verify(app), add_agent(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show and describe recipes.");
   recipe->require_subcommand(1);
-  commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe), add_recipe_schema(*recipe)});
+  commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
+                                   add_recipe_schema(*recipe)});
 
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);

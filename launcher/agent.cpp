@@ -29,12 +29,13 @@
 #include "launcher/rank_process.h"
 #include "launcher/stop_policy.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Above this much unread output the console loses lines (the log files do not) and the ranks go on.
+/// Above this much unread output the console loses lines (the log files do not) and the ranks go
+/// on.
 constexpr std::size_t kConsoleBuffer = std::size_t{1} << 20;
 /// Taken from one rank before the others have their turn.
 constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
@@ -43,7 +44,8 @@ constexpr std::chrono::milliseconds kKillLimit{5000};
 constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
@@ -88,7 +90,8 @@ class Agent {
     try {
       while (!finished()) step();
     } catch (const Error& error) {
-      channel_.send(FrameType::fault, pack(FaultMessage{exit_code(error.kind()), error.what(), error.hint()}));
+      channel_.send(FrameType::fault,
+                    pack(FaultMessage{exit_code(error.kind()), error.what(), error.hint()}));
       end_everything();
       say_goodbye();
       return exit_code(error.kind());
@@ -120,7 +123,8 @@ class Agent {
   [[nodiscard]] int timeout_ms() const {
     const auto deadline = policy_.deadline();
     if (!deadline) return -1;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
     return left < 0 ? 0 : static_cast<int>(left) + 1;
   }
 
@@ -128,9 +132,15 @@ class Agent {
     const bool open = channel_.receive();
     while (const auto frame = channel_.next()) {
       switch (frame->type) {
-        case FrameType::hello: (void)unpack_hello(*frame); break;
-        case FrameType::prepare: prepare(unpack_prepare(*frame)); break;
-        case FrameType::start: start(unpack_start(*frame)); break;
+        case FrameType::hello:
+          (void)unpack_hello(*frame);
+          break;
+        case FrameType::prepare:
+          prepare(unpack_prepare(*frame));
+          break;
+        case FrameType::start:
+          start(unpack_start(*frame));
+          break;
         case FrameType::stop:
           if (unpack_stop(*frame) == StopKind::finish) {
             policy_.ask_finish();
@@ -153,10 +163,12 @@ class Agent {
 
   void prepare(PrepareJob job) {
     job_ = std::move(job);
-    // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that nobody chose.
+    // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that
+    // nobody chose.
     if (::chdir(job_.working_directory.c_str()) != 0) {
-      throw Error(ErrorKind::hosts, fmt::format("{}: cannot enter {}: {}", job_.host, job_.working_directory,
-                                                std::strerror(errno)),
+      throw Error(ErrorKind::hosts,
+                  fmt::format("{}: cannot enter {}: {}", job_.host, job_.working_directory,
+                              std::strerror(errno)),
                   "start from a folder that every host has");
     }
     ReadyAgent ready;
@@ -164,15 +176,17 @@ class Agent {
     channel_.send(FrameType::ready, pack(ready));
   }
 
-  /// The port is bound by the process that hands it on, so no other job can take it between choice and use.
+  /// The port is bound by the process that hands it on, so no other job can take it between choice
+  /// and use.
   int bind_rendezvous() {
     rendezvous_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     socklen_t size = sizeof(address);
     auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::inet_pton(AF_INET, job_.rendezvous_address.c_str(), &address.sin_addr) != 1 || !rendezvous_ ||
-        ::bind(rendezvous_.get(), generic, size) != 0 || ::listen(rendezvous_.get(), SOMAXCONN) != 0 ||
+    if (::inet_pton(AF_INET, job_.rendezvous_address.c_str(), &address.sin_addr) != 1 ||
+        !rendezvous_ || ::bind(rendezvous_.get(), generic, size) != 0 ||
+        ::listen(rendezvous_.get(), SOMAXCONN) != 0 ||
         ::getsockname(rendezvous_.get(), generic, &size) != 0) {
       throw Error(ErrorKind::hosts, fmt::format("{}: cannot listen on {}: {}", job_.host,
                                                 job_.rendezvous_address, std::strerror(errno)));
@@ -186,10 +200,11 @@ class Agent {
     const bool user_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
     for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank) {
       const int rank = job_.first_rank + local_rank;
-      RankProcess process = start_rank({.command = job_.command,
-                                        .environment = rank_environment(job_, order, local_rank, user_threads),
-                                        .rank_zero = rank == 0,
-                                        .master_fd = rank == 0 ? rendezvous_.get() : -1});
+      RankProcess process =
+          start_rank({.command = job_.command,
+                      .environment = rank_environment(job_, order, local_rank, user_threads),
+                      .rank_zero = rank == 0,
+                      .master_fd = rank == 0 ? rendezvous_.get() : -1});
       channel_.send(FrameType::started, pack(StartedRank{rank, process.pid}));
       RankLog log(fmt::format("{}/ranks/rank{:04d}.log", job_.run_directory, rank), redactor_);
       ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
@@ -207,13 +222,15 @@ class Agent {
       show(rank, lines);
       if (!rank.log.error().empty() && !rank.log_error_told) {
         rank.log_error_told = true;
-        channel_.send(FrameType::console,
-                      pack(RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"}));
+        channel_.send(
+            FrameType::console,
+            pack(RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"}));
       }
     }
     if (rank.process.report) {
       rank.report += read_available(rank.process.report, limit);
-      for (auto end = rank.report.find('\n'); end != std::string::npos; end = rank.report.find('\n')) {
+      for (auto end = rank.report.find('\n'); end != std::string::npos;
+           end = rank.report.find('\n')) {
         std::string line = rank.report.substr(0, end);
         rank.report.erase(0, end + 1);
         redactor_.apply(line);
@@ -238,9 +255,11 @@ class Agent {
 
   void tell_dropped() {
     if (num_dropped_ == 0 || channel_.pending_bytes() > kConsoleBuffer / 2) return;
-    channel_.send(FrameType::console,
-                  pack(RankOutput{0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
-                                                 num_dropped_)}));
+    channel_.send(
+        FrameType::console,
+        pack(RankOutput{
+            0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
+                           num_dropped_)}));
     num_dropped_ = 0;
   }
 
@@ -270,12 +289,16 @@ class Agent {
     ::kill(-rank.process.pid, SIGKILL);
     rank.ended = true;
     --num_running_;
-    // Everything that it had written is in the pipe; a bound, in case a grandchild writes without end.
+    // Everything that it had written is in the pipe; a bound, in case a grandchild writes without
+    // end.
     for (int i = 0; i < 64; ++i) read_rank(rank, kReadAtOnce);
     show(rank, rank.log.finish());
 
     const RankRecord& record = rank.process.record.get();
-    RankEnd end{.rank = rank.rank, .host = job_.host, .pid = info.si_pid};
+    RankEnd end;
+    end.rank = rank.rank;
+    end.host = job_.host;
+    end.pid = info.si_pid;
     if (info.si_code == CLD_EXITED) {
       end.exit_code = info.si_status;
     } else {
@@ -305,17 +328,26 @@ class Agent {
 
   void carry_out() {
     using Order = StopPolicy::Order;
-    if (!started_ && policy_.finish_asked()) lost_ = true;
-    for (Order order = policy_.due(Clock::now()); order != Order::none; order = policy_.due(Clock::now())) {
+    // Asked to end before there was anything to end: the job is over with no rank started.
+    if (policy_.finish_asked() || policy_.deadline()) started_ = true;
+    for (Order order = policy_.due(Clock::now()); order != Order::none;
+         order = policy_.due(Clock::now())) {
       if (order == Order::terminate_groups) stop_time_ns_ = now_ns();
       for (const AgentRank& rank : ranks_) {
         if (rank.ended) continue;
         switch (order) {
-          case Order::none: break;
+          case Order::none:
+            break;
           // Only the rank itself: helpers that it started must live until it has saved.
-          case Order::ask_ranks: ::kill(rank.process.pid, SIGTERM); break;
-          case Order::terminate_groups: ::kill(-rank.process.pid, SIGTERM); break;
-          case Order::kill_groups: ::kill(-rank.process.pid, SIGKILL); break;
+          case Order::ask_ranks:
+            ::kill(rank.process.pid, SIGTERM);
+            break;
+          case Order::terminate_groups:
+            ::kill(-rank.process.pid, SIGTERM);
+            break;
+          case Order::kill_groups:
+            ::kill(-rank.process.pid, SIGKILL);
+            break;
         }
         // A stopped process takes SIGTERM only after it goes on.
         if (order != Order::kill_groups) ::kill(rank.process.pid, SIGCONT);
@@ -346,8 +378,8 @@ class Agent {
   void say_goodbye() {
     const auto deadline = Clock::now() + kGoodbyeLimit;
     while (Clock::now() < deadline) {
-      std::array<pollfd, 2> fds = {{{channel_.in(), POLLIN, 0},
-                                    {channel_.wants_write() ? channel_.out() : -1, POLLOUT, 0}}};
+      std::array<pollfd, 2> fds = {
+          {{channel_.in(), POLLIN, 0}, {channel_.wants_write() ? channel_.out() : -1, POLLOUT, 0}}};
       ::poll(fds.data(), fds.size(), 100);
       channel_.flush();
       if (fds[0].revents != 0 && !channel_.receive()) return;
@@ -377,4 +409,4 @@ int run_agent(UniqueFd in, UniqueFd out, const std::string& build) {
   return Agent(std::move(in), std::move(out), build).run();
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

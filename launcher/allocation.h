@@ -5,7 +5,7 @@
 
 #include "launcher/machine.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// One node that the job may use.
 struct Host {
@@ -22,8 +22,9 @@ struct Allocation {
   std::vector<std::string> remarks;  ///< what a person should know about the choice
 };
 
-/// This machine with `ranks` slots; 0 takes one per visible GPU, or one on a machine without. Error{usage} for more
-/// ranks than visible GPUs, unless CUDA_VISIBLE_DEVICES hides them all, which asks for CPU ranks.
+/// This machine with `ranks` slots; 0 takes one per visible GPU, or one on a machine without.
+/// Error{usage} for more ranks than visible GPUs, unless CUDA_VISIBLE_DEVICES hides them all, which
+/// asks for CPU ranks.
 [[nodiscard]] Allocation allocate_local(const Machine& machine, int ranks);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

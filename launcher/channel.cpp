@@ -6,7 +6,7 @@
 #include <array>
 #include <cerrno>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 ssize_t write_quietly(int fd, const std::string& bytes) {
@@ -58,4 +58,4 @@ void Channel::flush() {
   }
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -6,10 +6,11 @@
 #include "launcher/fd.h"
 #include "launcher/protocol.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// One end of the connection between controller and agent: any pair of byte-stream descriptors (socketpair here, the
-/// stdio of ssh or a TCP connection elsewhere). Never blocks: what cannot be written yet waits in a buffer.
+/// One end of the connection between controller and agent: any pair of byte-stream descriptors
+/// (socketpair here, the stdio of ssh or a TCP connection elsewhere). Never blocks: what cannot be
+/// written yet waits in a buffer.
 class Channel {
  public:
   Channel(UniqueFd in, UniqueFd out);
@@ -21,7 +22,8 @@ class Channel {
   void send(FrameType type, std::string_view payload);
   void flush();
   [[nodiscard]] bool wants_write() const { return !pending_.empty(); }
-  /// Bytes that wait because the other side does not read; the caller drops what may be dropped above its limit.
+  /// Bytes that wait because the other side does not read; the caller drops what may be dropped
+  /// above its limit.
   [[nodiscard]] std::size_t pending_bytes() const { return pending_.size(); }
 
   [[nodiscard]] int in() const { return in_.get(); }
@@ -35,4 +37,4 @@ class Channel {
   bool broken_ = false;
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

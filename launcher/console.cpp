@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
@@ -39,7 +39,8 @@ std::string neutralise(std::string_view text) {
     } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {
       result += fmt::format("\\u{:04x}", next);
       ++i;
-    } else if (byte >= 0x80 && byte < 0xA0 && (i == 0 || static_cast<unsigned char>(text[i - 1]) < 0x80)) {
+    } else if (byte >= 0x80 && byte < 0xA0 &&
+               (i == 0 || static_cast<unsigned char>(text[i - 1]) < 0x80)) {
       // A lone C1 byte: some terminals without UTF-8 obey it.
       result += fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
     } else {
@@ -99,4 +100,4 @@ void Console::draw_live() {
   if (!live_.empty()) sink_.write(clip(live_, sink_.columns - 1));
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// Where the launcher's output goes; given by the caller, since nothing below cmd prints.
 struct ConsoleSink {
@@ -14,8 +14,9 @@ struct ConsoleSink {
   int columns = 80;  ///< of the terminal
 };
 
-/// `text` with control characters made visible, so that output of a rank cannot drive the terminal: ESC becomes "^[", a C1
-/// control "\u009b". Tabs and newlines stay; what is not UTF-8 stays as it is.
+/// `text` with control characters made visible, so that output of a rank cannot drive the terminal:
+/// ESC becomes "^[", a C1 control "\u009b". Tabs and newlines stay; what is not UTF-8 stays as it
+/// is.
 [[nodiscard]] std::string neutralise(std::string_view text);
 
 /// Whole lines above one live progress line.
@@ -29,7 +30,8 @@ class Console {
 
   /// Prints text of one or more lines, each after `prefix`.
   void lines(std::string_view text, std::string_view prefix = {});
-  /// Redraws the live line, or, when piped, prints it as a line if it is the first or the last one is old enough.
+  /// Redraws the live line, or, when piped, prints it as a line if it is the first or the last one
+  /// is old enough.
   void progress(std::string_view text, Time now);
   /// Leaves the last progress on the screen as a line of its own.
   void finish_progress();
@@ -39,10 +41,10 @@ class Console {
   void draw_live();
 
   ConsoleSink sink_;
-  std::string live_;          ///< on a terminal: what the live line shows
-  std::string unprinted_;     ///< piped: newest progress that was held back
+  std::string live_;       ///< on a terminal: what the live line shows
+  std::string unprinted_;  ///< piped: newest progress that was held back
   bool printed_once_ = false;
   Time printed_at_{};
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -11,11 +11,14 @@
 
 #include "engine/base/error.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
-/// When what this ending tells began: the error's own time where there is one, since an exit may come much later.
-std::int64_t cause_time(const RankEnd& end) { return end.error_time_ns > 0 ? end.error_time_ns : end.time_ns; }
+/// When what this ending tells began: the error's own time where there is one, since an exit may
+/// come much later.
+std::int64_t cause_time(const RankEnd& end) {
+  return end.error_time_ns > 0 ? end.error_time_ns : end.time_ns;
+}
 
 bool sent_by_us(const RankEnd& end) {
   if (end.stop_time_ns > 0) {
@@ -39,13 +42,20 @@ std::string where(const RankEnd& end) {
 const char* kind_of(const RankEnd& root) {
   using enum EndClass;
   switch (classify(root)) {
-    case error: return "error";
-    case signal: return root.out_of_memory && root.signal == SIGKILL ? "oom" : "signal";
-    case late: return root.signal != 0 ? "signal" : "exit";
-    case exit: return "exit";
-    case peer: return "peer";
-    case stopped: return "stopped";
-    case clean: return "clean";
+    case error:
+      return "error";
+    case signal:
+      return root.out_of_memory && root.signal == SIGKILL ? "oom" : "signal";
+    case late:
+      return root.signal != 0 ? "signal" : "exit";
+    case exit:
+      return "exit";
+    case peer:
+      return "peer";
+    case stopped:
+      return "stopped";
+    case clean:
+      return "clean";
   }
   return "exit";
 }
@@ -70,9 +80,9 @@ bool is_failure(EndClass end_class) { return end_class < EndClass::stopped; }
 
 std::optional<RankEnd> find_root(const std::vector<RankEnd>& ends) {
   const auto key = [](const RankEnd& end) { return std::pair(classify(end), cause_time(end)); };
-  const auto first = std::min_element(ends.begin(), ends.end(), [&key](const RankEnd& a, const RankEnd& b) {
-    return key(a) < key(b);
-  });
+  const auto first =
+      std::min_element(ends.begin(), ends.end(),
+                       [&key](const RankEnd& a, const RankEnd& b) { return key(a) < key(b); });
   if (first == ends.end() || !is_failure(classify(*first))) return std::nullopt;
   return *first;
 }
@@ -111,8 +121,9 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
   if (report.kind == "error") {
     cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
   } else if (report.kind == "oom") {
-    cause = fmt::format("was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
-                        where(root));
+    cause = fmt::format(
+        "was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
+        where(root));
   } else if (report.kind == "peer") {
     cause = fmt::format("lost a peer{}: {} ({})", where(root),
                         root.error.empty() ? "no rank left another cause" : root.error, how(root));
@@ -127,13 +138,23 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
     if (end.rank == root.rank) continue;
     switch (classify(end)) {
       using enum EndClass;
-      case clean: groups["had ended with exit code 0"].push_back(end.rank); break;
-      case stopped: groups["ended by dstrain"].push_back(end.rank); break;
-      case peer: groups["lost a peer (exit code 75)"].push_back(end.rank); break;
-      case error: groups["error: " + end.error].push_back(end.rank); break;
+      case clean:
+        groups["had ended with exit code 0"].push_back(end.rank);
+        break;
+      case stopped:
+        groups["ended by dstrain"].push_back(end.rank);
+        break;
+      case peer:
+        groups["lost a peer (exit code 75)"].push_back(end.rank);
+        break;
+      case error:
+        groups["error: " + end.error].push_back(end.rank);
+        break;
       case signal:
       case exit:
-      case late: groups[how(end)].push_back(end.rank); break;
+      case late:
+        groups[how(end)].push_back(end.rank);
+        break;
     }
   }
   for (const auto& [text, ranks] : groups) {
@@ -143,12 +164,12 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
   return report;
 }
 
-std::string to_json(const FailureReport& report) {
+std::string to_json(const FailureReport& report, int code) {
   const RankEnd& root = report.root;
   nlohmann::ordered_json json;
   auto& cause = json["root"];
   cause["kind"] = report.kind;
-  cause["rank"] = root.rank;
+  cause["rank"] = root.rank >= 0 ? nlohmann::ordered_json(root.rank) : nullptr;
   cause["host"] = root.host;
   cause["pid"] = root.pid;
   cause["exit_code"] = root.signal == 0 ? nlohmann::ordered_json(root.exit_code) : nullptr;
@@ -158,7 +179,7 @@ std::string to_json(const FailureReport& report) {
   cause["action"] = root.action;
   cause["error"] = root.error;
   cause["time_s"] = static_cast<double>(cause_time(root)) * 1e-9;
-  json["exit_code"] = exit_code(root);
+  json["exit_code"] = code;
   json["summary"] = report.summary;
   json["others"] = report.others;
   json["last_lines"] = root.last_lines;
@@ -177,4 +198,4 @@ std::string to_text(const FailureReport& report, const std::string& log, std::si
   return text;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -6,7 +6,7 @@
 
 #include "launcher/protocol.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// How much an ending says about the cause, strongest first. Within a class the earliest counts.
 enum class EndClass {
@@ -31,19 +31,22 @@ enum class EndClass {
 
 /// What `failure.json` and the console say.
 struct FailureReport {
-  RankEnd root;
-  std::string kind;               ///< error, signal, oom, exit, peer
-  std::string summary;            ///< one line: which rank, how, where
+  RankEnd root;         ///< rank -1 when an agent was lost
+  std::string kind;     ///< error, signal, oom, exit, peer; agent when an agent was lost
+  std::string summary;  ///< one line: which rank, how, where
   std::vector<std::string> others;  ///< folded: "ranks 0, 2-7 were ended by dstrain"
 };
 [[nodiscard]] FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends);
-[[nodiscard]] std::string to_json(const FailureReport& report);
-/// Several lines for a person; `log` is the file to read, `num_lines` how many of its last lines are repeated.
-[[nodiscard]] std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines);
+/// Content of failure.json; `code` is the exit code of the job.
+[[nodiscard]] std::string to_json(const FailureReport& report, int code);
+/// Several lines for a person; `log` is the file to read, `num_lines` how many of its last lines
+/// are repeated.
+[[nodiscard]] std::string to_text(const FailureReport& report, const std::string& log,
+                                  std::size_t num_lines);
 
 /// "SIGKILL"; "signal 64" for one without a name.
 [[nodiscard]] std::string signal_name(int signal);
 /// {0, 2, 3, 4} -> "0, 2-4".
 [[nodiscard]] std::string fold_ranks(std::vector<int> ranks);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -10,7 +10,7 @@
 
 #include "engine/base/error.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 void UniqueFd::reset() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
@@ -34,8 +34,9 @@ void set_nonblocking(int fd) {
 void fill_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     // open() takes the lowest free number, which is `fd` because the lower ones are open.
-    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) fail_system("open /dev/null");
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd)
+      fail_system("open /dev/null");
   }
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

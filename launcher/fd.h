@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// Owns a file descriptor; every descriptor of the launcher is close-on-exec from birth.
 class UniqueFd {
@@ -36,7 +36,8 @@ struct Pipe {
 [[noreturn]] void fail_system(std::string_view action);
 [[nodiscard]] Pipe make_pipe();
 void set_nonblocking(int fd);
-/// Opens /dev/null on each of 0, 1, 2 that is closed, so that no later descriptor is taken for a standard stream.
+/// Opens /dev/null on each of 0, 1, 2 that is closed, so that no later descriptor is taken for a
+/// standard stream.
 void fill_standard_streams();
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -3,13 +3,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 Interrupts::Interrupts(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : signals) {
-    struct sigaction present {};
+    struct sigaction present{};
     ::sigaction(number, nullptr, &present);
     if (present.sa_handler != SIG_IGN || number == SIGCHLD) sigaddset(&set, number);
   }
@@ -26,4 +26,4 @@ int Interrupts::next() {
   return got == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -5,10 +5,10 @@
 
 #include "launcher/fd.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// Turns signals into something that poll() sees. Blocks them in the calling thread until the end of the scope, so it is
-/// made before any other thread is.
+/// Turns signals into something that poll() sees. Blocks them in the calling thread until the end
+/// of the scope, so it is made before any other thread is.
 class Interrupts {
  public:
   /// Signals that this process was started to ignore (nohup, a shell's `&`) are left alone.
@@ -26,4 +26,4 @@ class Interrupts {
   UniqueFd fd_;
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

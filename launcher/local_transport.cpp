@@ -10,7 +10,7 @@
 #include "engine/base/error.h"
 #include "launcher/transport.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 /// Runs between fork and exec in a process that may have had threads: system calls only.
@@ -33,7 +33,8 @@ namespace {
 AgentConnection start_local_agent(const std::vector<std::string>& command) {
   DSTRAIN_CHECK(!command.empty(), "the agent needs a command");
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_system("make a socketpair");
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    fail_system("make a socketpair");
   UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
   std::vector<std::string> words = command;
@@ -48,4 +49,4 @@ AgentConnection start_local_agent(const std::vector<std::string>& command) {
   return {pid, Channel(std::move(ours), std::move(out))};
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -9,11 +9,12 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 bool is_number(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::string_view trim(std::string_view text) {
@@ -44,7 +45,8 @@ int count_gpu_nodes(const std::filesystem::path& dev) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(dev, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && is_number(std::string_view(name).substr(prefix.size()))) ++count;
+    if (name.starts_with(prefix) && is_number(std::string_view(name).substr(prefix.size())))
+      ++count;
   }
   return count;
 }
@@ -70,10 +72,11 @@ Machine probe_machine() {
   machine.cores = usable_cores();
   machine.gpus_installed = count_gpu_nodes("/dev");
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  machine.gpus = count_visible_gpus(
-      machine.gpus_installed, visible != nullptr ? std::optional<std::string>(visible) : std::nullopt);
+  machine.gpus =
+      count_visible_gpus(machine.gpus_installed,
+                         visible != nullptr ? std::optional<std::string>(visible) : std::nullopt);
   machine.gpus_hidden = visible != nullptr && machine.gpus == 0;
   return machine;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

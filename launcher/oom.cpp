@@ -3,7 +3,7 @@
 #include <fstream>
 #include <string>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 std::int64_t read_counter(const std::string& path) {
@@ -32,7 +32,8 @@ std::int64_t count_oom_kills() {
     std::int64_t found = -1;
     if (controllers.empty()) {
       found = read_counter("/sys/fs/cgroup" + path + "/memory.events");
-      // In a container the path is that of the host, while the mount shows the container's own group at its root.
+      // In a container the path is that of the host, while the mount shows the container's own
+      // group at its root.
       if (found < 0) found = read_counter("/sys/fs/cgroup/memory.events");
     } else if (controllers == "memory") {
       found = read_counter("/sys/fs/cgroup/memory" + path + "/memory.oom_control");
@@ -43,4 +44,4 @@ std::int64_t count_oom_kills() {
   return count;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

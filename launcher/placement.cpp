@@ -7,7 +7,7 @@
 
 #include "engine/base/job_environment.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 Placement place(const Allocation& allocation) {
   Placement placement;
@@ -18,8 +18,8 @@ Placement place(const Allocation& allocation) {
   return placement;
 }
 
-std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start, int local_rank,
-                                          bool user_threads) {
+std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start,
+                                          int local_rank, bool user_threads) {
   namespace env = job_environment;
   std::vector<std::string> result = job.environment;
   const auto set = [&result](const char* name, const auto& value) {
@@ -31,7 +31,8 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
   set(env::kLocalWorldSize, job.num_ranks);
   set(env::kMasterAddress, start.master_address);
   // Port 0 is not yet bound: only the dry run shows it.
-  set(env::kMasterPort, start.master_port > 0 ? std::to_string(start.master_port) : "(bound at start)");
+  set(env::kMasterPort,
+      start.master_port > 0 ? std::to_string(start.master_port) : "(bound at start)");
   set(env::kRunDirectory, job.run_directory);
   if (!user_threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));
   return result;
@@ -54,19 +55,22 @@ std::string shell_quote(const std::string& text) {
   return quoted + "'";
 }
 
-std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs, bool user_threads) {
+std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
+                     bool user_threads) {
   std::string text = fmt::format("{} rank{} on {} host{}\n", placement.world_size,
                                  placement.world_size == 1 ? "" : "s", placement.nodes.size(),
                                  placement.nodes.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const NodePlacement& node = placement.nodes[i];
     const PrepareJob& job = jobs[i];
-    text += fmt::format("\nhost {}: ranks {}-{}, {} GPU{}, {} core{}\n", node.host.name, node.first_rank,
-                        node.first_rank + node.num_ranks - 1, node.host.gpus,
-                        node.host.gpus == 1 ? "" : "s", node.host.cores, node.host.cores == 1 ? "" : "s");
+    text += fmt::format("\nhost {}: ranks {}-{}, {} GPU{}, {} core{}\n", node.host.name,
+                        node.first_rank, node.first_rank + node.num_ranks - 1, node.host.gpus,
+                        node.host.gpus == 1 ? "" : "s", node.host.cores,
+                        node.host.cores == 1 ? "" : "s");
     std::vector<std::string> words;
     for (const std::string& word : job.command) words.push_back(shell_quote(word));
-    text += fmt::format("  directory: {}\n  command:   {}\n", job.working_directory, fmt::join(words, " "));
+    text += fmt::format("  directory: {}\n  command:   {}\n", job.working_directory,
+                        fmt::join(words, " "));
     for (int local_rank = 0; local_rank < node.num_ranks; ++local_rank) {
       text += fmt::format("  rank {}:\n", node.first_rank + local_rank);
       const StartRanks start{placement.nodes.front().host.address, 0};
@@ -78,4 +82,4 @@ std::string describe(const Placement& placement, const std::vector<PrepareJob>& 
   return text;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -6,7 +6,7 @@
 #include "launcher/allocation.h"
 #include "launcher/protocol.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// The ranks of one node: consecutive, counted by host order and then by slot.
 struct NodePlacement {
@@ -22,10 +22,12 @@ struct Placement {
 
 [[nodiscard]] Placement place(const Allocation& allocation);
 
-/// NAME=VALUE of what a rank gets beside the agent's own environment (engine/base/job_environment.h). `user_threads`: the
-/// user has set OMP_NUM_THREADS, which then stays.
-[[nodiscard]] std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start,
-                                                        int local_rank, bool user_threads);
+/// NAME=VALUE of what a rank gets beside the agent's own environment
+/// (engine/base/job_environment.h). `user_threads`: the user has set OMP_NUM_THREADS, which then
+/// stays.
+[[nodiscard]] std::vector<std::string> rank_environment(const PrepareJob& job,
+                                                        const StartRanks& start, int local_rank,
+                                                        bool user_threads);
 
 /// What `launch --dry-run` prints: who runs where, with which environment and command.
 [[nodiscard]] std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
@@ -34,4 +36,4 @@ struct Placement {
 /// `text` as one word of a POSIX shell.
 [[nodiscard]] std::string shell_quote(const std::string& text);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -15,7 +15,7 @@
 #include <sstream>
 #include <thread>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -39,7 +39,8 @@ std::optional<Stat> read_stat(pid_t pid) {
   // The name may hold anything, parentheses too: the fields begin after the last one.
   const auto open = text.find('(');
   const auto close = text.rfind(')');
-  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size()) return std::nullopt;
+  if (open == std::string::npos || close == std::string::npos || close + 2 >= text.size())
+    return std::nullopt;
   Stat stat;
   stat.name = text.substr(open + 1, close - open - 1);
   std::istringstream fields(text.substr(close + 2));
@@ -97,12 +98,15 @@ std::vector<pid_t> kill_all_children(std::chrono::milliseconds limit, int& num_k
   }
 }
 
-void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry, std::chrono::milliseconds limit) {
+void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry,
+                  std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   const auto reap = [deadline](pid_t pid) {
-    while (::waitpid(pid, nullptr, WNOHANG) == 0 && Clock::now() < deadline) std::this_thread::sleep_for(kPause);
+    while (::waitpid(pid, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
+      std::this_thread::sleep_for(kPause);
   };
-  // Once a rank is reaped, its own children have become ours. One that the agent had reaped is no child: no wait.
+  // Once a rank is reaped, its own children have become ours. One that the agent had reaped is no
+  // child: no wait.
   for (const pid_t rank : ranks) reap(rank);
   for (bool found = true; found && Clock::now() < deadline;) {
     found = false;
@@ -115,4 +119,4 @@ void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry, std
   }
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

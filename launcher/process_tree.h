@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// Processes whose parent is `parent` right now, zombies included.
 [[nodiscard]] std::vector<pid_t> children_of(pid_t parent);
@@ -15,8 +15,8 @@ namespace dstrain {
 /// "4711 (python3, state D)"; state Z is a zombie.
 [[nodiscard]] std::string describe_process(pid_t pid);
 
-/// Makes orphans of this process's descendants its own children (PR_SET_CHILD_SUBREAPER) until the end of the scope, so that
-/// daemonised grandchildren of a rank can be found.
+/// Makes orphans of this process's descendants its own children (PR_SET_CHILD_SUBREAPER) until the
+/// end of the scope, so that daemonised grandchildren of a rank can be found.
 class Subreaper {
  public:
   Subreaper();
@@ -28,11 +28,15 @@ class Subreaper {
   int previous_ = 0;
 };
 
-/// Kills and reaps every child of this process, and theirs as they become ours, until none is left or the time is over.
-/// Only for a process that has no other children: the agent. Adds what it killed to `num_killed`, returns what stayed.
-[[nodiscard]] std::vector<pid_t> kill_all_children(std::chrono::milliseconds limit, int& num_killed);
-/// After an agent has died under a Subreaper: waits for its ranks (their death signal is on its way), then kills and reaps
-/// those new children of this process that carry `entry` in their environment.
-void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry, std::chrono::milliseconds limit);
+/// Kills and reaps every child of this process, and theirs as they become ours, until none is left
+/// or the time is over. Only for a process that has no other children: the agent. Adds what it
+/// killed to `num_killed`, returns what stayed.
+[[nodiscard]] std::vector<pid_t> kill_all_children(std::chrono::milliseconds limit,
+                                                   int& num_killed);
+/// After an agent has died under a Subreaper: waits for its ranks (their death signal is on its
+/// way), then kills and reaps those new children of this process that carry `entry` in their
+/// environment.
+void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry,
+                  std::chrono::milliseconds limit);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -5,7 +5,7 @@
 #include "engine/base/error.h"
 #include "launcher/wire.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kName = "dstrain";
@@ -33,9 +33,10 @@ std::optional<Frame> FrameDecoder::next() {
   const auto type = static_cast<std::uint8_t>(rest[4]);
   if (size > kFrameLimit || type < static_cast<std::uint8_t>(FrameType::hello) ||
       type > static_cast<std::uint8_t>(FrameType::fault)) {
-    throw Error(ErrorKind::internal,
-                fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
-                "something else wrote into the channel between controller and agent");
+    throw Error(
+        ErrorKind::internal,
+        fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
+        "something else wrote into the channel between controller and agent");
   }
   if (rest.size() < kHeader + size) {
     buffer_.erase(0, position_);
@@ -51,7 +52,9 @@ std::optional<Frame> FrameDecoder::next() {
   return frame;
 }
 
-std::string pack(const Hello& m) { return WireWriter().text(kName).number(m.version).text(m.build).take(); }
+std::string pack(const Hello& m) {
+  return WireWriter().text(kName).number(m.version).text(m.build).take();
+}
 
 Hello unpack_hello(const Frame& frame) {
   WireReader reader(frame.payload);
@@ -63,8 +66,8 @@ Hello unpack_hello(const Frame& frame) {
   // Fields after the version may differ between versions: read them only when it is ours.
   if (m.version != kProtocolVersion) {
     throw Error(ErrorKind::hosts,
-                fmt::format("the other side speaks protocol version {}, this build speaks {}", m.version,
-                            kProtocolVersion),
+                fmt::format("the other side speaks protocol version {}, this build speaks {}",
+                            m.version, kProtocolVersion),
                 "install the same version of dstrain everywhere");
   }
   m.build = reader.text();
@@ -226,4 +229,4 @@ FaultMessage unpack_fault(const Frame& frame) {
   return m;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

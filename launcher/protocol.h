@@ -6,15 +6,15 @@
 #include <string_view>
 #include <vector>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// Version of the frames below; controller and agent must agree, the hello says which each speaks.
 inline constexpr std::int64_t kProtocolVersion = 1;
 /// Largest payload; a length above it ends the connection before anything is allocated.
 inline constexpr std::uint32_t kFrameLimit = 8U << 20;
 
-/// c: sent by the controller, a: by the agent. The order is hello (both), prepare, ready, start, started..., then
-/// console, report, ended as they happen, done.
+/// c: sent by the controller, a: by the agent. The order is hello (both), prepare, ready, start,
+/// started..., then console, report, ended as they happen, done.
 enum class FrameType : std::uint8_t {
   hello = 1,  ///< both: name, protocol version, build
   prepare,    ///< c: PrepareJob
@@ -37,7 +37,8 @@ struct Frame {
 /// Bytes on the wire: u32 payload length, u8 type, payload.
 [[nodiscard]] std::string encode(FrameType type, std::string_view payload);
 
-/// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown type.
+/// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown
+/// type.
 class FrameDecoder {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
@@ -100,10 +101,11 @@ struct RankEnd {
   std::int64_t pid = 0;
   int exit_code = 0;  ///< valid when `signal` is 0
   int signal = 0;
-  std::int64_t time_ns = 0;       ///< CLOCK_REALTIME when the agent saw the end
-  std::int64_t stop_time_ns = 0;  ///< when the agent began to end all ranks; 0: this rank ended before
-  bool finish_asked = false;      ///< SIGTERM had been sent as a request
-  bool out_of_memory = false;     ///< the kernel's counter of this control group grew
+  std::int64_t time_ns = 0;  ///< CLOCK_REALTIME when the agent saw the end
+  std::int64_t stop_time_ns =
+      0;                       ///< when the agent began to end all ranks; 0: this rank ended before
+  bool finish_asked = false;   ///< SIGTERM had been sent as a request
+  bool out_of_memory = false;  ///< the kernel's counter of this control group grew
   std::int64_t step = -1;
   std::string action;
   std::string error;  ///< first line of the error that the rank recorded, or empty
@@ -113,7 +115,7 @@ struct RankEnd {
 };
 
 struct AgentDone {
-  int num_leftovers = 0;             ///< processes of the job beside the ranks that had to be killed
+  int num_leftovers = 0;  ///< processes of the job beside the ranks that had to be killed
   std::vector<std::string> unkillable;  ///< "pid (name, state)" of what outlived SIGKILL
 };
 
@@ -146,4 +148,4 @@ struct FaultMessage {
 [[nodiscard]] AgentDone unpack_done(const Frame& frame);
 [[nodiscard]] FaultMessage unpack_fault(const Frame& frame);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kNumLastLines = 50;
@@ -66,4 +66,4 @@ std::string RankLog::commit(std::string lines) {
   return lines;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -9,15 +9,17 @@
 #include "launcher/fd.h"
 #include "launcher/redact.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// Standard output and error of one rank: in full into its file, the last lines in memory for the report.
+/// Standard output and error of one rank: in full into its file, the last lines in memory for the
+/// report.
 class RankLog {
  public:
   /// Appends to `path`, so that a resumed run keeps its history. `redactor` outlives the log.
   RankLog(const std::filesystem::path& path, const Redactor& redactor);
 
-  /// Takes bytes as they came and returns the whole lines that they complete, redacted, as they went into the file.
+  /// Takes bytes as they came and returns the whole lines that they complete, redacted, as they
+  /// went into the file.
   std::string append(std::string_view bytes);
   /// The rank is gone: a last line without its newline counts as well.
   std::string finish();
@@ -37,4 +39,4 @@ class RankLog {
   std::string error_;
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -17,7 +17,7 @@
 #include "engine/base/job_environment.h"
 #include "launcher/redact.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 constexpr int kPipeBytes = 1 << 20;
@@ -110,4 +110,4 @@ RankProcess start_rank(const RankStart& start) {
   return rank;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -8,7 +8,7 @@
 #include "engine/base/rank_record.h"
 #include "launcher/fd.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// What a rank inherits beside its environment. Descriptors of -1 are not passed on.
 struct RankStart {
@@ -20,14 +20,15 @@ struct RankStart {
 
 /// A started rank, as its agent sees it.
 struct RankProcess {
-  pid_t pid = -1;  ///< also its session and process group
+  pid_t pid = -1;   ///< also its session and process group
   UniqueFd output;  ///< its standard output and error, non-blocking
   UniqueFd report;  ///< rank zero's report pipe, non-blocking
   RankRecordFile record = RankRecordFile::anonymous();
 };
 
-/// Forks and executes a rank: own session, SIGKILL when the agent dies, default signals, no descriptor but those above.
-/// The caller is single-threaded and calls from its main thread: the death signal follows the thread that forked.
+/// Forks and executes a rank: own session, SIGKILL when the agent dies, default signals, no
+/// descriptor but those above. The caller is single-threaded and calls from its main thread: the
+/// death signal follows the thread that forked.
 [[nodiscard]] RankProcess start_rank(const RankStart& start);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

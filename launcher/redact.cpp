@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cctype>
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kMask = "[secret]";
 
 bool is_secret(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
   return name.ends_with("KEY") || name.ends_with("TOKEN") || name.ends_with("CREDENTIALS") ||
          name.find("SECRET") != std::string::npos || name.find("PASSWORD") != std::string::npos ||
          name.find("PASSWD") != std::string::npos;
@@ -25,11 +26,13 @@ Redactor::Redactor(const std::vector<std::string>& environment) {
     const auto equals = entry.find('=');
     if (equals == std::string::npos) continue;
     Secret secret{entry.substr(0, equals), entry.substr(equals + 1)};
-    if (secret.value.size() >= kShortest && is_secret(secret.name)) secrets_.push_back(std::move(secret));
+    if (secret.value.size() >= kShortest && is_secret(secret.name))
+      secrets_.push_back(std::move(secret));
   }
   // A secret that contains another one goes first, or its rest would stay readable.
-  std::stable_sort(secrets_.begin(), secrets_.end(),
-                   [](const Secret& a, const Secret& b) { return a.value.size() > b.value.size(); });
+  std::stable_sort(secrets_.begin(), secrets_.end(), [](const Secret& a, const Secret& b) {
+    return a.value.size() > b.value.size();
+  });
 }
 
 void Redactor::apply(std::string& text) const {
@@ -50,8 +53,9 @@ std::string Redactor::find(std::string_view text) const {
 
 std::vector<std::string> own_environment() {
   std::vector<std::string> entries;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    entries.emplace_back(*entry);
   return entries;
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

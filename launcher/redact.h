@@ -4,10 +4,11 @@
 #include <string_view>
 #include <vector>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// Values of environment variables that are secrets by their name (..KEY, ..TOKEN, ..SECRET.., ..PASSWORD..): they reach
-/// the ranks by environment only and are struck out of whatever the launcher writes.
+/// Values of environment variables that are secrets by their name (..KEY, ..TOKEN, ..SECRET..,
+/// ..PASSWORD..): they reach the ranks by environment only and are struck out of whatever the
+/// launcher writes.
 class Redactor {
  public:
   Redactor() = default;
@@ -29,4 +30,4 @@ class Redactor {
 /// The environment of this process as NAME=VALUE.
 [[nodiscard]] std::vector<std::string> own_environment();
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -14,7 +14,7 @@
 
 #include "engine/base/error.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 namespace fs = std::filesystem;
@@ -87,7 +87,8 @@ bool is_checkpoint(const fs::path& directory) {
 bool has_checkpoint(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory / "checkpoints", error)) {
-    if (entry.path().filename().string().starts_with("step-") && is_checkpoint(entry.path())) return true;
+    if (entry.path().filename().string().starts_with("step-") && is_checkpoint(entry.path()))
+      return true;
   }
   return false;
 }
@@ -103,8 +104,8 @@ std::optional<fs::path> find_newest_run(const fs::path& output, const std::strin
   return std::max_element(runs.begin(), runs.end())->second;
 }
 
-RunDirectory open_run_directory(const fs::path& output, const std::string& recipe, const std::string& resume,
-                                std::time_t now) {
+RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
+                                const std::string& resume, std::time_t now) {
   RunDirectory run;
   std::optional<fs::path> continued;
   if (resume == "auto") {
@@ -117,7 +118,8 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
       run = make_new(output, recipe, now);
       run.resume_from = given.string();
     } else {
-      throw Error(ErrorKind::usage, fmt::format("--resume {}: holds no complete checkpoint", resume),
+      throw Error(ErrorKind::usage,
+                  fmt::format("--resume {}: holds no complete checkpoint", resume),
                   "give a run directory, one of its checkpoints/step-* folders, auto or never");
     }
   }
@@ -132,7 +134,8 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   std::error_code error;
   fs::create_directories(run.path / "ranks", error);
   if (error) {
-    throw Error(ErrorKind::usage, fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
   }
   return run;
 }
@@ -141,11 +144,12 @@ void keep_previous(const fs::path& file) {
   if (!fs::exists(file)) return;
   for (int number = 1;; ++number) {
     fs::path kept = file;
-    kept.replace_filename(fmt::format("{}.{}{}", file.stem().string(), number, file.extension().string()));
+    kept.replace_filename(
+        fmt::format("{}.{}{}", file.stem().string(), number, file.extension().string()));
     if (fs::exists(kept)) continue;
     fs::rename(file, kept);
     return;
   }
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

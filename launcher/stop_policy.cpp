@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 void StopPolicy::ask_finish() { finish_asked_ = true; }
 
@@ -51,4 +51,4 @@ StopPolicy::Order StopPolicy::due(Time now) {
 
 std::optional<StopPolicy::Time> StopPolicy::deadline() const { return deadline_; }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

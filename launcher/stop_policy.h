@@ -3,12 +3,14 @@
 #include <chrono>
 #include <optional>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// When the ranks of a node get which signal; knows time, not processes, so that a test can walk through it.
+/// When the ranks of a node get which signal; knows time, not processes, so that a test can walk
+/// through it.
 ///
-/// A failure waits a moment before the others are ended: the real cause may be a peer that dies a little later than those
-/// who noticed. Then SIGTERM with SIGCONT, a grace, SIGKILL: at most 1 s in all.
+/// A failure waits a moment before the others are ended: the real cause may be a peer that dies a
+/// little later than those who noticed. Then SIGTERM with SIGCONT, a grace, SIGKILL: at most 1 s in
+/// all.
 class StopPolicy {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -20,7 +22,8 @@ class StopPolicy {
   static constexpr std::chrono::milliseconds kGrace{500};
   static constexpr std::chrono::milliseconds kGracePeer{400};
 
-  /// Finish the step, save, end; without a deadline, since a save may take long. Ending now stays possible.
+  /// Finish the step, save, end; without a deadline, since a save may take long. Ending now stays
+  /// possible.
   void ask_finish();
   void end(Time now);
   /// The lifeline is gone: nobody is left to wait for.
@@ -43,4 +46,4 @@ class StopPolicy {
   bool finish_sent_ = false;
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -7,7 +7,7 @@
 
 #include "launcher/channel.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 
 /// A started agent: the process on this machine that is, or leads to, it, and the channel to it.
 struct AgentConnection {
@@ -15,9 +15,9 @@ struct AgentConnection {
   Channel channel;
 };
 
-/// Starts `command` (a program and its arguments, normally this binary as `dstrain agent`) as a child of this process with
-/// one end of a socketpair as its standard input and output, in a session of its own, so that Ctrl-C reaches the controller
-/// alone. Its standard error stays ours.
+/// Starts `command` (a program and its arguments, normally this binary as `dstrain agent`) as a
+/// child of this process with one end of a socketpair as its standard input and output, in a
+/// session of its own, so that Ctrl-C reaches the controller alone. Its standard error stays ours.
 [[nodiscard]] AgentConnection start_local_agent(const std::vector<std::string>& command);
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -4,7 +4,7 @@
 
 #include "engine/base/error.h"
 
-namespace dstrain {
+namespace dstrain::launcher {
 namespace {
 
 [[noreturn]] void malformed() {
@@ -51,7 +51,8 @@ std::int64_t WireReader::number() {
 
 int WireReader::integer() {
   const std::int64_t value = number();
-  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max()) malformed();
+  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
+    malformed();
   return static_cast<int>(value);
 }
 
@@ -59,7 +60,8 @@ std::string WireReader::text() { return std::string(take(static_cast<std::uint64
 
 std::vector<std::string> WireReader::texts() {
   const std::int64_t count = number();
-  // A text takes at least the eight bytes of its length: refuse a count that cannot fit before allocating for it.
+  // A text takes at least the eight bytes of its length: refuse a count that cannot fit before
+  // allocating for it.
   if (count < 0 || static_cast<std::uint64_t>(count) > bytes_.size() / 8) malformed();
   std::vector<std::string> values;
   values.reserve(static_cast<std::size_t>(count));
@@ -71,4 +73,4 @@ void WireReader::end() const {
   if (!bytes_.empty()) malformed();
 }
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-namespace dstrain {
+namespace dstrain::launcher {
 
-/// Fields of one frame's payload in order: little-endian integers, texts with a length before them. Texts are bytes, so that
-/// paths, arguments and environment arrive as they were.
+/// Fields of one frame's payload in order: little-endian integers, texts with a length before them.
+/// Texts are bytes, so that paths, arguments and environment arrive as they were.
 class WireWriter {
  public:
   WireWriter& number(std::int64_t value);
@@ -20,7 +20,8 @@ class WireWriter {
   std::string bytes_;
 };
 
-/// Reads what WireWriter wrote; Error{internal} on a payload that is too short, too long or names an impossible count.
+/// Reads what WireWriter wrote; Error{internal} on a payload that is too short, too long or names
+/// an impossible count.
 class WireReader {
  public:
   explicit WireReader(std::string_view bytes) : bytes_(bytes) {}
@@ -36,4 +37,4 @@ class WireReader {
   std::string_view bytes_;
 };
 
-}  // namespace dstrain
+}  // namespace dstrain::launcher

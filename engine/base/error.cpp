@@ -7,13 +7,20 @@ namespace dstrain {
 int exit_code(ErrorKind kind) {
   using enum ErrorKind;
   switch (kind) {
-    case usage: return 64;
-    case data: return 65;
-    case hosts: return 69;
-    case internal: return 70;
-    case checkpoint: return 74;
-    case again: return 75;
-    case stop: return 93;
+    case usage:
+      return 64;
+    case data:
+      return 65;
+    case hosts:
+      return 69;
+    case internal:
+      return 70;
+    case checkpoint:
+      return 74;
+    case again:
+      return 75;
+    case stop:
+      return 93;
   }
   return 70;
 }

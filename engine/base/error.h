@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
 }  // namespace dstrain
 
 /// A broken invariant of ours (never a user's mistake).
-#define DSTRAIN_CHECK(condition, message)                                       \
-  do {                                                                          \
+#define DSTRAIN_CHECK(condition, message)                                             \
+  do {                                                                                \
     if (!(condition)) ::dstrain::fail_check(#condition, __FILE__, __LINE__, message); \
   } while (false)

@@ -35,7 +35,7 @@ class Descriptor {
 };
 
 std::uint64_t regular_size(int fd, const std::filesystem::path& path) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0) fail("read", path);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::data, fmt::format("cannot read {}: not a regular file", path.string()));
@@ -80,12 +80,14 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     }
     if (::fsync(fd.get()) != 0) fail("flush", temporary, ErrorKind::internal);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename", temporary, ErrorKind::internal);
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    fail("rename", temporary, ErrorKind::internal);
 }
 
 void sync_directory(const std::filesystem::path& directory) {
   const Descriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail("flush directory", directory, ErrorKind::internal);
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0)
+    fail("flush directory", directory, ErrorKind::internal);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {

@@ -8,11 +8,13 @@
 
 namespace dstrain {
 
-/// Whole file as bytes; Error{data} naming the path when it cannot be read or is larger than `limit`.
+/// Whole file as bytes; Error{data} naming the path when it cannot be read or is larger than
+/// `limit`.
 [[nodiscard]] std::string read_file(const std::filesystem::path& path,
                                     std::uint64_t limit = std::uint64_t{1} << 40);
 
-/// Writes beside `path`, fsyncs and renames over it, so that a reader sees the old or the new file and never a part.
+/// Writes beside `path`, fsyncs and renames over it, so that a reader sees the old or the new file
+/// and never a part.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 /// fsync of a directory entry, after files in it were created or renamed.

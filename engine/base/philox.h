@@ -10,8 +10,9 @@
 
 namespace dstrain {
 
-/// Four random 32-bit words that are a pure function of a 64-bit key and a 128-bit counter; the same on host and GPU.
-/// Philox4x32-10, Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", sec. 3.3.
+/// Four random 32-bit words that are a pure function of a 64-bit key and a 128-bit counter; the
+/// same on host and GPU. Philox4x32-10, Salmon et al. 2011, "Parallel random numbers: as easy as 1,
+/// 2, 3", sec. 3.3.
 struct Philox {
   std::uint32_t word[4];
 
@@ -47,8 +48,15 @@ struct Philox {
   }
 };
 
-/// Key of one random stream: the run's seed and what the numbers are for, so that streams never meet.
-enum class RandomStream : std::uint32_t { init = 1, order = 2, augment = 3, dropout = 4, synthetic = 5 };
+/// Key of one random stream: the run's seed and what the numbers are for, so that streams never
+/// meet.
+enum class RandomStream : std::uint32_t {
+  init = 1,
+  order = 2,
+  augment = 3,
+  dropout = 4,
+  synthetic = 5
+};
 DSTRAIN_HOST_DEVICE std::uint64_t random_key(std::uint64_t seed, RandomStream stream) {
   return seed * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(stream) * 0xD1B54A32D192ED03ull;
 }

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <type_traits>
 
@@ -16,9 +16,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// c10d's client serves one call at a time, so a long wait is cut: a thread that waits does not
-/// shut out the thread that sets the key or watches another.
-constexpr milliseconds kSlice{100};
+/// Pause between two looks for a key: short at first, so that a start is quick, and long when many
+/// ranks wait for a late one. c10d's own wait would shut out the thread that sets the key or
+/// watches another, and logs every timeout.
+milliseconds pause_after(Clock::duration waited) {
+  const auto eighth = std::chrono::duration_cast<milliseconds>(waited / 8);
+  return std::clamp(eighth, milliseconds{1}, milliseconds{250});
+}
 
 /// First line: c10 appends a stack to its messages.
 std::string first_line(const char* text) {
@@ -64,16 +68,18 @@ class TcpStore final : public Store {
   }
 
   std::string get(const std::string& key, milliseconds timeout) override {
-    const Clock::time_point deadline = Clock::now() + timeout;
-    while (!guarded("get", key, [&] { return wait_slice(key, deadline); })) {
-      if (Clock::now() >= deadline) {
+    const Clock::time_point start = Clock::now();
+    for (;;) {
+      if (std::optional<std::string> value = try_get(key)) return *std::move(value);
+      const Clock::duration waited = Clock::now() - start;
+      if (waited >= timeout) {
         throw Error(ErrorKind::hosts,
                     fmt::format("key '{}' did not come to the store at {} within {}", key, name_,
                                 seconds(timeout)),
                     "a rank that should have set it has ended or is late; see its log");
       }
+      std::this_thread::sleep_for(pause_after(waited));
     }
-    return guarded("get", key, [&] { return read(key); });
   }
 
   std::optional<std::string> try_get(const std::string& key) override {
@@ -90,16 +96,6 @@ class TcpStore final : public Store {
   std::string local_address() const override { return local_address_; }
 
  private:
-  bool wait_slice(const std::string& key, Clock::time_point deadline) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-    try {
-      store_->wait({key}, std::clamp(left, milliseconds{1}, kSlice));
-      return true;
-    } catch (const c10::DistStoreError&) {
-      return false;
-    }
-  }
-
   std::string read(const std::string& key) {
     const std::vector<std::uint8_t> value = store_->get(key);
     return {value.begin(), value.end()};

@@ -29,9 +29,9 @@ class Cifar final : public Dataset {
       if (found == expected) continue;
       throw Error(
           ErrorKind::data,
-          fmt::format("{} has {} bytes; this file of CIFAR-{} has {} ({} records of {} bytes)",
-                      paths_.back().string(), found, classes, expected, records_per_file,
-                      record_bytes()),
+          fmt::format(
+              "{} has {} bytes; this file of CIFAR-{} must have {} ({} records of {} bytes)",
+              paths_.back().string(), found, classes, expected, records_per_file, record_bytes()),
           found < expected ? "the file ends early; unpack the archive of the binary version again"
                            : "use the files of the binary version");
     }

@@ -102,8 +102,7 @@ class Digits final : public Dataset {
       if (test == (split == Split::test)) digits_.push_back(digit);
     }
     if (digits_.empty()) {
-      throw Error(ErrorKind::data,
-                  fmt::format("{}: {} records are too few to split", name, record));
+      throw Error(ErrorKind::data, fmt::format("{}: too few records to split: {}", name, record));
     }
   }
 

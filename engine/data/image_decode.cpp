@@ -63,6 +63,8 @@ RgbImage decode_jpeg(std::string_view bytes, int least_side, const std::string& 
       tjGetErrorCode(decoder.get()) == TJERR_FATAL) {
     fail_corrupt(name, "JPEG", bytes.size(), tjGetErrorStr2(decoder.get()));
   }
+  // A file cut off before its frame header is a sound file of nothing but tables to the decoder.
+  if (width == 0) fail_corrupt(name, "JPEG", bytes.size(), "no image in it");
   check_size(name, width, height);
 
   const auto scale = choose_scale(std::min(width, height), least_side);

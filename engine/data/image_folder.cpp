@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -55,10 +54,10 @@ fs::path find_test_folder(const fs::path& root) {
   for (const char* name : kTestNames) {
     if (fs::is_directory(root / name)) return root / name;
   }
-  throw Error(ErrorKind::data,
-              fmt::format("{} has a folder 'train' but none of {}", root.string(),
-                          fmt::join(kTestNames, ", ")),
-              "put the test images into ROOT/test/CLASS/");
+  throw Error(
+      ErrorKind::data,
+      fmt::format("{} has a folder 'train' but none of {}", root.string(), "test, val, validation"),
+      "put the test images into ROOT/test/CLASS/");
 }
 
 /// ROOT/train and ROOT/test: the training folder says which classes there are.

@@ -18,7 +18,7 @@ SampleOrder::SampleOrder(std::int64_t size, std::int64_t seed, std::int64_t epoc
   const Philox key = Philox::at(random_key(static_cast<std::uint64_t>(seed), RandomStream::order),
                                 0, static_cast<std::uint64_t>(epoch));
   key_ = std::uint64_t{key.word[0]} << 32 | key.word[1];
-  half_bits_ = (std::bit_width(static_cast<std::uint64_t>(size)) + 1) / 2;
+  half_bits_ = (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(size - 1))) + 1) / 2;
 }
 
 std::int64_t SampleOrder::at(std::int64_t position) const {

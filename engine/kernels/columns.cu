@@ -2,8 +2,9 @@
 
 #include "engine/kernels/device.cuh"
 
-/// Kernels that walk down columns: bias + GELU, and sums over rows for the gradients of biases. A thread owns a few columns,
-/// eight warps of a block share them and take every eighth row, blockIdx.y divides the rows further.
+/// Kernels that walk down columns: bias + GELU, and sums over rows for the gradients of biases. A
+/// thread owns a few columns, eight warps of a block share them and take every eighth row,
+/// blockIdx.y divides the rows further.
 namespace dstrain::kernels {
 namespace {
 
@@ -20,7 +21,8 @@ std::int64_t column_blocks(std::int64_t cols) {
 
 std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
   const std::int64_t most = std::max<std::int64_t>(1, (rows + 4 * kWarps - 1) / (4 * kWarps));
-  return std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(1, column_blocks(cols)), 1, most);
+  return std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(1, column_blocks(cols)), 1,
+                                  most);
 }
 
 namespace cuda {
@@ -30,8 +32,9 @@ struct Normal {
   float cdf, pdf;
 };
 
-/// Standard normal distribution: exact for fp32; for 16-bit types one exponential serves both (Abramowitz & Stegun 7.1.26,
-/// error below 2e-7, far under their rounding), since GELU is otherwise bound by arithmetic.
+/// Standard normal distribution: exact for fp32; for 16-bit types one exponential serves both
+/// (Abramowitz & Stegun 7.1.26, error below 2e-7, far under their rounding), since GELU is
+/// otherwise bound by arithmetic.
 template <typename T>
 __device__ Normal normal(float x) {
   constexpr float kPdf0 = 0.3989422804014327f, kSqrtHalf = 0.7071067811865475f;
@@ -41,7 +44,8 @@ __device__ Normal normal(float x) {
     const float exponential = __expf(-0.5f * x * x);
     const float t = __fdividef(1.0f, 1.0f + 0.3275911f * kSqrtHalf * fabsf(x));
     const float series =
-        t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+        t * (0.254829592f +
+             t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
     const float tail = 0.5f * series * exponential;
     return {x > 0 ? 1.0f - tail : tail, kPdf0 * exponential};
   }
@@ -55,8 +59,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu
   float bias[V];
   load<T, V>(a.bias, pack).unpack(bias);
 #pragma unroll 2
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp; row < a.rows;
-       row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
+       row < a.rows; row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
     float x[V];
     load<T, V>(a.z, row * packs + pack).unpack(x);
 #pragma unroll
@@ -73,7 +77,9 @@ template <typename T, int V>
 struct PlainColumns {
   const void* x;
   __device__ PlainColumns(const ColumnSum& a, std::int64_t) : x(a.x) {}
-  __device__ void operator()(std::int64_t index, float (&out)[V]) const { load<T, V>(x, index).unpack(out); }
+  __device__ void operator()(std::int64_t index, float (&out)[V]) const {
+    load<T, V>(x, index).unpack(out);
+  }
 };
 
 template <typename T, int V>
@@ -82,7 +88,8 @@ struct GeluColumns {
   const void* grad_y;
   void* grad_z;
   float bias[V];
-  __device__ GeluColumns(const BiasGeluBackward& a, std::int64_t pack) : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z) {
+  __device__ GeluColumns(const BiasGeluBackward& a, std::int64_t pack)
+      : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z) {
     load<T, V>(a.bias, pack).unpack(bias);
   }
   __device__ void operator()(std::int64_t index, float (&out)[V]) const {
@@ -102,7 +109,8 @@ struct GeluColumns {
 template <int V, typename Columns, typename Args>
 __global__ void __launch_bounds__(kWarps* kWarp) column_sum_kernel(const Args a) {
   __shared__ float warps[kWarps][kWarp * V];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
   float total[V] = {};
@@ -131,13 +139,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) column_sum_kernel(const Args a)
 constexpr int kReduceRows = 32;
 
 __global__ void __launch_bounds__(kWarp* kReduceRows)
-    add_partials_kernel(const float* partial, std::int64_t rows, std::int64_t cols, float* first, float* second,
-                        std::int64_t split) {
+    add_partials_kernel(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
+                        float* second, std::int64_t split) {
   __shared__ float sums[kReduceRows][kWarp + 1];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0;
   if (column < cols) {
-    for (std::int64_t row = threadIdx.y; row < rows; row += kReduceRows) sum += partial[row * cols + column];
+    for (std::int64_t row = threadIdx.y; row < rows; row += kReduceRows)
+      sum += partial[row * cols + column];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -150,15 +159,16 @@ __global__ void __launch_bounds__(kWarp* kReduceRows)
 
 template <typename Args>
 dim3 column_grid(const Args& args) {
-  return {static_cast<unsigned>(column_blocks(args.cols)), static_cast<unsigned>(column_partials(args.rows, args.cols))};
+  return {static_cast<unsigned>(column_blocks(args.cols)),
+          static_cast<unsigned>(column_partials(args.rows, args.cols))};
 }
 
 }  // namespace
 
-void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first, float* second,
-                  std::int64_t split, cudaStream_t stream) {
-  add_partials_kernel<<<blocks_for(cols, kWarp), dim3(kWarp, kReduceRows), 0, stream>>>(partial, rows, cols, first,
-                                                                                       second, split);
+void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
+                  float* second, std::int64_t split, cudaStream_t stream) {
+  add_partials_kernel<<<blocks_for(cols, kWarp), dim3(kWarp, kReduceRows), 0, stream>>>(
+      partial, rows, cols, first, second, split);
   check_launch("add_partials");
 }
 
@@ -180,14 +190,16 @@ void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, GeluColumns<T, kPack>><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      column_sum_kernel<kPack, GeluColumns<T, kPack>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     } else {
-      column_sum_kernel<1, GeluColumns<T, 1>><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      column_sum_kernel<1, GeluColumns<T, 1>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     }
   });
   check_launch("bias_gelu_backward");
-  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_bias, nullptr, args.cols,
-               stream);
+  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_bias,
+               nullptr, args.cols, stream);
 }
 
 void column_sum(const ColumnSum& args, cudaStream_t stream) {
@@ -195,13 +207,16 @@ void column_sum(const ColumnSum& args, cudaStream_t stream) {
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, PlainColumns<T, kPack>><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      column_sum_kernel<kPack, PlainColumns<T, kPack>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     } else {
-      column_sum_kernel<1, PlainColumns<T, 1>><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      column_sum_kernel<1, PlainColumns<T, 1>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     }
   });
   check_launch("column_sum");
-  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.sum, nullptr, args.cols, stream);
+  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.sum, nullptr,
+               args.cols, stream);
 }
 
 }  // namespace cuda

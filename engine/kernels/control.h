@@ -5,13 +5,13 @@ namespace dstrain::optimizer {
 
 /// Indices into the control tensor: fp32 [kControlSize] on the device.
 enum ControlIndex {
-  kLossScale,        ///< factor on the loss before backward
-  kGoodSteps,        ///< finite steps since the loss scale changed
-  kAppliedSteps,     ///< updates applied so far: the t of Adam's bias correction
-  kSkippedSteps,     ///< updates skipped because a gradient was not finite
-  kGradientNorm,     ///< of this step, loss scale removed; inf or nan when not finite
-  kGradientFactor,   ///< what update multiplies gradients with: clip coefficient / loss scale
-  kSkip,             ///< 1 when this step's update must not happen
+  kLossScale,       ///< factor on the loss before backward
+  kGoodSteps,       ///< finite steps since the loss scale changed
+  kAppliedSteps,    ///< updates applied so far: the t of Adam's bias correction
+  kSkippedSteps,    ///< updates skipped because a gradient was not finite
+  kGradientNorm,    ///< of this step, loss scale removed; inf or nan when not finite
+  kGradientFactor,  ///< what update multiplies gradients with: clip coefficient / loss scale
+  kSkip,            ///< 1 when this step's update must not happen
   kControlSize
 };
 

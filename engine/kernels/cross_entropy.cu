@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
   const float own = known ? to_float(logits[label]) : nanf("");
 
   float most = -INFINITY;
-  for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads) most = fmaxf(most, to_float(logits[i]));
+  for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads)
+    most = fmaxf(most, to_float(logits[i]));
   most = block_max(most, shared);
 
   float exponentials = 0, total = 0, better = 0;
@@ -55,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) add_totals_kernel(const CrossEntropy
   __shared__ float shared[kWarp];
   for (int k = 0; k < kTotals; ++k) {
     float sum = 0;
-    for (std::int64_t row = threadIdx.x; row < a.batch; row += kThreads) sum += a.rows[k * a.batch + row];
+    for (std::int64_t row = threadIdx.x; row < a.batch; row += kThreads)
+      sum += a.rows[k * a.batch + row];
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) {
       if (k == 0) *a.loss = sum;
@@ -65,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) add_totals_kernel(const CrossEntropy
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(const CrossEntropyBackward a) {
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_backward_kernel(const CrossEntropyBackward a) {
   const std::int64_t row = blockIdx.x;
   const T* logits = static_cast<const T*>(a.logits) + row * a.classes;
   T* grad = static_cast<T*>(a.grad_logits) + row * a.classes;
@@ -88,7 +91,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(const 
 void cross_entropy(const CrossEntropy& args, cudaStream_t stream) {
   if (args.batch > 0) {
     with_type(args.dtype, [&](auto zero) {
-      cross_entropy_kernel<decltype(zero)><<<static_cast<unsigned>(args.batch), kThreads, 0, stream>>>(args);
+      cross_entropy_kernel<decltype(zero)>
+          <<<static_cast<unsigned>(args.batch), kThreads, 0, stream>>>(args);
     });
     check_launch("cross_entropy");
   }
@@ -99,7 +103,8 @@ void cross_entropy(const CrossEntropy& args, cudaStream_t stream) {
 void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t stream) {
   if (args.batch == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    cross_entropy_backward_kernel<decltype(zero)><<<static_cast<unsigned>(args.batch), kThreads, 0, stream>>>(args);
+    cross_entropy_backward_kernel<decltype(zero)>
+        <<<static_cast<unsigned>(args.batch), kThreads, 0, stream>>>(args);
   });
   check_launch("cross_entropy_backward");
 }

@@ -10,16 +10,19 @@
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
 
-/// What the kernels share: eight elements at a time, sums over warps and blocks, dispatch over dtypes.
+/// What the kernels share: eight elements at a time, sums over warps and blocks, dispatch over
+/// dtypes.
 namespace dstrain::kernels::cuda {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kPack = 8;  ///< elements that a thread moves at once: 16 bytes of a 16-bit type
+inline constexpr int kPack =
+    8;  ///< elements that a thread moves at once: 16 bytes of a 16-bit type
 
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) {
-    throw Error(ErrorKind::internal, std::string("kernel ") + kernel + " was not launched: " + cudaGetErrorString(error));
+    throw Error(ErrorKind::internal, std::string("kernel ") + kernel +
+                                         " was not launched: " + cudaGetErrorString(error));
   }
 }
 
@@ -27,9 +30,12 @@ inline void check_launch(const char* kernel) {
 template <typename Body>
 void with_type(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::f32: return body(float{});
-    case DType::bf16: return body(__nv_bfloat16{});
-    case DType::f16: return body(__half{});
+    case DType::f32:
+      return body(float{});
+    case DType::bf16:
+      return body(__nv_bfloat16{});
+    case DType::f16:
+      return body(__half{});
   }
 }
 
@@ -105,20 +111,24 @@ __device__ void store(void* base, std::int64_t pack_index, const Pack<T, N>& pac
 /// Every lane gets the sum; the butterfly has one order.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
   return x;
 }
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 
-/// Every thread gets the sum over the block, whose size is a multiple of 32. `shared` [32] may be used again at once.
+/// Every thread gets the sum over the block, whose size is a multiple of 32. `shared` [32] may be
+/// used again at once.
 __device__ inline float block_sum(float x, float* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
   x = warp_sum(x);
   if (lane == 0) shared[warp] = x;
   __syncthreads();
@@ -129,7 +139,8 @@ __device__ inline float block_sum(float x, float* shared) {
 
 __device__ inline float block_max(float x, float* shared) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
   x = warp_max(x);
   if (lane == 0) shared[warp] = x;
   __syncthreads();
@@ -138,8 +149,9 @@ __device__ inline float block_max(float x, float* shared) {
   return x;
 }
 
-/// first[c] (c < split) and second[c - split] (others) += sum over rows of partial [rows, cols], in row order per thread.
-void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first, float* second,
-                  std::int64_t split, cudaStream_t stream);
+/// first[c] (c < split) and second[c - split] (others) += sum over rows of partial [rows, cols], in
+/// row order per thread.
+void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
+                  float* second, std::int64_t split, cudaStream_t stream);
 
 }  // namespace dstrain::kernels::cuda

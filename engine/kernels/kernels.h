@@ -6,16 +6,18 @@
 
 /// Every kernel: its arguments, the GPU version and the reference in double.
 ///
-/// The rules, once: tensors are dense and row-major; a `void*` holds elements of `dtype`, statistics and weight gradients are
-/// fp32; a `grad_*` of a parameter is added to, everything else is overwritten. Sums run in fp32 in an order that depends on
-/// the shape only, so results are bitwise repeatable. Launches are asynchronous on `stream`; nothing waits for the host.
-/// Pointers are aligned to 16 bytes unless said otherwise. The reference takes the same arguments with host pointers.
+/// The rules, once: tensors are dense and row-major; a `void*` holds elements of `dtype`,
+/// statistics and weight gradients are fp32; a `grad_*` of a parameter is added to, everything else
+/// is overwritten. Sums run in fp32 in an order that depends on the shape only, so results are
+/// bitwise repeatable. Launches are asynchronous on `stream`; nothing waits for the host. Pointers
+/// are aligned to 16 bytes unless said otherwise. The reference takes the same arguments with host
+/// pointers.
 namespace dstrain::kernels {
 
 enum class DType { f32, bf16, f16 };
 
-/// sum = x + delta, rounded to dtype; y = (sum - mean) * rstd * weight + bias. Ba et al. 2016, arXiv:1607.06450, eq. 4.
-/// Reads x and delta, writes sum and y.
+/// sum = x + delta, rounded to dtype; y = (sum - mean) * rstd * weight + bias. Ba et al. 2016,
+/// arXiv:1607.06450, eq. 4. Reads x and delta, writes sum and y.
 struct AddLayerNorm {
   const void* x;       ///< [rows, dim]
   const void* delta;   ///< [rows, dim] or null: then sum is x and not written
@@ -31,7 +33,8 @@ struct AddLayerNorm {
   DType dtype;
 };
 
-/// grad_x = grad_sum + the norm's input gradient, in one pass with the sums over rows of grad_y * x_hat and grad_y.
+/// grad_x = grad_sum + the norm's input gradient, in one pass with the sums over rows of grad_y *
+/// x_hat and grad_y.
 struct AddLayerNormBackward {
   const void* sum;
   const void* weight;
@@ -50,8 +53,9 @@ struct AddLayerNormBackward {
 inline constexpr std::int64_t kMaxNormDim = 2048;
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
 
-/// y = gelu(z + bias) with the erf GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415). z is the GEMM's output without bias:
-/// adding it here and again in backward costs nothing, and z is written once.
+/// y = gelu(z + bias) with the erf GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415). z is the
+/// GEMM's output without bias: adding it here and again in backward costs nothing, and z is written
+/// once.
 struct BiasGelu {
   const void* z;     ///< [rows, cols]
   const void* bias;  ///< [cols]
@@ -74,8 +78,8 @@ struct BiasGeluBackward {
 
 /// sum += sum of x over rows.
 struct ColumnSum {
-  const void* x;  ///< [rows, cols]
-  float* sum;     ///< [cols]
+  const void* x;   ///< [rows, cols]
+  float* sum;      ///< [cols]
   float* partial;  ///< scratch, [column_partials(rows, cols), cols]
   std::int64_t rows, cols;
   DType dtype;
@@ -100,7 +104,8 @@ struct EmbedSequence {
   DType dtype;
 };
 
-/// Copies the patches' gradient out and adds the sums over the batch to both parameters, reading grad_out once.
+/// Copies the patches' gradient out and adds the sums over the batch to both parameters, reading
+/// grad_out once.
 struct EmbedSequenceBackward {
   const void* grad_out;
   void* grad_patches;
@@ -110,7 +115,8 @@ struct EmbedSequenceBackward {
   DType dtype;
 };
 
-/// Three [batch, heads, tokens, head_dim] tensors of any strides (last one 1) into rows [batch * tokens, 3, heads, head_dim].
+/// Three [batch, heads, tokens, head_dim] tensors of any strides (last one 1) into rows [batch *
+/// tokens, 3, heads, head_dim].
 struct PackHeads {
   const void* source[3];
   std::int64_t stride[3][3];  ///< of batch, head, token, in elements; multiples of 8
@@ -119,8 +125,8 @@ struct PackHeads {
   DType dtype;
 };
 
-/// Weighted cross entropy with label smoothing. Szegedy et al. 2016, arXiv:1512.00567, sec. 7. A row of weight 0 is not
-/// read; a label outside [0, classes) gives a nan loss. No alignment needed.
+/// Weighted cross entropy with label smoothing. Szegedy et al. 2016, arXiv:1512.00567, sec. 7. A
+/// row of weight 0 is not read; a label outside [0, classes) gives a nan loss. No alignment needed.
 struct CrossEntropy {
   const void* logits;          ///< [batch, classes]
   const std::int64_t* labels;  ///< [batch]

@@ -5,23 +5,28 @@
 namespace dstrain::kernels {
 namespace {
 
-constexpr int kRowsPerBlock = 8;             // one warp a row
-constexpr std::int64_t kBackwardBlocks = 264;  // two per SM of an H200; more would only make more partial sums
+constexpr int kRowsPerBlock = 8;  // one warp a row
+constexpr std::int64_t kBackwardBlocks =
+    264;  // two per SM of an H200; more would only make more partial sums
 
 }  // namespace
 
 std::int64_t norm_partials(std::int64_t rows) {
-  return std::min(kBackwardBlocks, std::max<std::int64_t>(1, (rows + kRowsPerBlock - 1) / kRowsPerBlock));
+  return std::min(kBackwardBlocks,
+                  std::max<std::int64_t>(1, (rows + kRowsPerBlock - 1) / kRowsPerBlock));
 }
 
 namespace cuda {
 namespace {
 
-/// The row stays in registers: N packs a lane, so that mean and variance take two passes over it at no traffic.
+/// The row stays in registers: N packs a lane, so that mean and variance take two passes over it at
+/// no traffic.
 template <typename T, int N>
-__global__ void __launch_bounds__(kRowsPerBlock* kWarp) add_layer_norm_kernel(const AddLayerNorm a) {
+__global__ void __launch_bounds__(kRowsPerBlock* kWarp)
+    add_layer_norm_kernel(const AddLayerNorm a) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
   if (row >= a.rows) return;
   const int packs = static_cast<int>(a.dim) / kPack;
   const std::int64_t first = row * packs;
@@ -76,7 +81,8 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) add_layer_norm_kernel(co
       load<T, kPack>(a.weight, pack).unpack(weight);
       load<T, kPack>(a.bias, pack).unpack(bias);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) value[n][i] = (value[n][i] - mean) * rstd * weight[i] + bias[i];
+      for (int i = 0; i < kPack; ++i)
+        value[n][i] = (value[n][i] - mean) * rstd * weight[i] + bias[i];
       store(a.y, first + pack, Pack<T>::of(value[n]));
     }
   }
@@ -86,17 +92,19 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) add_layer_norm_kernel(co
   }
 }
 
-/// One warp a row; each lane keeps the parameter gradients of its columns in registers over all its rows, the block adds
-/// its warps up in order and writes one row of partial sums.
+/// One warp a row; each lane keeps the parameter gradients of its columns in registers over all its
+/// rows, the block adds its warps up in order and writes one row of partial sums.
 template <typename T, int N>
-__global__ void __launch_bounds__(kRowsPerBlock* kWarp) add_layer_norm_backward_kernel(const AddLayerNormBackward a) {
+__global__ void __launch_bounds__(kRowsPerBlock* kWarp)
+    add_layer_norm_backward_kernel(const AddLayerNormBackward a) {
   extern __shared__ float columns[];  // [2, dim]
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const int dim = static_cast<int>(a.dim), packs = dim / kPack;
   float grad_weight[N][kPack] = {}, grad_bias[N][kPack] = {};
 
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + warp; row < a.rows;
-       row += static_cast<std::int64_t>(gridDim.x) * kRowsPerBlock) {
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + warp;
+       row < a.rows; row += static_cast<std::int64_t>(gridDim.x) * kRowsPerBlock) {
     const std::int64_t first = row * packs;
     Pack<T> x[N], grad[N], past[N];
 #pragma unroll
@@ -169,7 +177,8 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) add_layer_norm_backward_
     __syncthreads();
   }
   float* partial = a.partial + static_cast<std::int64_t>(blockIdx.x) * 2 * dim;
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * dim; i += static_cast<int>(blockDim.x)) partial[i] = columns[i];
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * dim; i += static_cast<int>(blockDim.x))
+    partial[i] = columns[i];
 }
 
 /// Calls `body` with the number of packs per lane as a constant.
@@ -180,13 +189,20 @@ void with_packs_per_lane(std::int64_t dim, const Body& body) {
                 "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
   }
   switch ((dim / kPack + kWarp - 1) / kWarp) {
-    case 1: return body(std::integral_constant<int, 1>{});
-    case 2: return body(std::integral_constant<int, 2>{});
-    case 3: return body(std::integral_constant<int, 3>{});
-    case 4: return body(std::integral_constant<int, 4>{});
-    case 5: return body(std::integral_constant<int, 5>{});
-    case 6: return body(std::integral_constant<int, 6>{});
-    default: return body(std::integral_constant<int, 8>{});
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    case 5:
+      return body(std::integral_constant<int, 5>{});
+    case 6:
+      return body(std::integral_constant<int, 6>{});
+    default:
+      return body(std::integral_constant<int, 8>{});
   }
 }
 
@@ -214,7 +230,8 @@ void add_layer_norm_backward(const AddLayerNormBackward& args, cudaStream_t stre
     });
   });
   check_launch("add_layer_norm_backward");
-  add_partials(args.partial, blocks, 2 * args.dim, args.grad_weight, args.grad_bias, args.dim, stream);
+  add_partials(args.partial, blocks, 2 * args.dim, args.grad_weight, args.grad_bias, args.dim,
+               stream);
 }
 
 }  // namespace cuda

@@ -6,7 +6,8 @@
 
 #include "engine/kernels/parameter.h"
 
-/// Parameters in an autograd context: kept by address, since the block that owns them outlives its graph.
+/// Parameters in an autograd context: kept by address, since the block that owns them outlives its
+/// graph.
 namespace dstrain::ops {
 
 inline void keep(torch::autograd::AutogradContext* context, const char* key, Parameter* parameter) {
@@ -14,7 +15,8 @@ inline void keep(torch::autograd::AutogradContext* context, const char* key, Par
 }
 
 [[nodiscard]] inline Parameter& kept(torch::autograd::AutogradContext* context, const char* key) {
-  return *reinterpret_cast<Parameter*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return *reinterpret_cast<Parameter*>(
+      static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
 }
 
 }  // namespace dstrain::ops

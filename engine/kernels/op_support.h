@@ -25,16 +25,19 @@ namespace dstrain::ops {
 /// The value of a parameter, checked: bound, dense, on x's device and of its dtype.
 [[nodiscard]] const at::Tensor& value_of(const Parameter& parameter, const at::Tensor& x);
 
-/// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's device.
+/// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's
+/// device.
 [[nodiscard]] const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x);
 
-/// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no trace in the graph: then
-/// this empty leaf stands in, and backward reaches the operator's weights. Nothing otherwise.
+/// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no
+/// trace in the graph: then this empty leaf stands in, and backward reaches the operator's weights.
+/// Nothing otherwise.
 [[nodiscard]] std::optional<at::Tensor> anchor_for(const at::Tensor& x);
 
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
-/// gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32 gradient on a GPU.
+/// gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32 gradient
+/// on a GPU.
 void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& gradient);
 
 /// gradient [N] += sum of dy [M, N] over rows, in fp32.

@@ -22,18 +22,20 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Heads = std::array<at::Tensor, 3>;  ///< query, key, value or their gradients, each [B, H, T, head_dim]
+using Heads =
+    std::array<at::Tensor, 3>;  ///< query, key, value or their gradients, each [B, H, T, head_dim]
 
 enum class Backend : std::int64_t { cpu, cudnn, flash, efficient };
 
 /// Views of qkv [B * T, 3 * D], no copy.
-Heads split(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
+Heads split_heads(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
   const std::int64_t tokens = qkv.size(0) / batch, head_dim = qkv.size(1) / 3 / heads;
   const at::Tensor all = qkv.view({batch, tokens, 3, heads, head_dim}).permute({2, 0, 3, 1, 4});
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
 }
 
-/// What forward hands to backward; `state` is whatever the backend needs: log-sum-exp and two random states.
+/// What forward hands to backward; `state` is whatever the backend needs: log-sum-exp and two
+/// random states.
 struct Attended {
   Backend backend = Backend::cpu;
   at::Tensor out;
@@ -44,13 +46,25 @@ struct Attended {
 Attended forward_cudnn(const Heads& in) {
   auto [out, lse, seq_q, seq_k, max_q, max_k, seed, offset, mask] =
       at::_scaled_dot_product_cudnn_attention(in[0], in[1], in[2], std::nullopt, true);
-  return {Backend::cudnn, out, lse, seed, offset, max_q.guard_int(__FILE__, __LINE__), max_k.guard_int(__FILE__, __LINE__)};
+  return {Backend::cudnn,
+          out,
+          lse,
+          seed,
+          offset,
+          max_q.guard_int(__FILE__, __LINE__),
+          max_k.guard_int(__FILE__, __LINE__)};
 }
 
 Attended forward_flash(const Heads& in) {
   auto [out, lse, seq_q, seq_k, max_q, max_k, seed, offset, mask] =
       at::_scaled_dot_product_flash_attention(in[0], in[1], in[2]);
-  return {Backend::flash, out, lse, seed, offset, max_q.guard_int(__FILE__, __LINE__), max_k.guard_int(__FILE__, __LINE__)};
+  return {Backend::flash,
+          out,
+          lse,
+          seed,
+          offset,
+          max_q.guard_int(__FILE__, __LINE__),
+          max_k.guard_int(__FILE__, __LINE__)};
 }
 
 Attended forward_on(const Heads& in) {
@@ -86,20 +100,20 @@ Heads backward_on(const Attended& saved, const at::Tensor& grad, const Heads& in
     }
     case Backend::cudnn: {
       auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, saved.seed, saved.offset, none, none, none,
-          saved.max_q, saved.max_k, 0.0, false);
+          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, saved.seed, saved.offset, none,
+          none, none, saved.max_q, saved.max_k, 0.0, false);
       return {dq, dk, dv};
     }
     case Backend::flash: {
       auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, none, none, saved.max_q, saved.max_k, 0.0, false,
-          saved.seed, saved.offset);
+          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, none, none, saved.max_q,
+          saved.max_k, 0.0, false, saved.seed, saved.offset);
       return {dq, dk, dv};
     }
     case Backend::efficient: {
       auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
-          grad, in[0], in[1], in[2], none, saved.out, saved.log_sum_exp, saved.seed, saved.offset, 0.0,
-          {true, true, true, false});
+          grad, in[0], in[1], in[2], none, saved.out, saved.log_sum_exp, saved.seed, saved.offset,
+          0.0, {true, true, true, false});
       return {dq, dk, dv};
     }
   }
@@ -107,9 +121,10 @@ Heads backward_on(const Attended& saved, const at::Tensor& grad, const Heads& in
 }
 
 /// The three gradients as one tensor like qkv.
-at::Tensor pack(const Heads& grads, const at::Tensor& qkv) {
+at::Tensor pack_gradients(const Heads& grads, const at::Tensor& qkv) {
   const at::Tensor& dq = grads[0];
-  if (!qkv.is_cuda()) return at::stack({dq, grads[1], grads[2]}).permute({1, 3, 0, 2, 4}).reshape(qkv.sizes());
+  if (!qkv.is_cuda())
+    return at::stack({dq, grads[1], grads[2]}).permute({1, 3, 0, 2, 4}).reshape(qkv.sizes());
   at::Tensor out = at::empty_like(qkv);
   kernels::PackHeads args{.source = {},
                           .stride = {},
@@ -134,10 +149,10 @@ struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, std::int64_t batch,
                             std::int64_t heads) {
     const at::Tensor qkv = dense(input);
-    const Attended out = forward_on(split(qkv, batch, heads));
+    const Attended out = forward_on(split_heads(qkv, batch, heads));
     context->save_for_backward({qkv, out.out, out.log_sum_exp, out.seed, out.offset});
-    context->saved_data["shape"] =
-        std::vector<std::int64_t>{batch, heads, out.max_q, out.max_k, static_cast<std::int64_t>(out.backend)};
+    context->saved_data["shape"] = std::vector<std::int64_t>{
+        batch, heads, out.max_q, out.max_k, static_cast<std::int64_t>(out.backend)};
     return out.out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1) / 3});
   }
 
@@ -146,8 +161,9 @@ struct Attention : torch::autograd::Function<Attention> {
     const at::Tensor& qkv = saved[0];
     const std::vector<std::int64_t> shape = context->saved_data.at("shape").toIntVector();
     const std::int64_t batch = shape[0], heads = shape[1];
-    const at::Tensor grad =
-        dense(grads[0]).view({batch, qkv.size(0) / batch, heads, qkv.size(1) / 3 / heads}).transpose(1, 2);
+    const at::Tensor grad = dense(grads[0])
+                                .view({batch, qkv.size(0) / batch, heads, qkv.size(1) / 3 / heads})
+                                .transpose(1, 2);
     const Attended forward{.backend = static_cast<Backend>(shape[4]),
                            .out = saved[1],
                            .log_sum_exp = saved[2],
@@ -155,14 +171,16 @@ struct Attention : torch::autograd::Function<Attention> {
                            .offset = saved[4],
                            .max_q = shape[2],
                            .max_k = shape[3]};
-    return {pack(backward_on(forward, grad, split(qkv, batch, heads)), qkv), {}, {}};
+    return {
+        pack_gradients(backward_on(forward, grad, split_heads(qkv, batch, heads)), qkv), {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor attention(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
-  DSTRAIN_CHECK(qkv.dim() == 2 && batch > 0 && heads > 0 && qkv.size(0) % batch == 0 && qkv.size(1) % (3 * heads) == 0,
+  DSTRAIN_CHECK(qkv.dim() == 2 && batch > 0 && heads > 0 && qkv.size(0) % batch == 0 &&
+                    qkv.size(1) % (3 * heads) == 0,
                 fmt::format("attention: qkv {}, batch {}, heads {}", shape_of(qkv), batch, heads));
   return Attention::apply(qkv, batch, heads);
 }

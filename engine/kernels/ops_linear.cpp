@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
@@ -24,14 +25,15 @@ at::Tensor matrix_of(const Parameter& weight, const at::Tensor& x) {
 
 void check_shapes(const at::Tensor& x, const Parameter& weight, const Parameter& bias) {
   const at::Tensor matrix = matrix_of(weight, x);
-  DSTRAIN_CHECK(x.dim() == 2 && matrix.size(1) == x.size(1) && value_of(bias, x).numel() == matrix.size(0),
-                fmt::format("linear: x {}, weight {}, bias {}", shape_of(x), shape_of(weight.value),
-                            shape_of(bias.value)));
+  DSTRAIN_CHECK(
+      x.dim() == 2 && matrix.size(1) == x.size(1) && value_of(bias, x).numel() == matrix.size(0),
+      fmt::format("linear: x {}, weight {}, bias {}", shape_of(x), shape_of(weight.value),
+                  shape_of(bias.value)));
 }
 
 struct Linear : torch::autograd::Function<Linear> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>&,
-                            Parameter* weight, Parameter* bias) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias) {
     const at::Tensor x = dense(input);
     context->save_for_backward({x});
     keep(context, "weight", weight);
@@ -72,7 +74,8 @@ at::Tensor bias_gelu_backward(const at::Tensor& dy, const at::Tensor& z, const a
     return dz.to(z.scalar_type());
   }
   at::Tensor dz = at::empty_like(z);
-  const at::Tensor partial = scratch(z, {kernels::column_partials(z.size(0), z.size(1)), z.size(1)});
+  const at::Tensor partial =
+      scratch(z, {kernels::column_partials(z.size(0), z.size(1)), z.size(1)});
   kernels::cuda::bias_gelu_backward({.z = z.const_data_ptr(),
                                      .bias = bias.const_data_ptr(),
                                      .grad_y = dy.const_data_ptr(),
@@ -86,10 +89,11 @@ at::Tensor bias_gelu_backward(const at::Tensor& dy, const at::Tensor& z, const a
   return dz;
 }
 
-/// Saves z = x weight^T without the bias: adding it again in backward is free there and saves writing z twice here.
+/// Saves z = x weight^T without the bias: adding it again in backward is free there and saves
+/// writing z twice here.
 struct LinearGelu : torch::autograd::Function<LinearGelu> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>&,
-                            Parameter* weight, Parameter* bias) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias) {
     const at::Tensor x = dense(input);
     const at::Tensor z = at::mm(x, matrix_of(*weight, x).t());
     context->save_for_backward({x, z});
@@ -102,7 +106,8 @@ struct LinearGelu : torch::autograd::Function<LinearGelu> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &z = saved[1];
     Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
-    const at::Tensor dz = bias_gelu_backward(dense(grads[0]), z, value_of(bias, x), gradient_of(bias, x));
+    const at::Tensor dz =
+        bias_gelu_backward(dense(grads[0]), z, value_of(bias, x), gradient_of(bias, x));
     add_weight_gradient(x, dz, gradient_of(weight, x));
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = at::mm(dz, matrix_of(weight, x));

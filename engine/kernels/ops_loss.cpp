@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/logsumexp.h>
@@ -29,8 +30,8 @@ std::pair<at::Tensor, at::Tensor> known_labels(const at::Tensor& labels, std::in
   return {at::where(known, labels, at::zeros_like(labels)).unsqueeze(1), known.unsqueeze(1)};
 }
 
-Scored forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights, double smoothing,
-                   const at::Tensor& totals) {
+Scored forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
+                   double smoothing, const at::Tensor& totals) {
   const at::Tensor z = logits.to(at::kFloat), log_sum_exp = at::logsumexp(z, 1);
   const auto [index, known] = known_labels(labels, z.size(1));
   const at::Tensor own =
@@ -43,13 +44,14 @@ Scored forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at:
     return at::where(weights.ne(0), value * weights, at::zeros_like(weights)).sum();
   };
   const at::Tensor sum = total(loss), one = known.squeeze(1);
-  totals.add_(at::stack({sum, total(better.lt(1).logical_and(one)), total(better.lt(5).logical_and(one)),
-                         weights.sum()}));
+  totals.add_(at::stack({sum, total(better.lt(1).logical_and(one)),
+                         total(better.lt(5).logical_and(one)), weights.sum()}));
   return {sum, log_sum_exp};
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits, const at::Tensor& labels,
-                        const at::Tensor& weights, const at::Tensor& log_sum_exp, double smoothing) {
+at::Tensor backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
+                        const at::Tensor& labels, const at::Tensor& weights,
+                        const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = (logits.to(at::kFloat) - log_sum_exp.unsqueeze(1)).exp();
   const auto [index, known] = known_labels(labels, logits.size(1));
   grad.sub_(smoothing / static_cast<double>(logits.size(1)));
@@ -59,8 +61,8 @@ at::Tensor backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits, c
   return grad.masked_fill_(weights.eq(0).unsqueeze(1), 0).to(logits.scalar_type());
 }
 
-Scored forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights, double smoothing,
-                    const at::Tensor& totals) {
+Scored forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
+                    double smoothing, const at::Tensor& totals) {
   const Scored out{scratch(logits, {}), scratch(logits, {logits.size(0)})};
   const at::Tensor rows = scratch(logits, {4, logits.size(0)});
   kernels::cuda::cross_entropy({.logits = logits.const_data_ptr(),
@@ -78,8 +80,9 @@ Scored forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at
   return out;
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits, const at::Tensor& labels,
-                         const at::Tensor& weights, const at::Tensor& log_sum_exp, double smoothing) {
+at::Tensor backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits,
+                         const at::Tensor& labels, const at::Tensor& weights,
+                         const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = at::empty_like(logits);
   kernels::cuda::cross_entropy_backward({.logits = logits.const_data_ptr(),
                                          .labels = labels.const_data_ptr<std::int64_t>(),
@@ -95,10 +98,12 @@ at::Tensor backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits, 
   return grad;
 }
 
-/// Saves the logits and one number a row; the gradient is made when its factor is known, so that fp16 does not lose it.
+/// Saves the logits and one number a row; the gradient is made when its factor is known, so that
+/// fp16 does not lose it.
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& labels,
-                            const at::Tensor& weights, double smoothing, const at::Tensor& totals) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& labels, const at::Tensor& weights, double smoothing,
+                            const at::Tensor& totals) {
     const at::Tensor logits = dense(input);
     const auto forward_on = logits.is_cuda() ? forward_cuda : forward_cpu;
     const Scored out = forward_on(logits, labels, weights, smoothing, totals);
@@ -119,19 +124,25 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   }
 };
 
-bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype, const at::Tensor& like) {
-  return tensor.dim() == 1 && tensor.size(0) == size && tensor.scalar_type() == dtype && tensor.is_contiguous() &&
-         tensor.device() == like.device();
+bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
+               const at::Tensor& like) {
+  return tensor.dim() == 1 && tensor.size(0) == size && tensor.scalar_type() == dtype &&
+         tensor.is_contiguous() && tensor.device() == like.device();
 }
 
 }  // namespace
 
-at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
-                                 double label_smoothing, const at::Tensor& totals) {
-  DSTRAIN_CHECK(logits.dim() == 2 && logits.size(1) > 0 && is_vector(labels, logits.size(0), at::kLong, logits) &&
-                    is_vector(weights, logits.size(0), at::kFloat, logits) && is_vector(totals, 4, at::kFloat, logits),
-                fmt::format("softmax_cross_entropy: logits {}, labels {} int64, weights {} fp32, totals {} fp32",
-                            shape_of(logits), shape_of(labels), shape_of(weights), shape_of(totals)));
+at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
+                                 const at::Tensor& weights, double label_smoothing,
+                                 const at::Tensor& totals) {
+  DSTRAIN_CHECK(
+      logits.dim() == 2 && logits.size(1) > 0 &&
+          is_vector(labels, logits.size(0), at::kLong, logits) &&
+          is_vector(weights, logits.size(0), at::kFloat, logits) &&
+          is_vector(totals, 4, at::kFloat, logits),
+      fmt::format(
+          "softmax_cross_entropy: logits {}, labels {} int64, weights {} fp32, totals {} fp32",
+          shape_of(logits), shape_of(labels), shape_of(weights), shape_of(totals)));
   return CrossEntropy::apply(logits, labels, weights, label_smoothing, totals);
 }
 

@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
@@ -18,16 +19,16 @@ struct Normed {
   at::Tensor sum, y, mean, rstd;
 };
 
-Normed forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight, const at::Tensor& bias,
-                   double eps) {
+Normed forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+                   const at::Tensor& bias, double eps) {
   at::Tensor sum = delta.defined() ? x + delta : x;
-  const auto [y, mean, rstd] = at::native_layer_norm(sum.to(at::kFloat), {x.size(1)}, weight.to(at::kFloat),
-                                                     bias.to(at::kFloat), eps);
+  const auto [y, mean, rstd] = at::native_layer_norm(
+      sum.to(at::kFloat), {x.size(1)}, weight.to(at::kFloat), bias.to(at::kFloat), eps);
   return {sum, y.to(x.scalar_type()), mean, rstd};
 }
 
-Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight, const at::Tensor& bias,
-                    double eps) {
+Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+                    const at::Tensor& bias, double eps) {
   Normed out{.sum = delta.defined() ? at::empty_like(x) : x,
              .y = at::empty_like(x),
              .mean = scratch(x, {x.size(0)}),
@@ -55,8 +56,9 @@ struct Gradients {
 at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
                         const at::Tensor& grad_weight, const at::Tensor& grad_bias) {
   const at::Tensor sum = saved.sum.to(at::kFloat), scale = weight.to(at::kFloat);
-  auto [dx, dweight, dbias] = at::native_layer_norm_backward(grads.grad_y.to(at::kFloat), sum, {sum.size(1)},
-                                                             saved.mean, saved.rstd, scale, scale, {true, true, true});
+  auto [dx, dweight, dbias] =
+      at::native_layer_norm_backward(grads.grad_y.to(at::kFloat), sum, {sum.size(1)}, saved.mean,
+                                     saved.rstd, scale, scale, {true, true, true});
   grad_weight.add_(dweight.view_as(grad_weight));
   grad_bias.add_(dbias.view_as(grad_bias));
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
@@ -87,11 +89,13 @@ at::Tensor backward_cuda(const Gradients& grads, const Normed& saved, const at::
 }
 
 struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
-  static variable_list forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& delta,
-                               const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias, double eps) {
+  static variable_list forward(AutogradContext* context, const at::Tensor& x,
+                               const std::optional<at::Tensor>& delta,
+                               const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
+                               double eps) {
     const auto forward_on = x.is_cuda() ? forward_cuda : forward_cpu;
-    const Normed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(), value_of(*weight, x),
-                                  value_of(*bias, x), eps);
+    const Normed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
+                                  value_of(*weight, x), value_of(*bias, x), eps);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();
     context->set_materialize_grads(false);
@@ -108,8 +112,9 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
       const Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
       const auto backward_on = saved[0].is_cuda() ? backward_cuda : backward_cpu;
       dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
-                       {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]}, value_of(weight, saved[0]),
-                       gradient_of(weight, saved[0]), gradient_of(bias, saved[0]));
+                       {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
+                       value_of(weight, saved[0]), gradient_of(weight, saved[0]),
+                       gradient_of(bias, saved[0]));
     }
     return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
   }
@@ -117,16 +122,20 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD,
+std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
+                                                 const std::optional<at::Tensor>& delta_MD,
                                                  Parameter& weight, Parameter& bias, double eps) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && value_of(weight, x_MD).numel() == x_MD.size(1) &&
                     value_of(bias, x_MD).numel() == x_MD.size(1),
-                fmt::format("layer norm: x {}, weight {}, bias {}", shape_of(x_MD), shape_of(weight.value),
-                            shape_of(bias.value)));
-  DSTRAIN_CHECK(!delta_MD || (delta_MD->sizes() == x_MD.sizes() && delta_MD->scalar_type() == x_MD.scalar_type()),
-                fmt::format("layer norm: x {}, delta {} or another dtype", shape_of(x_MD), shape_of(*delta_MD)));
+                fmt::format("layer norm: x {}, weight {}, bias {}", shape_of(x_MD),
+                            shape_of(weight.value), shape_of(bias.value)));
+  DSTRAIN_CHECK(!delta_MD || (delta_MD->sizes() == x_MD.sizes() &&
+                              delta_MD->scalar_type() == x_MD.scalar_type()),
+                fmt::format("layer norm: x {}, delta {} or another dtype", shape_of(x_MD),
+                            shape_of(*delta_MD)));
   const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
-  variable_list out = AddLayerNorm::apply(x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD), &weight, &bias, eps);
+  variable_list out = AddLayerNorm::apply(x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD),
+                                          &weight, &bias, eps);
   return {out[0], out[1]};
 }
 

@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -15,16 +16,19 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct EmbedSequence : torch::autograd::Function<EmbedSequence> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>&,
-                            std::int64_t batch, Parameter* class_token, Parameter* positions) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, std::int64_t batch,
+                            Parameter* class_token, Parameter* positions) {
     const at::Tensor patches = dense(input);
     const std::int64_t tokens = patches.size(0) / batch + 1, dim = patches.size(1);
     context->saved_data["batch"] = batch;
     keep(context, "class_token", class_token);
     keep(context, "positions", positions);
-    const at::Tensor &token = value_of(*class_token, patches), &position = value_of(*positions, patches);
+    const at::Tensor &token = value_of(*class_token, patches),
+                     &position = value_of(*positions, patches);
     if (!patches.is_cuda()) {
-      const at::Tensor rows = at::cat({token.expand({batch, 1, dim}), patches.view({batch, tokens - 1, dim})}, 1);
+      const at::Tensor rows =
+          at::cat({token.expand({batch, 1, dim}), patches.view({batch, tokens - 1, dim})}, 1);
       return (rows + position).view({batch * tokens, dim});
     }
     at::Tensor out = at::empty({batch * tokens, dim}, patches.options());
@@ -53,15 +57,16 @@ struct EmbedSequence : torch::autograd::Function<EmbedSequence> {
       return {rows.narrow(1, 1, tokens - 1).reshape({batch * (tokens - 1), dim}), {}, {}, {}, {}};
     }
     at::Tensor dx = at::empty({batch * (tokens - 1), dim}, grad.options());
-    kernels::cuda::embed_sequence_backward({.grad_out = grad.const_data_ptr(),
-                                            .grad_patches = dx.mutable_data_ptr(),
-                                            .grad_class_token = grad_token.mutable_data_ptr<float>(),
-                                            .grad_positions = grad_positions.mutable_data_ptr<float>(),
-                                            .batch = batch,
-                                            .tokens = tokens,
-                                            .dim = dim,
-                                            .dtype = kernel_dtype(grad)},
-                                           current_stream());
+    kernels::cuda::embed_sequence_backward(
+        {.grad_out = grad.const_data_ptr(),
+         .grad_patches = dx.mutable_data_ptr(),
+         .grad_class_token = grad_token.mutable_data_ptr<float>(),
+         .grad_positions = grad_positions.mutable_data_ptr<float>(),
+         .batch = batch,
+         .tokens = tokens,
+         .dim = dim,
+         .dtype = kernel_dtype(grad)},
+        current_stream());
     return {dx, {}, {}, {}, {}};
   }
 };
@@ -74,7 +79,8 @@ struct FirstToken : torch::autograd::Function<FirstToken> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const std::int64_t rows = context->saved_data.at("rows").toInt(), batch = grads[0].size(0), dim = grads[0].size(1);
+    const std::int64_t rows = context->saved_data.at("rows").toInt(), batch = grads[0].size(0),
+                       dim = grads[0].size(1);
     at::Tensor dx = at::zeros({rows, dim}, grads[0].options());
     dx.view({batch, -1, dim}).select(1, 0).copy_(grads[0]);
     return {dx, {}};
@@ -92,7 +98,9 @@ at::Tensor patchify(const at::Tensor& images_BCHW, std::int64_t patch) {
   const std::int64_t down = images.size(2) / patch, across = images.size(3) / patch;
   const std::vector<std::int64_t> shape{batch * down * across, channels * patch * patch};
   if (!images.is_cuda()) {
-    return images.view({batch, channels, down, patch, across, patch}).permute({0, 2, 4, 1, 3, 5}).reshape(shape);
+    return images.view({batch, channels, down, patch, across, patch})
+        .permute({0, 2, 4, 1, 3, 5})
+        .reshape(shape);
   }
   at::Tensor patches = at::empty(shape, images.options());
   kernels::cuda::patchify({.images = images.const_data_ptr(),
@@ -109,11 +117,13 @@ at::Tensor patchify(const at::Tensor& images_BCHW, std::int64_t patch) {
 
 at::Tensor embed_sequence(const at::Tensor& patches, std::int64_t batch, Parameter& class_token,
                           Parameter& positions) {
-  DSTRAIN_CHECK(patches.dim() == 2 && batch > 0 && patches.size(0) % batch == 0 &&
-                    value_of(class_token, patches).numel() == patches.size(1) &&
-                    value_of(positions, patches).numel() == (patches.size(0) / batch + 1) * patches.size(1),
-                fmt::format("embed_sequence: patches {}, batch {}, class token {}, positions {}", shape_of(patches),
-                            batch, shape_of(class_token.value), shape_of(positions.value)));
+  DSTRAIN_CHECK(
+      patches.dim() == 2 && batch > 0 && patches.size(0) % batch == 0 &&
+          value_of(class_token, patches).numel() == patches.size(1) &&
+          value_of(positions, patches).numel() == (patches.size(0) / batch + 1) * patches.size(1),
+      fmt::format("embed_sequence: patches {}, batch {}, class token {}, positions {}",
+                  shape_of(patches), batch, shape_of(class_token.value),
+                  shape_of(positions.value)));
   return EmbedSequence::apply(patches, anchor_for(patches), batch, &class_token, &positions);
 }
 

@@ -12,7 +12,9 @@ constexpr int kThreads = 256;
 constexpr int kWide = 4;  // fp32 elements in 16 bytes
 constexpr std::int64_t kMaxBlocks = 132 * 16;
 
-bool aligned(const void* pointer, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0; }
+bool aligned(const void* pointer, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
+}
 
 template <int V>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const AddSquares a) {
@@ -95,14 +97,16 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamWStep a) {
       const float g = gradient[k] * factor;
       average[k] += rest1 * (g - average[k]);
       square[k] = beta2 * square[k] + rest2 * g * g;
-      master[k] = master[k] * keep - step_size * average[k] / (sqrtf(square[k]) * rsqrt_correction + eps);
+      master[k] =
+          master[k] * keep - step_size * average[k] / (sqrtf(square[k]) * rsqrt_correction + eps);
     }
     store(a.master, i, Pack<float, N>::of(master));
     store(a.exp_avg, i, Pack<float, N>::of(average));
     store(a.exp_avg_sq, i, Pack<float, N>::of(square));
     if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(master));
   };
-  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, packs = a.count / V;
+  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
+                     packs = a.count / V;
   for (std::int64_t i = start; i < packs; i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
     update(std::integral_constant<int, V>{}, i);
   }
@@ -129,7 +133,8 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(const SgdStep a) {
     store(a.momentum_buffer, i, Pack<float, N>::of(buffer));
     if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(master));
   };
-  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, packs = a.count / V;
+  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
+                     packs = a.count / V;
   for (std::int64_t i = start; i < packs; i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
     update(std::integral_constant<int, V>{}, i);
   }
@@ -137,8 +142,8 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(const SgdStep a) {
 }
 
 unsigned flat_blocks(std::int64_t count, int per_thread) {
-  return static_cast<unsigned>(
-      std::clamp<std::int64_t>(blocks_for(count, static_cast<std::int64_t>(kThreads) * per_thread), 1, kMaxBlocks));
+  return static_cast<unsigned>(std::clamp<std::int64_t>(
+      blocks_for(count, static_cast<std::int64_t>(kThreads) * per_thread), 1, kMaxBlocks));
 }
 
 }  // namespace
@@ -165,8 +170,8 @@ void finish_gradients(const FinishGradients& args, cudaStream_t stream) {
 
 void adamw(const AdamWStep& args, cudaStream_t stream) {
   if (args.count == 0) return;
-  const bool wide = aligned(args.master, 16) && aligned(args.exp_avg, 16) && aligned(args.exp_avg_sq, 16) &&
-                    aligned(args.gradient, 16);
+  const bool wide = aligned(args.master, 16) && aligned(args.exp_avg, 16) &&
+                    aligned(args.exp_avg_sq, 16) && aligned(args.gradient, 16);
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (wide && aligned(args.compute, kWide * sizeof(T))) {
@@ -180,7 +185,8 @@ void adamw(const AdamWStep& args, cudaStream_t stream) {
 
 void sgd(const SgdStep& args, cudaStream_t stream) {
   if (args.count == 0) return;
-  const bool wide = aligned(args.master, 16) && aligned(args.momentum_buffer, 16) && aligned(args.gradient, 16);
+  const bool wide =
+      aligned(args.master, 16) && aligned(args.momentum_buffer, 16) && aligned(args.gradient, 16);
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (wide && aligned(args.compute, kWide * sizeof(T))) {

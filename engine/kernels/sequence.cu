@@ -1,12 +1,14 @@
 #include "engine/kernels/device.cuh"
 
-/// Kernels that move rows: images to patches, patches to sequences, attention's gradients to packed rows.
+/// Kernels that move rows: images to patches, patches to sequences, attention's gradients to packed
+/// rows.
 namespace dstrain::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-/// One thread writes V neighbours of a patch's line, so writes are dense and reads come in lines of the patch.
+/// One thread writes V neighbours of a patch's line, so writes are dense and reads come in lines of
+/// the patch.
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) patchify_kernel(const Patchify a, std::int64_t count) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -23,20 +25,22 @@ __global__ void __launch_bounds__(kThreads) patchify_kernel(const Patchify a, st
   rest /= across;
   const std::int64_t row = rest % down, image = rest / down;
   const std::int64_t source =
-      ((image * a.channels + channel) * a.height + row * a.patch + y) * a.width / V + column * line + x;
+      ((image * a.channels + channel) * a.height + row * a.patch + y) * a.width / V +
+      column * line + x;
   store(a.patches, index, load<T, V>(a.images, source));
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) embed_sequence_kernel(const EmbedSequence a, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    embed_sequence_kernel(const EmbedSequence a, std::int64_t count) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= count) return;
   const std::int64_t packs = a.dim / kPack, pack = index % packs;
   const std::int64_t token = index / packs % a.tokens, image = index / packs / a.tokens;
   float value[kPack], position[kPack];
-  const Pack<T> source = token == 0
-                             ? load<T, kPack>(a.class_token, pack)
-                             : load<T, kPack>(a.patches, (image * (a.tokens - 1) + token - 1) * packs + pack);
+  const Pack<T> source =
+      token == 0 ? load<T, kPack>(a.class_token, pack)
+                 : load<T, kPack>(a.patches, (image * (a.tokens - 1) + token - 1) * packs + pack);
   source.unpack(value);
   load<T, kPack>(a.positions, token * packs + pack).unpack(position);
 #pragma unroll
@@ -46,7 +50,8 @@ __global__ void __launch_bounds__(kThreads) embed_sequence_kernel(const EmbedSeq
 
 /// One thread owns eight columns of one token and walks through the batch: no partial sums needed.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) embed_sequence_backward_kernel(const EmbedSequenceBackward a) {
+__global__ void __launch_bounds__(kThreads)
+    embed_sequence_backward_kernel(const EmbedSequenceBackward a) {
   const std::int64_t packs = a.dim / kPack;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= a.tokens * packs) return;
@@ -69,7 +74,8 @@ __global__ void __launch_bounds__(kThreads) embed_sequence_backward_kernel(const
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) pack_heads_kernel(const PackHeads a, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    pack_heads_kernel(const PackHeads a, std::int64_t count) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= count) return;
   const std::int64_t packs = a.head_dim / kPack;
@@ -81,13 +87,15 @@ __global__ void __launch_bounds__(kThreads) pack_heads_kernel(const PackHeads a,
   const int part = static_cast<int>(rest % 3);
   rest /= 3;
   const std::int64_t token = rest % a.tokens, image = rest / a.tokens;
-  const std::int64_t offset = image * a.stride[part][0] + head * a.stride[part][1] + token * a.stride[part][2];
+  const std::int64_t offset =
+      image * a.stride[part][0] + head * a.stride[part][1] + token * a.stride[part][2];
   store(a.out, index, load<T, kPack>(a.source[part], offset / kPack + pack));
 }
 
 void require_packs(const char* kernel, const char* what, std::int64_t size) {
   if (size % kPack != 0) {
-    throw Error(ErrorKind::internal, std::string(kernel) + ": " + what + " is " + std::to_string(size),
+    throw Error(ErrorKind::internal,
+                std::string(kernel) + ": " + what + " is " + std::to_string(size),
                 "a multiple of 8 works on a GPU");
   }
 }
@@ -100,7 +108,8 @@ void patchify(const Patchify& args, cudaStream_t stream) {
   const auto launch = [&](auto zero, auto width) {
     constexpr int kWidth = decltype(width)::value;
     const std::int64_t count = elements / kWidth;
-    patchify_kernel<decltype(zero), kWidth><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+    patchify_kernel<decltype(zero), kWidth>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
   };
   with_type(args.dtype, [&](auto zero) {
     if (args.patch % 8 == 0) return launch(zero, std::integral_constant<int, 8>{});
@@ -115,7 +124,8 @@ void embed_sequence(const EmbedSequence& args, cudaStream_t stream) {
   const std::int64_t count = args.batch * args.tokens * args.dim / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    embed_sequence_kernel<decltype(zero)><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+    embed_sequence_kernel<decltype(zero)>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
   });
   check_launch("embed_sequence");
 }
@@ -125,7 +135,8 @@ void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t str
   const std::int64_t count = args.tokens * args.dim / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    embed_sequence_backward_kernel<decltype(zero)><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args);
+    embed_sequence_backward_kernel<decltype(zero)>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args);
   });
   check_launch("embed_sequence_backward");
 }
@@ -138,7 +149,8 @@ void pack_heads(const PackHeads& args, cudaStream_t stream) {
   const std::int64_t count = args.batch * args.tokens * 3 * args.heads * args.head_dim / kPack;
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    pack_heads_kernel<decltype(zero)><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+    pack_heads_kernel<decltype(zero)>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
   });
   check_launch("pack_heads");
 }

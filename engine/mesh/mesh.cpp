@@ -24,6 +24,10 @@ std::string axes_above_one(const Degrees& degrees) {
   return fmt::format("{}", fmt::join(parts, " x "));
 }
 
+std::string ranks(std::int64_t count) {
+  return count == 1 ? "1 rank" : fmt::format("{} ranks", count);
+}
+
 void check_product(int world_size, const Degrees& degrees) {
   if (world_size < 1) {
     throw Error(ErrorKind::usage, fmt::format("a world of {} ranks", world_size), "use at least 1");
@@ -39,12 +43,12 @@ void check_product(int world_size, const Degrees& degrees) {
   const std::int64_t others = needed / degrees.data;
   const std::string hint =
       world_size % others == 0
-          ? fmt::format("use data {}, or {} ranks", world_size / others, needed)
-          : fmt::format("use {} ranks, or degrees whose product is {}", needed, world_size);
+          ? fmt::format("use data {}, or {}", world_size / others, ranks(needed))
+          : fmt::format("use {}, or degrees whose product is {}", ranks(needed), world_size);
   const std::string axes = axes_above_one(degrees);
   throw Error(ErrorKind::usage,
-              fmt::format("the mesh {} has {} ranks, the world has {}",
-                          axes.empty() ? "without axes" : axes, needed, world_size),
+              fmt::format("the mesh {} has {}, the world has {}",
+                          axes.empty() ? "without axes" : axes, ranks(needed), world_size),
               hint);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "engine/base/error.h"
@@ -79,6 +80,7 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
 VitLayer::VitLayer(const VitConfig& config, std::int64_t index)
     : name_(layer_name(index)),
       first_(index == 0),
+      last_(index + 1 == config.layers),
       config_(config),
       norm_before_(name_ + ".layernorm_before", config.width, config.norm_eps),
       attention_(attention_names(name_), config.width, config.heads, config.init_std),
@@ -119,9 +121,14 @@ BlockCost VitLayer::cost(const BatchShape& shape) const {
   cost.boundary_bytes = 2 * stream;
   // The attention branch until the second norm has added it.
   cost.forward_workspace = stream;
-  // Largest inside the GELU's linear: gradients of both its sides, of its input and of the stream,
-  // while GELU's output has gone already.
-  cost.backward_workspace = 2 * stream + hidden;
+  // Two places are the largest, counted against what autograd has let go by then. In the GELU's
+  // linear: gradients of the stream, of GELU's output and input and of the norm's output; GELU's
+  // output has gone. In the attention: gradients of the stream and of its output, and those of
+  // query, key and value twice, apart and packed; the MLP and its norm have gone. The head returns
+  // the gradients of its two inputs apart, every layer one tensor for both.
+  const Bytes in_gelu = 2 * stream + hidden;
+  const Bytes in_attention = 7 * stream - 2 * hidden;
+  cost.backward_workspace = std::max(in_gelu, in_attention) + (last_ ? stream : 0);
   return cost;
 }
 
@@ -158,10 +165,13 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
   cost.forward_flops = classifier_.flops(shape.micro_batch);
-  cost.saved_bytes = 2 * token + 2 * shape.micro_batch * kFloatBytes + logits;
+  // Sum and output of the norm with its statistics, logits and their log-sum-exp.
+  cost.saved_bytes = 2 * token + 3 * shape.micro_batch * kFloatBytes + logits;
   cost.boundary_bytes = kFloatBytes;
-  cost.forward_workspace = 2 * token + 2 * shape.micro_batch * config_.classes * kFloatBytes;
-  cost.backward_workspace = 2 * stream + 2 * token;
+  // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
+  // and of what led to them.
+  cost.forward_workspace = 2 * token + 4 * shape.micro_batch * kFloatBytes;
+  cost.backward_workspace = 2 * stream + 2 * token + logits;
   return cost;
 }
 

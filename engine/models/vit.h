@@ -48,6 +48,7 @@ class VitLayer final : public Block {
  private:
   std::string name_;
   bool first_;  ///< its input has no delta
+  bool last_;
   VitConfig config_;
   LayerNorm norm_before_;
   SelfAttention attention_;

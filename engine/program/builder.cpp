@@ -10,8 +10,8 @@
 namespace dstrain {
 namespace {
 
-/// Squared norm, loss, counters: eight fp32 numbers.
-constexpr Bytes kNormBytes = 32;
+/// Squared norm, loss, top-1, top-5, samples, votes to stop: six fp32 numbers.
+constexpr Bytes kNormBytes = 24;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -64,6 +64,7 @@ class Builder {
 
   int add(ActionKind kind, Action action);
   void load(int micro_batch);
+  void gather_ahead(int visit);
   bool gather_for(int visit);
   void release_after(int visit);
   void forward(const Visit& visit);
@@ -115,6 +116,9 @@ Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptio
   program_.gather_slots = std::min(options.prefetch + 2, in_slots);
   program_.gradient_slots = std::min(2, from_slots);
   if (in_slots > 0) lookahead_ = std::min(options.prefetch, program_.gather_slots - 1);
+  // Each group has a slot of its own: gathered once, it stays.
+  if (in_slots > 0 && program_.gather_slots == in_slots)
+    lookahead_ = static_cast<int>(visits_.size());
   for (int slot = 0; slot < program_.gather_slots; ++slot) free_slots_.push_back({slot, {}});
   slot_reader_.resize(at(program_.gradient_slots));
 }
@@ -156,11 +160,18 @@ bool Builder::gather_for(int visit) {
   return true;
 }
 
+/// For this visit and for those after it, until `lookahead_` other groups have come by.
+void Builder::gather_ahead(int visit) {
+  int groups = 0;
+  for (std::size_t v = at(visit); v < visits_.size(); ++v) {
+    if (v > at(visit) && visits_[v].block != visits_[v - 1].block) ++groups;
+    if (groups > lookahead_ || !gather_for(static_cast<int>(v))) return;
+  }
+}
+
 void Builder::release_after(int visit) {
   const int group = visits_[at(visit)].block;
   if (!layout_.gathered_into_slot(group)) return;
-  const std::size_t next = at(visit) + 1;
-  if (next < visits_.size() && visits_[next].block == group) gather_for(visit + 1);
   Parameters& p = parameters_[at(group)];
   if (p.last_visit > visit) return;
   const int released_by = add(ActionKind::release, {.group = group, .slot = p.slot});
@@ -229,9 +240,7 @@ void Builder::run_visits() {
            std::min(visit.micro_batch + 1, options_.micro_batches - 1)) {
       load(static_cast<int>(loads_.size()));
     }
-    for (int ahead = v; ahead <= std::min(v + lookahead_, count - 1); ++ahead) {
-      if (!gather_for(ahead)) break;
-    }
+    gather_ahead(v);
     visit.backward ? backward(visit) : forward(visit);
     release_after(v);
   }

@@ -103,24 +103,30 @@ void Checker::fields(int i) {
 /// The buffer named is the kind that the layout asks for, exists and is large enough.
 void Checker::slots(int i) {
   const Action& a = actions_[at(i)];
+  bool needs_slot = false;
   int count = 0;
   std::int64_t room = 0, needed = 0;
   using enum ActionKind;
   if (a.kind == load) {
+    needs_slot = true;
     count = kBatchSlots;
   } else if (a.kind == gather || a.kind == release) {
-    count = layout_.gathered_into_slot(a.group) ? program_.gather_slots : 0;
+    needs_slot = layout_.gathered_into_slot(a.group);
+    count = program_.gather_slots;
     room = program_.gather_slot_elements;
     needed = layout_.flat[at(a.group)].padded();
   } else if (a.kind == backward || a.kind == reduce) {
     const int group = a.kind == reduce ? a.group : cost_.blocks[at(a.block)].groups.front();
-    count = layout_.reduced_from_slot(group) ? program_.gradient_slots : 0;
+    needs_slot = layout_.reduced_from_slot(group);
+    count = program_.gradient_slots;
     room = program_.gradient_slot_elements;
     needed = layout_.flat[at(group)].padded();
   }
-  if (count == 0 ? a.slot != kNone : a.slot < 0 || a.slot >= count) {
+  if (!needs_slot) {
+    if (a.slot != kNone) problem("{} names slot {} and has no use for one", name(i), a.slot);
+  } else if (a.slot < 0 || a.slot >= count) {
     problem("{} names slot {} of {}", name(i), a.slot, count);
-  } else if (a.slot != kNone && needed > room) {
+  } else if (needed > room) {
     problem("{} needs {} elements, its slot has {}", name(i), needed, room);
   }
   const Bytes payload = a.kind == gather   ? layout_.gather_bytes(a.group)
@@ -140,7 +146,7 @@ void Checker::waits(int i) {
 }
 
 /// Forward through the blocks, backward through them in the other order, each exactly once per
-/// micro-batch.
+/// micro-batch, and one micro-batch after the other.
 void Checker::block_order() {
   const auto table = [&] {
     return std::vector(at(program_.micro_batches), std::vector<int>(at(num_blocks()), kNone));
@@ -157,6 +163,9 @@ void Checker::block_order() {
   }
   for (int m = 0; m < program_.micro_batches; ++m) {
     const auto &f = forward[at(m)], &r = recompute[at(m)], &b = backward[at(m)];
+    if (m > 0 && f[0] != kNone && backward[at(m) - 1][0] != kNone) {
+      must_precede(backward[at(m) - 1][0], f[0]);
+    }
     for (std::size_t k = 0; k < at(num_blocks()); ++k) {
       const std::string& block = cost_.blocks[k].name;
       if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
@@ -167,6 +176,8 @@ void Checker::block_order() {
       if (r[k] == kNone) continue;
       if (f[k] != kNone) must_precede(f[k], r[k]);
       if (b[k] != kNone) must_precede(r[k], b[k]);
+      // Earlier it would hold what it saves beside what the blocks after it saved.
+      if (k + 1 < b.size() && b[k + 1] != kNone) must_precede(b[k + 1], r[k]);
     }
   }
 }

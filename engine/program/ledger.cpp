@@ -14,35 +14,43 @@ class Activations {
     const std::size_t size = at(program.micro_batches) * cost.blocks.size();
     recomputed_.assign(size, false);
     for (const Action& action : program.actions) {
-      if (action.kind == ActionKind::recompute) recomputed_[place(action)] = true;
+      if (action.kind == ActionKind::recompute) {
+        recomputed_[place(action.micro_batch, action.block)] = true;
+      }
       if (action.kind == ActionKind::backward) trains_ = true;
     }
   }
 
   void play(const Action& action) {
     const BlockCost& block = cost_.blocks[at(action.block)];
-    const Bytes before = action.block > 0 ? cost_.blocks[at(action.block) - 1].boundary_bytes : 0;
+    const Bytes input = action.block > 0 ? cost_.blocks[at(action.block) - 1].boundary_bytes : 0;
+    const Bytes output = block.boundary_bytes;
     if (action.kind == ActionKind::forward) {
-      touch(block.saved_bytes + block.boundary_bytes + block.forward_workspace);
-      live_ += block.boundary_bytes;
-      if (trains_ && !recomputed_[place(action)]) live_ += block.saved_bytes;
-      if (!trains_) live_ -= before;
+      touch(block.saved_bytes + output + block.forward_workspace);
+      live_ += output;
+      if (trains_ && !recomputed(action.micro_batch, action.block)) live_ += block.saved_bytes;
+      if (!trains_) live_ -= input;
     } else if (action.kind == ActionKind::recompute) {
-      // The gradient of the block's output is already there, and its output comes a second time.
-      touch(block.saved_bytes + 2 * block.boundary_bytes + block.forward_workspace);
-      live_ += block.saved_bytes;
+      // The gradient of the block's output is already there.
+      touch(block.saved_bytes + 2 * output + block.forward_workspace);
+      live_ += block.saved_bytes + output;
     } else if (action.kind == ActionKind::backward) {
-      touch(block.boundary_bytes + block.backward_workspace);
-      live_ -= block.saved_bytes + before;
-      if (at(action.block) + 1 == cost_.blocks.size()) live_ -= block.boundary_bytes;
+      touch(output +
+            block.backward_workspace);  // the gradient of the output, and what backward needs
+      live_ -= block.saved_bytes + output;
+      // The block before makes its output anew.
+      if (action.block > 0 && recomputed(action.micro_batch, action.block - 1)) live_ -= input;
     }
   }
 
   [[nodiscard]] Bytes peak() const { return peak_; }
 
  private:
-  [[nodiscard]] std::size_t place(const Action& action) const {
-    return at(action.micro_batch) * cost_.blocks.size() + at(action.block);
+  [[nodiscard]] std::size_t place(int micro_batch, int block) const {
+    return at(micro_batch) * cost_.blocks.size() + at(block);
+  }
+  [[nodiscard]] bool recomputed(int micro_batch, int block) const {
+    return recomputed_[place(micro_batch, block)];
   }
   void touch(Bytes transient) { peak_ = std::max(peak_, live_ + transient); }
 

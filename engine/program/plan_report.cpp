@@ -64,6 +64,10 @@ std::string batch_equation(const BatchPlan& b) {
   return fmt::format("{} = {} - {} of weight 0 that fill up the last", b.global, text, b.fillers());
 }
 
+std::string duration(double seconds) {
+  return seconds < 1 ? fmt::format("{:.1f} ms", seconds * 1000) : format_duration(seconds);
+}
+
 double samples_per_s(const PlanReport& plan, const BatchPlan& batch) {
   return plan.step.step_s > 0 ? batch.global / plan.step.step_s : 0;
 }
@@ -134,7 +138,8 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("model",
        fmt::format("{}, {} parameters in {} blocks", plan.model,
                    format_count(static_cast<double>(num_parameters(cost))), cost.blocks.size()));
-  line("ranks", fmt::format("{} ({})", strategy.mesh.world_size(), strategy.mesh.describe()));
+  const int world = strategy.mesh.world_size();
+  line("ranks", world == 1 ? "1" : fmt::format("{} ({})", world, strategy.mesh.describe()));
   line("strategy", strategy_name(plan.zero_stage, strategy.layout) +
                        (strategy.options.recompute ? "; blocks recomputed in backward" : ""));
   line("batch", batch_equation(batch));
@@ -143,10 +148,10 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   text += "\n" + memory_table(plan) + "\n" + activation_table(plan, cost) + "\n" +
           collective_table(plan) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
-                      format_duration(step.step_s), format_count(samples_per_s(plan, batch)));
+                      duration(step.step_s), format_count(samples_per_s(plan, batch)));
   text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
-                      format_duration(step.compute_s), format_duration(step.exposed_comm_s),
-                      format_duration(step.step_s - step.compute_s - step.exposed_comm_s));
+                      duration(step.compute_s), duration(step.exposed_comm_s),
+                      duration(step.step_s - step.compute_s - step.exposed_comm_s));
   return text;
 }
 

@@ -40,6 +40,8 @@ struct Action {
   Bytes bytes = 0;  ///< payload of the collective: size of the full buffer on the wire
   Flops flops = 0;
   std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
+
+  bool operator==(const Action&) const = default;
 };
 
 inline constexpr int kBatchSlots = 2;
@@ -66,11 +68,12 @@ struct ProgramOptions {
 ///
 /// ZeRO-1 and 2 gather each group once per step, before its first use, straight into the resident
 /// parameters; ZeRO-3 gathers into slots before each use and releases after it, except that a group
-/// stays whose next use follows at once (the last block from forward to backward, the first from
-/// one micro-batch to the next) or within the prefetch distance. Gradients rest whole (stage 0, 1:
-/// reduced after the last micro-batch) or sharded (2, 3: reduced after each). With one data rank
-/// there is neither gather nor reduce. Block i must read group i alone (Error{internal}). The list
-/// is the same on every rank, and running it in list order on one lane is also correct.
+/// stays which is used again at once (the last block from forward to backward, the first from one
+/// micro-batch to the next) or within the prefetch distance; where every group has a slot, each is
+/// gathered once per step. Gradients rest whole (stage 0, 1: reduced after the last micro-batch) or
+/// sharded (2, 3: reduced after each). With one data rank there is neither gather nor reduce. Block
+/// i must read group i alone (Error{internal}). The list is the same on every rank, and running it
+/// in list order on one lane is also correct.
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
                                        const ProgramOptions& options);
 /// Forward of one micro-batch, parameters as at rest after an update; `options.micro_batches` and

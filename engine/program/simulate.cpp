@@ -136,7 +136,8 @@ Player::Duration Player::duration(const Action& action) const {
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
-      time.busy_s = std::max(action.flops / machine_.flops_per_s, block_bytes(action) / memory);
+      // Products and element-wise kernels take turns; each is bound by one of the two.
+      time.busy_s = action.flops / machine_.flops_per_s + block_bytes(action) / memory;
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {

@@ -65,8 +65,9 @@ struct Simulation {
 };
 
 /// Most bytes of each category that one rank holds at any time of the program; `fixed` is left 0.
-/// Activations follow the compute lane: a block's output lives until the block after it has run
-/// backward, what it saved until its own backward.
+/// Activations follow the compute lane: a block's output and what it saved live until its own
+/// backward; with recomputation the output goes when the block after it has run backward, and both
+/// come again.
 [[nodiscard]] Ledger peak_memory(const Program& program, const Layout& layout,
                                  const ModelCost& cost);
 

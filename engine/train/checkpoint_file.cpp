@@ -50,8 +50,9 @@ void ExclusiveFile::write(std::span<const std::byte> bytes) {
     const auto written = ::write(fd_, bytes.data(), std::min(bytes.size(), kCheckpointChunk));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      throw Error(ErrorKind::checkpoint, fmt::format("cannot write {} after {} bytes: {}", path_.string(),
-                                                     bytes_, std::strerror(written < 0 ? errno : ENOSPC)));
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("cannot write {} after {} bytes: {}", path_.string(), bytes_,
+                              std::strerror(written < 0 ? errno : ENOSPC)));
     }
     // Hashed right behind the write, while the chunk is still warm.
     hash_.update(bytes.first(static_cast<std::size_t>(written)));
@@ -84,13 +85,14 @@ CheckpointDirectory::CheckpointDirectory(std::filesystem::path path) : path_(std
 CheckpointDirectory::~CheckpointDirectory() { ::close(fd_); }
 
 std::int64_t CheckpointDirectory::size_of(const std::string& name) const {
-  struct stat status {};
+  struct stat status{};
   if (::fstatat(fd_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     throw Error(ErrorKind::checkpoint,
                 fmt::format("cannot open {}: {}", (path_ / name).string(), std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::checkpoint, fmt::format("{} is not a regular file", (path_ / name).string()));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} is not a regular file", (path_ / name).string()));
   }
   return status.st_size;
 }
@@ -106,12 +108,14 @@ int CheckpointDirectory::open(const std::string& name, struct stat& status) cons
   }
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd);
-    throw Error(ErrorKind::checkpoint, fmt::format("{} is not a regular file", (path_ / name).string()));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} is not a regular file", (path_ / name).string()));
   }
   return fd;
 }
 
-void read_exactly(int fd, const std::filesystem::path& path, std::int64_t offset, std::span<std::byte> out) {
+void read_exactly(int fd, const std::filesystem::path& path, std::int64_t offset,
+                  std::span<std::byte> out) {
   while (!out.empty()) {
     const auto got = ::pread(fd, out.data(), std::min(out.size(), kCheckpointChunk), offset);
     if (got < 0 && errno == EINTR) continue;

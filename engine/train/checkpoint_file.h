@@ -24,7 +24,8 @@ class FileHash {
   FileHash& operator=(FileHash&&) noexcept;
 
   void update(std::span<const std::byte> bytes);
-  [[nodiscard]] std::string hex() const;  ///< 32 digits, most significant first, as `xxh128sum` prints it
+  [[nodiscard]] std::string hex()
+      const;  ///< 32 digits, most significant first, as `xxh128sum` prints it
 
  private:
   struct State;
@@ -38,7 +39,8 @@ struct FileRecord {
   std::string hash;
 };
 
-/// A new file that must not exist yet. Error{checkpoint} names path, bytes written so far and the system's reason.
+/// A new file that must not exist yet. Error{checkpoint} names path, bytes written so far and the
+/// system's reason.
 class ExclusiveFile {
  public:
   explicit ExclusiveFile(std::filesystem::path path);
@@ -79,6 +81,7 @@ class CheckpointDirectory {
 };
 
 /// Fills `out` from `offset` of the file; Error{checkpoint} naming `path` when it ends before.
-void read_exactly(int fd, const std::filesystem::path& path, std::int64_t offset, std::span<std::byte> out);
+void read_exactly(int fd, const std::filesystem::path& path, std::int64_t offset,
+                  std::span<std::byte> out);
 
 }  // namespace dstrain

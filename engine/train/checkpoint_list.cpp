@@ -27,11 +27,13 @@ std::vector<Found> find_checkpoints(const std::filesystem::path& root) {
   std::filesystem::directory_iterator entries(root, error);
   if (error == std::errc::no_such_file_or_directory) return found;
   if (error) {
-    throw Error(ErrorKind::checkpoint, fmt::format("cannot list {}: {}", root.string(), error.message()));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot list {}: {}", root.string(), error.message()));
   }
   for (const auto& entry : entries) {
     const auto step = parse_checkpoint_name(entry.path());
-    if (step && entry.is_directory(error) && !entry.is_symlink(error)) found.push_back({*step, entry.path()});
+    if (step && entry.is_directory(error) && !entry.is_symlink(error))
+      found.push_back({*step, entry.path()});
   }
   std::ranges::sort(found, std::ranges::greater{}, &Found::step);
   return found;
@@ -54,7 +56,8 @@ std::optional<std::int64_t> parse_checkpoint_name(const std::filesystem::path& p
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   // One spelling per step: what checkpoint_name() writes, and no sign.
-  if (error != std::errc{} || end != digits.data() + digits.size() || checkpoint_name(step) != name) {
+  if (error != std::errc{} || end != digits.data() + digits.size() ||
+      checkpoint_name(step) != name) {
     return std::nullopt;
   }
   return step;
@@ -68,7 +71,8 @@ bool is_temporary_checkpoint(const std::filesystem::path& path) {
 
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, bool full) {
   std::vector<CheckpointInfo> infos;
-  for (const Found& found : find_checkpoints(root)) infos.push_back(inspect_checkpoint(found.path, full));
+  for (const Found& found : find_checkpoints(root))
+    infos.push_back(inspect_checkpoint(found.path, full));
   return infos;
 }
 
@@ -82,7 +86,8 @@ std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
   return std::nullopt;
 }
 
-std::vector<CheckpointInfo> beyond_newest(const std::vector<CheckpointInfo>& newest_first, int keep) {
+std::vector<CheckpointInfo> beyond_newest(const std::vector<CheckpointInfo>& newest_first,
+                                          int keep) {
   std::vector<CheckpointInfo> beyond;
   int num_valid = 0;
   for (const CheckpointInfo& info : newest_first) {
@@ -98,7 +103,8 @@ void remove_checkpoint(const std::filesystem::path& path) {
   std::filesystem::rename(path, doomed, error);
   if (!error) std::filesystem::remove_all(doomed, error);
   if (error) {
-    throw Error(ErrorKind::checkpoint, fmt::format("cannot remove {}: {}", path.string(), error.message()));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot remove {}: {}", path.string(), error.message()));
   }
 }
 

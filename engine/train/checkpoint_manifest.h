@@ -10,7 +10,8 @@
 
 namespace dstrain {
 
-/// MANIFEST.json: state, files and where each tensor lies in them. Its last line is the hash of all that stands before.
+/// MANIFEST.json: state, files and where each tensor lies in them. Its last line is the hash of all
+/// that stands before.
 inline constexpr const char* kManifestName = "MANIFEST.json";
 inline constexpr std::int64_t kManifestLimit = std::int64_t{64} << 20;  ///< bytes
 
@@ -35,14 +36,15 @@ struct Manifest {
 
 [[nodiscard]] std::string manifest_text(const Manifest& manifest);
 
-/// Checks the hash, then syntax, names, numbers and that every slice lies inside its file. Error{checkpoint}; `where` names
-/// the source in its message.
+/// Checks the hash, then syntax, names, numbers and that every slice lies inside its file.
+/// Error{checkpoint}; `where` names the source in its message.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& where);
 
 /// Adds another rank's files and slices.
 void merge_manifest(Manifest& manifest, const Manifest& part);
 
-/// Every tensor is covered by its slices exactly once; sorts them. Error{checkpoint} names tensor and element.
+/// Every tensor is covered by its slices exactly once; sorts them. Error{checkpoint} names tensor
+/// and element.
 void check_coverage(Manifest& manifest, const std::string& where);
 
 }  // namespace dstrain

@@ -7,7 +7,8 @@
 
 namespace dstrain {
 
-/// The step of a directory called "step-00000100"; nothing for any other name, temporary ones included.
+/// The step of a directory called "step-00000100"; nothing for any other name, temporary ones
+/// included.
 [[nodiscard]] std::optional<std::int64_t> parse_checkpoint_name(const std::filesystem::path& path);
 
 /// "step-00000100.tmp-<attempt>", where a save is collected before it is renamed.

@@ -34,11 +34,12 @@ class Reader final : public CheckpointReader {
  public:
   explicit Reader(const std::filesystem::path& path) : directory_(path) {
     const std::filesystem::path manifest_path = path / kManifestName;
-    struct stat status {};
+    struct stat status{};
     const Descriptor fd(directory_.open(kManifestName, status));
     if (status.st_size > kManifestLimit) {
-      throw Error(ErrorKind::checkpoint, fmt::format("{} has {} bytes, a manifest has at most {}",
-                                                     manifest_path.string(), status.st_size, kManifestLimit));
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{} has {} bytes, a manifest has at most {}", manifest_path.string(),
+                              status.st_size, kManifestLimit));
     }
     std::string text(static_cast<std::size_t>(status.st_size), '\0');
     read_exactly(fd.get(), manifest_path, 0, std::as_writable_bytes(std::span(text)));
@@ -50,7 +51,8 @@ class Reader final : public CheckpointReader {
                                                      manifest_path.string(), manifest_.state.step));
     }
     for (const FileRecord& file : manifest_.files) check_size(file, directory_.size_of(file.name));
-    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) index_[manifest_.tensors[i].name] = i;
+    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
+      index_[manifest_.tensors[i].name] = i;
     verified_ = std::vector<Verified>(manifest_.files.size());
   }
 
@@ -67,8 +69,8 @@ class Reader final : public CheckpointReader {
       }
     };
     {
-      const std::size_t num_threads =
-          std::min<std::size_t>({std::max(1u, std::thread::hardware_concurrency()), problems.size(), 8});
+      const std::size_t num_threads = std::min<std::size_t>(
+          {std::max(1u, std::thread::hardware_concurrency()), problems.size(), 8});
       std::vector<std::jthread> threads;
       for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
       work();
@@ -76,8 +78,9 @@ class Reader final : public CheckpointReader {
     std::erase(problems, "");
     if (problems.empty()) return;
     throw Error(ErrorKind::checkpoint,
-                problems.size() == 1 ? problems[0]
-                                     : fmt::format("{} (and {} more files)", problems[0], problems.size() - 1),
+                problems.size() == 1
+                    ? problems[0]
+                    : fmt::format("{} (and {} more files)", problems[0], problems.size() - 1),
                 "resume from an older checkpoint; `dstrain checkpoint list` shows them");
   }
 
@@ -97,28 +100,31 @@ class Reader final : public CheckpointReader {
     const Range range = wanted.range;
     if (range.begin < 0 || range.end < range.begin || range.end > num_elements(tensor.shape) ||
         range.size() != static_cast<std::int64_t>(out.size())) {
-      throw Error(ErrorKind::checkpoint,
-                  fmt::format("elements [{}, {}) of '{}' do not fit {} values of its {} elements in {}",
-                              range.begin, range.end, wanted.name, out.size(), num_elements(tensor.shape),
-                              directory_.path().string()));
+      throw Error(
+          ErrorKind::checkpoint,
+          fmt::format("elements [{}, {}) of '{}' do not fit {} values of its {} elements in {}",
+                      range.begin, range.end, wanted.name, out.size(), num_elements(tensor.shape),
+                      directory_.path().string()));
     }
     auto slice = std::ranges::upper_bound(tensor.slices, range.begin, {},
                                           [](const StoredSlice& s) { return s.range.end; });
     for (; slice != tensor.slices.end() && slice->range.begin < range.end; ++slice) {
       const Range part = intersect(slice->range, range);
       const Descriptor fd(open_verified(slice->file));
-      read_exactly(fd.get(), path_of(slice->file), slice->offset + 4 * (part.begin - slice->range.begin),
-                   std::as_writable_bytes(out.subspan(static_cast<std::size_t>(part.begin - range.begin),
-                                                      static_cast<std::size_t>(part.size()))));
+      read_exactly(
+          fd.get(), path_of(slice->file), slice->offset + 4 * (part.begin - slice->range.begin),
+          std::as_writable_bytes(out.subspan(static_cast<std::size_t>(part.begin - range.begin),
+                                             static_cast<std::size_t>(part.size()))));
     }
   }
 
  private:
-  /// A file as it was when its hash was right; descriptors are not kept, as there may be thousands of files.
+  /// A file as it was when its hash was right; descriptors are not kept, as there may be thousands
+  /// of files.
   struct Verified {
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     bool done = false;
-    struct stat status {};
+    struct stat status{};
   };
 
   [[nodiscard]] std::filesystem::path path_of(std::size_t file) const {
@@ -127,8 +133,9 @@ class Reader final : public CheckpointReader {
 
   void check_size(const FileRecord& file, std::int64_t bytes) const {
     if (bytes == file.bytes) return;
-    throw Error(ErrorKind::checkpoint, fmt::format("{} has {} bytes, the manifest says {}",
-                                                   (directory_.path() / file.name).string(), bytes, file.bytes));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} has {} bytes, the manifest says {}",
+                            (directory_.path() / file.name).string(), bytes, file.bytes));
   }
 
   [[nodiscard]] const StoredTensor& find(const TensorSlice& wanted) const {
@@ -154,7 +161,7 @@ class Reader final : public CheckpointReader {
     const FileRecord& file = manifest_.files[index];
     Verified& verified = verified_[index];
     const std::scoped_lock lock(*verified.mutex);
-    struct stat status {};
+    struct stat status{};
     const int fd = directory_.open(file.name, status);
     try {
       check_size(file, status.st_size);
@@ -177,19 +184,20 @@ class Reader final : public CheckpointReader {
 
   void check_hash(int fd, std::size_t index) const {
     const FileRecord& file = manifest_.files[index];
-    std::vector<std::byte> chunk(
-        static_cast<std::size_t>(std::min<std::int64_t>(file.bytes, std::int64_t{kCheckpointChunk})));
+    std::vector<std::byte> chunk(static_cast<std::size_t>(
+        std::min<std::int64_t>(file.bytes, std::int64_t{kCheckpointChunk})));
     FileHash hash;
     for (std::int64_t done = 0; done < file.bytes;) {
-      const auto now = std::span(chunk).first(
-          static_cast<std::size_t>(std::min<std::int64_t>(file.bytes - done, std::int64_t{kCheckpointChunk})));
+      const auto now = std::span(chunk).first(static_cast<std::size_t>(
+          std::min<std::int64_t>(file.bytes - done, std::int64_t{kCheckpointChunk})));
       read_exactly(fd, path_of(index), done, now);
       hash.update(now);
       done += static_cast<std::int64_t>(now.size());
     }
     if (hash.hex() == file.hash) return;
-    throw Error(ErrorKind::checkpoint, fmt::format("{} of {} bytes is changed: hash {}, the manifest says {}",
-                                                   path_of(index).string(), file.bytes, hash.hex(), file.hash));
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} of {} bytes is changed: hash {}, the manifest says {}",
+                            path_of(index).string(), file.bytes, hash.hex(), file.hash));
   }
 
   CheckpointDirectory directory_;
@@ -206,7 +214,8 @@ std::unique_ptr<Reader> open_reader(const std::filesystem::path& path, bool veri
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> CheckpointReader::open(const std::filesystem::path& path, bool verify) {
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const std::filesystem::path& path,
+                                                         bool verify) {
   return open_reader(path, verify);
 }
 

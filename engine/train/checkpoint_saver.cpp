@@ -22,8 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// What travels through the store. A go-ahead is kWrite or already the verdict; a vote is the rank's part of the manifest or
-// kFailed and why; the verdict is kOk and the bytes saved, or kFailed and why.
+// What travels through the store. A go-ahead is kWrite or already the verdict; a vote is the rank's
+// part of the manifest or kFailed and why; the verdict is kOk and the bytes saved, or kFailed and
+// why.
 constexpr std::string_view kWrite = "write";
 constexpr std::string_view kOk = "ok ";
 constexpr std::string_view kFailed = "failed ";
@@ -31,8 +32,8 @@ constexpr std::string_view kFailed = "failed ";
 /// One rank's view of one save.
 class Save {
  public:
-  Save(Store& store, const SaverOptions& options, std::int64_t serial, CheckpointState state, CheckpointPart part,
-       std::stop_token stop)
+  Save(Store& store, const SaverOptions& options, std::int64_t serial, CheckpointState state,
+       CheckpointPart part, std::stop_token stop)
       : store_(store),
         options_(options),
         prefix_(fmt::format("checkpoint/{}/{}-{}", options.attempt, serial, state.step)),
@@ -65,11 +66,13 @@ class Save {
  private:
   std::string follow() {
     // Rank 0 decides; it may itself wait `timeout` for a slow peer before it does.
-    std::string go = wait("go", Clock::now() + 2 * options_.timeout, "rank 0 did not start the save");
+    std::string go =
+        wait("go", Clock::now() + 2 * options_.timeout, "rank 0 did not start the save");
     if (go != kWrite) return go;
     const std::string key = fmt::format("{}/vote/{}", prefix_, options_.rank);
     store_.set(key, write_shard());
-    std::string verdict = wait("verdict", Clock::now() + 2 * options_.timeout, "rank 0 did not finish the save");
+    std::string verdict =
+        wait("verdict", Clock::now() + 2 * options_.timeout, "rank 0 did not finish the save");
     store_.set(key, {});  // votes of thousands of saves would fill the store
     return verdict;
   }
@@ -95,11 +98,14 @@ class Save {
     return verdict;
   }
 
-  /// Clears what earlier attempts left and makes the temporary directory. A verdict when there is nothing to write.
+  /// Clears what earlier attempts left and makes the temporary directory. A verdict when there is
+  /// nothing to write.
   std::string prepare() {
-    if (fs::create_directories(options_.root)) sync_directory(fs::absolute(options_.root).parent_path());
+    if (fs::create_directories(options_.root))
+      sync_directory(fs::absolute(options_.root).parent_path());
     for (const auto& entry : fs::directory_iterator(options_.root)) {
-      // A run directory belongs to one job at a time, so these are of dead attempts. One that stays is only waste.
+      // A run directory belongs to one job at a time, so these are of dead attempts. One that stays
+      // is only waste.
       std::error_code error;
       if (is_temporary_checkpoint(entry.path())) fs::remove_all(entry.path(), error);
       if (error) log_warning("cannot remove {}: {}", entry.path().string(), error.message());
@@ -140,7 +146,10 @@ class Save {
           part.tensors.push_back({slice.name, slice.shape, {}});
           continue;
         }
-        stored.push_back({fmt::format("{}@{}", slice.name, slice.range.begin), {slice.range.size()}, DType::f32, values});
+        stored.push_back({fmt::format("{}@{}", slice.name, slice.range.begin),
+                          {slice.range.size()},
+                          DType::f32,
+                          values});
         slices.push_back(&slice);
       }
       write_file(stored, slices, part);
@@ -152,13 +161,15 @@ class Save {
     }
   }
 
-  void write_file(const std::vector<SafetensorsTensor>& stored, const std::vector<const TensorSlice*>& slices,
-                  Manifest& part) {
-    // On a network file system another node's new directory may not be visible yet; making it again is harmless.
+  void write_file(const std::vector<SafetensorsTensor>& stored,
+                  const std::vector<const TensorSlice*>& slices, Manifest& part) {
+    // On a network file system another node's new directory may not be visible yet; making it again
+    // is harmless.
     fs::create_directory(temporary_);
     ExclusiveFile file(temporary_ / fmt::format("rank{:04d}.safetensors", options_.rank));
-    file.write(safetensors_header(
-        stored, {{"format", "dstrain"}, {"step", std::to_string(state_.step)}, {"rank", std::to_string(options_.rank)}}));
+    file.write(safetensors_header(stored, {{"format", "dstrain"},
+                                           {"step", std::to_string(state_.step)},
+                                           {"rank", std::to_string(options_.rank)}}));
     std::map<std::string, std::size_t> index;
     for (std::size_t i = 0; i < stored.size(); ++i) {
       const auto [at, is_new] = index.emplace(slices[i]->name, part.tensors.size());
@@ -176,14 +187,15 @@ class Save {
     const auto deadline = Clock::now() + options_.timeout;
     for (int rank = 0; rank < options_.world_size; ++rank) {
       try {
-        const std::string vote =
-            rank == 0 ? own_vote
-                      : wait(fmt::format("vote/{}", rank), deadline, fmt::format("rank {} did not vote", rank));
-        if (vote.starts_with(kFailed)) throw Error(ErrorKind::checkpoint, vote.substr(kFailed.size()));
+        const std::string vote = rank == 0 ? own_vote
+                                           : wait(fmt::format("vote/{}", rank), deadline,
+                                                  fmt::format("rank {} did not vote", rank));
+        if (vote.starts_with(kFailed))
+          throw Error(ErrorKind::checkpoint, vote.substr(kFailed.size()));
         const Manifest part = parse_manifest(vote, fmt::format("rank {}: its vote", rank));
         if (part.state.step != state_.step) {
-          throw Error(ErrorKind::checkpoint,
-                      fmt::format("rank {} saved step {}, rank 0 step {}", rank, part.state.step, state_.step));
+          throw Error(ErrorKind::checkpoint, fmt::format("rank {} saved step {}, rank 0 step {}",
+                                                         rank, part.state.step, state_.step));
         }
         merge_manifest(manifest, part);
       } catch (const std::exception& error) {
@@ -192,8 +204,9 @@ class Save {
     }
     if (!failures.empty()) {
       throw Error(ErrorKind::checkpoint,
-                  failures.size() == 1 ? failures[0]
-                                       : fmt::format("{} (and {} more ranks)", failures[0], failures.size() - 1));
+                  failures.size() == 1
+                      ? failures[0]
+                      : fmt::format("{} (and {} more ranks)", failures[0], failures.size() - 1));
     }
     check_coverage(manifest, "the parts of all ranks together");
 
@@ -208,20 +221,23 @@ class Save {
     return bytes;
   }
 
-  /// Older ones only: a run that went on from an early checkpoint must not lose what it has just saved to later steps.
+  /// Older ones only: a run that went on from an early checkpoint must not lose what it has just
+  /// saved to later steps.
   void prune() const {
     if (options_.keep < 1) return;
     try {
       std::vector<CheckpointInfo> older = list_checkpoints(options_.root, false);
       std::erase_if(older, [&](const CheckpointInfo& info) { return info.step >= state_.step; });
-      for (const CheckpointInfo& info : beyond_newest(older, options_.keep - 1)) remove_checkpoint(info.path);
+      for (const CheckpointInfo& info : beyond_newest(older, options_.keep - 1))
+        remove_checkpoint(info.path);
     } catch (const std::exception& error) {
       log_warning("old checkpoints stay: {}", error.what());
     }
   }
 
   /// Waits in slices, so that a saver that is destroyed does not hold up the end of its process.
-  std::string wait(const std::string& name, Clock::time_point deadline, const std::string& complaint) {
+  std::string wait(const std::string& name, Clock::time_point deadline,
+                   const std::string& complaint) {
     const std::string key = fmt::format("{}/{}", prefix_, name);
     const auto start = Clock::now();
     while (true) {
@@ -229,16 +245,19 @@ class Save {
       if (auto value = store_.try_get(key)) return *value;
       if (now >= deadline || stop_.stop_requested()) break;
       const auto slice = std::min<std::chrono::milliseconds>(
-          std::chrono::ceil<std::chrono::milliseconds>(deadline - now), std::chrono::milliseconds(200));
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - now),
+          std::chrono::milliseconds(200));
       try {
         return store_.get(key, slice);
       } catch (const Error&) {
-        // Not there yet, or the store is lost, which try_get tells; then it must not be asked without a pause.
+        // Not there yet, or the store is lost, which try_get tells; then it must not be asked
+        // without a pause.
         if (Clock::now() - now < slice / 2) std::this_thread::sleep_for(slice / 2);
       }
     }
     throw Error(ErrorKind::checkpoint,
-                fmt::format("{} within {:.1f} s", complaint, std::chrono::duration<double>(Clock::now() - start).count()));
+                fmt::format("{} within {:.1f} s", complaint,
+                            std::chrono::duration<double>(Clock::now() - start).count()));
   }
 
   Store& store_;
@@ -253,7 +272,8 @@ class Save {
 
 class Saver final : public CheckpointSaver {
  public:
-  Saver(std::shared_ptr<Store> store, const SaverOptions& options) : store_(std::move(store)), options_(options) {}
+  Saver(std::shared_ptr<Store> store, const SaverOptions& options)
+      : store_(std::move(store)), options_(options) {}
 
   void start(CheckpointState state, CheckpointPart part) override {
     std::unique_lock lock(mutex_);
@@ -263,7 +283,8 @@ class Saver final : public CheckpointSaver {
       // Assigning joins the thread before it, which has nothing left to do but return.
       worker_ = std::jthread([this, serial = num_saves_++, s = std::move(state),
                               p = std::move(part)](std::stop_token stop) mutable {
-        SaveResult result = Save(*store_, options_, serial, std::move(s), std::move(p), std::move(stop)).run();
+        SaveResult result =
+            Save(*store_, options_, serial, std::move(s), std::move(p), std::move(stop)).run();
         const std::scoped_lock inner(mutex_);
         results_.push_back(std::move(result));
         running_ = false;
@@ -311,7 +332,8 @@ class Saver final : public CheckpointSaver {
 
 }  // namespace
 
-std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store, const SaverOptions& options) {
+std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
+                                            const SaverOptions& options) {
   return std::make_unique<Saver>(store, options);
 }
 

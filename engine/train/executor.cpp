@@ -1,6 +1,7 @@
 #include "engine/train/executor.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -23,7 +24,8 @@ constexpr std::int64_t kNumSums = kStopVotes + 1;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<at::Tensor> make_slots(int count, std::int64_t elements, const at::TensorOptions& options) {
+std::vector<at::Tensor> make_slots(int count, std::int64_t elements,
+                                   const at::TensorOptions& options) {
   std::vector<at::Tensor> slots;
   for (int i = 0; i < count; ++i) slots.push_back(at::zeros({elements}, options));
   return slots;
@@ -31,9 +33,10 @@ std::vector<at::Tensor> make_slots(int count, std::int64_t elements, const at::T
 
 }  // namespace
 
-Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout, const Program& training,
-                   const Program& evaluation, StateStore& states, Communicators& communicators,
-                   const ExecutorOptions& options, RankRecordFile& record)
+Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
+                   const Program& training, const Program& evaluation, StateStore& states,
+                   Communicators& communicators, const ExecutorOptions& options,
+                   RankRecordFile& record)
     : model_(model),
       cost_(cost),
       layout_(layout),
@@ -47,12 +50,14 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout, co
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = static_cast<Lane>(name) != Lane::compute;
-    lanes_.push_back(Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
+    lanes_.push_back(
+        Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
   const int slots = std::max(training.gather_slots, evaluation.gather_slots);
-  gather_slots_ = make_slots(slots, std::max(training.gather_slot_elements, evaluation.gather_slot_elements),
-                             fp32.dtype(options.compute));
+  gather_slots_ =
+      make_slots(slots, std::max(training.gather_slot_elements, evaluation.gather_slot_elements),
+                 fp32.dtype(options.compute));
   gradient_slots_ = make_slots(training.gradient_slots, training.gradient_slot_elements, fp32);
   std::int64_t largest_shard = 0;
   std::int64_t largest_group = 0;
@@ -60,7 +65,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout, co
     largest_shard = std::max(largest_shard, flat.shard_size());
     largest_group = std::max(largest_group, flat.padded());
   }
-  if (training.gradient_slots > 0 && training.micro_batches > 1) staging_ = at::empty({largest_shard}, fp32);
+  if (training.gradient_slots > 0 && training.micro_batches > 1)
+    staging_ = at::empty({largest_shard}, fp32);
   const bool reduces = layout.shard_degree > 1 || layout.replica_degree > 1;
   if (reduces && options.precision.reduce == ReduceType::bf16) {
     wire_ = at::empty({largest_group}, fp32.dtype(at::kBFloat16));
@@ -68,10 +74,12 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout, co
   telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
-  objective_ = {.label_smoothing = options.optimizer.label_smoothing, .totals = sums_.narrow(0, kTotals, kNumTotals)};
+  objective_ = {.label_smoothing = options.optimizer.label_smoothing,
+                .totals = sums_.narrow(0, kTotals, kNumTotals)};
   inputs_.resize(model.blocks.size());
   outputs_.resize(model.blocks.size());
-  set_control({.loss_scale = options.compute == at::kHalf ? options.precision.loss_scale.initial : 1.0});
+  set_control(
+      {.loss_scale = options.compute == at::kHalf ? options.precision.loss_scale.initial : 1.0});
 }
 
 void Executor::set_control(const ControlState& state) {
@@ -164,7 +172,10 @@ EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) 
   step_end_.record(lane(Lane::compute));
   const auto* totals = host.const_data_ptr<float>();
   const double samples = std::max(1.0F, totals[3]);
-  return {.loss = totals[0] / samples, .top1 = totals[1] / samples, .top5 = totals[2] / samples, .samples = totals[3]};
+  return {.loss = totals[0] / samples,
+          .top1 = totals[1] / samples,
+          .top5 = totals[2] / samples,
+          .samples = totals[3]};
 }
 
 at::Tensor Executor::gathered_master(int group) {
@@ -182,8 +193,9 @@ at::Tensor Executor::gathered_master(int group) {
 void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
                    bool gather_resident) {
   const Program& program = *prepared.program;
-  const bool recompute = std::any_of(program.actions.begin(), program.actions.end(),
-                                     [](const Action& a) { return a.kind == ActionKind::recompute; });
+  const bool recomputes =
+      std::any_of(program.actions.begin(), program.actions.end(),
+                  [](const Action& a) { return a.kind == ActionKind::recompute; });
   const int head = static_cast<int>(model_.blocks.size()) - 1;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -194,20 +206,35 @@ void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs,
     auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
     using enum ActionKind;
     switch (action.kind) {
-      case load: buffer = feeder.load(stream); break;
+      case load:
+        buffer = feeder.load(stream);
+        break;
       case gather:
         if (action.slot >= 0 || gather_resident) this->gather(action);
         break;
-      case release: states_.unbind_values(action.group); break;
+      case release:
+        states_.unbind_values(action.group);
+        break;
       case forward:
-        this->forward(action, feeder.batch(buffer), training && (!recompute || action.block == head));
+        this->forward(action, feeder.batch(buffer),
+                      training && (!recomputes || action.block == head));
         if (!training) inputs_[index(action.block)].clear();
         break;
-      case ActionKind::recompute: this->forward(action, feeder.batch(buffer), true); break;
-      case backward: this->backward(action, inputs); break;
-      case reduce: this->reduce(action); break;
-      case norm: this->norm(inputs); break;
-      case update: this->update(action.group, inputs.lr); break;
+      case recompute:
+        this->forward(action, feeder.batch(buffer), true);
+        break;
+      case backward:
+        this->backward(action, inputs);
+        break;
+      case reduce:
+        this->reduce(action);
+        break;
+      case norm:
+        this->norm(inputs);
+        break;
+      case update:
+        this->update(action.group, inputs.lr);
+        break;
     }
     if (prepared.events[i]) prepared.events[i]->record(stream);
     if (prepared.last_use[i]) feeder.used(buffer, stream);
@@ -221,7 +248,8 @@ void Executor::gather(const Action& action) {
     communicators_.gather->all_gather(whole, own);
     return;
   }
-  at::Tensor whole = gather_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+  at::Tensor whole =
+      gather_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
   communicators_.gather->all_gather(whole, own);
   states_.bind_values(action.group, whole);
 }
@@ -231,14 +259,16 @@ void Executor::forward(const Action& action, const Batch& batch, bool keep) {
   if (action.kind == ActionKind::forward) {
     inputs_[block].clear();
     if (block > 0) {
-      for (const at::Tensor& tensor : outputs_[block - 1]) inputs_[block].push_back(tensor.detach());
+      for (const at::Tensor& tensor : outputs_[block - 1])
+        inputs_[block].push_back(tensor.detach());
     }
   }
   Tensors inputs = inputs_[block];
   if (keep) {
     for (at::Tensor& tensor : inputs) tensor.requires_grad_(true);
   }
-  // A recomputation must not count its samples a second time; only the head counts, and it is never recomputed.
+  // A recomputation must not count its samples a second time; only the head counts, and it is never
+  // recomputed.
   const at::AutoGradMode mode(keep);
   outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective_);
   if (!keep && block > 0) outputs_[block - 1].clear();
@@ -249,13 +279,15 @@ void Executor::backward(const Action& action, const StepInputs& inputs) {
   DSTRAIN_CHECK(cost_.blocks[block].groups.size() == 1, "a block of several groups");
   const int group = cost_.blocks[block].groups[0];
   if (action.slot >= 0) {
-    const at::Tensor whole = gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
+    const at::Tensor whole =
+        gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
     whole.zero_();
     states_.bind_gradients(group, whole);
   }
   Tensors seeds = std::move(output_gradients_);
   if (block + 1 == model_.blocks.size()) {
-    seeds = {control_.select(0, optimizer::kLossScale) / static_cast<double>(inputs.samples)};
+    seeds = {
+        at::div(control_.select(0, optimizer::kLossScale), static_cast<double>(inputs.samples))};
   }
   if (inputs_[block].empty()) {
     torch::autograd::backward(outputs_[block], seeds);
@@ -269,9 +301,9 @@ void Executor::backward(const Action& action, const StepInputs& inputs) {
 
 void Executor::reduce(const Action& action) {
   const int group = action.group;
-  const at::Tensor whole = action.slot < 0
-                               ? states_.resident_gradient(group)
-                               : gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
+  const at::Tensor whole = action.slot < 0 ? states_.resident_gradient(group)
+                                           : gradient_slots_[index(action.slot)].narrow(
+                                                 0, 0, states_.flat(group).padded());
   const at::Tensor own = states_.own_gradient(group);
   const bool sharded = layout_.shard_degree > 1;
   const bool accumulate = action.slot >= 0 && action.micro_batch > 0;

@@ -32,8 +32,8 @@ struct Communicators {
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
   std::int64_t step = 0;
-  double loss = 0;        ///< mean over the samples of the global batch
-  double top1 = 0;        ///< share of samples
+  double loss = 0;  ///< mean over the samples of the global batch
+  double top1 = 0;  ///< share of samples
   double top5 = 0;
   double samples = 0;
   double gradient_norm = 0;
@@ -41,8 +41,8 @@ struct StepOutcome {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
-  bool skipped = false;   ///< a gradient was not finite
-  bool stop = false;      ///< some rank was asked to stop
+  bool skipped = false;  ///< a gradient was not finite
+  bool stop = false;     ///< some rank was asked to stop
 };
 
 struct StepInputs {
@@ -89,7 +89,8 @@ class Executor {
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(Feeder& feeder, std::int64_t micro_batches);
-  /// Whole parameters of a group as the blocks read them. Collective over the shard axis; for comparing and export.
+  /// Whole parameters of a group as the blocks read them. Collective over the shard axis; for
+  /// comparing and export.
   [[nodiscard]] at::Tensor gathered_master(int group);
 
   void set_control(const ControlState& state);
@@ -102,14 +103,17 @@ class Executor {
     std::vector<bool> last_use;                ///< of the micro-batch's inputs
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
-  void run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training, bool gather_resident);
+  void run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
+           bool gather_resident);
   void gather(const Action& action);
   void forward(const Action& action, const Batch& batch, bool keep);
   void backward(const Action& action, const StepInputs& inputs);
   void reduce(const Action& action);
   void norm(const StepInputs& inputs);
   void update(int group, double lr);
-  [[nodiscard]] const Stream& lane(Lane name) const { return lanes_[static_cast<std::size_t>(name)]; }
+  [[nodiscard]] const Stream& lane(Lane name) const {
+    return lanes_[static_cast<std::size_t>(name)];
+  }
 
   Model& model_;
   const ModelCost& cost_;
@@ -128,13 +132,14 @@ class Executor {
   at::Tensor staging_;  ///< one shard on its way to be added to its resting place
   at::Tensor wire_;     ///< gradients of one group in the narrower wire dtype
 
-  /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy brings it to the host.
+  /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy
+  /// brings it to the host.
   at::Tensor telemetry_;
   at::Tensor sums_;
   at::Tensor control_;
   Objective objective_;
 
-  std::vector<Tensors> inputs_;   ///< per block, of the micro-batch under way
+  std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
   std::vector<Tensors> outputs_;
   Tensors output_gradients_;
   std::array<std::size_t, 2> buffer_{};  ///< feeder buffer of micro-batch m at m % 2

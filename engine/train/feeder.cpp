@@ -9,8 +9,8 @@ Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
   const auto device = at::TensorOptions().device(options.device);
   const std::int64_t size = options.augment.image_size;
   for (Slot& slot : slots_) {
-    slot.batch.images =
-        at::empty({options.micro_batch, options.channels, size, size}, device.dtype(options.compute));
+    slot.batch.images = at::empty({options.micro_batch, options.channels, size, size},
+                                  device.dtype(options.compute));
     slot.batch.labels = at::empty({options.micro_batch}, device.dtype(at::kLong));
     slot.batch.weights = at::empty({options.micro_batch}, device.dtype(at::kFloat));
     slot.samples = at::empty({options.micro_batch}, device.dtype(at::kLong));
@@ -26,7 +26,8 @@ std::size_t Feeder::load(const Stream& stream) {
   slot.free->wait(stream);
   const StreamScope scope(stream);
   if (!slot.pixels.defined()) {
-    slot.pixels = at::empty(host.pixels.sizes(), at::TensorOptions().dtype(at::kByte).device(options_.device));
+    slot.pixels = at::empty(host.pixels.sizes(),
+                            at::TensorOptions().dtype(at::kByte).device(options_.device));
   }
   slot.pixels.copy_(host.pixels, /*non_blocking=*/true);
   slot.batch.labels.copy_(host.labels, true);

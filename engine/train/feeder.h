@@ -19,12 +19,14 @@ struct FeederOptions {
   AugmentOptions augment;  ///< the epoch comes with each batch
 };
 
-/// Brings micro-batches to the device, augmented, into two buffers in turn: one is filled while the other is in use.
+/// Brings micro-batches to the device, augmented, into two buffers in turn: one is filled while the
+/// other is in use.
 class Feeder {
  public:
   Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options);
 
-  /// Fills the next buffer on `stream`, once the work that used it has ended there; returns its number.
+  /// Fills the next buffer on `stream`, once the work that used it has ended there; returns its
+  /// number.
   std::size_t load(const Stream& stream);
   [[nodiscard]] const Batch& batch(std::size_t buffer) const { return slots_[buffer].batch; }
   /// The work that uses the buffer is enqueued on `stream` up to here.

@@ -32,7 +32,8 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// Appends records with one write each. After a write that stopped half way the file is cut back to whole records.
+/// Appends records with one write each. After a write that stopped half way the file is cut back to
+/// whole records.
 class AppendFile {
  public:
   AppendFile() = default;
@@ -55,14 +56,16 @@ class AppendFile {
     if (written == static_cast<ssize_t>(record.size())) return;
     if (written >= 0) errno = ENOSPC;
     const int reason = errno;
-    if (written > 0 && before >= 0 && ::ftruncate(fd_, before) != 0) ::close(std::exchange(fd_, -1));
+    if (written > 0 && before >= 0 && ::ftruncate(fd_, before) != 0)
+      ::close(std::exchange(fd_, -1));
     errno = reason;
     fail("write");
   }
 
  private:
   [[noreturn]] void fail(const char* action) const {
-    throw Error(ErrorKind::internal, fmt::format("cannot {} {}: {}", action, path_.string(), std::strerror(errno)));
+    throw Error(ErrorKind::internal,
+                fmt::format("cannot {} {}: {}", action, path_.string(), std::strerror(errno)));
   }
 
   fs::path path_;
@@ -83,14 +86,18 @@ class MetricsWriter::Files {
   }
 
   void write_metrics(const Json& json) {
-    attempt([&] { metrics_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
+    attempt(
+        [&] { metrics_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
   }
   void write_event(const Json& json) {
-    attempt([&] { events_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
+    attempt(
+        [&] { events_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
   }
   void write_scalars(std::int64_t step, std::span<const Scalar> scalars) {
     if (!with_tensorboard_) return;
-    attempt([&] { tensorboard_.append(tensorboard::record(tensorboard::scalar_event(now_s(), step, scalars))); });
+    attempt([&] {
+      tensorboard_.append(tensorboard::record(tensorboard::scalar_event(now_s(), step, scalars)));
+    });
   }
 
   [[nodiscard]] std::int64_t failed_writes() const { return failed_writes_; }
@@ -102,7 +109,8 @@ class MetricsWriter::Files {
     tensorboard_.open(options.tensorboard / tensorboard::file_name(now));
     tensorboard_.append(tensorboard::record(tensorboard::version_event(now)));
     if (options.resumed_step >= 0) {
-      tensorboard_.append(tensorboard::record(tensorboard::start_event(now, options.resumed_step + 1)));
+      tensorboard_.append(
+          tensorboard::record(tensorboard::start_event(now, options.resumed_step + 1)));
     }
   }
 
@@ -111,7 +119,8 @@ class MetricsWriter::Files {
     try {
       write();
     } catch (const std::exception& error) {
-      if (failed_writes_++ == 0) log_warning("metrics are incomplete from here on: {}", error.what());
+      if (failed_writes_++ == 0)
+        log_warning("metrics are incomplete from here on: {}", error.what());
     }
   }
 
@@ -122,7 +131,8 @@ class MetricsWriter::Files {
   std::int64_t failed_writes_ = 0;
 };
 
-MetricsWriter::MetricsWriter(const MetricsOptions& options) : files_(std::make_unique<Files>(options)) {}
+MetricsWriter::MetricsWriter(const MetricsOptions& options)
+    : files_(std::make_unique<Files>(options)) {}
 MetricsWriter::~MetricsWriter() = default;
 
 void MetricsWriter::step(const StepMetrics& m) {
@@ -158,8 +168,9 @@ void MetricsWriter::evaluation(const EvaluationMetrics& m) {
                          {"top5", number(m.top5)},
                          {"samples", m.samples},
                          {"seconds", number(m.seconds)}});
-  const Scalar scalars[] = {
-      {"evaluation/loss", m.loss}, {"evaluation/accuracy", m.accuracy}, {"evaluation/top5", m.top5}};
+  const Scalar scalars[] = {{"evaluation/loss", m.loss},
+                            {"evaluation/accuracy", m.accuracy},
+                            {"evaluation/top5", m.top5}};
   files_->write_scalars(m.step, scalars);
 }
 

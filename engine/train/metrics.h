@@ -13,24 +13,24 @@ namespace dstrain {
 /// One optimizer step, all ranks together.
 struct StepMetrics {
   std::int64_t step = 0;
-  double epoch = 0;                 ///< fraction of epochs done: 1.25
-  double loss = 0;                  ///< mean over the global batch
-  double accuracy = 0;              ///< top-1 of the global batch, 0 to 1
+  double epoch = 0;     ///< fraction of epochs done: 1.25
+  double loss = 0;      ///< mean over the global batch
+  double accuracy = 0;  ///< top-1 of the global batch, 0 to 1
   double lr = 0;
-  double grad_norm = 0;             ///< before clipping
+  double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
   double step_s = 0;
-  std::int64_t memory_bytes = 0;    ///< peak on this rank
+  std::int64_t memory_bytes = 0;  ///< peak on this rank
   double loss_scale = 1;
-  std::int64_t skipped_steps = 0;   ///< since the start of the run
+  std::int64_t skipped_steps = 0;  ///< since the start of the run
 };
 
 struct EvaluationMetrics {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
-  double accuracy = 0;              ///< top-1, 0 to 1
-  double top5 = 0;                  ///< 0 to 1
+  double accuracy = 0;  ///< top-1, 0 to 1
+  double top5 = 0;      ///< 0 to 1
   std::int64_t samples = 0;
   double seconds = 0;
 };
@@ -39,12 +39,13 @@ struct MetricsOptions {
   std::filesystem::path metrics;      ///< metrics.jsonl
   std::filesystem::path events;       ///< events.jsonl
   std::filesystem::path tensorboard;  ///< folder of event files; empty: none
-  std::int64_t resumed_step = -1;     ///< lines of metrics beyond it are dropped, so that a curve has one value per step
+  std::int64_t resumed_step =
+      -1;  ///< lines of metrics beyond it are dropped, so that a curve has one value per step
 };
 
-/// Writes metrics of one run, one JSON object per line, and the same numbers for TensorBoard. For rank 0; not thread-safe.
-/// A number that is not finite is the string "nan", "inf" or "-inf". Training never stops because of it: a write that
-/// fails is counted and the first one is logged.
+/// Writes metrics of one run, one JSON object per line, and the same numbers for TensorBoard. For
+/// rank 0; not thread-safe. A number that is not finite is the string "nan", "inf" or "-inf".
+/// Training never stops because of it: a write that fails is counted and the first one is logged.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
@@ -65,8 +66,8 @@ class MetricsWriter {
   std::unique_ptr<Files> files_;
 };
 
-/// Drops the lines of a JSONL file whose "step" is beyond `step` and a last line that was cut off; nothing when there is no
-/// such file.
+/// Drops the lines of a JSONL file whose "step" is beyond `step` and a last line that was cut off;
+/// nothing when there is no such file.
 void truncate_metrics(const std::filesystem::path& path, std::int64_t step);
 
 }  // namespace dstrain

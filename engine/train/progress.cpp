@@ -30,8 +30,9 @@ nlohmann::json number(double value) {
 std::string format_step(const StepLine& line) {
   std::string text = fmt::format("step {}/{}", line.step, line.total_steps);
   if (line.epochs > 0) text += fmt::format("  epoch {}/{}", line.epoch, line.epochs);
-  text += fmt::format("  loss {:.4f}  acc {:.1f}%  grad {:.3g}  {} img/s  {}", line.loss, line.accuracy * 100,
-                      line.gradient_norm, format_count(line.rate), format_duration(line.step_s));
+  text += fmt::format("  loss {:.4f}  acc {:.1f}%  grad {:.3g}  {} img/s  {}", line.loss,
+                      line.accuracy * 100, line.gradient_norm, format_count(line.rate),
+                      format_duration(line.step_s));
   if (line.memory_bytes > 0) text += fmt::format("  mem {}", format_bytes(line.memory_bytes));
   return text + fmt::format("  left {}", format_duration(line.remaining_s));
 }
@@ -67,14 +68,17 @@ void Progress::step(const StepLine& line) {
     return;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (line.step < line.total_steps && line.step > 1 && now - last_step_line_ < std::chrono::seconds(2)) return;
+  if (line.step < line.total_steps && line.step > 1 &&
+      now - last_step_line_ < std::chrono::seconds(2))
+    return;
   last_step_line_ = now;
   write(text + "\n");
 }
 
 void Progress::note(const std::string& text) {
   if (!active_) return;
-  write(report_fd_ >= 0 ? nlohmann::json{{"kind", "note"}, {"text", text}}.dump() + "\n" : text + "\n");
+  write(report_fd_ >= 0 ? nlohmann::json{{"kind", "note"}, {"text", text}}.dump() + "\n"
+                        : text + "\n");
 }
 
 }  // namespace dstrain

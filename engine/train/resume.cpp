@@ -35,8 +35,9 @@ fs::path choose_checkpoint(const std::string& resume) {
   }
   for (const std::string& problem : problems) log_warning("skipped a checkpoint: {}", problem);
   if (!found) {
-    throw Error(ErrorKind::checkpoint, fmt::format("--resume {}: no valid checkpoint ({})", resume,
-                                                   problems.empty() ? "the folder is empty" : problems.front()),
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("--resume {}: no valid checkpoint ({})", resume,
+                            problems.empty() ? "the folder is empty" : problems.front()),
                 "look with `dstrain checkpoint list`, or start anew with --resume never");
   }
   return found->path;
@@ -47,7 +48,8 @@ std::string random_id() {
   return fmt::format("{:08x}", device());
 }
 
-nlohmann::json decide(const std::string& output, const std::string& name, const std::string& resume) {
+nlohmann::json decide(const std::string& output, const std::string& name,
+                      const std::string& resume) {
   const fs::path checkpoint = choose_checkpoint(resume);
   const char* given = std::getenv(job_environment::kRunDirectory);
   RunDirectory directory{fs::path(given == nullptr ? "" : given)};
@@ -56,7 +58,9 @@ nlohmann::json decide(const std::string& output, const std::string& name, const 
     directory = goes_on ? RunDirectory(resume) : RunDirectory::create(output, name);
   }
   directory.make_folders();
-  return {{"directory", directory.root().string()}, {"attempt", random_id()}, {"checkpoint", checkpoint.string()}};
+  return {{"directory", directory.root().string()},
+          {"attempt", random_id()},
+          {"checkpoint", checkpoint.string()}};
 }
 
 }  // namespace
@@ -75,7 +79,8 @@ RunPlace agree_on_place(const World& world, const std::string& output, const std
   }
   const auto place = nlohmann::json::parse(world.store->get(key, std::chrono::minutes(10)));
   if (place.contains("error")) {
-    throw Error(ErrorKind::again, "rank 0 could not start the run: " + place["error"].get<std::string>());
+    throw Error(ErrorKind::again,
+                "rank 0 could not start the run: " + place["error"].get<std::string>());
   }
   RunPlace result{.directory = RunDirectory(place["directory"].get<std::string>()),
                   .attempt = place["attempt"].get<std::string>(),

@@ -17,9 +17,11 @@ struct RunPlace {
   std::unique_ptr<CheckpointReader> resume;  ///< nothing: start anew
 };
 
-/// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid checkpoint of `resume`
-/// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint} when there is none.
-[[nodiscard]] RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
-                                      const std::string& resume);
+/// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
+/// checkpoint of `resume`
+/// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
+/// when there is none.
+[[nodiscard]] RunPlace agree_on_place(const World& world, const std::string& output,
+                                      const std::string& name, const std::string& resume);
 
 }  // namespace dstrain

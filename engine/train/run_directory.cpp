@@ -12,23 +12,27 @@ namespace dstrain {
 namespace fs = std::filesystem;
 
 RunDirectory RunDirectory::create(const fs::path& parent, const std::string& name) {
-  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   std::random_device random;
   std::error_code error;
   fs::create_directories(parent, error);
-  // Two runs that start in one second differ by the id; should it be the same, the directory exists and the next is tried.
+  // Two runs that start in one second differ by the id; should it be the same, the directory exists
+  // and the next is tried.
   for (int i = 0; !error && i < 100; ++i) {
-    const fs::path root = parent / fmt::format("{}-{:%Y%m%d-%H%M%S}-{:06x}", name,
-                                               fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
-                                               random() & 0xffffffu);
+    const fs::path root =
+        parent / fmt::format("{}-{:%Y%m%d-%H%M%S}-{:06x}", name,
+                             fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                             random() & 0xffffffu);
     if (!fs::create_directory(root, error)) continue;
     const RunDirectory run(root);
     run.make_folders();
     return run;
   }
-  throw Error(ErrorKind::usage,
-              fmt::format("cannot make a run directory in {}: {}", parent.string(), error.message()),
-              "set run.output to a folder that can be written");
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("cannot make a run directory in {}: {}", parent.string(), error.message()),
+      "set run.output to a folder that can be written");
 }
 
 void RunDirectory::make_folders() const {
@@ -36,12 +40,15 @@ void RunDirectory::make_folders() const {
     std::error_code error;
     fs::create_directories(root_ / folder, error);
     if (error) {
-      throw Error(ErrorKind::usage, fmt::format("cannot make {}: {}", (root_ / folder).string(), error.message()));
+      throw Error(ErrorKind::usage,
+                  fmt::format("cannot make {}: {}", (root_ / folder).string(), error.message()));
     }
   }
 }
 
-fs::path RunDirectory::rank_log(int rank) const { return root_ / "ranks" / fmt::format("rank{:04d}.log", rank); }
+fs::path RunDirectory::rank_log(int rank) const {
+  return root_ / "ranks" / fmt::format("rank{:04d}.log", rank);
+}
 fs::path RunDirectory::rank_jsonl(int rank) const {
   return root_ / "ranks" / fmt::format("rank{:04d}.jsonl", rank);
 }

@@ -10,7 +10,8 @@ class RunDirectory {
  public:
   /// Of a run that exists or that another process has made.
   explicit RunDirectory(std::filesystem::path root) : root_(std::move(root)) {}
-  /// Makes `parent`/<name>-<utc time>-<short id> with its folders; Error{usage} naming the path when that fails.
+  /// Makes `parent`/<name>-<utc time>-<short id> with its folders; Error{usage} naming the path
+  /// when that fails.
   static RunDirectory create(const std::filesystem::path& parent, const std::string& name);
   /// Makes the folders inside, where they are missing.
   void make_folders() const;
@@ -33,8 +34,8 @@ class RunDirectory {
   std::filesystem::path root_;
 };
 
-/// The folder of checkpoints that a person means: `path` itself or `path`/checkpoints. Error{usage} when there is no
-/// such folder.
+/// The folder of checkpoints that a person means: `path` itself or `path`/checkpoints. Error{usage}
+/// when there is no such folder.
 [[nodiscard]] std::filesystem::path find_checkpoints_folder(const std::filesystem::path& path);
 
 }  // namespace dstrain

@@ -25,9 +25,12 @@ bool has(const std::vector<Augmentation>& list, Augmentation wanted) {
 
 at::ScalarType scalar_type(ComputeType type) {
   switch (type) {
-    case ComputeType::fp32: return at::kFloat;
-    case ComputeType::bf16: return at::kBFloat16;
-    case ComputeType::fp16: return at::kHalf;
+    case ComputeType::fp32:
+      return at::kFloat;
+    case ComputeType::bf16:
+      return at::kBFloat16;
+    case ComputeType::fp16:
+      return at::kHalf;
   }
   return at::kFloat;
 }
@@ -45,8 +48,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   test_ = open_dataset(recipe.data, Split::test, model_.image_size, recipe.run.seed);
   if (train_->shape().channels != model_.channels) {
     throw Error(ErrorKind::usage,
-                fmt::format("model.channels: {} does not fit the data, whose images have {}", model_.channels,
-                            train_->shape().channels),
+                fmt::format("model.channels: {} does not fit the data, whose images have {}",
+                            model_.channels, train_->shape().channels),
                 fmt::format("use model.channels: {}", train_->shape().channels));
   }
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
@@ -72,18 +75,19 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                           ? make_random_weights(recipe.run.seed)
                           : open_weights(recipe.model.weights, model_, recipe.run.seed, notes_);
   states_->initialize(*source);
-  executor_ = std::make_unique<Executor>(
-      model_, cost_, strategy_->layout, strategy_->training, strategy_->evaluation, *states_, communicators_,
-      ExecutorOptions{.device = device_.device,
-                      .compute = compute,
-                      .optimizer = recipe.optimizer,
-                      .precision = recipe.precision},
-      record);
+  executor_ = std::make_unique<Executor>(model_, cost_, strategy_->layout, strategy_->training,
+                                         strategy_->evaluation, *states_, communicators_,
+                                         ExecutorOptions{.device = device_.device,
+                                                         .compute = compute,
+                                                         .optimizer = recipe.optimizer,
+                                                         .precision = recipe.precision},
+                                         record);
 }
 
 void Session::open_communicators(const World& world) {
   const auto open = [&](const char* purpose, const std::vector<int>& ranks) {
-    return world.communicator({.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
+    return world.communicator(
+        {.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
   };
   const Mesh& mesh = strategy_->mesh;
   communicators_.gather = open("gather", mesh.group(world.rank, Axis::shard));
@@ -104,8 +108,8 @@ void Session::compare_programs(const World& world) {
   if (ranks_by_hash.size() == 1) return;
   std::string groups;
   for (const auto& [program, ranks] : ranks_by_hash) {
-    groups += fmt::format("{}{:016x} on ranks {}", groups.empty() ? "" : ", ", static_cast<std::uint64_t>(program),
-                          fmt::join(ranks, " "));
+    groups += fmt::format("{}{:016x} on ranks {}", groups.empty() ? "" : ", ",
+                          static_cast<std::uint64_t>(program), fmt::join(ranks, " "));
   }
   throw Error(ErrorKind::usage, fmt::format("the ranks have different programs: {}", groups),
               "start all ranks with the same recipe, overrides and dstrain version");
@@ -125,7 +129,8 @@ std::int64_t Session::samples_of_step(std::int64_t step) const {
 }
 
 std::int64_t Session::samples_before(std::int64_t step) const {
-  return step / steps_per_epoch() * train_->size() + step % steps_per_epoch() * recipe_.batch.global;
+  return step / steps_per_epoch() * train_->size() +
+         step % steps_per_epoch() * recipe_.batch.global;
 }
 
 FeederOptions Session::feeder_options(bool training) const {
@@ -143,19 +148,20 @@ FeederOptions Session::feeder_options(bool training) const {
 
 void Session::seek(std::int64_t step) {
   feeder_.reset();
-  feeder_ = std::make_unique<Feeder>(make_loader(train_, {.global_batch = recipe_.batch.global,
-                                                          .micro_batch = recipe_.batch.micro,
-                                                          .micro_batches = strategy_->batch.micro_batches,
-                                                          .data_ranks = strategy_->batch.data_ranks,
-                                                          .data_rank = data_rank_,
-                                                          .seed = recipe_.run.seed,
-                                                          .shuffle = true,
-                                                          .pinned = device_.is_cuda(),
-                                                          .workers = recipe_.data.workers,
-                                                          .prefetch = recipe_.data.prefetch,
-                                                          .first_step = step,
-                                                          .last_step = total_steps()}),
-                                     feeder_options(true));
+  feeder_ =
+      std::make_unique<Feeder>(make_loader(train_, {.global_batch = recipe_.batch.global,
+                                                    .micro_batch = recipe_.batch.micro,
+                                                    .micro_batches = strategy_->batch.micro_batches,
+                                                    .data_ranks = strategy_->batch.data_ranks,
+                                                    .data_rank = data_rank_,
+                                                    .seed = recipe_.run.seed,
+                                                    .shuffle = true,
+                                                    .pinned = device_.is_cuda(),
+                                                    .workers = recipe_.data.workers,
+                                                    .prefetch = recipe_.data.prefetch,
+                                                    .first_step = step,
+                                                    .last_step = total_steps()}),
+                               feeder_options(true));
   next_step_ = step;
 }
 

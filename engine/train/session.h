@@ -14,8 +14,8 @@
 
 namespace dstrain {
 
-/// Everything one rank needs to train a recipe: model, data, strategy, state, communicators, executor. Building it is
-/// collective; the ranks compare their programs before the first step.
+/// Everything one rank needs to train a recipe: model, data, strategy, state, communicators,
+/// executor. Building it is collective; the ranks compare their programs before the first step.
 class Session {
  public:
   Session(const Recipe& recipe, const World& world, RankRecordFile& record);

@@ -18,9 +18,11 @@ std::int64_t numel(const std::vector<std::int64_t>& shape) {
   return product;
 }
 
-/// Calls `visit(part, part range, group offset)` for every file tensor that meets `range` of the flat group.
+/// Calls `visit(part, part range, group offset)` for every file tensor that meets `range` of the
+/// flat group.
 template <class Visit>
-void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& flat, Range range, Visit visit) {
+void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& flat, Range range,
+                    Visit visit) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::int64_t begin = flat.offset(i);
     for (const NamedShape& part : parameters[i]->parts) {
@@ -56,13 +58,16 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
     full += layout_.flat[g].padded();
     shard += layout_.flat[g].shard_size();
   }
-  const auto elements = [&](Partition partition) { return partition == Partition::sharded ? shard : full; };
+  const auto elements = [&](Partition partition) {
+    return partition == Partition::sharded ? shard : full;
+  };
   const GroupLayout& kind = layout_.groups.at(0);
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
   parameter_ = at::zeros({elements(kind.parameters)}, fp32.dtype(options_.compute));
   gradient_ = at::zeros({elements(kind.gradients)}, fp32);
   if (options_.compute != at::kFloat) master_ = at::zeros({elements(kind.states)}, fp32);
-  for (int i = 0; i < options_.num_moments; ++i) moments_.push_back(at::zeros({elements(kind.states)}, fp32));
+  for (int i = 0; i < options_.num_moments; ++i)
+    moments_.push_back(at::zeros({elements(kind.states)}, fp32));
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (kind.parameters == Partition::replicated) bind_values(g, resident_parameters(g));
     if (kind.gradients == Partition::replicated) bind_gradients(g, resident_gradient(g));
@@ -70,8 +75,9 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
 }
 
 Range StateStore::own_range(int group) const {
-  return layout_.groups[index(group)].states == Partition::sharded ? flat(group).shard(options_.shard_coordinate)
-                                                                   : Range{0, flat(group).padded()};
+  return layout_.groups[index(group)].states == Partition::sharded
+             ? flat(group).shard(options_.shard_coordinate)
+             : Range{0, flat(group).padded()};
 }
 
 Range StateStore::state_place(int group) const {
@@ -125,8 +131,12 @@ void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::
   }
 }
 
-void StateStore::bind_values(int group, const at::Tensor& whole) { bind(group, whole, &Parameter::value); }
-void StateStore::bind_gradients(int group, const at::Tensor& whole) { bind(group, whole, &Parameter::gradient); }
+void StateStore::bind_values(int group, const at::Tensor& whole) {
+  bind(group, whole, &Parameter::value);
+}
+void StateStore::bind_gradients(int group, const at::Tensor& whole) {
+  bind(group, whole, &Parameter::gradient);
+}
 
 void StateStore::unbind_values(int group) {
   for (Parameter* parameter : groups_[index(group)]) parameter->value.reset();
@@ -168,8 +178,9 @@ CheckpointPart StateStore::snapshot() const {
       const std::int64_t first = own.begin + share.begin;
       for_each_slice(groups_[index(g)], flat(g), {first, first + share.size()},
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name = kind == 0 ? tensor.name
-                                                          : moment_tensor(options_.num_moments, kind - 1, tensor.name);
+                       const std::string name =
+                           kind == 0 ? tensor.name
+                                     : moment_tensor(options_.num_moments, kind - 1, tensor.name);
                        const float* begin = values + (place - first);
                        part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
                        part.data.emplace_back(begin, begin + range.size());
@@ -186,10 +197,12 @@ void StateStore::restore(const CheckpointReader& reader) {
       std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
       for_each_slice(groups_[index(g)], flat(g), own,
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name = kind == 0 ? tensor.name
-                                                          : moment_tensor(options_.num_moments, kind - 1, tensor.name);
-                       const auto out = std::span(values).subspan(static_cast<std::size_t>(place - own.begin),
-                                                                  static_cast<std::size_t>(range.size()));
+                       const std::string name =
+                           kind == 0 ? tensor.name
+                                     : moment_tensor(options_.num_moments, kind - 1, tensor.name);
+                       const auto out =
+                           std::span(values).subspan(static_cast<std::size_t>(place - own.begin),
+                                                     static_cast<std::size_t>(range.size()));
                        reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
                      });
       at::Tensor state = kind == 0 ? master(g) : moment(g, kind - 1);

@@ -17,22 +17,25 @@ using ParameterGroups = std::vector<std::vector<Parameter*>>;
 struct StateOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
-  int num_moments = 2;          ///< AdamW: exp_avg, exp_avg_sq; SGD: momentum
+  int num_moments = 2;  ///< AdamW: exp_avg, exp_avg_sq; SGD: momentum
   int shard_coordinate = 0;
   int replica_coordinate = 0;
 };
 
-/// This rank's part of parameters, gradients, master weights and moments, per group, in one flat buffer of each kind.
+/// This rank's part of parameters, gradients, master weights and moments, per group, in one flat
+/// buffer of each kind.
 ///
-/// "Own" is what the rank updates: its shard when states are sharded, else the whole group. Where parameters rest whole
-/// but states are sharded (ZeRO-1, 2), `own_parameters` is a view into `resident_parameters`; with fp32 compute the own
-/// parameters are the master weights themselves.
+/// "Own" is what the rank updates: its shard when states are sharded, else the whole group. Where
+/// parameters rest whole but states are sharded (ZeRO-1, 2), `own_parameters` is a view into
+/// `resident_parameters`; with fp32 compute the own parameters are the master weights themselves.
 class StateStore {
  public:
   StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options);
 
   [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
-  [[nodiscard]] const FlatGroup& flat(int group) const { return layout_.flat[static_cast<std::size_t>(group)]; }
+  [[nodiscard]] const FlatGroup& flat(int group) const {
+    return layout_.flat[static_cast<std::size_t>(group)];
+  }
 
   /// Whole parameters of the group, padded; undefined where parameters are sharded.
   [[nodiscard]] at::Tensor resident_parameters(int group) const;
@@ -46,7 +49,8 @@ class StateStore {
   /// All resting gradients at once, for zeroing.
   [[nodiscard]] const at::Tensor& gradients() const { return gradient_; }
 
-  /// Points the group's Parameter::value (or gradient) into `flat`, which holds the whole padded group.
+  /// Points the group's Parameter::value (or gradient) into `flat`, which holds the whole padded
+  /// group.
   void bind_values(int group, const at::Tensor& flat);
   void bind_gradients(int group, const at::Tensor& flat);
   void unbind_values(int group);

@@ -65,7 +65,8 @@ std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8
 
 std::uint32_t crc32c(std::string_view bytes) {
   std::uint32_t crc = ~0u;
-  for (const char c : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFFu];
+  for (const char c : bytes)
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFFu];
   return ~crc;
 }
 
@@ -97,10 +98,10 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
   std::string summary;
   for (const Scalar& scalar : scalars) {
     std::string value;
-    put_bytes(value, 1, scalar.tag);     // Summary.Value.tag
-    put_tag(value, 2, Wire::fixed32);    // Summary.Value.simple_value
+    put_bytes(value, 1, scalar.tag);   // Summary.Value.tag
+    put_tag(value, 2, Wire::fixed32);  // Summary.Value.simple_value
     put_fixed(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
-    put_bytes(summary, 1, value);        // Summary.value
+    put_bytes(summary, 1, value);  // Summary.value
   }
   std::string out = event(wall_time_s, step);
   put_bytes(out, 5, summary);  // Event.summary
@@ -110,8 +111,8 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
 std::string file_name(double wall_time_s) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  return fmt::format("events.out.tfevents.{:017.6f}.{}.{}", wall_time_s, host[0] == '\0' ? "host" : host.data(),
-                     ::getpid());
+  return fmt::format("events.out.tfevents.{:017.6f}.{}.{}", wall_time_s,
+                     host[0] == '\0' ? "host" : host.data(), ::getpid());
 }
 
 }  // namespace dstrain::tensorboard

@@ -23,7 +23,8 @@ namespace tensorboard {
 [[nodiscard]] std::string version_event(double wall_time_s);
 /// Tells the reader to forget what older files say of `step` and later.
 [[nodiscard]] std::string start_event(double wall_time_s, std::int64_t step);
-[[nodiscard]] std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const Scalar> scalars);
+[[nodiscard]] std::string scalar_event(double wall_time_s, std::int64_t step,
+                                       std::span<const Scalar> scalars);
 /// "events.out.tfevents.<seconds>.<host>.<pid>": the order of the names is the order of the files.
 [[nodiscard]] std::string file_name(double wall_time_s);
 

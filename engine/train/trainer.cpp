@@ -15,10 +15,10 @@
 #include "engine/base/log.h"
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
-#include "engine/program/simulate.h"
 #include "engine/train/metrics.h"
 #include "engine/train/progress.h"
 #include "engine/train/resume.h"
+#include "engine/train/schedule.h"
 #include "engine/train/session.h"
 #include "engine/train/verify.h"
 #include "recipes/schema/load.h"
@@ -52,8 +52,8 @@ RankRecordFile open_record() {
 
 class Trainer {
  public:
-  Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record, const std::string& resume,
-          Clock::time_point start);
+  Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
+          const std::string& resume, Clock::time_point start);
   void run();
 
  private:
@@ -77,7 +77,7 @@ class Trainer {
   Progress progress_;
   RunPlace place_;
   Session session_;
-  Simulation planned_;
+  PlanReport plan_;
   std::optional<MetricsWriter> metrics_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::int64_t first_step_ = 0;
@@ -91,8 +91,8 @@ class Trainer {
   double smoothed_step_s_ = 0;
 };
 
-Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record, const std::string& resume,
-                 Clock::time_point start)
+Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
+                 const std::string& resume, Clock::time_point start)
     : loaded_(loaded),
       recipe_(loaded.recipe),
       world_(world),
@@ -102,7 +102,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
       place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume)),
       session_(loaded.recipe, world, record) {
   const Strategy& strategy = session_.strategy();
-  planned_ = simulate(strategy.training, strategy.layout, session_.cost(), world.device.is_cuda() ? h200() : cpu());
+  plan_ = make_plan(loaded.name, recipe_, strategy, session_.cost(),
+                    world.device.is_cuda() ? h200() : cpu());
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
                                     .rank = world.rank,
                                     .world_size = world.size,
@@ -111,7 +112,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
   if (place_.resume) restore();
   if (world.rank == 0) {
     write_file_atomically(place_.directory.recipe(), resolved_yaml(loaded));
-    write_file_atomically(place_.directory.plan(), plan_json(strategy, session_.cost(), planned_));
+    write_file_atomically(place_.directory.plan(), plan_json(plan_, strategy, session_.cost()));
     metrics_.emplace(MetricsOptions{.metrics = place_.directory.metrics(),
                                     .events = place_.directory.events(),
                                     .tensorboard = place_.directory.tensorboard(),
@@ -127,13 +128,15 @@ void Trainer::announce() {
   const BatchPlan& batch = strategy.batch;
   progress_.note(fmt::format("run directory {}", place_.directory.root().string()));
   for (const std::string& note : session_.notes()) progress_.note(note);
-  progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe_.model.name, world_.size,
-                             world_.device.name, strategy.mesh.describe(), recipe_.parallel.zero.stage,
-                             session_.total_steps()));
-  progress_.note(fmt::format("global batch {} = {} data ranks x micro-batch {} x {} accumulation steps{}", batch.global,
-                             batch.data_ranks, batch.micro, batch.micro_batches,
-                             batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
-  progress_.note(fmt::format("planned memory per rank: {} allocated", format_bytes(planned_.ledger.allocated())));
+  progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe_.model.name,
+                             world_.size, world_.device.name, strategy.mesh.describe(),
+                             recipe_.parallel.zero.stage, session_.total_steps()));
+  progress_.note(
+      fmt::format("global batch {} = {} data ranks x micro-batch {} x {} accumulation steps{}",
+                  batch.global, batch.data_ranks, batch.micro, batch.micro_batches,
+                  batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
+  progress_.note(fmt::format("planned memory per rank: {} allocated",
+                             format_bytes(plan_.step.ledger.allocated())));
   if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
 }
 
@@ -141,7 +144,8 @@ void Trainer::restore() {
   const CheckpointState& state = place_.resume->state();
   if (state.samples != session_.samples_before(state.step)) {
     throw Error(ErrorKind::usage,
-                fmt::format("the checkpoint has seen {} samples in {} steps; with batch.global {} and {} training samples "
+                fmt::format("the checkpoint has seen {} samples in {} steps; with batch.global {} "
+                            "and {} training samples "
                             "it would be {}",
                             state.samples, state.step, recipe_.batch.global, session_.train_size(),
                             session_.samples_before(state.step)),
@@ -162,9 +166,11 @@ void Trainer::restore() {
 
 void Trainer::run() {
   const std::int64_t total = session_.total_steps();
-  const std::int64_t save_every = interval(recipe_.run.checkpoint.every, session_.steps_per_epoch());
+  const std::int64_t save_every =
+      interval(recipe_.run.checkpoint.every, session_.steps_per_epoch());
   const std::int64_t evaluate_every = interval(recipe_.run.evaluate, session_.steps_per_epoch());
-  // The host may run this many steps ahead of the device, so that it never waits for the step under way.
+  // The host may run this many steps ahead of the device, so that it never waits for the step under
+  // way.
   const std::size_t ahead = world_.device.is_cuda() ? 2 : 0;
   const auto due = [&](std::int64_t every, std::int64_t step) {
     return every > 0 && (step % every == 0 || step == total);
@@ -203,19 +209,22 @@ void Trainer::handle(const StepOutcome& outcome) {
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
   if (outcome.skipped && recipe_.precision.non_finite == NonFinite::stop) {
-    throw Error(ErrorKind::stop,
-                fmt::format("step {}: a gradient is not finite (loss {}, norm {})", outcome.step + 1, outcome.loss,
-                            outcome.gradient_norm),
-                "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
+    throw Error(
+        ErrorKind::stop,
+        fmt::format("step {}: a gradient is not finite (loss {}, norm {})", outcome.step + 1,
+                    outcome.loss, outcome.gradient_norm),
+        "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
   }
   if (world_.rank != 0) return;
   if (outcome.skipped) {
-    progress_.note(fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",
-                               outcome.step + 1, outcome.loss, outcome.skipped_steps));
+    progress_.note(
+        fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",
+                    outcome.step + 1, outcome.loss, outcome.skipped_steps));
     metrics_->event("skipped_step", outcome.step + 1, {{"loss", fmt::format("{}", outcome.loss)}});
   }
   const std::int64_t total = session_.total_steps();
-  const Bytes memory = world_.device.is_cuda() ? memory_figures(world_.device.device).allocated_peak : 0;
+  const Bytes memory =
+      world_.device.is_cuda() ? memory_figures(world_.device.device).allocated_peak : 0;
   progress_.step({.step = outcome.step + 1,
                   .total_steps = total,
                   .epoch = outcome.step / session_.steps_per_epoch() + 1,
@@ -248,9 +257,10 @@ void Trainer::evaluate() {
   evaluated_step_ = step;
   if (world_.rank != 0) return;
   const double seconds = seconds_since(begin);
-  progress_.note(fmt::format("evaluation at step {}: loss {:.4f}, accuracy {:.2f}%, top-5 {:.2f}% on {:.0f} samples in {}",
-                             step, evaluation_->loss, evaluation_->top1 * 100, evaluation_->top5 * 100,
-                             evaluation_->samples, format_duration(seconds)));
+  progress_.note(fmt::format(
+      "evaluation at step {}: loss {:.4f}, accuracy {:.2f}%, top-5 {:.2f}% on {:.0f} samples in {}",
+      step, evaluation_->loss, evaluation_->top1 * 100, evaluation_->top5 * 100,
+      evaluation_->samples, format_duration(seconds)));
   metrics_->evaluation({.step = step,
                         .epoch = epoch_of(step),
                         .loss = evaluation_->loss,
@@ -281,12 +291,13 @@ void Trainer::report_saves(bool wait) {
   while (const auto result = wait ? saver_->wait() : saver_->poll()) {
     if (world_.rank != 0) continue;
     if (result->ok) {
-      progress_.note(fmt::format("checkpoint {} ({} in {})", result->path.string(), format_bytes(result->bytes),
-                                 format_duration(result->seconds)));
+      progress_.note(fmt::format("checkpoint {} ({} in {})", result->path.string(),
+                                 format_bytes(result->bytes), format_duration(result->seconds)));
       metrics_->event("checkpoint_saved", last_.step + 1, {{"path", result->path.string()}});
     } else {
-      progress_.note(fmt::format("warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
-                                 result->error));
+      progress_.note(fmt::format(
+          "warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
+          result->error));
       metrics_->event("checkpoint_failed", last_.step + 1, {{"error", result->error}});
     }
   }
@@ -295,34 +306,42 @@ void Trainer::report_saves(bool wait) {
 void Trainer::summarize() {
   const std::int64_t done = session_.next_step();
   metrics_->event(stop_ ? "stopped" : "finished", done);
-  progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start", stop_ ? "stopped" : "done", done,
-                             session_.total_steps(), format_duration(seconds_since(start_)),
+  progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
+                             stop_ ? "stopped" : "done", done, session_.total_steps(),
+                             format_duration(seconds_since(start_)),
                              format_duration(first_step_s_.value_or(0))));
   if (evaluation_) {
-    progress_.note(fmt::format("test accuracy {:.2f}% (top-5 {:.2f}%, loss {:.4f}) at step {}", evaluation_->top1 * 100,
-                               evaluation_->top5 * 100, evaluation_->loss, evaluated_step_));
+    progress_.note(fmt::format("test accuracy {:.2f}% (top-5 {:.2f}%, loss {:.4f}) at step {}",
+                               evaluation_->top1 * 100, evaluation_->top5 * 100, evaluation_->loss,
+                               evaluated_step_));
   }
   if (last_.skipped_steps > 0) {
-    progress_.note(fmt::format("{:.0f} steps were skipped because a gradient was not finite", last_.skipped_steps));
+    progress_.note(fmt::format("{:.0f} steps were skipped because a gradient was not finite",
+                               last_.skipped_steps));
   }
   if (world_.device.is_cuda()) {
     const MemoryFigures memory = memory_figures(world_.device.device);
-    const auto planned = static_cast<double>(planned_.ledger.allocated());
+    const auto planned = static_cast<double>(plan_.step.ledger.allocated());
     progress_.note(fmt::format(
-        "peak GPU memory of rank 0: {} allocated, planned {} ({:+.1f}%); {} held by the allocator; {} outside it "
+        "peak GPU memory of rank 0: {} allocated, planned {} ({:+.1f}%); {} held by the allocator; "
+        "{} outside it "
         "(context, libraries, communicators)",
-        format_bytes(memory.allocated_peak), format_bytes(planned_.ledger.allocated()),
-        100 * (static_cast<double>(memory.allocated_peak) / planned - 1), format_bytes(memory.reserved_peak),
-        format_bytes(memory.outside_allocator())));
+        format_bytes(memory.allocated_peak), format_bytes(plan_.step.ledger.allocated()),
+        100 * (static_cast<double>(memory.allocated_peak) / planned - 1),
+        format_bytes(memory.reserved_peak), format_bytes(memory.outside_allocator())));
   }
-  progress_.note(fmt::format("metrics, logs and checkpoints: {}", place_.directory.root().string()));
+  progress_.note(
+      fmt::format("metrics, logs and checkpoints: {}", place_.directory.root().string()));
 }
 
-int run_verification(const LoadedRecipe& loaded, const World& world, int steps, RankRecordFile& record) {
+int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
+                     RankRecordFile& record) {
   const std::vector<VerifyStep> result = verify_strategy(loaded.recipe, world, steps, record);
   if (world.rank != 0) return 0;
   Progress(0).note(verify_report(result, loaded.recipe, world.size));
-  return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); }) ? 0 : 1;
+  return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); })
+             ? 0
+             : 1;
 }
 
 }  // namespace
@@ -331,7 +350,7 @@ int train(const TrainOptions& options) {
   const auto start = Clock::now();
   RankRecordFile record = open_record();
   try {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = request_stop;
     ::sigaction(SIGTERM, &action, nullptr);
     ::sigaction(SIGINT, &action, nullptr);
@@ -339,7 +358,8 @@ int train(const TrainOptions& options) {
     const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
     record.enter(-1, "meet the other ranks");
     const World world = world_from_environment();
-    if (options.verify_steps > 0) return run_verification(loaded, world, options.verify_steps, record);
+    if (options.verify_steps > 0)
+      return run_verification(loaded, world, options.verify_steps, record);
     Trainer(loaded, world, record, options.resume, start).run();
     return 0;
   } catch (const std::exception& error) {

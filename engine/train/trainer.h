@@ -12,8 +12,9 @@ struct TrainOptions {
   int verify_steps = 0;                ///< above 0: compare with one rank instead of training
 };
 
-/// One rank of a job from start to end; the environment says which rank. Returns the exit code: 0 when all steps are done
-/// or when it was asked to stop (SIGTERM or SIGINT) and saved, 1 when a verification failed. Throws Error.
+/// One rank of a job from start to end; the environment says which rank. Returns the exit code: 0
+/// when all steps are done or when it was asked to stop (SIGTERM or SIGINT) and saved, 1 when a
+/// verification failed. Throws Error.
 int train(const TrainOptions& options);
 
 }  // namespace dstrain

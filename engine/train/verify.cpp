@@ -34,9 +34,12 @@ Trace run(const Recipe& recipe, const World& world, int steps, RankRecordFile& r
 
 double unit_roundoff(ComputeType type) {
   switch (type) {
-    case ComputeType::fp32: return std::ldexp(1.0, -24);
-    case ComputeType::fp16: return std::ldexp(1.0, -11);
-    case ComputeType::bf16: return std::ldexp(1.0, -9);
+    case ComputeType::fp32:
+      return std::ldexp(1.0, -24);
+    case ComputeType::fp16:
+      return std::ldexp(1.0, -11);
+    case ComputeType::bf16:
+      return std::ldexp(1.0, -9);
   }
   return 0;
 }
@@ -45,7 +48,8 @@ bool within(double value, double reference, double tolerance) {
   return std::abs(value - reference) <= tolerance * std::abs(reference);
 }
 
-void compare_weights(const Weights& start, const Weights& reference, const Weights& weights, VerifyStep& step) {
+void compare_weights(const Weights& start, const Weights& reference, const Weights& weights,
+                     VerifyStep& step) {
   double difference = 0;
   double update = 0;
   for (const auto& [name, expected] : reference) {
@@ -68,11 +72,12 @@ void compare_weights(const Weights& start, const Weights& reference, const Weigh
 }  // namespace
 
 bool VerifyStep::passed() const {
-  return within(loss, reference_loss, scalar_tolerance) && within(norm, reference_norm, scalar_tolerance) &&
-         update_difference <= update_tolerance;
+  return within(loss, reference_loss, scalar_tolerance) &&
+         within(norm, reference_norm, scalar_tolerance) && update_difference <= update_tolerance;
 }
 
-std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps, RankRecordFile& record) {
+std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps,
+                                        RankRecordFile& record) {
   Trace reference;
   if (world.rank == 0) {
     Recipe alone = recipe;
@@ -99,23 +104,29 @@ std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world
   return result;
 }
 
-std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe, int world_size) {
+std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe,
+                          int world_size) {
   const double u = unit_roundoff(recipe.precision.compute);
   std::string text = fmt::format(
-      "one rank against {} ranks, ZeRO stage {}; tolerances from the unit roundoff {:.1e} of the compute type,\n"
+      "one rank against {} ranks, ZeRO stage {}; tolerances from the unit roundoff {:.1e} of the "
+      "compute type,\n"
       "growing with the square root of the step\n"
-      "step   loss (1 rank)   loss           grad norm (1)  grad norm      allowed   update diff  allowed   worst element\n",
+      "step   loss (1 rank)   loss           grad norm (1)  grad norm      allowed   update diff  "
+      "allowed   worst element\n",
       world_size, recipe.parallel.zero.stage, u);
   bool passed = !steps.empty();
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const VerifyStep& s = steps[i];
     passed = passed && s.passed();
-    text += fmt::format("{:4}   {:<14.8g}  {:<13.8g}  {:<13.7g}  {:<13.7g}  {:.1e}   {:.2e}     {:.1e}   {:.2e} {}{}\n",
-                        i + 1, s.reference_loss, s.loss, s.reference_norm, s.norm, s.scalar_tolerance,
-                        s.update_difference, s.update_tolerance, s.worst_difference, s.worst_tensor,
-                        s.passed() ? "" : "  <- FAILED");
+    text += fmt::format(
+        "{:4}   {:<14.8g}  {:<13.8g}  {:<13.7g}  {:<13.7g}  {:.1e}   {:.2e}     {:.1e}   {:.2e} "
+        "{}{}\n",
+        i + 1, s.reference_loss, s.loss, s.reference_norm, s.norm, s.scalar_tolerance,
+        s.update_difference, s.update_tolerance, s.worst_difference, s.worst_tensor,
+        s.passed() ? "" : "  <- FAILED");
   }
-  return text + (passed ? "passed: the strategy computes what one rank computes" : "FAILED: the strategy differs from one rank");
+  return text + (passed ? "passed: the strategy computes what one rank computes"
+                        : "FAILED: the strategy differs from one rank");
 }
 
 }  // namespace dstrain

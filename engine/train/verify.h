@@ -15,23 +15,25 @@ struct VerifyStep {
   double loss = 0;
   double reference_norm = 0;
   double norm = 0;
-  double update_difference = 0;  ///< |strategy - reference| / |reference - start| over all weights, Euclidean
-  std::string worst_tensor;      ///< largest absolute difference of any element
+  double update_difference =
+      0;  ///< |strategy - reference| / |reference - start| over all weights, Euclidean
+  std::string worst_tensor = {};  ///< largest absolute difference of any element
   double worst_difference = 0;
-  double scalar_tolerance = 0;   ///< on loss and norm, relative
+  double scalar_tolerance = 0;  ///< on loss and norm, relative
   double update_tolerance = 0;
   [[nodiscard]] bool passed() const;
 };
 
-/// Runs `steps` optimizer steps on rank 0 alone, then the same on all ranks under the strategy, and compares. Collective;
-/// the result is complete on rank 0 and empty elsewhere.
+/// Runs `steps` optimizer steps on rank 0 alone, then the same on all ranks under the strategy, and
+/// compares. Collective; the result is complete on rank 0 and empty elsewhere.
 ///
-/// Tolerances follow from u, the unit roundoff of the compute type (2^-24, 2^-11 fp16, 2^-9 bf16). Loss and norm are sums
-/// whose order differs: 64 u per step in fp32, 4 u in the narrow types, whose sums are kept in fp32. A relative gradient
-/// error of u flips the sign of a share u of Adam's updates, each by twice its size: 2 sqrt(u) of the update; both grow
-/// with the square root of the step.
-[[nodiscard]] std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps,
-                                                      RankRecordFile& record);
+/// Tolerances follow from u, the unit roundoff of the compute type (2^-24, 2^-11 fp16, 2^-9 bf16).
+/// Loss and norm are sums whose order differs: 64 u per step in fp32, 4 u in the narrow types,
+/// whose sums are kept in fp32. A relative gradient error of u flips the sign of a share u of
+/// Adam's updates, each by twice its size: 2 sqrt(u) of the update; both grow with the square root
+/// of the step.
+[[nodiscard]] std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world,
+                                                      int steps, RankRecordFile& record);
 
 /// The table that `dstrain verify` prints, with the verdict as its last line.
 [[nodiscard]] std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe,

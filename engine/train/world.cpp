@@ -21,7 +21,8 @@ std::optional<int> integer_variable(const char* name) {
   int value = 0;
   const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
   if (error != std::errc{} || end != view.data() + view.size() || value < 0) {
-    throw Error(ErrorKind::usage, fmt::format("environment variable {}='{}' is not a whole number", name, view),
+    throw Error(ErrorKind::usage,
+                fmt::format("environment variable {}='{}' is not a whole number", name, view),
                 "start ranks with `dstrain launch`, torchrun, srun or mpirun");
   }
   return value;
@@ -37,7 +38,8 @@ int first_of(const std::array<const char*, 3>& names, int otherwise) {
 
 void use_backend(World& world) {
   const CommBackend backend = world.device.is_cuda() ? CommBackend::nccl : CommBackend::gloo;
-  world.communicator = [store = world.store, rank = world.rank, backend](CommunicatorOptions options) {
+  world.communicator = [store = world.store, rank = world.rank,
+                        backend](CommunicatorOptions options) {
     options.rank = rank;
     options.backend = backend;
     return make_counting(make_communicator(store, options));
@@ -52,10 +54,13 @@ World world_from_environment() {
   world.rank = first_of({env::kRank, "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, 0);
   world.size = first_of({env::kWorldSize, "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, 1);
   world.local_rank = first_of({env::kLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0);
-  world.local_size = first_of({env::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"}, 1);
+  world.local_size =
+      first_of({env::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"}, 1);
   if (world.size < 1 || world.rank >= world.size) {
-    throw Error(ErrorKind::usage, fmt::format("rank {} does not exist in a world of {} ranks", world.rank, world.size),
-                "RANK must be below WORLD_SIZE");
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("rank {} does not exist in a world of {} ranks", world.rank, world.size),
+        "RANK must be below WORLD_SIZE");
   }
   world.device = choose_device(world.local_rank);
   if (world.size == 1) {
@@ -67,7 +72,8 @@ World world_from_environment() {
       throw Error(ErrorKind::usage,
                   fmt::format("a world of {} ranks needs {} and {} in the environment", world.size,
                               env::kMasterAddress, env::kMasterPort),
-                  "`dstrain launch` and torchrun set them; under srun or mpirun set them to a free port of rank 0's host");
+                  "`dstrain launch` and torchrun set them; under srun or mpirun set them to a free "
+                  "port of rank 0's host");
     }
     world.store = make_tcp_store({.address = address,
                                   .port = *port,

@@ -19,12 +19,14 @@ struct World {
   int local_size = 1;
   DeviceFacts device;
   std::shared_ptr<Store> store;
-  /// Opens a communicator over options.ranks (rank and backend are filled in). Collective over them.
+  /// Opens a communicator over options.ranks (rank and backend are filled in). Collective over
+  /// them.
   std::function<std::unique_ptr<CountingCommunicator>(CommunicatorOptions)> communicator;
 };
 
-/// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or mpirun's; alone without any.
-/// Error{usage} names the variable that is missing or wrong, Error{hosts} when the other ranks cannot be reached.
+/// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or
+/// mpirun's; alone without any. Error{usage} names the variable that is missing or wrong,
+/// Error{hosts} when the other ranks cannot be reached.
 [[nodiscard]] World world_from_environment();
 /// A world of this process alone.
 [[nodiscard]] World single_world(const DeviceFacts& device);

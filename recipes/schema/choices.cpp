@@ -42,7 +42,8 @@ constexpr Choice kRecompute[] = {
 constexpr Choice kAugmentations[] = {
     choice(Augmentation::random_crop, "random_crop",
            "pad by crop_padding and cut at a random place"),
-    choice(Augmentation::horizontal_flip, "horizontal_flip", "mirror every second image"),
+    choice(Augmentation::horizontal_flip, "horizontal_flip",
+           "mirror left and right, for half of the images"),
 };
 constexpr Choice kDatasets[] = {
     choice(DatasetName::digits, "digits",
@@ -50,7 +51,7 @@ constexpr Choice kDatasets[] = {
     choice(DatasetName::cifar10, "cifar10", "CIFAR-10, binary version; path is its folder"),
     choice(DatasetName::cifar100, "cifar100", "CIFAR-100, binary version; path is its folder"),
     choice(DatasetName::images, "images",
-           "JPEG and PNG files, one folder per class under train/ and test/"),
+           "JPEG and PNG files as path/train/CLASS and path/test/CLASS, or path/CLASS"),
     choice(DatasetName::food101, "food101", "Food-101 as published, with images/ and meta/"),
     choice(DatasetName::random, "random", "random images made on the device, to measure speed"),
 };

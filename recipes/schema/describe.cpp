@@ -39,12 +39,12 @@ void describe(ModelConfig& c, Visitor& v) {
           {.text = "Side of the square input; 0 takes what the name says.",
            .unit = "pixels",
            .least = 0,
-           .most = kMostSize});
+           .most = 16384});
   v.field("patch_size", c.patch_size,
           {.text = "Side of a patch; 0 takes what the name says.",
            .unit = "pixels",
            .least = 0,
-           .most = kMostSize});
+           .most = 1024});
   v.field("channels", c.channels,
           {.text = "Colours per pixel; 0 takes what the name says.", .least = 0, .most = 1024});
   v.field("width", c.width,
@@ -56,9 +56,10 @@ void describe(ModelConfig& c, Visitor& v) {
   v.field(
       "heads", c.heads,
       {.text = "Attention heads per layer; 0 takes what the name says.", .least = 0, .most = 4096});
-  v.field(
-      "mlp_width", c.mlp_width,
-      {.text = "Hidden width of the MLP; 0 takes what the name says.", .least = 0, .most = 262144});
+  v.field("mlp_width", c.mlp_width,
+          {.text = "Hidden width of the MLP; 0 takes what the name says.",
+           .least = 0,
+           .most = 1048576});
 }
 
 void describe(DataConfig& c, Visitor& v) {

@@ -59,7 +59,8 @@ void Diagnostics::add(Severity severity, Place place, std::string_view path, std
                        .path = std::string(path),
                        .message = std::move(message),
                        .hint = std::move(hint)},
-                      place});
+                      place,
+                      entries_.size()});
 }
 
 std::string Diagnostics::origin(Place place) const {
@@ -69,9 +70,9 @@ std::string Diagnostics::origin(Place place) const {
 }
 
 std::vector<Diagnostic> Diagnostics::take(Severity severity) {
-  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.place.override_index, a.place.line, a.place.column) <
-           std::tie(b.place.override_index, b.place.line, b.place.column);
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.place.override_index, a.place.line, a.place.column, a.order) <
+           std::tie(b.place.override_index, b.place.line, b.place.column, b.order);
   });
   std::vector<Diagnostic> taken;
   for (const Entry& entry : entries_) {

@@ -38,6 +38,7 @@ class Diagnostics {
   struct Entry {
     Diagnostic diagnostic;
     Place place;
+    std::size_t order;  ///< in which it was reported
   };
   std::string file_;
   std::vector<std::string> overrides_;

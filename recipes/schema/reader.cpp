@@ -140,9 +140,9 @@ void YamlReader::visit(std::string_view name, const Slot& slot, const Field& abo
   const std::string path = join(name);
   paths_.push_back(path);
   if (entry == nullptr) {
-    if (!about.required) return;
-    failed_.insert(path);
-    if (levels_.back().refused) return;
+    const bool section_refused = levels_.back().refused;
+    if (section_refused || about.required) failed_.insert(path);
+    if (section_refused || !about.required) return;
     diagnostics_.error(levels_.back().place, path, "missing, and it has no default",
                        std::string(about.text));
     return;
@@ -164,7 +164,8 @@ bool YamlReader::read_value(const std::string& path, const Node& node, const Slo
   if (node.kind == Node::Kind::refused) return false;
   if (node.kind == Node::Kind::null) {
     return refuse(path, node, "has no value",
-                  fmt::format("{} Leave the key out for the default.", about.text));
+                  fmt::format("{}{}", about.text,
+                              about.required ? "" : " Leave the key out for the default."));
   }
   const auto read = [&](auto target) -> bool {
     using Target = decltype(target);
@@ -332,7 +333,7 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
   const std::string& text = expanded.text;
   if (about.form == Form::name) {
     int ignored = 0;
-    const Node word = {.kind = Node::Kind::scalar, .text = text, .place = node.place};
+    const Node word(Node::Kind::scalar, node.place, text);
     if (!read_choice(path, word, about.names, ignored)) return false;
   } else if (about.form == Form::interval && text != "never" && text != "epoch") {
     const Number<long> steps = read_integer(text);

@@ -14,8 +14,8 @@ namespace {
 std::string limits(const Field& about) {
   std::string text;
   if (about.least)
-    text += fmt::format(", {} {}", about.above_least ? "above" : "from", *about.least);
-  if (about.most) text += fmt::format(", {} {}", about.below_most ? "below" : "to", *about.most);
+    text += fmt::format(" {} {}", about.above_least ? "above" : "from", *about.least);
+  if (about.most) text += fmt::format(" {} {}", about.below_most ? "below" : "to", *about.most);
   return text;
 }
 

@@ -31,7 +31,7 @@ class Findings {
     while (true) {
       if (const Place* found = reader_.given(path)) return *found;
       const std::size_t dot = path.rfind('.');
-      if (dot == std::string_view::npos) return {};
+      if (dot == std::string_view::npos) return {.line = 1, .column = 1};
       path = path.substr(0, dot);
     }
   }

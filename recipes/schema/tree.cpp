@@ -15,6 +15,9 @@ namespace dstrain {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+/// yaml-cpp keeps every token of an unfinished flow value: 1 MiB of '[' would cost 0.2 s and 150
+/// MB.
+constexpr std::size_t kMostContent = std::size_t{64} << 10;
 constexpr std::size_t kMostDepth = 16;
 constexpr int kMostValues = 4096;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -40,11 +43,11 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
-    add({.kind = Node::Kind::null, .place = place(mark)});
+    add({Node::Kind::null, place(mark)});
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     report(place(mark), "an alias (*name) is not read in recipes", "write the value out");
-    add({.kind = Node::Kind::refused, .place = place(mark)});
+    add({Node::Kind::refused, place(mark)});
   }
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
     if (name.empty()) return;
@@ -54,18 +57,18 @@ class TreeBuilder final : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                 const std::string& value) override {
     refuse_tag(mark, tag);
-    add({.kind = Node::Kind::scalar, .text = value, .quoted = tag == "!", .place = place(mark)});
+    add({Node::Kind::scalar, place(mark), value, tag == "!"});
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                        YAML::EmitterStyle::value) override {
     refuse_tag(mark, tag);
-    open({.kind = Node::Kind::list, .place = place(mark)});
+    open({Node::Kind::list, place(mark)});
   }
   void OnSequenceEnd() override { close(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                   YAML::EmitterStyle::value) override {
     refuse_tag(mark, tag);
-    open({.kind = Node::Kind::map, .place = place(mark)});
+    open({Node::Kind::map, place(mark)});
   }
   void OnMapEnd() override { close(); }
 
@@ -179,11 +182,27 @@ std::size_t first_indenting_tab(std::string_view text) {
   return std::string_view::npos;
 }
 
+/// Bytes in lines that are neither blank nor a comment.
+std::size_t content_bytes(std::string_view text) {
+  std::size_t bytes = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::size_t first = text.substr(0, end).find_first_not_of(" \t\r");
+    if (first != std::string_view::npos && text[first] != '#') bytes += end;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return bytes;
+}
+
 /// What yaml-cpp would accept or misread in silence; reported before it sees the text.
 bool is_readable(std::string_view text, Diagnostics& diagnostics) {
   if (text.size() > kMostBytes) {
     diagnostics.error({}, {}, fmt::format("{} bytes; a recipe has at most 1 MiB", text.size()),
                       "is this the recipe?");
+    return false;
+  }
+  if (content_bytes(text) > kMostContent) {
+    diagnostics.error({}, {}, "more than 64 KiB besides comments", "a recipe has about 1 KiB");
     return false;
   }
   if (const std::size_t at = first_invalid_utf8(text); at != std::string_view::npos) {
@@ -252,6 +271,10 @@ std::optional<Node> parse(std::string_view text, int override_index, Diagnostics
 
 }  // namespace
 
+Node::Node() = default;
+Node::Node(Kind kind_in, Place place_in, std::string text_in, bool quoted_in)
+    : kind(kind_in), place(place_in), text(std::move(text_in)), quoted(quoted_in) {}
+
 std::optional<Node> read_tree(std::string_view text, Diagnostics& diagnostics) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (!is_readable(text, diagnostics)) return std::nullopt;
@@ -284,9 +307,9 @@ void apply_override(Node& root, const std::string& assignment, int index,
     return;
   }
   const std::string text = assignment.substr(equals + 1);
-  Node value = {.kind = Node::Kind::scalar, .quoted = true};
-  if (!is_plain_text(text) || text.size() > kMostBytes) {
-    diagnostics.error(place, path, "the value is not plain UTF-8 text of at most 1 MiB");
+  Node value(Node::Kind::scalar, place, "", true);
+  if (!is_plain_text(text) || text.size() > kMostContent) {
+    diagnostics.error(place, path, "the value is not one line of UTF-8 text of at most 64 KiB");
     return;
   }
   if (!text.empty()) {
@@ -311,15 +334,19 @@ void apply_override(Node& root, const std::string& assignment, int index,
     const auto same = [&](const Entry& entry) { return entry.key == key; };
     auto entry = std::find_if(node->entries.begin(), node->entries.end(), same);
     if (entry == node->entries.end()) {
-      node->entries.push_back(
-          {.key = key, .place = place, .value = {.kind = Node::Kind::map, .place = place}});
+      node->entries.push_back({.key = key, .place = place, .value = {Node::Kind::map, place}});
       entry = node->entries.end() - 1;
     }
     if (dot == std::string::npos) {
       entry->value = std::move(value);
       return;
     }
-    if (entry->value.kind != Node::Kind::map) return;  // the reader reports that this is no section
+    if (entry->value.kind != Node::Kind::map) {
+      diagnostics.error(place, path,
+                        fmt::format("{} is not a section in the recipe", path.substr(0, dot)),
+                        "give the path of a key, as in REFERENCE.md");
+      return;
+    }
     node = &entry->value;
     from = dot + 1;
   }

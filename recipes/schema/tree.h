@@ -21,12 +21,17 @@ struct Node {
     map,
     refused  ///< already reported; stands in so that the rest can still be read
   };
+
+  // Defined where Entry is complete.
+  Node();
+  Node(Kind kind, Place place, std::string text = {}, bool quoted = false);
+
   Kind kind = Kind::null;
-  std::string text = {};     ///< exact text of a scalar
+  Place place;
+  std::string text;     ///< exact text of a scalar
   bool quoted = false;  ///< written in quotes or as a block, so it is text and nothing else
-  Place place = {};
-  std::vector<Node> items = {};
-  std::vector<Entry> entries = {};  ///< in file order, every key once
+  std::vector<Node> items;
+  std::vector<Entry> entries;  ///< in file order, every key once
 };
 
 struct Entry {

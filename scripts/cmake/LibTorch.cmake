@@ -9,13 +9,17 @@ set(nvidia_dir ${DSTRAIN_SITE_PACKAGES}/nvidia)
 
 find_package(Threads REQUIRED)
 add_library(dstrain_torch INTERFACE)
+# Searched last: the wheel brings headers of its own fmt, which must not stand before the one that we link.
+target_compile_options(dstrain_torch INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${torch_dir}/include>
+  $<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include>)
 target_include_directories(dstrain_torch SYSTEM INTERFACE
-  ${torch_dir}/include ${torch_dir}/include/torch/csrc/api/include
   ${nvidia_dir}/cu13/include ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 target_compile_definitions(dstrain_torch INTERFACE USE_C10D_GLOO USE_CUDA)
 # The CUDA libraries register themselves when loaded, so the linker must keep them although no symbol is named.
+# libtorch exports parts of std::filesystem of an older libstdc++: ours must be found first.
 target_link_libraries(dstrain_torch INTERFACE
-  -Wl,--no-as-needed ${torch_dir}/lib/libtorch.so ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so
+  -Wl,--no-as-needed -lstdc++ ${torch_dir}/lib/libtorch.so ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so
   ${torch_dir}/lib/libtorch_cuda.so ${torch_dir}/lib/libc10_cuda.so
   ${nvidia_dir}/nccl/lib/libnccl.so.2 ${nvidia_dir}/cu13/lib/libcudart.so.13 ${nvidia_dir}/cu13/lib/libcublas.so.13
   -Wl,--as-needed Threads::Threads)

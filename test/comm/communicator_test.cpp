@@ -4,7 +4,8 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <numeric>
+#include <functional>
+#include <mutex>
 
 #include "engine/base/error.h"
 #include "engine/comm/thread_world.h"
@@ -14,15 +15,11 @@
 namespace dstrain {
 namespace {
 
+using test::all_ranks;
 using test::expect;
 
-std::vector<int> all_ranks(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-/// Runs `body` on every rank of a world with a communicator over all of them: of threads, or Gloo between threads.
+/// Runs `body` on every rank of a world with a communicator over all of them: of threads, or Gloo
+/// between threads.
 void with_world(const std::string& backend, int size,
                 const std::function<void(Communicator&)>& body) {
   ThreadWorld world(size);
@@ -82,12 +79,13 @@ TEST_CASE("groups of some ranks use their own indices and do not disturb each ot
   CAPTURE(backend);
   ThreadWorld world(4);
   world.run([&](int rank) {
-    const CommunicatorOptions options{.name = rank % 2 == 0 ? "even" : "odd",
-                                      .ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3},
-                                      .rank = rank,
-                                      .timeout_s = 30};
-    const auto comm = backend == "gloo" ? make_communicator(world.store(), options)
-                                        : world.communicator(options);
+    const CommunicatorOptions options{
+        .name = rank % 2 == 0 ? "even" : "odd",
+        .ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3},
+        .rank = rank,
+        .timeout_s = 30};
+    const auto comm =
+        backend == "gloo" ? make_communicator(world.store(), options) : world.communicator(options);
     expect(comm->size() == 2 && comm->rank() == (rank == 0 || rank == 3 ? 1 : 0),
            fmt::format("rank {} has index {}", rank, comm->rank()));
     test::check_operations(*comm, at::kCPU, at::kFloat, 17);
@@ -148,8 +146,9 @@ TEST_CASE("a silent peer ends a Gloo call after the timeout", "[comm]") {
         expect(false, "no error");
       } catch (const Error& error) {
         expect(error.kind() == ErrorKind::again, error.what());
-        expect(std::string(error.what()).starts_with("receive (group 'silent', rank 0 of 2) failed: "),
-               error.what());
+        expect(
+            std::string(error.what()).starts_with("receive (group 'silent', rank 0 of 2) failed: "),
+            error.what());
       }
       world.store()->set("done", "yes");
     } else {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 
 #include "engine/base/philox.h"
@@ -14,9 +15,7 @@ namespace dstrain::test {
 namespace {
 
 /// Values that bf16 holds exactly, also summed over four ranks.
-float value(int rank, std::int64_t i) {
-  return static_cast<float>((rank + 1) * (i % 7 + 1));
-}
+float value(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 7 + 1)); }
 
 class Checker {
  public:
@@ -55,9 +54,8 @@ class Checker {
   void all_reduce() {
     at::Tensor x = make(count_, [&](std::int64_t i) { return value(comm_.rank(), i); });
     comm_.all_reduce(x, ReduceOp::sum);
-    check("all_reduce sum", x, [&](std::int64_t i) {
-      return static_cast<float>(n_ * (n_ + 1) / 2) * value(0, i);
-    });
+    check("all_reduce sum", x,
+          [&](std::int64_t i) { return static_cast<float>(n_ * (n_ + 1) / 2) * value(0, i); });
     x = make(count_, [&](std::int64_t i) { return value(comm_.rank(), i); });
     comm_.all_reduce(x, ReduceOp::max);
     check("all_reduce max", x, [&](std::int64_t i) { return value(n_ - 1, i); });
@@ -67,8 +65,7 @@ class Checker {
     const Fill gathered = [&](std::int64_t i) {
       return value(static_cast<int>(i / count_), i % count_);
     };
-    const at::Tensor part =
-        make(count_, [&](std::int64_t i) { return value(comm_.rank(), i); });
+    const at::Tensor part = make(count_, [&](std::int64_t i) { return value(comm_.rank(), i); });
     at::Tensor whole = zeros(n_ * count_);
     comm_.all_gather(whole, part);
     check("all_gather", whole, gathered);
@@ -145,6 +142,12 @@ class Checker {
 };
 
 }  // namespace
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 void expect(bool ok, const std::string& text) {
   if (!ok) throw std::runtime_error(text);

@@ -16,6 +16,15 @@ CommunicatorOptions pair_of(int rank) {
   return {.name = "pair", .ranks = {0, 1}, .rank = rank, .timeout_s = 20};
 }
 
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST_CASE("a rank that throws wakes the others and its exception is the one seen", "[comm]") {
   ThreadWorld world(3);
   std::atomic<int> woken = 0;
@@ -67,9 +76,9 @@ TEST_CASE("ranks that call different operations are told so", "[comm]") {
     at::Tensor x = at::zeros({2 + rank});
     comm->all_reduce(x, ReduceOp::sum);
   };
-  REQUIRE_THROWS_WITH(
-      world.run(body),
-      Catch::Contains("all_reduce(sum) of 2 Float") && Catch::Contains("all_reduce(sum) of 3 Float"));
+  const std::string message = message_of([&] { world.run(body); });
+  REQUIRE(message.find("all_reduce(sum) of 2 Float") != std::string::npos);
+  REQUIRE(message.find("all_reduce(sum) of 3 Float") != std::string::npos);
 }
 
 TEST_CASE("a group's name can be used once", "[comm]") {
@@ -79,7 +88,8 @@ TEST_CASE("a group's name can be used once", "[comm]") {
     const auto first = world.communicator(options);
     const auto second = world.communicator(options);
   };
-  REQUIRE_THROWS_WITH(world.run(body), Catch::Contains("the name of group 'once' is used twice"));
+  const std::string message = message_of([&] { world.run(body); });
+  REQUIRE(message.find("the name of group 'once' is used twice") != std::string::npos);
 }
 
 }  // namespace

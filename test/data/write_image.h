@@ -8,7 +8,8 @@
 
 namespace dstrain::test {
 
-/// A picture that tells its corners apart and survives JPEG: red grows to the right, green downwards, blue is constant.
+/// A picture that tells its corners apart and survives JPEG: red grows to the right, green
+/// downwards, blue is constant.
 RgbImage make_gradient(int width, int height);
 
 /// The bytes of a file as the format's own library writes it.

@@ -17,7 +17,8 @@ inline std::span<float> floats(const at::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
-/// Gives every parameter plain fp32 tensors on the CPU: its first value from `source`, a gradient of zero.
+/// Gives every parameter plain fp32 tensors on the CPU: its first value from `source`, a gradient
+/// of zero.
 inline void bind_parameters(Model& model, const WeightSource& source) {
   for (const auto& block : model.blocks) {
     for (Parameter* parameter : block->parameters()) {
@@ -29,7 +30,8 @@ inline void bind_parameters(Model& model, const WeightSource& source) {
 }
 
 /// The parts of every parameter's `member`, by name.
-inline std::map<std::string, std::vector<float>> part_values(Model& model, at::Tensor Parameter::*member) {
+inline std::map<std::string, std::vector<float>> part_values(Model& model,
+                                                             at::Tensor Parameter::* member) {
   std::map<std::string, std::vector<float>> values;
   for (const auto& block : model.blocks) {
     for (Parameter* parameter : block->parameters()) {

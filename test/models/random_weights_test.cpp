@@ -54,7 +54,8 @@ TEST_CASE("norms start at one and biases at zero", "[models]") {
   CHECK(values == std::vector<float>(4, 0));
 }
 
-TEST_CASE("random weights follow the normal distribution cut at two standard deviations", "[models]") {
+TEST_CASE("random weights follow the normal distribution cut at two standard deviations",
+          "[models]") {
   constexpr int kNum = 1 << 20;
   std::vector<float> x(kNum);
   draw_weights(3, "w", Init::truncated_normal, 1, 0, x);

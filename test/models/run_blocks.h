@@ -9,36 +9,46 @@
 
 namespace dstrain::test {
 
-/// Runs the blocks as the executor does: each block's inputs are detached, its graph is its own.
-class BlockRun {
- public:
-  /// Returns the block's output.
-  Tensors& forward(Block& block, const Batch& batch, const Objective& objective) {
-    Tensors input;
-    if (!outputs_.empty()) {
-      for (const at::Tensor& tensor : outputs_.back()) input.push_back(tensor.detach().requires_grad_(true));
-    }
-    inputs_.push_back(input);
-    outputs_.push_back(block.forward(input, batch, objective));
-    return outputs_.back();
-  }
-
-  /// Backward of the newest block; `gradients` are those of its outputs. Returns those of its inputs.
-  Tensors backward(const Tensors& gradients) {
-    torch::autograd::backward(outputs_.back(), gradients);
-    outputs_.pop_back();
-    Tensors input_gradients;
-    for (const at::Tensor& input : inputs_.back()) input_gradients.push_back(input.grad());
-    inputs_.pop_back();
-    return input_gradients;
-  }
-
-  [[nodiscard]] const Tensors& input() const { return inputs_.back(); }
-  [[nodiscard]] const Tensors& output() const { return outputs_.back(); }
-
- private:
-  std::vector<Tensors> inputs_;
-  std::vector<Tensors> outputs_;
+/// A block's inputs, which are leaves of its own graph, and its outputs.
+struct BlockRun {
+  Tensors input;
+  Tensors output;
 };
+
+/// Runs a block as the executor does, on `before`'s detached outputs.
+inline BlockRun run_forward(Block& block, const Tensors& before, const Batch& batch,
+                            const Objective& objective) {
+  BlockRun run;
+  for (const at::Tensor& tensor : before) run.input.push_back(tensor.detach().requires_grad_(true));
+  run.output = block.forward(run.input, batch, objective);
+  return run;
+}
+
+/// Gradients of the inputs from those of the outputs; lets the graph go.
+inline Tensors run_backward(BlockRun& run, const Tensors& gradients) {
+  Tensors input_gradients;
+  if (run.input.empty()) {
+    torch::autograd::backward(run.output, gradients);
+  } else {
+    input_gradients = torch::autograd::grad(run.output, run.input, gradients);
+  }
+  run = {};
+  return input_gradients;
+}
+
+/// Forward and backward of all blocks; returns the loss. `loss_gradient` is a scalar.
+inline at::Tensor run_model(Blocks& blocks, const Batch& batch, const Objective& objective,
+                            const at::Tensor& loss_gradient) {
+  std::vector<BlockRun> runs;
+  for (const auto& block : blocks) {
+    runs.push_back(
+        run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, objective));
+  }
+  const at::Tensor loss = runs.back().output[0].detach();
+  Tensors gradients = {loss_gradient};
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run)
+    gradients = run_backward(*run, gradients);
+  return loss;
+}
 
 }  // namespace dstrain::test

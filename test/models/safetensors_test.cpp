@@ -48,23 +48,31 @@ const Broken kBroken[] = {
     {R"({} x)", 0, "w.safetensors: the header is not JSON at byte 12"},
     {R"({})", 3, "w.safetensors: 3 bytes after the last tensor"},
     {R"({"a":7})", 0, "w.safetensors: 'a' is the number 7, not an object"},
-    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8,
-     "w.safetensors: 'a' appears twice in the header"},
-    {R"({"__metadata__":{},"__metadata__":{}})", 0, "w.safetensors: '__metadata__' appears twice in the header"},
+    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+     8, "w.safetensors: 'a' appears twice in the header"},
+    {R"({"__metadata__":{},"__metadata__":{}})", 0,
+     "w.safetensors: '__metadata__' appears twice in the header"},
     {R"({"__metadata__":{"k":"v","k":"w"}})", 0, "w.safetensors: __metadata__: 'k' appears twice"},
-    {R"({"__metadata__":{"k":1}})", 0, "w.safetensors: __metadata__: 'k' is the number 1, not a string"},
+    {R"({"__metadata__":{"k":1}})", 0,
+     "w.safetensors: __metadata__: 'k' is the number 1, not a string"},
     {R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4,
      "w.safetensors: tensor 'a': 'dtype' appears twice"},
-    {R"({"a":{"dtype":"F32","shape":[1],"offsets":[0,4]}})", 4, "w.safetensors: tensor 'a': unknown field 'offsets'"},
-    {R"({"a":{"dtype":"F32","shape":[1]}})", 4, "w.safetensors: tensor 'a': needs dtype, shape and data_offsets"},
-    {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", 4, "w.safetensors: tensor 'a': unknown dtype 'F31'"},
-    {R"({"a":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}})", 4, "w.safetensors: tensor 'a': 'dtype' is a list"},
+    {R"({"a":{"dtype":"F32","shape":[1],"offsets":[0,4]}})", 4,
+     "w.safetensors: tensor 'a': unknown field 'offsets'"},
+    {R"({"a":{"dtype":"F32","shape":[1]}})", 4,
+     "w.safetensors: tensor 'a': needs dtype, shape and data_offsets"},
+    {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", 4,
+     "w.safetensors: tensor 'a': unknown dtype 'F31'"},
+    {R"({"a":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}})", 4,
+     "w.safetensors: tensor 'a': 'dtype' is a list"},
     {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4,
      "w.safetensors: tensor 'a': 'shape' holds the negative number -1"},
     {R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", 4,
      "w.safetensors: tensor 'a': 'shape' holds the number 1.0"},
-    {R"({"a":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", 4, "w.safetensors: tensor 'a': 'shape' holds a list"},
-    {R"({"a":{"dtype":"F32","shape":{"x":{}},"data_offsets":[0,4]}})", 4, "w.safetensors: tensor 'a': 'shape' is an object"},
+    {R"({"a":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", 4,
+     "w.safetensors: tensor 'a': 'shape' holds a list"},
+    {R"({"a":{"dtype":"F32","shape":{"x":{}},"data_offsets":[0,4]}})", 4,
+     "w.safetensors: tensor 'a': 'shape' is an object"},
     {R"({"a":{"dtype":"F32","shape":[9223372036854775808],"data_offsets":[0,4]}})", 4,
      "w.safetensors: tensor 'a': a dim of 9223372036854775808 elements"},
     {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4,
@@ -79,10 +87,10 @@ const Broken kBroken[] = {
      "w.safetensors: tensor 'a': data_offsets [0, 8] do not lie in the 4 bytes of data"},
     {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4,
      "w.safetensors: tensor 'a': data_offsets [4, 0] do not lie in the 4 bytes of data"},
-    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", 6,
-     "w.safetensors: tensor 'b': begins at byte 2 of the data, inside another tensor (4)"},
-    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})", 12,
-     "w.safetensors: tensor 'b': begins at byte 8 of the data, after a hole (4)"},
+    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+     6, "w.safetensors: tensor 'b': begins at byte 2 of the data, inside another tensor (4)"},
+    {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
+     12, "w.safetensors: tensor 'b': begins at byte 8 of the data, after a hole (4)"},
 };
 
 TEST_CASE("a broken safetensors header is refused with its rule", "[models][safetensors]") {
@@ -96,7 +104,8 @@ TEST_CASE("a broken safetensors length is refused with its rule", "[models][safe
   CHECK(error_of("1234567") == "w.safetensors: 7 bytes are too few for a safetensors file");
   CHECK(error_of(length_word(std::uint64_t{1} << 63) + "{}") ==
         "w.safetensors: a header of 9223372036854775808 bytes, more than the 100000000 allowed");
-  CHECK(error_of(length_word(3) + "{}") == "w.safetensors: a header of 3 bytes, but the file ends 2 bytes after its length");
+  CHECK(error_of(length_word(3) + "{}") ==
+        "w.safetensors: a header of 3 bytes, but the file ends 2 bytes after its length");
   CHECK(error_of(length_word(0)) == "w.safetensors: the header does not begin with '{'");
 }
 
@@ -106,27 +115,31 @@ TEST_CASE("deep nesting ends at the first level too many", "[models][safetensors
 }
 
 TEST_CASE("a zero byte does not hide the rest of the header", "[models][safetensors]") {
-  CHECK(error_of(file_of(std::string("{}\0[", 4), 0)) == "w.safetensors: the header is not JSON at byte 10");
+  CHECK(error_of(file_of(std::string("{}\0[", 4), 0)) ==
+        "w.safetensors: the header is not JSON at byte 10");
 }
 
 TEST_CASE("every truncation of a good file is refused", "[models][safetensors]") {
   const std::string file = file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
   REQUIRE(error_of(file) == "no error");
-  for (std::size_t size = 0; size < file.size(); ++size) CHECK(error_of(file.substr(0, size)) != "no error");
+  for (std::size_t size = 0; size < file.size(); ++size)
+    CHECK(error_of(file.substr(0, size)) != "no error");
 }
 
 TEST_CASE("what the writer writes the reader reads", "[models][safetensors]") {
   const test::TempDir folder;
   const auto path = folder / "w.safetensors";
-  const std::vector<float> wide = {1.5f, -2.25f, std::numeric_limits<float>::infinity(), 1e-40f, 0.1f, 3};
+  const std::vector<float> wide = {1.5f,   -2.25f, std::numeric_limits<float>::infinity(),
+                                   1e-40f, 0.1f,   3};
   const std::vector<float> narrow = {1, -0.5f, 2.5f};
-  write_safetensors(path,
-                    {{.name = "z \"quoted\"", .shape = {2, 3}, .dtype = DType::f32, .values = wide},
-                     {.name = "half", .shape = {3}, .dtype = DType::f16, .values = narrow},
-                     {.name = "brain", .shape = {3, 1}, .dtype = DType::bf16, .values = narrow},
-                     {.name = "empty", .shape = {0, 4}, .dtype = DType::f32, .values = {}},
-                     {.name = "scalar", .shape = {}, .dtype = DType::f32, .values = std::span(wide).first(1)}},
-                    {{"format", "pt"}});
+  write_safetensors(
+      path,
+      {{.name = "z \"quoted\"", .shape = {2, 3}, .dtype = DType::f32, .values = wide},
+       {.name = "half", .shape = {3}, .dtype = DType::f16, .values = narrow},
+       {.name = "brain", .shape = {3, 1}, .dtype = DType::bf16, .values = narrow},
+       {.name = "empty", .shape = {0, 4}, .dtype = DType::f32, .values = {}},
+       {.name = "scalar", .shape = {}, .dtype = DType::f32, .values = std::span(wide).first(1)}},
+      {{"format", "pt"}});
   const SafetensorsFile file(path);
   CHECK(file.metadata() == std::map<std::string, std::string>{{"format", "pt"}});
   CHECK(file.entries().size() == 5);
@@ -151,7 +164,8 @@ TEST_CASE("what the writer writes the reader reads", "[models][safetensors]") {
 TEST_CASE("a dtype that dstrain does not use is listed and not read", "[models][safetensors]") {
   const test::TempDir folder;
   const auto path = folder / "w.safetensors";
-  const std::string content = file_of(R"({"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", 8);
+  const std::string content =
+      file_of(R"({"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", 8);
   write_file_atomically(path, content);
   const SafetensorsFile file(path);
   CHECK(file.entries().at("n").dtype == "I64");
@@ -164,9 +178,11 @@ TEST_CASE("a failed write leaves the old file and nothing beside it", "[models][
   const auto path = folder / "w.safetensors";
   write_file_atomically(path, "old");
   const std::vector<float> values = {1};
-  CHECK_THROWS_AS(write_safetensors(path, {{.name = "a", .shape = {2}, .values = values}}, {}), Error);
+  CHECK_THROWS_AS(write_safetensors(path, {{.name = "a", .shape = {2}, .values = values}}, {}),
+                  Error);
   CHECK(read_file(path) == "old");
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator()) == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
+                      std::filesystem::directory_iterator()) == 1);
 }
 
 }  // namespace

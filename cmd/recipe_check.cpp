@@ -1,0 +1,61 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+struct Options {
+  std::vector<std::string> recipes;
+  std::vector<std::string> overrides;
+};
+
+/// Mistakes and warnings go to stderr, one "ok" line per good recipe to stdout.
+bool check_one(const std::string& file, const std::vector<std::string>& overrides) {
+  try {
+    const LoadedRecipe loaded = load_recipe(file, overrides);
+    for (const Diagnostic& warning : loaded.warnings) fmt::print(stderr, "{}\n", format(warning));
+    fmt::print("{}: ok{}\n", file,
+               loaded.warnings.empty() ? "" : fmt::format(", {} warnings", loaded.warnings.size()));
+    return true;
+  } catch (const RecipeError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return false;
+  }
+}
+
+int check(const Options& options) {
+  std::size_t num_failed = 0;
+  for (const std::string& file : options.recipes) {
+    if (!check_one(file, options.overrides)) ++num_failed;
+  }
+  if (num_failed > 0 && options.recipes.size() > 1) {
+    fmt::print(stderr, "{} of {} recipes have mistakes\n", num_failed, options.recipes.size());
+  }
+  return num_failed == 0 ? 0 : exit_code(ErrorKind::usage);
+}
+
+}  // namespace
+
+Command add_recipe_check(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand(
+      "check",
+      "Read recipes and list every mistake with its place and what would do; start nothing.\n"
+      "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
+      "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
+  app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
+  app->add_option("--set", options->overrides,
+                  "Override one value, as path.to.key=value; may be repeated. Default: none.")
+      ->allow_extra_args(false)
+      ->type_name("K=V");
+  return {app, [options] { return check(*options); }};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "cmd/command.h"
+#include "recipes/schema/render.h"
+
+namespace dstrain {
+namespace {
+
+struct Options {
+  bool json = false;
+  bool reference = false;
+};
+
+}  // namespace
+
+Command add_recipe_schema(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand(
+      "schema",
+      "Print what a recipe may say. Default: the reference for people (Markdown).\n"
+      "Example: dstrain recipe schema --json > recipe.schema.json");
+  CLI::Option* reference =
+      app->add_flag("--reference", options->reference,
+                    "Print the reference: every key with type, default, limits and meaning.");
+  app->add_flag("--json", options->json,
+                "Print a JSON schema, by which editors complete and check recipes.")
+      ->excludes(reference);
+  return {app, [options] {
+            fmt::print("{}", options->json ? json_schema() : reference_markdown());
+            return 0;
+          }};
+}
+
+}  // namespace dstrain

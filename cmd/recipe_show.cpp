@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "recipes/schema/load.h"
+#include "recipes/schema/render.h"
+
+namespace dstrain {
+namespace {
+
+struct Options {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+int show(const Options& options) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  for (const Diagnostic& warning : loaded.warnings) fmt::print(stderr, "{}\n", format(warning));
+  fmt::print("{}", options.json ? recipe_json(loaded) : resolved_yaml(loaded));
+  return 0;
+}
+
+}  // namespace
+
+Command add_recipe_show(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand(
+      "show",
+      "Print a recipe with every value that a run would use, and where each came from: a line of\n"
+      "the file, --set or the default. The output is a recipe that gives the same run.\n"
+      "Example: dstrain recipe show recipes/quickstart.yaml --set optimizer.lr=1e-3");
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  app->add_option("--set", options->overrides,
+                  "Override one value, as path.to.key=value; may be repeated. Default: none.")
+      ->allow_extra_args(false)
+      ->type_name("K=V");
+  app->add_flag("--json", options->json, "Print JSON for programs: file, values, origins.");
+  return {app, [options] { return show(*options); }};
+}
+
+}  // namespace dstrain

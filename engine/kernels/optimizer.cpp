@@ -1,0 +1,120 @@
+#include "engine/kernels/optimizer.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/op_support.h"
+#include "engine/kernels/optimizer_cpu.h"
+
+namespace dstrain::optimizer {
+namespace {
+
+void check_flat(const char* what, const at::Tensor& tensor, const at::Tensor& like) {
+  DSTRAIN_CHECK(tensor.defined() && tensor.dim() == 1 && tensor.is_contiguous() &&
+                    tensor.device() == like.device() && tensor.numel() == like.numel() &&
+                    tensor.scalar_type() == at::kFloat,
+                fmt::format("optimizer: {} is not flat dense fp32 like the master weights", what));
+}
+
+void check_control(const at::Tensor& control, const at::Tensor& like) {
+  DSTRAIN_CHECK(control.defined() && control.numel() >= kControlSize && control.is_contiguous() &&
+                    control.scalar_type() == at::kFloat && control.device() == like.device(),
+                "optimizer: the control tensor is not fp32 of kControlSize on the device");
+}
+
+/// The compute copy's pointer and dtype; null and fp32 where there is none.
+std::pair<void*, kernels::DType> compute_of(const at::Tensor& compute, const at::Tensor& master) {
+  if (!compute.defined()) return {nullptr, kernels::DType::f32};
+  DSTRAIN_CHECK(compute.dim() == 1 && compute.is_contiguous() &&
+                    compute.device() == master.device() && compute.numel() == master.numel(),
+                "optimizer: the compute copy is not flat and dense like the master weights");
+  return {compute.mutable_data_ptr(), ops::kernel_dtype(compute)};
+}
+
+}  // namespace
+
+void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum) {
+  check_flat("the gradient", gradient, gradient);
+  DSTRAIN_CHECK(
+      sum.numel() >= 1 && sum.scalar_type() == at::kFloat && sum.device() == gradient.device(),
+      "optimizer: the sum of squares is not fp32 on the gradient's device");
+  kernels::AddSquares args{.x = gradient.const_data_ptr<float>(),
+                           .partial = nullptr,
+                           .sum = sum.mutable_data_ptr<float>(),
+                           .count = gradient.numel(),
+                           .factor = static_cast<float>(factor)};
+  if (!gradient.is_cuda()) return kernels::cpu::add_squares(args);
+  const at::Tensor partial = ops::scratch(gradient, {kernels::kSquarePartials});
+  args.partial = partial.mutable_data_ptr<float>();
+  kernels::cuda::add_squares(args, ops::current_stream());
+}
+
+void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
+                      const FinishOptions& options) {
+  check_control(control, sum);
+  DSTRAIN_CHECK(sum.numel() >= 1 && sum.scalar_type() == at::kFloat,
+                "optimizer: the sum of squares is not fp32");
+  const kernels::FinishGradients args{.control = control.mutable_data_ptr<float>(),
+                                      .sum = sum.const_data_ptr<float>(),
+                                      .clip_norm = static_cast<float>(options.clip_norm),
+                                      .dynamic_loss_scale = options.dynamic_loss_scale,
+                                      .growth_interval = options.growth_interval};
+  if (control.is_cuda()) {
+    kernels::cuda::finish_gradients(args, ops::current_stream());
+  } else {
+    kernels::reference::finish_gradients(
+        args);  // seven scalars: the reference is as good as anything
+  }
+}
+
+void adamw(const AdamW& step, const at::Tensor& control) {
+  check_flat("the master weights", step.master, step.master);
+  check_flat("the first moment", step.exp_avg, step.master);
+  check_flat("the second moment", step.exp_avg_sq, step.master);
+  check_flat("the gradient", step.gradient, step.master);
+  check_control(control, step.master);
+  const auto [compute, dtype] = compute_of(step.compute, step.master);
+  const kernels::AdamWStep args{.master = step.master.mutable_data_ptr<float>(),
+                                .exp_avg = step.exp_avg.mutable_data_ptr<float>(),
+                                .exp_avg_sq = step.exp_avg_sq.mutable_data_ptr<float>(),
+                                .gradient = step.gradient.const_data_ptr<float>(),
+                                .compute = compute,
+                                .control = control.const_data_ptr<float>(),
+                                .count = step.master.numel(),
+                                .lr = step.lr,
+                                .beta1 = step.beta1,
+                                .beta2 = step.beta2,
+                                .eps = step.eps,
+                                .weight_decay = step.weight_decay,
+                                .dtype = dtype};
+  if (step.master.is_cuda()) {
+    kernels::cuda::adamw(args, ops::current_stream());
+  } else {
+    kernels::cpu::adamw(args);
+  }
+}
+
+void sgd(const Sgd& step, const at::Tensor& control) {
+  check_flat("the master weights", step.master, step.master);
+  check_flat("the momentum buffer", step.momentum_buffer, step.master);
+  check_flat("the gradient", step.gradient, step.master);
+  check_control(control, step.master);
+  const auto [compute, dtype] = compute_of(step.compute, step.master);
+  const kernels::SgdStep args{.master = step.master.mutable_data_ptr<float>(),
+                              .momentum_buffer = step.momentum_buffer.mutable_data_ptr<float>(),
+                              .gradient = step.gradient.const_data_ptr<float>(),
+                              .compute = compute,
+                              .control = control.const_data_ptr<float>(),
+                              .count = step.master.numel(),
+                              .lr = step.lr,
+                              .momentum = step.momentum,
+                              .weight_decay = step.weight_decay,
+                              .dtype = dtype};
+  if (step.master.is_cuda()) {
+    kernels::cuda::sgd(args, ops::current_stream());
+  } else {
+    kernels::cpu::sgd(args);
+  }
+}
+
+}  // namespace dstrain::optimizer

@@ -1,0 +1,61 @@
+#include "launcher/standard_output.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace dstrain::launcher {
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
+constexpr int kLastWait_ms = 5000;
+
+}  // namespace
+
+StandardOutput::~StandardOutput() { flush(kLastWait_ms); }
+
+ConsoleSink StandardOutput::sink() {
+  ConsoleSink sink{.write = [this](std::string_view text) { write(text); }};
+  sink.is_terminal = ::isatty(fd_) == 1;
+  winsize size{};
+  if (::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) sink.columns = size.ws_col;
+  return sink;
+}
+
+void StandardOutput::write(std::string_view text) {
+  flush(0);
+  if (pending_.size() + text.size() > kBuffer) {
+    num_dropped_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+    return;
+  }
+  if (num_dropped_ > 0) {
+    pending_ += fmt::format("dropped {} lines: the console was too slow\n", num_dropped_);
+    num_dropped_ = 0;
+  }
+  pending_ += text;
+  flush(0);
+}
+
+void StandardOutput::flush(int wait_ms) {
+  while (!pending_.empty()) {
+    pollfd ready{fd_, POLLOUT, 0};
+    if (::poll(&ready, 1, wait_ms) <= 0) return;
+    // A pipe that polls as writable takes PIPE_BUF bytes without blocking, even where the
+    // descriptor is a blocking one.
+    const auto written =
+        ::write(fd_, pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF));
+    if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (written < 0) {
+      pending_.clear();
+      return;
+    }
+    pending_.erase(0, static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "launcher/console.h"
+
+namespace dstrain::launcher {
+
+/// A sink over a descriptor, normally standard output. Never lets a stuck terminal or a slow pipe
+/// stop the caller: what cannot be written waits in a buffer of 1 MiB, and lines beyond that are
+/// dropped and counted. A reader that has gone away is forgotten, so that closing a log viewer does
+/// not end a training run.
+class StandardOutput {
+ public:
+  explicit StandardOutput(int fd) : fd_(fd) {}
+  /// Waits up to 5 s for what is still buffered.
+  ~StandardOutput();
+  StandardOutput(const StandardOutput&) = delete;
+  StandardOutput& operator=(const StandardOutput&) = delete;
+
+  /// Refers to this object.
+  [[nodiscard]] ConsoleSink sink();
+  void write(std::string_view text);
+
+ private:
+  void flush(int wait_ms);
+
+  int fd_;
+  std::string pending_;
+  int num_dropped_ = 0;
+};
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,39 @@
+"""Every recipe in the tree is checked, shown, planned and dry-run; every command has a help text."""
+import json
+import tempfile
+import time
+
+from support import ROOT, expect_success, run
+
+COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema",
+            "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export"]
+recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
+assert len(recipes) >= 5, recipes
+
+expect_success(run("--help"))
+assert "dstrain" in expect_success(run("--version"))
+for command in COMMANDS:
+    text = expect_success(run(*command.split(), "--help"))
+    assert "--help" in text and len(text) > 200, f"{command}: {text}"
+
+with tempfile.TemporaryDirectory() as scratch:
+    for recipe in recipes:
+        expect_success(run("recipe", "check", recipe))
+        expect_success(run("recipe", "show", recipe))
+        assert "allocated" in expect_success(run("plan", recipe, "--ranks", 2)), recipe
+        plan = json.loads(run("plan", recipe, "--ranks", 4, "--json").stdout)
+        assert plan, recipe
+        text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
+        assert "WORLD_SIZE" in text, text
+
+# A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
+for attempt in range(3):
+    begin = time.monotonic()
+    expect_success(run("plan", recipes[-1], "--ranks", 4096))
+    seconds = time.monotonic() - begin
+print(f"plan for 4,096 ranks: {seconds:.2f} s")
+
+for wrong in ("no_such_recipe.yaml", "LICENSE"):
+    result = run("launch", wrong)
+    assert result.returncode == 64 and "error" in result.stderr, (result.returncode, result.stderr)
+print("commands: ok")

@@ -1,0 +1,26 @@
+"""The main job: two ranks under ZeRO-2 learn the digits to 95 %, are evaluated, checkpointed and reported."""
+import json
+import tempfile
+
+from support import expect_success, metrics, only_run, run
+
+with tempfile.TemporaryDirectory() as scratch:
+    text = expect_success(run("launch", "recipes/quickstart.yaml", "--ranks", 2, "--set", f"run.output={scratch}"))
+    directory = only_run(scratch)
+    evaluations = metrics(directory, "evaluation")
+    last = evaluations[max(evaluations)]
+    print(f"test accuracy {last['accuracy']:.4f} on {last['samples']} samples")
+    assert last["accuracy"] >= 0.95, last
+    assert last["samples"] == 360, last
+    assert "test accuracy" in text and str(directory) in text, text
+    for name in ("recipe.yaml", "plan.json", "environment.json", "events.jsonl", "ranks/rank0000.log",
+                 "ranks/rank0001.log"):
+        assert (directory / name).exists(), name
+    json.loads((directory / "plan.json").read_text())
+    listed = json.loads(expect_success(run("checkpoint", "list", directory, "--json")))
+    assert len(listed) == 2, listed
+    expect_success(run("checkpoint", "verify", directory))
+    expect_success(run("checkpoint", "export", directory, f"{scratch}/exported"))
+    verified = expect_success(run("verify", "recipes/quickstart.yaml", "--ranks", 2, "--steps", 3))
+    assert "passed" in verified, verified
+print("quickstart: ok")

@@ -1,0 +1,64 @@
+"""Resume is exact: bit for bit at equal world size, within 1e-5 at any other; damage is found and the checkpoint before it taken."""
+import shutil
+import signal
+import tempfile
+import pathlib
+
+from support import expect_success, losses, metrics, only_run, run, start
+
+SHORT = ["--set", "run.epochs=0", "--set", "run.steps=40", "--set", "batch.global=48", "--set", "batch.micro=8",
+         "--set", "run.evaluate=never", "--set", "run.checkpoint.every=10", "--set", "run.checkpoint.keep=3"]
+
+
+def launch(output, ranks, *more, recipe="recipes/quickstart.yaml"):
+    return expect_success(run("launch", recipe, "--ranks", ranks, "--set", f"run.output={output}", *SHORT, *more))
+
+
+def copy_until(source, target, step):
+    """The run as it was when its checkpoint of `step` was the newest."""
+    shutil.copytree(source, target)
+    for checkpoint in (target / "checkpoints").glob("step-*"):
+        if int(checkpoint.name.split("-")[1]) > step:
+            shutil.rmtree(checkpoint)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    launch(scratch / "whole", 4)
+    whole = only_run(scratch / "whole")
+    expected = losses(whole)
+    assert sorted(expected) == list(range(1, 41)), sorted(expected)
+
+    for ranks in (4, 3, 2, 1):
+        resumed = scratch / f"on{ranks}" / whole.name
+        copy_until(whole, resumed, 20)
+        text = launch(scratch / f"on{ranks}", ranks, "--resume", resumed)
+        assert "resumed at step 20" in text, text
+        found = losses(resumed)
+        assert sorted(found) == list(range(1, 41)), sorted(found)
+        for step in range(21, 41):
+            tolerance = 0 if ranks == 4 else 1e-5 * abs(expected[step])
+            assert abs(found[step] - expected[step]) <= tolerance, (ranks, step, found[step], expected[step])
+
+    # A flipped bit in the newest checkpoint: named, and the one before is taken.
+    damaged = scratch / "damaged" / whole.name
+    copy_until(whole, damaged, 30)
+    victim = next((damaged / "checkpoints" / "step-00000030").glob("*.safetensors"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 4
+    victim.write_bytes(data)
+    text = launch(scratch / "damaged", 4, "--resume", "auto")
+    assert victim.name in text and "resumed at step 20" in text, text
+    assert losses(damaged) == expected
+
+    # A polite signal: the step under way is finished and saved.
+    process = start("launch", "recipes/quickstart.yaml", "--ranks", "2", "--set", f"run.output={scratch / 'stopped'}",
+                    *SHORT, "--set", "run.steps=100000")
+    while not list((scratch / "stopped").glob("*/checkpoints/step-*0")):
+        assert process.poll() is None, process.stdout.read()
+    process.send_signal(signal.SIGINT)
+    text = process.communicate(timeout=60)[0]
+    stopped = only_run(scratch / "stopped")
+    newest = max(int(p.name.split("-")[1]) for p in (stopped / "checkpoints").glob("step-????????"))
+    assert newest == max(metrics(stopped)), (newest, max(metrics(stopped)), text)
+print("resume: ok")

@@ -1,0 +1,59 @@
+"""What the end-to-end tests share: running dstrain, reading its run directories, finding leftover processes."""
+import json
+import os
+import pathlib
+import subprocess
+
+DSTRAIN = os.environ["DSTRAIN"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*arguments, timeout=300, **options):
+    """Runs dstrain to its end; returns the completed process with text output."""
+    return subprocess.run([DSTRAIN, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=timeout, stdin=subprocess.DEVNULL, **options)
+
+
+def start(*arguments, **options):
+    return subprocess.Popen([DSTRAIN, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, **options)
+
+
+def expect_success(result):
+    assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout + result.stderr
+
+
+def only_run(output):
+    runs = sorted(p for p in pathlib.Path(output).iterdir() if p.is_dir())
+    assert len(runs) == 1, runs
+    return runs[0]
+
+
+def metrics(run_directory, kind="step"):
+    """{step: object} of the lines of one kind in metrics.jsonl."""
+    lines = (pathlib.Path(run_directory) / "metrics.jsonl").read_text().splitlines()
+    objects = [json.loads(line) for line in lines]
+    found = {o["step"]: o for o in objects if o["kind"] == kind}
+    assert len(found) == sum(o["kind"] == kind for o in objects), "a step has two lines"
+    return found
+
+
+def losses(run_directory):
+    return {step: o["loss"] for step, o in metrics(run_directory).items()}
+
+
+def processes_naming(text):
+    """Live (not zombie) processes other than this one whose command line or environment holds `text`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if state != "Z" and text.encode() in words:
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,81 @@
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+at::Tensor indices(const std::vector<std::int64_t>& values) {
+  return at::tensor(at::ArrayRef<std::int64_t>(values));
+}
+at::Tensor floats(const std::vector<float>& values) {
+  return at::tensor(at::ArrayRef<float>(values));
+}
+
+TEST_CASE("softmax_cross_entropy equals cross_entropy_loss with label smoothing", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const double smoothing = GENERATE(0.0, 0.1);
+  CAPTURE(c10::toString(dtype), smoothing);
+  test::Random random(1);
+  const at::Tensor logits = test::leaf(random({6, 10}, dtype)), logits64 = test::exact(logits);
+  const at::Tensor labels = indices({0, 9, 4, 4, 2, 7}), weights = floats({1, 1, 0, 1, 2, 1});
+  const at::Tensor totals = at::zeros({4});
+  const at::Tensor loss = ops::softmax_cross_entropy(logits, labels, weights, smoothing, totals);
+  (loss * 3).backward();
+  const at::Tensor each =
+      at::cross_entropy_loss(logits64, labels, {}, at::Reduction::None, -100, smoothing);
+  const at::Tensor loss64 = (each * weights.to(at::kDouble)).sum();
+  (loss64 * 3).backward();
+  REQUIRE(test::far(loss, loss64, at::kFloat, 60) == "");
+  REQUIRE(test::far(logits.grad(), logits64.grad(), dtype, 10) == "");
+  REQUIRE(totals[0].equal(loss));
+  REQUIRE(totals[3].item<float>() == 6);
+}
+
+TEST_CASE("top-1 and top-5 count classes that score higher, ties going to the lower index",
+          "[kernels]") {
+  const at::Tensor logits = floats({3, 3, 1, 0, 0, 0, 0}).repeat({4, 1});
+  const at::Tensor totals = at::zeros({4});
+  (void)ops::softmax_cross_entropy(logits, indices({0, 1, 4, 5}), floats({1, 1, 1, 1}), 0, totals);
+  REQUIRE(totals[1].item<float>() == 1);  // class 1 ties with 0 and loses
+  REQUIRE(totals[2].item<float>() == 3);  // class 4 is fifth, class 5 sixth
+  (void)ops::softmax_cross_entropy(logits, indices({0, 1, 4, 5}), floats({1, 1, 1, 1}), 0, totals);
+  REQUIRE(totals[2].item<float>() == 6);
+}
+
+TEST_CASE("fillers of weight 0 change nothing, bit for bit, whatever they hold", "[kernels]") {
+  test::Random random(2);
+  const at::Tensor x = random({4, 6}), weights = floats({1, 0, 1, 0});
+  const auto run = [&](float filler, std::int64_t label) {
+    at::Tensor logits = x.clone();
+    logits[1].fill_(filler);
+    logits[3].fill_(filler);
+    logits.requires_grad_(true);
+    const at::Tensor totals = at::zeros({4});
+    const at::Tensor loss =
+        ops::softmax_cross_entropy(logits, indices({1, label, 5, label}), weights, 0.1, totals);
+    loss.backward();
+    return std::vector<at::Tensor>{loss.detach(), totals, logits.grad()};
+  };
+  const auto zeros = run(0, 0), nans = run(std::numeric_limits<float>::quiet_NaN(), -1);
+  for (std::size_t i = 0; i < zeros.size(); ++i) REQUIRE(zeros[i].equal(nans[i]));
+  REQUIRE(zeros[2][1].eq(0).all().item<bool>());
+}
+
+TEST_CASE("a label outside the classes makes the loss nan instead of passing", "[kernels]") {
+  const at::Tensor totals = at::zeros({4});
+  const at::Tensor loss =
+      ops::softmax_cross_entropy(at::zeros({1, 3}), indices({3}), floats({1}), 0, totals);
+  REQUIRE(std::isnan(loss.item<float>()));
+}
+
+}  // namespace
+}  // namespace dstrain

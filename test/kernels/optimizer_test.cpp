@@ -1,0 +1,174 @@
+#include "engine/kernels/optimizer.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+using namespace optimizer;
+
+at::Tensor fresh_control(float loss_scale = 1) {
+  at::Tensor control = at::zeros({kControlSize});
+  control[kLossScale] = loss_scale;
+  return control;
+}
+float get(const at::Tensor& control, ControlIndex index) { return control[index].item<float>(); }
+
+/// One decision on a gradient with this sum of squares.
+void finish(const at::Tensor& control, double sum, const FinishOptions& options = {}) {
+  finish_gradients(control, at::full({1}, sum, at::kFloat), options);
+}
+
+TEST_CASE("AdamW follows torch's fused AdamW for 20 steps", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t count = GENERATE(1, 1003, 70000);
+  CAPTURE(c10::toString(dtype), count);
+  test::Random random(1);
+  AdamW ours{.master = random({count}),
+             .exp_avg = at::zeros({count}),
+             .exp_avg_sq = at::zeros({count}),
+             .gradient = {},
+             .compute = at::empty({count}, dtype),
+             .lr = 1e-2,
+             .beta1 = 0.9,
+             .beta2 = 0.95,
+             .eps = 1e-8,
+             .weight_decay = 0.1};
+  std::vector<at::Tensor> master{ours.master.clone()}, average{at::zeros({count})},
+      square{at::zeros({count})};
+  std::vector<at::Tensor> steps{at::zeros({})};
+  const at::Tensor control = fresh_control();
+  for (int step = 1; step <= 20; ++step) {
+    ours.gradient = random({count});
+    std::vector<at::Tensor> gradient{ours.gradient};
+    finish(control, 1);
+    adamw(ours, control);
+    steps[0].fill_(step);
+    at::_fused_adamw_(master, gradient, average, square, {}, steps, 1e-2, 0.9, 0.95, 0.1, 1e-8,
+                      false, false);
+  }
+  REQUIRE(get(control, kAppliedSteps) == 20);
+  REQUIRE(test::far(ours.master, master[0], at::kFloat, 20 * 8) == "");
+  REQUIRE(test::far(ours.exp_avg, average[0], at::kFloat, 20) == "");
+  REQUIRE(test::far(ours.exp_avg_sq, square[0], at::kFloat, 20) == "");
+  REQUIRE(ours.compute.equal(ours.master.to(dtype)));
+}
+
+TEST_CASE("SGD follows torch.optim.SGD's rule for 20 steps", "[kernels]") {
+  test::Random random(2);
+  const std::int64_t count = 40003;
+  Sgd ours{.master = random({count}),
+           .momentum_buffer = at::zeros({count}),
+           .gradient = {},
+           .compute = {},
+           .lr = 0.1,
+           .momentum = 0.9,
+           .weight_decay = 0.01};
+  at::Tensor master = ours.master.to(at::kDouble), buffer;
+  const at::Tensor control = fresh_control();
+  for (int step = 1; step <= 20; ++step) {
+    ours.gradient = random({count});
+    finish(control, 1);
+    sgd(ours, control);
+    const at::Tensor g = ours.gradient.to(at::kDouble) + 0.01 * master;
+    buffer = buffer.defined() ? 0.9 * buffer + g : g;
+    master = master - 0.1 * buffer;
+  }
+  REQUIRE(test::far(ours.master, master, at::kFloat, 20 * 8) == "");
+}
+
+TEST_CASE("a skipped step leaves every state bit as it was", "[kernels]") {
+  test::Random random(3);
+  const double bad =
+      GENERATE(std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN());
+  AdamW step{.master = random({100}),
+             .exp_avg = random({100}),
+             .exp_avg_sq = random({100}).abs(),
+             .gradient = random({100}),
+             .compute = random({100}, at::kBFloat16),
+             .lr = 1,
+             .weight_decay = 0.1};
+  Sgd descent{.master = random({100}),
+              .momentum_buffer = random({100}),
+              .gradient = random({100}),
+              .compute = random({100}),
+              .lr = 1};
+  const std::vector<at::Tensor> states{step.master,    step.exp_avg,   step.exp_avg_sq,
+                                       step.compute,   descent.master, descent.momentum_buffer,
+                                       descent.compute};
+  std::vector<at::Tensor> before;
+  for (const auto& state : states) before.push_back(state.clone());
+  const at::Tensor control = fresh_control();
+  finish(control, bad);
+  adamw(step, control);
+  sgd(descent, control);
+  for (std::size_t i = 0; i < states.size(); ++i) REQUIRE(states[i].equal(before[i]));
+  REQUIRE(get(control, kSkip) == 1);
+  REQUIRE(get(control, kSkippedSteps) == 1);
+  REQUIRE(get(control, kAppliedSteps) == 0);
+  finish(control, 1);
+  adamw(step, control);
+  REQUIRE(get(control, kSkip) == 0);
+  REQUIRE_FALSE(step.master.equal(before[0]));
+}
+
+TEST_CASE("clipping scales gradients above the limit only", "[kernels]") {
+  const at::Tensor control = fresh_control(4);
+  finish(control, 400, {.clip_norm = 2});  // norm 20 / 4 = 5
+  REQUIRE(get(control, kGradientNorm) == Approx(5));
+  REQUIRE(get(control, kGradientFactor) == Approx(2.0 / 5 / 4));
+  finish(control, 16, {.clip_norm = 2});  // norm 1
+  REQUIRE(get(control, kGradientFactor) == Approx(0.25));
+  finish(control, 400);
+  REQUIRE(get(control, kGradientFactor) == Approx(0.25));
+}
+
+TEST_CASE("the loss scale halves at a non-finite step and doubles after enough finite ones",
+          "[kernels]") {
+  const FinishOptions dynamic{.dynamic_loss_scale = true, .growth_interval = 3};
+  const double inf = std::numeric_limits<double>::infinity();
+  const at::Tensor control = fresh_control(1024);
+  finish(control, 1, dynamic);
+  finish(control, 1, dynamic);
+  finish(control, inf, dynamic);
+  REQUIRE(get(control, kLossScale) == 512);
+  REQUIRE(get(control, kGoodSteps) == 0);
+  for (int i = 0; i < 2; ++i) finish(control, 1, dynamic);
+  REQUIRE(get(control, kLossScale) == 512);
+  finish(control, 1, dynamic);
+  REQUIRE(get(control, kGradientFactor) ==
+          Approx(1.0 / 512));  // of this step's scale, not the next one's
+  REQUIRE(get(control, kLossScale) == 1024);
+  for (int i = 0; i < 30; ++i) finish(control, inf, dynamic);
+  REQUIRE(get(control, kLossScale) == kMinLossScale);
+  REQUIRE(get(control, kSkippedSteps) == 31);
+
+  const at::Tensor fixed = fresh_control(8);
+  for (int i = 0; i < 5; ++i) finish(fixed, i == 0 ? inf : 1, {.growth_interval = 3});
+  REQUIRE(get(fixed, kLossScale) == 8);
+}
+
+TEST_CASE("add_squares adds the scaled sum of squares and repeats bit for bit", "[kernels]") {
+  test::Random random(4);
+  const std::int64_t count = GENERATE(1, 17, 32768, 100001);
+  const at::Tensor gradient = random({count}), sum = at::full({1}, 2, at::kFloat),
+                   again = at::full({1}, 2, at::kFloat);
+  add_squares(gradient, 0.5, sum);
+  add_squares(gradient, 0.5, again);
+  REQUIRE(test::far(sum, 2 + 0.5 * gradient.to(at::kDouble).pow(2).sum().view({1}), at::kFloat,
+                    1) == "");
+  REQUIRE(sum.equal(again));
+}
+
+}  // namespace
+}  // namespace dstrain

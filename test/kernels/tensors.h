@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <initializer_list>
+
+#include "engine/kernels/parameter.h"
+
+namespace dstrain::test {
+
+/// Repeatable normal numbers, rounded to dtype.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : generator_(at::detail::createCPUGenerator(seed)) {}
+
+  at::Tensor operator()(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
+    return at::randn(sizes, generator_).to(dtype);
+  }
+  Parameter parameter(at::IntArrayRef sizes, at::ScalarType dtype) {
+    Parameter parameter;
+    parameter.parts = {{"test", sizes.vec()}};
+    parameter.shape = sizes.vec();
+    parameter.value = (*this)(sizes, dtype);
+    parameter.gradient = at::zeros_like(parameter.value, at::kFloat);
+    return parameter;
+  }
+
+ private:
+  at::Generator generator_;
+};
+
+/// The same values as an autograd leaf.
+inline at::Tensor leaf(const at::Tensor& tensor) {
+  return tensor.detach().clone().requires_grad_(true);
+}
+
+/// The same values as a leaf in double, for the plain computation beside it.
+inline at::Tensor exact(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kDouble).requires_grad_(true);
+}
+
+}  // namespace dstrain::test

@@ -1,0 +1,98 @@
+#include "launcher/failure.h"
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "test/support/catch.h"
+
+using namespace dstrain::launcher;
+
+namespace {
+
+RankEnd ended(int rank, int code, int signal, std::int64_t time, std::int64_t stop_time = 0) {
+  RankEnd end;
+  end.rank = rank;
+  end.host = "h";
+  end.exit_code = code;
+  end.signal = signal;
+  end.time_ns = time;
+  end.stop_time_ns = stop_time;
+  return end;
+}
+
+RankEnd with_error(RankEnd end, int code, std::int64_t time) {
+  end.error = "something broke";
+  end.error_code = code;
+  end.error_time_ns = time;
+  return end;
+}
+
+}  // namespace
+
+TEST_CASE("the strongest ending is the root, the earliest within its class",
+          "[launcher][failure]") {
+  const RankEnd clean = ended(0, 0, 0, 1);
+  const RankEnd peer = with_error(ended(1, 75, 0, 2), 75, 2);
+  const RankEnd exit = ended(2, 1, 0, 3);
+  const RankEnd signal = ended(3, 0, SIGSEGV, 4);
+  const RankEnd later_signal = ended(4, 0, SIGKILL, 5);
+  const RankEnd error = with_error(ended(5, 3, 0, 9), 3, 6);
+  CHECK(!find_root({clean}));
+  CHECK(find_root({clean, peer})->rank == 1);
+  CHECK(find_root({clean, peer, exit})->rank == 2);
+  CHECK(find_root({peer, exit, later_signal, signal})->rank == 3);
+  CHECK(find_root({peer, exit, signal, error})->rank == 5);
+}
+
+TEST_CASE("what dstrain sent is no cause", "[launcher][failure]") {
+  CHECK(classify(ended(0, 0, SIGTERM, 5, 4)) == EndClass::stopped);
+  CHECK(classify(ended(0, 0, SIGKILL, 5, 4)) == EndClass::stopped);
+  CHECK(classify(ended(0, 143, 0, 5, 4)) == EndClass::stopped);
+  CHECK(classify(ended(0, 0, SIGTERM, 5)) == EndClass::signal);
+  CHECK(classify(ended(0, 0, SIGSEGV, 5, 4)) == EndClass::late);
+  CHECK(classify(with_error(ended(0, 3, 0, 5, 4), 3, 5)) == EndClass::late);
+  RankEnd asked = ended(0, 0, SIGTERM, 5);
+  asked.finish_asked = true;
+  CHECK(classify(asked) == EndClass::stopped);
+}
+
+TEST_CASE("a rank that had named its error is the root even when dstrain killed it",
+          "[launcher][failure]") {
+  const RankEnd root = with_error(ended(0, 0, SIGKILL, 5, 4), 74, 2);
+  CHECK(find_root({ended(1, 1, 0, 3), root})->rank == 0);
+  CHECK(exit_code(root) == 74);
+}
+
+TEST_CASE("the report names the rank and folds the others", "[launcher][failure]") {
+  RankEnd root = ended(2, 0, SIGKILL, 1);
+  root.step = 17;
+  root.action = "reduce(layer.7)";
+  root.last_lines = {"one", "two", "\xff"};
+  const std::vector<RankEnd> ends = {root, ended(0, 0, SIGTERM, 2, 1), ended(1, 0, SIGKILL, 2, 1),
+                                     ended(3, 75, 0, 2)};
+  const FailureReport report = make_report(root, ends);
+  CHECK(report.summary ==
+        "rank 2 failed at step 17 in reduce(layer.7): killed by signal 9 (SIGKILL), not sent by "
+        "dstrain");
+  CHECK(report.others == std::vector<std::string>{"ranks 0-1: ended by dstrain",
+                                                  "rank 3: lost a peer (exit code 75)"});
+  const auto json = nlohmann::json::parse(to_json(report, 137));
+  CHECK(json["root"]["signal"] == 9);
+  CHECK(json["root"]["exit_code"].is_null());
+  CHECK(json["exit_code"] == 137);
+  CHECK(to_text(report, "rank0002.log", 2).find("  | two\n") != std::string::npos);
+  CHECK(to_text(report, "rank0002.log", 2).find("one") == std::string::npos);
+}
+
+TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",
+          "[launcher][failure]") {
+  RankEnd root = ended(0, 0, SIGKILL, 1);
+  root.out_of_memory = true;
+  CHECK(make_report(root, {root}).kind == "oom");
+  CHECK(exit_code(root) == 137);
+}
+
+TEST_CASE("ranks are folded into ranges", "[launcher][failure]") {
+  CHECK(fold_ranks({3, 0, 1, 2}) == "0-3");
+  CHECK(fold_ranks({5, 0, 2, 3}) == "0, 2-3, 5");
+}

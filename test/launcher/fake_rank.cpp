@@ -1,0 +1,139 @@
+// A rank for tests of the launcher: carries out its arguments from left to right.
+//   on R ACTION...  carry out the actions up to the next `all` only as rank R
+//   all             from here on every rank
+//   sleep MS        (restarted after signals)
+//   exit N | signal N | ignore-term | finish-on-term | print TEXT | lines N | env NAME | read-stdin
+//   enter STEP ACTION | fail CODE TEXT      the rank record
+//   report TEXT                             one line into the report pipe
+//   daemon                                  a grandchild in a session of its own that ignores
+//   SIGTERM and never ends child                                   a child in this process group
+//   that never ends connect                                 rank 0 accepts on the inherited socket,
+//   the others connect to it
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/job_environment.h"
+#include "engine/base/rank_record.h"
+
+namespace {
+
+namespace env = dstrain::job_environment;
+
+int number(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+void say(const std::string& text) {
+  [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, text.data(), text.size());
+}
+
+[[noreturn]] void sleep_for_ever() {
+  while (true) ::pause();
+}
+
+void daemonise() {
+  if (::fork() != 0) return;
+  ::setsid();
+  ::signal(SIGTERM, SIG_IGN);
+  if (::fork() == 0) sleep_for_ever();
+  ::_exit(0);
+}
+
+void finish(int) { ::_exit(0); }
+
+bool connect_to_master() {
+  if (number(env::kRank) == 0) {
+    for (int peer = 1; peer < number(env::kWorldSize); ++peer) {
+      if (::accept(number(env::kMasterFd), nullptr, nullptr) < 0) return false;
+    }
+    return true;
+  }
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(number(env::kMasterPort)));
+  ::inet_pton(AF_INET, std::getenv(env::kMasterAddress), &address.sin_addr);
+  return ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const int rank = number(env::kRank);
+  auto record = dstrain::RankRecordFile::open(std::getenv(env::kRankRecord));
+  bool mine = true;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const auto text = [&words, &i] { return words.at(++i); };
+    if (word == "all") {
+      mine = true;
+    } else if (word == "on") {
+      mine = std::stoi(text()) == rank;
+    } else if (word == "sleep") {
+      const int ms = std::stoi(text());
+      if (mine) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    } else if (word == "exit") {
+      const int code = std::stoi(text());
+      if (mine) ::_exit(code);
+    } else if (word == "signal") {
+      const int signal = std::stoi(text());
+      if (mine) ::kill(::getpid(), signal);
+    } else if (word == "ignore-term") {
+      if (mine) ::signal(SIGTERM, SIG_IGN);
+    } else if (word == "finish-on-term") {
+      if (mine) ::signal(SIGTERM, finish);
+    } else if (word == "print") {
+      const std::string line = text();
+      if (mine) say(line + "\n");
+    } else if (word == "lines") {
+      const int count = std::stoi(text());
+      for (int line = 0; mine && line < count; ++line) {
+        say("rank " + std::to_string(rank) + " line " + std::to_string(line) + "\n");
+      }
+    } else if (word == "env") {
+      const std::string name = text();
+      const char* value = std::getenv(name.c_str());
+      if (mine) say(name + "=" + (value == nullptr ? "(unset)" : value) + "\n");
+    } else if (word == "read-stdin") {
+      char byte = 0;
+      if (mine) say("stdin gives " + std::to_string(::read(STDIN_FILENO, &byte, 1)) + "\n");
+    } else if (word == "enter") {
+      const int step = std::stoi(text());
+      const std::string action = text();
+      if (mine) record.enter(step, action);
+    } else if (word == "fail") {
+      const int code = std::stoi(text());
+      const std::string error = text();
+      if (mine) record.fail(error, code);
+    } else if (word == "report") {
+      const std::string line = text() + "\n";
+      if (mine && rank == 0) {
+        [[maybe_unused]] const auto written =
+            ::write(number(env::kReportFd), line.data(), line.size());
+      }
+    } else if (word == "daemon") {
+      if (mine) daemonise();
+    } else if (word == "child") {
+      if (mine && ::fork() == 0) sleep_for_ever();
+    } else if (word == "connect") {
+      if (mine && !connect_to_master()) ::_exit(9);
+    } else {
+      return 0;  // the recipe, which the launcher appends
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,220 @@
+#include "test/launcher/job.h"
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "test/support/catch.h"
+
+using namespace dstrain::launcher::test;
+using dstrain::test::TempDir;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using Script = std::vector<std::string>;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a job whose ranks end with 0 ends with 0 and leaves recipe, environment and logs",
+          "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {"print", "hello"}, {.ranks = 3});
+  REQUIRE(job.wait() == 0);
+  CHECK(contains(job.output(), "[rank 0] hello\n"));
+  CHECK(!contains(job.output(), "[rank 1]"));
+  for (int rank = 0; rank < 3; ++rank) CHECK(job.log(rank) == "hello\n");
+  CHECK(std::filesystem::exists(job.run_directory() / "recipe.yaml"));
+  CHECK(std::filesystem::exists(job.run_directory() / "environment.json"));
+  CHECK(!std::filesystem::exists(job.run_directory() / "failure.json"));
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[launcher][job]") {
+  struct Row {
+    Script script;
+    int code;
+    std::string kind;
+  };
+  const Row row = GENERATE(
+      Row{{"on", "1", "exit", "3"}, 3, "exit"}, Row{{"on", "1", "exit", "255"}, 255, "exit"},
+      Row{{"on", "1", "exit", "75"}, 75, "peer"}, Row{{"on", "1", "exit", "93"}, 93, "exit"},
+      Row{{"on", "1", "fail", "64", "bad value", "exit", "64"}, 64, "error"},
+      Row{{"on", "1", "signal", "9"}, 137, "signal"},
+      Row{{"on", "1", "signal", "11"}, 139, "signal"},
+      Row{{"on", "1", "signal", "6"}, 134, "signal"},
+      Row{{"on", "1", "signal", "15"}, 143, "signal"});
+  TempDir directory;
+  Script script = row.script;
+  script.insert(script.end(), {"all", "sleep", "30000"});
+  Job job(directory, script, {.ranks = 3});
+  CAPTURE(row.script);
+  REQUIRE(job.wait() == row.code);
+  const auto failure = job.failure();
+  CHECK(failure["root"]["rank"] == 1);
+  CHECK(failure["root"]["kind"] == row.kind);
+  CHECK(failure["exit_code"] == row.code);
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE(
+    "a dead rank ends all others within a second and is named with step, action and last lines",
+    "[launcher][job]") {
+  TempDir directory;
+  Job job(directory,
+          {"ignore-term", "on", "2", "enter", "17", "backward(layer.7), micro-batch 2", "print",
+           "last words", "all", "print", "ready", "sleep", "30000"},
+          {.ranks = 4});
+  REQUIRE(job.prints("[rank 0] ready"));
+  while (!contains(job.log(2), "ready")) std::this_thread::sleep_for(milliseconds(5));
+  const auto start = Clock::now();
+  for (const pid_t pid : job.alive()) {
+    const std::string record = "RANK=2";
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+    std::string entry;
+    while (std::getline(file, entry, '\0')) {
+      if (entry == record) ::kill(pid, SIGKILL);
+    }
+  }
+  REQUIRE(job.wait() == 137);
+  CHECK(seconds_since(start) < 1.0);
+  const auto root = job.failure()["root"];
+  CHECK(root["rank"] == 2);
+  CHECK(root["signal"] == 9);
+  CHECK(root["signal_name"] == "SIGKILL");
+  CHECK(root["step"] == 17);
+  CHECK(root["action"] == "backward(layer.7), micro-batch 2");
+  CHECK(contains(job.output(),
+                 "rank 2 failed at step 17 in backward(layer.7), micro-batch 2: killed by signal 9 "
+                 "(SIGKILL), not sent by dstrain"));
+  CHECK(contains(job.output(), "  | last words\n"));
+  CHECK(contains(job.output(), "ranks 0-1, 3: ended by dstrain"));
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("the rank that fails is blamed even when its peers' ends come first",
+          "[launcher][job][root]") {
+  // Peers notice and end before the cause does: by exit 75 at once, or by a plain exit code while
+  // the cause, which has recorded its error, is still on its way out.
+  const int round = GENERATE(range(0, 25));
+  const bool peers_say_so = GENERATE(true, false);
+  const int cause = round % 4;
+  const std::string rank = std::to_string(cause);
+  const std::string delay = std::to_string(10 * (round % 8));
+  Script script = {"on", rank};
+  if (peers_say_so) {
+    script.insert(script.end(), {"sleep", delay, "signal", "11"});
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == cause) continue;
+      script.insert(script.end(), {"on", std::to_string(peer), "fail", "75",
+                                   "connection reset by peer", "exit", "75"});
+    }
+  } else {
+    script.insert(script.end(),
+                  {"fail", "3", "loss is not finite", "print", "x", "sleep", delay, "exit", "3"});
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer != cause)
+        script.insert(script.end(), {"on", std::to_string(peer), "sleep", "30", "exit", "1"});
+    }
+  }
+  TempDir directory;
+  Job job(directory, script, {.ranks = 4});
+  const int code = job.wait();
+  CAPTURE(round, peers_say_so, job.output());
+  CHECK(job.failure()["root"]["rank"] == cause);
+  CHECK(code == (peers_say_so ? 139 : 3));
+}
+
+TEST_CASE("Ctrl-C once lets the ranks finish; clean ends give exit code 0", "[launcher][job]") {
+  const int number = GENERATE(SIGINT, SIGTERM);
+  TempDir directory;
+  Job job(directory, {"finish-on-term", "print", "ready", "sleep", "30000"}, {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
+  job.signal(number);
+  REQUIRE(job.wait() == 0);
+  CHECK(contains(job.output(), "finishing this step, saving, ending"));
+  CHECK(contains(job.output(), "stopped as asked; go on with --resume "));
+  CHECK(!std::filesystem::exists(job.run_directory() / "failure.json"));
+}
+
+TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure", "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {"print", "ready", "sleep", "30000"}, {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  job.signal(SIGINT);
+  REQUIRE(job.wait() == 130);
+  CHECK(contains(job.output(), "ended by SIGINT before the ranks could save"));
+  CHECK(!std::filesystem::exists(job.run_directory() / "failure.json"));
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launcher][job]") {
+  TempDir directory;
+  Job job(directory,
+          {"ignore-term", "daemon", "child", "print", "ready", "on", "1", "signal", "19", "all",
+           "sleep", "30000"},
+          {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  job.signal(SIGINT);
+  REQUIRE(job.prints("once more ends at once"));
+  const auto start = Clock::now();
+  job.signal(SIGINT);
+  REQUIRE(job.wait() == 130);
+  CHECK(seconds_since(start) < 2.0);
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("daemonised grandchildren and children of a rank end with the job", "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {"daemon", "child", "print", "done"}, {.ranks = 2});
+  REQUIRE(job.wait() == 0);
+  CHECK(contains(job.output(), "that the ranks had left behind"));
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("a program that cannot be run is named", "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {}, {.ranks = 2, .command = {"/no/such/program"}});
+  REQUIRE(job.wait() == 127);
+  CHECK(contains(job.output(), "cannot run /no/such/program: No such file or directory"));
+}
+
+TEST_CASE("eight jobs at once do not collide, and each holds its own rendezvous port",
+          "[launcher][job]") {
+  TempDir directories[8];
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (auto& directory : directories) {
+    jobs.push_back(std::make_unique<Job>(directory, Script{"connect", "print", "met"},
+                                         JobOptions{.ranks = 3}));
+  }
+  for (const auto& job : jobs) {
+    CHECK(job->wait() == 0);
+    CHECK(contains(job->output(), "[rank 0] met"));
+  }
+}
+
+TEST_CASE("a failure of one job leaves another one alone", "[launcher][job]") {
+  TempDir first;
+  TempDir second;
+  Job survivor(first, {"print", "ready", "sleep", "1500", "print", "went on"}, {.ranks = 2});
+  REQUIRE(survivor.prints("ready"));
+  Job failing(second, {"on", "1", "exit", "3", "all", "sleep", "30000"}, {.ranks = 2});
+  CHECK(failing.wait() == 3);
+  CHECK(survivor.wait() == 0);
+  CHECK(contains(survivor.output(), "went on"));
+}
+
+TEST_CASE("four ranks run their first line within half a second", "[launcher][job]") {
+  TempDir directory;
+  const auto start = Clock::now();
+  Job job(directory, {"print", "first line"}, {.ranks = 4});
+  REQUIRE(job.prints("[rank 0] first line"));
+  CHECK(seconds_since(start) < 0.5);
+  CHECK(job.wait() == 0);
+}

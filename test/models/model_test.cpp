@@ -1,0 +1,171 @@
+#include "engine/models/model.h"
+
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/models/vit_config.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+std::string error_of(const ModelConfig& config, int data_classes, ErrorKind kind) {
+  try {
+    (void)make_model(config, data_classes);
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  return "no error";
+}
+
+ModelConfig named(const std::string& name) {
+  ModelConfig config;
+  config.name = name;
+  return config;
+}
+
+std::int64_t num_parameters(const std::string& name, int classes) {
+  Model model = make_model(named(name), classes);
+  std::int64_t count = 0;
+  for (const auto& block : model.blocks) {
+    for (const Parameter* parameter : block->parameters()) count += parameter->numel();
+  }
+  return count;
+}
+
+TEST_CASE("the named models have the parameter counts of the published ones", "[models]") {
+  CHECK(num_parameters("google/vit-base-patch16-224", 1000) == 86'567'656);
+  CHECK(num_parameters("vit-base", 1000) == 86'567'656);
+  CHECK(num_parameters("vit-large-patch16-224", 1000) == 304'326'632);
+  CHECK(num_parameters("vit-tiny", 1000) == 5'717'416);
+  CHECK(num_parameters("google/vit-huge-patch14-224-in21k", 1000) == 632'045'800);
+}
+
+TEST_CASE("recipe sizes override the name's", "[models]") {
+  ModelConfig config = named("vit-tiny");
+  config.image_size = 8;
+  config.patch_size = 2;
+  config.channels = 1;
+  config.layers = 2;
+  config.classes = 12;
+  Model model = make_model(config, 10);
+  CHECK(model.family == "vit");
+  CHECK(model.blocks.size() == 4);
+  CHECK(model.image_size == 8);
+  CHECK(model.channels == 1);
+  CHECK(model.classes == 12);
+  CHECK(model.blocks[0]->parameters()[1]->shape == std::vector<std::int64_t>{1, 17, 192});
+  CHECK(model.blocks[2]->name() == "vit.encoder.layer.1");
+}
+
+TEST_CASE("sizes that do not fit are all named at once", "[models]") {
+  CHECK(error_of(named("vit-bsae"), 10, ErrorKind::usage) ==
+        "model.name: 'vit-bsae' is no model that dstrain knows");
+  ModelConfig config = named("vit-tiny");
+  config.image_size = 30;
+  config.heads = 7;
+  config.classes = 5;
+  CHECK(error_of(config, 10, ErrorKind::usage) ==
+        "model.classes: 5 are too few for the 10 classes of the data");
+  config.classes = 10;
+  CHECK(error_of(config, 10, ErrorKind::usage) ==
+        "model.image_size: 30 is not a multiple of model.patch_size (16)\n"
+        "model.width: 192 is not a multiple of model.heads (7)");
+  config.layers = -1;
+  CHECK(error_of(config, 10, ErrorKind::usage) == "model.layers: -1 is not between 1 and 4096");
+  CHECK(error_of(named("vit-tiny"), 0, ErrorKind::usage) ==
+        "model.classes: 0 is not a number of classes from 1 to 1048576");
+}
+
+TEST_CASE("config.json gives the sizes and the recipe must agree", "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  write_file_atomically(
+      path, R"({"model_type":"vit","hidden_size":16,"num_hidden_layers":1,"num_attention_heads":2,
+    "intermediate_size":32,"image_size":[8,8],"patch_size":4,"num_channels":1,"layer_norm_eps":1e-6,
+    "id2label":{"0":"cat","1":"dog","2":"eel"}})");
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const VitConfig vit = vit_config(config, 0);
+  CHECK(vit.width == 16);
+  CHECK(vit.tokens() == 5);
+  CHECK(vit.norm_eps == 1e-6);
+  CHECK(vit.classes == 3);
+  CHECK(vit.labels == std::vector<std::string>{"cat", "dog", "eel"});
+  CHECK(vit_config(config, 2).classes == 2);
+  CHECK(vit_config(config, 2).labels.empty());
+
+  config.width = 16;
+  config.image_size = 16;
+  config.layers = 2;
+  CHECK(error_of(config, 0, ErrorKind::usage) ==
+        "model.image_size: 16 in the recipe, but " + path +
+            " has image_size 8; dstrain does not interpolate position "
+            "embeddings\nmodel.layers: 2 in the recipe, but " +
+            path + " has num_hidden_layers 1");
+  config = {};
+  config.weights = folder.path().string();
+  config.name = "vit-tiny";
+  CHECK(error_of(config, 0, ErrorKind::usage) ==
+        "model.name: vit-tiny means patch_size 16, but " + path +
+            " has patch_size 4\n"
+            "model.name: vit-tiny means channels 3, but " +
+            path +
+            " has num_channels 1\n"
+            "model.name: vit-tiny means width 192, but " +
+            path +
+            " has hidden_size 16\n"
+            "model.name: vit-tiny means layers 12, but " +
+            path +
+            " has num_hidden_layers 1\n"
+            "model.name: vit-tiny means heads 3, but " +
+            path +
+            " has num_attention_heads 2\n"
+            "model.name: vit-tiny means mlp_width 768, but " +
+            path + " has intermediate_size 32");
+}
+
+TEST_CASE("a config.json that dstrain cannot honour is refused with every reason", "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const auto error = [&](const std::string& json) {
+    write_file_atomically(path, json);
+    return error_of(config, 10, ErrorKind::data);
+  };
+  CHECK(error("{") == path + ": not JSON at byte 2");
+  CHECK(error("[1]") == path + ": holds array, not an object");
+  CHECK(error(R"({"model_type":"bert"})") == path + ": model_type is 'bert', not 'vit'");
+  CHECK(
+      error(
+          R"({"model_type":"vit","hidden_act":"gelu_new","qkv_bias":false,"hidden_dropout_prob":0.1,
+                  "hidden_size":1e30,"image_size":[8,9],"layer_norm_eps":"x"})") ==
+      path + ": image_size is [8,9]; it must be a whole number from 1 to 16384\n" + path +
+          ": hidden_size is 1e+30; it must be a whole number from 1 to 65536\n" + path +
+          ": layer_norm_eps is \"x\"; it must be a number\n" + path +
+          ": hidden_act is \"gelu_new\"; it must be \"gelu\", the only activation that dstrain has "
+          "for ViT\n" +
+          path + ": qkv_bias is false; it must be true\n" + path +
+          ": hidden_dropout_prob is 0.1; it must be 0; dstrain has no dropout for ViT");
+}
+
+TEST_CASE("files of both transformers generations and without prefix are known", "[models]") {
+  CHECK(vit_file_names("vit.encoder.layer.11.attention.output.dense.weight") ==
+        std::vector<std::string>{"vit.encoder.layer.11.attention.output.dense.weight",
+                                 "vit.layers.11.attention.o_proj.weight",
+                                 "layers.11.attention.o_proj.weight",
+                                 "encoder.layer.11.attention.output.dense.weight"});
+  CHECK(vit_file_names("vit.encoder.layer.0.output.dense.bias")[1] == "vit.layers.0.mlp.fc2.bias");
+  CHECK(vit_file_names("vit.encoder.layer.0.layernorm_after.bias")[1] ==
+        "vit.layers.0.layernorm_after.bias");
+  CHECK(vit_file_names("vit.layernorm.bias") ==
+        std::vector<std::string>{"vit.layernorm.bias", "layernorm.bias"});
+  CHECK(vit_file_names("classifier.weight") == std::vector<std::string>{"classifier.weight"});
+}
+
+}  // namespace
+}  // namespace dstrain

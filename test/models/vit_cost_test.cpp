@@ -1,0 +1,103 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include "engine/models/vit.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/live_bytes.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+Batch batch_of(const Model& model, std::int64_t size) {
+  return {.images = at::randn({size, model.channels, model.image_size, model.image_size}),
+          .labels = at::zeros({size}, at::kLong),
+          .weights = at::ones({size})};
+}
+
+TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][cost]") {
+  ModelConfig config = test::small_config();
+  config.mlp_width = GENERATE(16, 64);
+  config.layers = 3;
+  Model model = make_model(config, 7);
+  test::bind_parameters(model, *make_random_weights(1));
+  const Batch batch = batch_of(model, 6);
+  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
+
+  Tensors before;
+  for (const auto& block : model.blocks) {
+    CAPTURE(block->name());
+    const BlockCost cost = block->cost(shape);
+    test::LiveBytes memory;
+    (void)memory.take_peak();
+    const std::int64_t start = memory.live();
+    test::BlockRun run = test::run_forward(*block, before, batch, objective);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
+    Bytes boundary = 0;
+    for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());
+    CHECK(boundary == cost.boundary_bytes);
+    before = run.output;
+    for (at::Tensor& tensor : before) tensor = tensor.detach();
+  }
+}
+
+TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost]") {
+  ModelConfig config = test::small_config();
+  config.image_size = 32;
+  config.width = 64;
+  config.heads = 4;
+  config.mlp_width = GENERATE(64, 256);
+  config.layers = 2;
+  Model model = make_model(config, 7);
+  test::bind_parameters(model, *make_random_weights(1));
+  const Batch batch = batch_of(model, 8);
+  const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
+  const Tensors stem = test::run_forward(*model.blocks[0], {}, batch, {}).output;
+  const BlockCost cost = model.blocks[1]->cost(shape);
+
+  test::LiveBytes memory;
+  (void)memory.take_peak();
+  test::BlockRun run = test::run_forward(*model.blocks[1], stem, batch, {});
+  CHECK(memory.take_peak() <= cost.saved_bytes + cost.boundary_bytes + cost.forward_workspace);
+  // As the layer above returns them: one tensor for both.
+  const at::Tensor gradient = at::ones_like(run.output[0]);
+  const Tensors input_gradients = test::run_backward(run, {gradient, gradient});
+  // ATen's attention on a CPU and fp32 gradients of small parameters come on top; they do not grow
+  // with the batch.
+  const Bytes cpu_only = Bytes{1} << 20;
+  CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);
+}
+
+TEST_CASE("the cost of a model counts its multiply-adds", "[models][cost]") {
+  ModelConfig config;
+  config.name = "vit-base";
+  Model model = make_model(config, 1000);
+  const ModelCost cost = model_cost(model, {.micro_batch = 2, .compute_bytes = 2});
+  REQUIRE(cost.blocks.size() == 14);
+  REQUIRE(cost.groups.size() == 14);
+  CHECK(cost.blocks[5].groups == std::vector<int>{5});
+  Flops total = 0;
+  for (const BlockCost& block : cost.blocks) total += block.forward_flops;
+  // Per image 17.58e9 multiply-adds: the patches, 12 layers of 12 D^2 a token and 2 T D a token for
+  // attention, the head.
+  const double tokens = 197, width = 768;
+  const double per_image = 196 * 768 * width +
+                           12 * (12 * width * width * tokens + 2 * tokens * tokens * width) +
+                           width * 1000;
+  CHECK(total == Approx(2 * 2 * per_image).epsilon(1e-12));
+  CHECK(cost.batch_bytes == 2 * (3 * 224 * 224 * 3 + 20));
+  std::int64_t elements = 0;
+  for (const GroupCost& group : cost.groups) {
+    for (const std::int64_t size : group.tensor_sizes) elements += size;
+  }
+  CHECK(elements == 86'567'656);
+}
+
+}  // namespace
+}  // namespace dstrain

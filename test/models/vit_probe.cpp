@@ -1,0 +1,94 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "engine/base/error.h"
+#include "engine/models/vit.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/run_blocks.h"
+
+/// vit_probe WEIGHTS INPUT OUTPUT EXPORT: loads the folder WEIGHTS, runs forward and backward of
+/// the mean loss in fp32 on INPUT's pixel_values and labels (as fp32), writes logits, loss and
+/// gradients to OUTPUT and the weights to folder EXPORT.
+namespace dstrain {
+namespace {
+
+using Values = std::map<std::string, std::vector<float>>;
+
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
+  at::Tensor tensor = at::empty(file.entries().at(name).shape, at::kFloat);
+  file.read(name, 0, test::floats(tensor));
+  return tensor;
+}
+
+/// Logits by a forward pass of their own.
+at::Tensor logits_of(Model& model, const Batch& batch) {
+  Tensors state;
+  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
+    state = model.blocks[i]->forward(state, batch, {});
+  return dynamic_cast<VitHead&>(*model.blocks.back()).logits(state).detach();
+}
+
+void probe(const std::filesystem::path& weights, const std::filesystem::path& input,
+           const std::filesystem::path& output, const std::filesystem::path& exported) {
+  ModelConfig config;
+  config.weights = weights.string();
+  Model model = make_model(config, 0);
+  std::vector<std::string> notes;
+  test::bind_parameters(model, *open_weights(weights, model, 0, notes));
+  for (const std::string& note : notes) fmt::print("note: {}\n", note);
+
+  const SafetensorsFile file(input);
+  Batch batch{.images = read_tensor(file, "pixel_values"),
+              .labels = read_tensor(file, "labels").to(at::kLong),
+              .weights = {}};
+  const std::int64_t size = batch.images.size(0);
+  batch.weights = at::ones({size});
+  const at::Tensor logits = logits_of(model, batch);
+  const at::Tensor factor = at::full({}, 1.0 / static_cast<double>(size));
+  const at::Tensor loss =
+      test::run_model(model.blocks, batch, {.totals = at::zeros({kNumTotals})}, factor).mul(factor);
+
+  const Values gradients = test::part_values(model, &Parameter::gradient);
+  std::vector<SafetensorsTensor> tensors = {
+      {.name = "logits",
+       .shape = logits.sizes().vec(),
+       .dtype = DType::f32,
+       .values = test::floats(logits)},
+      {.name = "loss", .shape = {}, .dtype = DType::f32, .values = test::floats(loss)}};
+  for (const auto& block : model.blocks) {
+    for (const Parameter* parameter : block->parameters()) {
+      for (const NamedShape& part : parameter->parts) {
+        tensors.push_back({.name = part.name,
+                           .shape = part.shape,
+                           .dtype = DType::f32,
+                           .values = gradients.at(part.name)});
+      }
+    }
+  }
+  write_safetensors(output, tensors, {});
+  export_weights(exported, model, test::part_values(model, &Parameter::value), DType::f32);
+}
+
+}  // namespace
+}  // namespace dstrain
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::fputs("usage: vit_probe WEIGHTS INPUT OUTPUT EXPORT\n", stderr);
+    return 64;
+  }
+  try {
+    dstrain::probe(argv[1], argv[2], argv[3], argv[4]);
+  } catch (const dstrain::Error& error) {
+    fmt::print(stderr, "error: {}\nhint: {}\n", error.what(), error.hint());
+    return dstrain::exit_code(error.kind());
+  }
+  return 0;
+}

@@ -1,0 +1,98 @@
+#include "engine/models/vit.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+using Values = std::map<std::string, std::vector<float>>;
+
+struct Result {
+  float loss = 0;
+  Values gradients;
+  std::vector<float> totals;
+};
+
+/// Loss and gradients of the small model on these batches, one after the other.
+Result run(const std::vector<Batch>& batches) {
+  Model model = test::small_model(3);
+  test::bind_parameters(model, *make_random_weights(4));
+  const Objective objective{.label_smoothing = 0.1, .totals = at::zeros({kNumTotals})};
+  Result result;
+  for (const Batch& batch : batches) {
+    result.loss += test::run_model(model.blocks, batch, objective, at::ones({})).item<float>();
+  }
+  result.gradients = test::part_values(model, &Parameter::gradient);
+  const auto totals = test::floats(objective.totals);
+  result.totals = {totals.begin(), totals.end()};
+  return result;
+}
+
+/// Largest difference over largest value, over all tensors.
+double worst_difference(const Values& a, const Values& b) {
+  double difference = 0, largest = 0;
+  for (const auto& [name, values] : a) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference = std::max(difference, std::abs(double{values[i]} - double{b.at(name)[i]}));
+      largest = std::max(largest, std::abs(double{values[i]}));
+    }
+  }
+  return difference / largest;
+}
+
+Batch batch_of(std::int64_t size, float weight) {
+  return {.images = at::randn({size, 3, 8, 8}),
+          .labels = at::ones({size}, at::kLong),
+          .weights = at::full({size}, weight)};
+}
+
+Batch joined(const Batch& a, const Batch& b) {
+  return {.images = at::cat({a.images, b.images}),
+          .labels = at::cat({a.labels, b.labels}),
+          .weights = at::cat({a.weights, b.weights})};
+}
+
+TEST_CASE("two micro-batches add up to one batch of both", "[models]") {
+  const Batch a = batch_of(2, 1), b = batch_of(3, 1);
+  const Result apart = run({a, b}), together = run({joined(a, b)});
+  CHECK(apart.loss == Approx(together.loss).epsilon(1e-5));
+  CHECK(worst_difference(apart.gradients, together.gradients) < 1e-5);
+  CHECK(together.totals[3] == 5);
+  CHECK(worst_difference(together.gradients, run({a}).gradients) > 1e-2);
+}
+
+TEST_CASE("a sample of weight zero adds nothing", "[models]") {
+  const Batch a = batch_of(2, 1);
+  const Result alone = run({a}), filled = run({joined(a, batch_of(3, 0))});
+  CHECK(alone.loss == Approx(filled.loss).epsilon(1e-6));
+  CHECK(alone.totals[3] == filled.totals[3]);
+  CHECK(worst_difference(alone.gradients, filled.gradients) < 1e-5);
+}
+
+TEST_CASE("every parameter of a model gets a gradient", "[models]") {
+  const Values gradients = run({batch_of(4, 1)}).gradients;
+  CHECK(gradients.size() == 2 + 2 + 2 * 16 + 4);
+  for (const auto& [name, values] : gradients) {
+    CAPTURE(name);
+    const bool none =
+        std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
+    CHECK_FALSE(none);
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+// Every program that is built is sound, and every way of breaking one is found: so `check` is able
+// to fail.
+
+namespace dstrain {
+namespace {
+
+using test::Case;
+
+std::string problems(const Program& program, const Case& c) {
+  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
+}
+
+void for_each_case(const std::function<void(const Case&)>& visit) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int shard : {1, 2, 4}) {
+      for (const int replicas : {1, 2}) {
+        for (const int blocks : {1, 2, 3, 4, 5, 6}) {
+          for (const int micro_batches : {1, 2, 3}) {
+            for (const int prefetch : {0, 1, 2, 3}) {
+              for (const bool recompute : {false, true}) {
+                INFO("stage " << stage << " shard " << shard << " replicas " << replicas
+                              << " blocks " << blocks << " micro-batches " << micro_batches
+                              << " prefetch " << prefetch << " recompute " << recompute);
+                visit(test::make_case(stage, shard, replicas, blocks,
+                                      {.micro_batches = micro_batches,
+                                       .prefetch = prefetch,
+                                       .recompute = recompute}));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The program without action `index`; waits for it go, too.
+Program without(const Program& program, int index) {
+  Program copy = program;
+  copy.actions.erase(copy.actions.begin() + index);
+  for (Action& action : copy.actions) {
+    std::vector<int> after;
+    for (const int other : action.after) {
+      if (other != index) after.push_back(other > index ? other - 1 : other);
+    }
+    action.after = after;
+  }
+  return copy;
+}
+
+/// `index` and its neighbour change places, if neither waits for the other.
+Program swapped(const Program& program, std::size_t index) {
+  Program copy = program;
+  std::swap(copy.actions[index], copy.actions[index + 1]);
+  const int first = static_cast<int>(index);
+  for (Action& action : copy.actions) {
+    for (int& other : action.after)
+      other = other == first ? first + 1 : other == first + 1 ? first : other;
+  }
+  return copy;
+}
+
+Program reordered_step(const Case& c, const std::function<void(Program&)>& mutate) {
+  Program program = training_program(c.layout, c.cost, c.options);
+  mutate(program);
+  return program;
+}
+
+TEST_CASE("every program of every strategy is sound", "[program][property]") {
+  int cases = 0;
+  for_each_case([&](const Case& c) {
+    ++cases;
+    const std::string training = problems(training_program(c.layout, c.cost, c.options), c);
+    if (!training.empty()) FAIL(training);
+    const std::string evaluation = problems(evaluation_program(c.layout, c.cost, c.options), c);
+    if (!evaluation.empty()) FAIL(evaluation);
+  });
+  CHECK(cases == 3456);
+}
+
+TEST_CASE("no wait of any program can be left out", "[program][property]") {
+  std::size_t removed = 0;
+  for_each_case([&](const Case& c) {
+    if (c.options.prefetch == 3 && c.cost.blocks.size() == 6) return;  // as 2, only slower
+    for (Program program : {training_program(c.layout, c.cost, c.options),
+                            evaluation_program(c.layout, c.cost, c.options)}) {
+      for (std::size_t i = 0; i < program.actions.size(); ++i) {
+        const std::vector<int> after = program.actions[i].after;
+        for (std::size_t edge = 0; edge < after.size(); ++edge) {
+          program.actions[i].after.erase(program.actions[i].after.begin() +
+                                         static_cast<std::ptrdiff_t>(edge));
+          if (check(program, c.layout, c.cost).empty()) {
+            FAIL(fmt::format(
+                "#{} {} need not wait for #{} {}", i, describe(program.actions[i], c.cost),
+                after[edge],
+                describe(program.actions[static_cast<std::size_t>(after[edge])], c.cost)));
+          }
+          program.actions[i].after = after;
+          ++removed;
+        }
+      }
+    }
+  });
+  CHECK(removed > 10000);
+}
+
+TEST_CASE("no action but a recomputation can be left out or come twice", "[program][property]") {
+  const int stage = GENERATE(0, 1, 2, 3), shard = GENERATE(1, 2), blocks = GENERATE(1, 3, 5);
+  const bool recompute = GENERATE(false, true);
+  const Case c = test::make_case(stage, shard, 2, blocks,
+                                 {.micro_batches = 2, .prefetch = 1, .recompute = recompute});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+    const Action& action = program.actions[static_cast<std::size_t>(i)];
+    CAPTURE(stage, shard, blocks, i, describe(action, c.cost));
+    if (action.kind != ActionKind::recompute) CHECK(problems(without(program, i), c) != "");
+
+    Program twice = program;
+    twice.actions.push_back(action);
+    CHECK(problems(twice, c) != "");
+  }
+}
+
+TEST_CASE("neighbours of one lane cannot change places unless their order is free",
+          "[program][property]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  const Case c =
+      test::make_case(stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = true});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  int tried = 0;
+  for (std::size_t i = 0; i + 1 < program.actions.size(); ++i) {
+    const Action &a = program.actions[i], &b = program.actions[i + 1];
+    // Updates do not touch each other, and a release may come later as long as nothing needs the
+    // slot meanwhile.
+    const bool free = (a.kind == ActionKind::update && b.kind == ActionKind::update) ||
+                      (a.kind == ActionKind::release && b.group != a.group && b.block != a.group);
+    if (a.lane != b.lane || free || a.lane == Lane::gather) continue;
+    CAPTURE(stage, i, describe(a, c.cost), describe(b, c.cost));
+    CHECK(problems(swapped(program, i), c) != "");
+    ++tried;
+  }
+  CHECK(tried > 10);
+}
+
+TEST_CASE("a wrong slot, lane, number or size is reported", "[program][property]") {
+  const Case c =
+      test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    CAPTURE(i, describe(program.actions[i], c.cost));
+    const auto broken = [&](const std::function<void(Action&)>& mutate) {
+      Program copy = program;
+      mutate(copy.actions[i]);
+      return !check(copy, c.layout, c.cost).empty();
+    };
+    CHECK(
+        broken([](Action& a) { a.lane = a.lane == Lane::reduce ? Lane::compute : Lane::reduce; }));
+    CHECK(broken([](Action& a) { a.block = a.block < 0 ? 0 : a.block + 1; }));
+    CHECK(broken([](Action& a) { a.group = a.group < 0 ? 0 : a.group == 3 ? 2 : a.group + 1; }));
+    CHECK(broken([](Action& a) { a.micro_batch = a.micro_batch < 0 ? 0 : 1 - a.micro_batch; }));
+    CHECK(broken([](Action& a) { a.slot = a.slot == 0 ? 1 : 0; }));
+    CHECK(broken([](Action& a) { a.slot = 17; }));
+    CHECK(broken([&](Action& a) { a.after.push_back(static_cast<int>(i)); }));
+    const ActionKind kind = program.actions[i].kind;
+    if (kind == ActionKind::gather || kind == ActionKind::reduce) {
+      CHECK(broken([](Action& a) { a.bytes -= 1; }));
+    }
+  }
+}
+
+TEST_CASE("fewer or smaller buffers than the program uses are reported", "[program]") {
+  const Case c =
+      test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Program program = reordered_step(c, [](Program&) {});
+  CHECK(problems(program, c) == "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slots; }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slot_elements; }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slots; }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slot_elements; }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { ++p.micro_batches; }), c) != "");
+}
+
+TEST_CASE("a program is sound for its own layout only", "[program]") {
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  for (const int own : {0, 1, 2, 3}) {
+    for (const int other : {0, 1, 2, 3}) {
+      const Case a = test::make_case(own, 2, 1, 3, options),
+                 b = test::make_case(other, 2, 1, 3, options);
+      CAPTURE(own, other);
+      CHECK((problems(training_program(a.layout, a.cost, options), b) == "") == (own == other));
+    }
+  }
+}
+
+TEST_CASE("problems are sentences that name the actions", "[program]") {
+  const Case c =
+      test::make_case(2, 2, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  const auto message = [&](const std::function<void(Program&)>& mutate) {
+    Program copy = program;
+    mutate(copy);
+    return problems(copy, c);
+  };
+  const int reduce = test::indices(program, ActionKind::reduce).at(0);
+  CHECK(problems(without(program, reduce), c) ==
+        "#10 backward(block0), micro-batch 0 overwrites gradient slot 0, filled by #8 "
+        "backward(block2), "
+        "micro-batch 0 and not reduced\n"
+        "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
+  CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
+        "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");
+  const int forward = test::indices(program, ActionKind::forward).at(0);
+  CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(forward)].after = {12}; }) ==
+        "#3 forward(block0), micro-batch 0 waits for #12, which does not stand before it");
+}
+
+}  // namespace
+}  // namespace dstrain

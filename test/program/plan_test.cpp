@@ -1,0 +1,92 @@
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "engine/program/plan_report.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+struct Planned {
+  ModelCost cost = test::vit_like_model();
+  Recipe recipe;
+  int world = 1;
+
+  [[nodiscard]] Strategy strategy() const { return make_strategy(recipe, cost, world); }
+  [[nodiscard]] std::string text(const Machine& machine = h200()) const {
+    const Strategy s = strategy();
+    return plan_text(make_plan("example", recipe, s, cost, machine), s, cost);
+  }
+};
+
+Planned planned(int stage, int world, int global) {
+  Planned p;
+  p.recipe.model.name = "vit-like";
+  p.recipe.batch = {.global = global, .micro = 64};
+  p.recipe.parallel.zero.stage = stage;
+  p.world = world;
+  return p;
+}
+
+/// The text in test/golden/plans/`name`.txt; DSTRAIN_UPDATE_GOLDEN=1 rewrites the file, and the
+/// diff is the review.
+void check_golden(const std::string& name, const std::string& text) {
+  const std::filesystem::path file = std::filesystem::path("test/golden/plans") / (name + ".txt");
+  if (std::getenv("DSTRAIN_UPDATE_GOLDEN") != nullptr) std::ofstream(file) << text;
+  std::stringstream expected;
+  expected << std::ifstream(file).rdbuf();
+  CAPTURE(file.string());
+  CHECK(text == expected.str());
+}
+
+TEST_CASE("plans read as they did", "[plan][golden]") {
+  check_golden("one_rank", planned(0, 1, 512).text());
+  check_golden("ddp_4", planned(0, 4, 512).text());
+  check_golden("zero1_4", planned(1, 4, 512).text());
+  check_golden("zero2_4_filled", planned(2, 4, 500).text());
+  Planned recomputed = planned(3, 4, 256);
+  recomputed.recipe.memory.recompute = Recompute::blocks;
+  check_golden("zero3_4_recompute", recomputed.text());
+  Planned copies = planned(3, 4096, 4096 * 64);
+  copies.recipe.parallel.zero.shard = 8;
+  copies.recipe.precision.reduce = ReduceType::bf16;
+  check_golden("zero3_4096", copies.text());
+}
+
+TEST_CASE("a plan that does not fit says so", "[plan]") {
+  Machine small = h200();
+  small.device_memory = Bytes{4} << 30;
+  CHECK(planned(0, 1, 512).text(small).find("4.00 GiB on h200: DOES NOT FIT") != std::string::npos);
+  CHECK(planned(0, 1, 512).text().find("139.80 GiB on h200: fits") != std::string::npos);
+}
+
+TEST_CASE("the JSON plan holds the numbers of the simulation", "[plan]") {
+  const Planned p = planned(3, 4, 512);
+  const Strategy s = p.strategy();
+  const PlanReport report = make_plan("example", p.recipe, s, p.cost, h200());
+  const auto json = nlohmann::json::parse(plan_json(report, s, p.cost));
+  CHECK(json["recipe"] == "example");
+  CHECK(json["world_size"] == 4);
+  CHECK(json["mesh"]["shard"] == 4);
+  CHECK(json["batch"]["micro_batches"] == 2);
+  CHECK(json["batch"]["fillers"] == 0);
+  CHECK(json["memory"]["activations_bytes"] == report.step.ledger.activations);
+  CHECK(json["memory"]["total_bytes"] == report.step.ledger.total());
+  CHECK(json["blocks"].size() == 14);
+  CHECK(json["collectives"].size() == report.step.collectives.size());
+  CHECK(json["fits"] == true);
+  CHECK(json["step_s"].get<double>() == Approx(report.step.step_s));
+  Bytes sum = 0;
+  for (const auto& [key, value] : json["memory"].items()) {
+    if (key != "allocated_bytes" && key != "total_bytes" && key != "device_bytes")
+      sum += value.get<Bytes>();
+  }
+  CHECK(sum == report.step.ledger.total());
+}
+
+}  // namespace
+}  // namespace dstrain

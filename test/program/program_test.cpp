@@ -1,0 +1,231 @@
+#include <set>
+
+#include "engine/base/error.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+using test::Case;
+using test::indices;
+using test::make_case;
+
+Program training(const Case& c) { return training_program(c.layout, c.cost, c.options); }
+
+std::size_t count(const Program& program, ActionKind kind) { return indices(program, kind).size(); }
+
+TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  const Case c = make_case(stage, 1, 1, 4, {.micro_batches = 3, .prefetch = 1, .recompute = false});
+  const Program program = training(c);
+  CHECK(count(program, ActionKind::gather) == 0);
+  CHECK(count(program, ActionKind::reduce) == 0);
+  CHECK(count(program, ActionKind::norm) == 1);
+  CHECK(count(program, ActionKind::update) == 4);
+  CHECK(program.gather_slots == 0);
+  CHECK(program.gradient_slots == 0);
+}
+
+TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-batch", "[program]") {
+  const ProgramOptions options = {.micro_batches = 3, .prefetch = 1, .recompute = false};
+  CHECK(count(training(make_case(0, 1, 2, 4, options)), ActionKind::reduce) == 4);
+  CHECK(count(training(make_case(1, 2, 1, 4, options)), ActionKind::reduce) == 4);
+  CHECK(count(training(make_case(2, 2, 1, 4, options)), ActionKind::reduce) == 12);
+  CHECK(count(training(make_case(3, 2, 1, 4, options)), ActionKind::reduce) == 12);
+}
+
+TEST_CASE("ZeRO-1 and 2 gather each group once a step into its resident place", "[program]") {
+  const int stage = GENERATE(1, 2);
+  const Case c = make_case(stage, 2, 2, 4, {.micro_batches = 3, .prefetch = 1, .recompute = true});
+  const Program program = training(c);
+  CHECK(count(program, ActionKind::gather) == 4);
+  CHECK(count(program, ActionKind::release) == 0);
+  for (const int i : indices(program, ActionKind::gather)) {
+    CHECK(program.actions[static_cast<std::size_t>(i)].slot == -1);
+  }
+}
+
+TEST_CASE("ZeRO-3 gathers per use, but keeps a group that is used twice in a row", "[program]") {
+  // Per micro-batch every block but the last twice; block 0 stays from one micro-batch to the next.
+  const Case c = make_case(3, 2, 1, 6, {.micro_batches = 3, .prefetch = 1, .recompute = false});
+  const Program program = training(c);
+  CHECK(count(program, ActionKind::gather) == 3 * (2 * 6 - 1) - 2);
+  CHECK(count(program, ActionKind::release) == count(program, ActionKind::gather));
+  CHECK(program.gather_slots == 3);
+  CHECK(program.gradient_slots == 2);
+}
+
+TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
+  const auto gathers = [](int prefetch) {
+    return count(training(make_case(
+                     3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch, .recompute = false})),
+                 ActionKind::gather);
+  };
+  CHECK(gathers(0) == 11);
+  CHECK(gathers(1) == 11);
+  CHECK(gathers(2) == 10);  // the block before the last stays, too
+  CHECK(gathers(10) == 6);  // all stay
+}
+
+TEST_CASE("slots hold the largest group, and there are no more of them than groups", "[program]") {
+  const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5, .recompute = false});
+  const Program program = training(c);
+  CHECK(program.gather_slots == 2);
+  CHECK(program.gather_slot_elements == c.layout.flat[1].padded());
+  CHECK(program.gradient_slot_elements == c.layout.flat[1].padded());
+  const Program one = training(make_case(3, 2, 1, 1, c.options));
+  CHECK(one.gather_slots == 1);
+  CHECK(one.gradient_slots == 1);
+}
+
+TEST_CASE("gathers are listed as far ahead as the prefetch says", "[program]") {
+  const int prefetch = GENERATE(0, 1, 2, 3);
+  const Case c =
+      make_case(3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch, .recompute = false});
+  const Program program = evaluation_program(c.layout, c.cost, c.options);
+  for (const int i : indices(program, ActionKind::forward)) {
+    const int block = program.actions[static_cast<std::size_t>(i)].block;
+    int gathered = 0;
+    for (const int g : indices(program, ActionKind::gather)) gathered += g < i ? 1 : 0;
+    CAPTURE(prefetch, block);
+    CHECK(gathered == std::min(6, block + prefetch + 1));
+  }
+}
+
+TEST_CASE("every block but the head is recomputed, right before its backward", "[program]") {
+  const Case c = make_case(1, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = true});
+  const Program program = training(c);
+  const auto list = indices(program, ActionKind::recompute);
+  CHECK(list.size() == 2 * 3);
+  for (const int i : list) {
+    const Action& again = program.actions[static_cast<std::size_t>(i)];
+    const Action& next = program.actions[static_cast<std::size_t>(i) + 1];
+    CHECK(next.kind == ActionKind::backward);
+    CHECK(next.block == again.block);
+    CHECK(again.block < 3);
+  }
+}
+
+TEST_CASE("loads come one micro-batch ahead into two buffers", "[program]") {
+  const Case c = make_case(0, 1, 1, 2, {.micro_batches = 4, .prefetch = 1, .recompute = false});
+  const Program program = training(c);
+  const auto loads = indices(program, ActionKind::load);
+  REQUIRE(loads.size() == 4);
+  CHECK(loads[0] == 0);
+  CHECK(loads[1] == 1);
+  for (std::size_t m = 2; m < 4; ++m) {
+    const Action& load = program.actions[static_cast<std::size_t>(loads[m])];
+    CHECK(load.slot == static_cast<int>(m % 2));
+    REQUIRE(load.after.size() == 1);
+    const Action& reader = program.actions[static_cast<std::size_t>(load.after[0])];
+    CHECK(reader.kind == ActionKind::backward);
+    CHECK(reader.block == 0);
+    CHECK(reader.micro_batch == static_cast<int>(m) - 2);
+  }
+}
+
+TEST_CASE("evaluation is one micro-batch forward from the parameters at rest", "[program]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  const Case c = make_case(stage, 2, 1, 5, {.micro_batches = 3, .prefetch = 1, .recompute = true});
+  const Program program = evaluation_program(c.layout, c.cost, c.options);
+  CHECK(program.micro_batches == 1);
+  CHECK(count(program, ActionKind::load) == 1);
+  CHECK(count(program, ActionKind::forward) == 5);
+  CHECK(count(program, ActionKind::gather) == (stage == 0 ? 0U : 5U));
+  CHECK(count(program, ActionKind::release) == (stage == 3 ? 5U : 0U));
+  CHECK(program.actions.size() == (stage == 0 ? 6U : stage == 3 ? 16U : 11U));
+}
+
+TEST_CASE("a stage without shards is plain data parallelism", "[layout]") {
+  const ModelCost cost = test::small_model(2);
+  const Mesh mesh(4, {.data = 4});
+  for (const int stage : {1, 2, 3}) {
+    const Layout layout = zero_layout(stage, mesh, cost, {});
+    CHECK(layout.groups == zero_layout(0, mesh, cost, {}).groups);
+    CHECK(layout.replica_degree == 4);
+    CHECK(layout.shard_degree == 1);
+  }
+}
+
+TEST_CASE("stage 0 counts the ranks of both data axes as replicas", "[layout]") {
+  const Layout layout = zero_layout(0, Mesh(8, {.data = 2, .shard = 4}), test::small_model(2), {});
+  CHECK(layout.shard_degree == 1);
+  CHECK(layout.replica_degree == 8);
+}
+
+TEST_CASE("each ZeRO stage shards one kind of state more", "[layout]") {
+  const ModelCost cost = test::small_model(1);
+  const Mesh mesh(2, {.shard = 2});
+  const auto sharded = [&](int stage) {
+    const GroupLayout g = zero_layout(stage, mesh, cost, {}).groups.at(0);
+    return std::vector<bool>{g.states == Partition::sharded, g.gradients == Partition::sharded,
+                             g.parameters == Partition::sharded};
+  };
+  CHECK(sharded(0) == std::vector<bool>{false, false, false});
+  CHECK(sharded(1) == std::vector<bool>{true, false, false});
+  CHECK(sharded(2) == std::vector<bool>{true, true, false});
+  CHECK(sharded(3) == std::vector<bool>{true, true, true});
+  CHECK_THROWS_AS(zero_layout(4, mesh, cost, {}), Error);
+  CHECK_THROWS_AS(zero_layout(-1, mesh, cost, {}), Error);
+}
+
+TEST_CASE("a model whose blocks share groups is refused", "[program]") {
+  Case c = make_case(0, 1, 1, 2, {});
+  c.cost.blocks[1].groups = {0, 1};
+  CHECK_THROWS_AS(training(c), Error);
+  c.cost.blocks[1].groups = {1};
+  c.options.micro_batches = 0;
+  CHECK_THROWS_AS(training(c), Error);
+}
+
+TEST_CASE("the hash is equal for equal programs and differs for each change",
+          "[program][property]") {
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const Case c = make_case(3, 2, 1, 3, options);
+  const Program program = training(c);
+  CHECK(hash(program, c.layout) == hash(training(c), c.layout));
+
+  std::set<std::uint64_t> seen = {hash(program, c.layout)};
+  std::size_t variants = 1;
+  const auto differs = [&](const Program& p, const Layout& l) {
+    ++variants;
+    seen.insert(hash(p, l));
+  };
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    for (int field = 0; field < 7; ++field) {
+      Program copy = program;
+      Action& a = copy.actions[i];
+      if (field == 0) a.kind = a.kind == ActionKind::norm ? ActionKind::update : ActionKind::norm;
+      if (field == 1) a.block += 100;
+      if (field == 2) a.group += 100;
+      if (field == 3) a.micro_batch += 100;
+      if (field == 4) a.slot += 100;
+      if (field == 5) a.after.push_back(0);
+      if (field == 6) a.bytes += 1;
+      differs(copy, c.layout);
+    }
+  }
+  for (int stage : {0, 1, 2}) differs(program, make_case(stage, 2, 1, 3, options).layout);
+  differs(program, make_case(3, 4, 1, 3, options).layout);
+  differs(program, make_case(3, 2, 2, 3, options).layout);
+  Layout narrow = c.layout;
+  narrow.widths.reduce_wire = 2;
+  differs(program, narrow);
+  CHECK(seen.size() == variants);
+}
+
+TEST_CASE("actions are described by name", "[program]") {
+  const Case c = make_case(3, 2, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  CHECK(describe({.kind = ActionKind::backward, .block = 1, .micro_batch = 2}, c.cost) ==
+        "backward(block1), micro-batch 2");
+  CHECK(describe({.kind = ActionKind::gather, .group = 2}, c.cost) == "gather(block2)");
+  CHECK(describe({.kind = ActionKind::reduce, .group = 0, .micro_batch = 1}, c.cost) ==
+        "reduce(block0), micro-batch 1");
+  CHECK(describe({.kind = ActionKind::load, .micro_batch = 0}, c.cost) == "load, micro-batch 0");
+  CHECK(describe({.kind = ActionKind::norm}, c.cost) == "norm");
+  CHECK(describe({.kind = ActionKind::update, .group = 99}, c.cost) == "update(99)");
+}
+
+}  // namespace
+}  // namespace dstrain

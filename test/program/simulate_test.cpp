@@ -1,0 +1,222 @@
+#include "engine/program/simulate.h"
+
+#include <chrono>
+
+#include "engine/base/error.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+using test::Case;
+using test::make_case;
+
+/// Round rates, so that times can be worked out by hand: 1 Gflop/s, memory without cost, 1 kB/s
+/// links.
+Machine round_machine() {
+  return {.name = "round",
+          .flops_per_s = 1e9,
+          .memory_bytes_per_s = 1e30,
+          .link_bytes_per_s = 1e3,
+          .network_bytes_per_s = 1e2,
+          .host_link_bytes_per_s = 1e30,
+          .collective_latency_s = 0,
+          .ranks_per_node = 4,
+          .device_memory = 1 << 20,
+          .fixed_overhead = 1000};
+}
+
+Simulation play(const Case& c, const Machine& machine) {
+  return simulate(training_program(c.layout, c.cost, c.options), c.layout, c.cost, machine);
+}
+
+const CollectiveUse& find(const Simulation& simulation, const std::string& name,
+                          const std::string& purpose) {
+  for (const CollectiveUse& use : simulation.collectives) {
+    if (use.name == name && use.purpose == purpose) return use;
+  }
+  FAIL("no " << name << " of " << purpose);
+  return simulation.collectives.front();
+}
+
+TEST_CASE("one rank computes forward once and backward twice, without waiting", "[simulate]") {
+  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  const Simulation s = play(c, round_machine());
+  CHECK(s.step_s == Approx(2 * 3 * (1 + 2 + 3)));  // micro-batches x (1 + 2) x Gflop of the blocks
+  CHECK(s.compute_s == Approx(s.step_s));
+  CHECK(s.exposed_comm_s == Approx(0).margin(1e-12));
+  CHECK(s.collectives.empty());
+}
+
+TEST_CASE("recomputation costs a second forward of every block but the head", "[simulate]") {
+  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = true});
+  CHECK(play(c, round_machine()).compute_s == Approx(3 * (1 + 2 + 3) + (1 + 2)));
+}
+
+TEST_CASE("a slow reduction is exposed, a quick one hidden", "[simulate]") {
+  const Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  Machine machine = round_machine();
+  // All-reduce of 4 bytes an element on 2 ranks sends 2 * 1/2 of it: groups of 1152, 1664 and 2176
+  // elements.
+  const double last = 1152 * 4 / 1e3, middle = 1664 * 4 / 1e3, first = 2176 * 4 / 1e3;
+  const Simulation slow = play(c, machine);
+  const double norm = 24 / 1e3;
+  // backward(2) ends at 6 + 6 = 12, then the three reductions follow one another.
+  CHECK(slow.step_s == Approx(12 + first + middle + last + norm));
+  CHECK(slow.compute_s == Approx(18));
+  CHECK(slow.exposed_comm_s == Approx(slow.step_s - 18));
+
+  machine.link_bytes_per_s = 1e6;
+  const Simulation quick = play(c, machine);
+  CHECK(quick.exposed_comm_s ==
+        Approx((1152 * 4 + 24) / 1e6));  // only the last one has nothing to hide behind
+}
+
+TEST_CASE("actions of a lane do not overlap and start after what they wait for",
+          "[simulate][property]") {
+  const int stage = GENERATE(0, 1, 2, 3), prefetch = GENERATE(0, 1, 2);
+  const Case c =
+      make_case(stage, 2, 2, 5, {.micro_batches = 2, .prefetch = prefetch, .recompute = true});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  const Simulation s = simulate(program, c.layout, c.cost, round_machine());
+  std::vector<double> lane_end(kNumLanes, 0);
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    double& end = lane_end[static_cast<std::size_t>(program.actions[i].lane)];
+    REQUIRE(s.action_start_s[i] >= end);
+    for (const int other : program.actions[i].after) {
+      REQUIRE(s.action_start_s[i] >= s.action_end_s[static_cast<std::size_t>(other)]);
+    }
+    end = s.action_end_s[i];
+    REQUIRE(s.step_s >= end);
+  }
+  CHECK(s.step_s >= s.compute_s);
+  CHECK(s.step_s == Approx(s.compute_s + s.exposed_comm_s));  // loads take no time here
+}
+
+TEST_CASE("a longer prefetch never makes the step longer", "[simulate][property]") {
+  double before = 1e300;
+  for (const int prefetch : {0, 1, 2, 3}) {
+    const Case c =
+        make_case(3, 4, 1, 6, {.micro_batches = 2, .prefetch = prefetch, .recompute = false});
+    const double now = play(c, round_machine()).step_s;
+    CAPTURE(prefetch);
+    CHECK(now <= before);
+    before = now;
+  }
+}
+
+TEST_CASE("bytes of collectives follow from the layout", "[simulate]") {
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const Bytes elements = 1536 + 2048 + 2560;  // three groups padded for four shards of 128
+  SECTION("ZeRO-3 on 4 ranks") {
+    const Simulation s = play(make_case(3, 4, 1, 3, options), round_machine());
+    const CollectiveUse& gather = find(s, "all-gather", "parameters");
+    CHECK(gather.calls == 3);  // as many slots as groups: gathered once
+    CHECK(gather.payload_bytes == elements * 2);
+    const CollectiveUse& reduce = find(s, "reduce-scatter", "gradients");
+    CHECK(reduce.calls == 6);
+    CHECK(reduce.payload_bytes == 2 * elements * 4);
+    CHECK(reduce.sent_bytes == 2 * elements * 4 * 3 / 4);
+    CHECK(find(s, "all-reduce", "norm and metrics").calls == 1);
+  }
+  SECTION(
+      "ZeRO-2 with two copies: reduce-scatter in the copy, all-reduce of the shard between "
+      "copies") {
+    const Simulation s = play(make_case(2, 4, 2, 3, options), round_machine());
+    CHECK(find(s, "all-gather", "parameters").payload_bytes == elements * 2);
+    CHECK(find(s, "reduce-scatter", "gradients").payload_bytes == 2 * elements * 4);
+    const CollectiveUse& between = find(s, "all-reduce", "gradients");
+    CHECK(between.payload_bytes == 2 * elements * 4 / 4);
+    CHECK(between.sent_bytes == 2 * elements * 4 / 4);
+  }
+  SECTION("plain data parallelism reduces once a step") {
+    const Simulation s = play(make_case(0, 1, 4, 3, options), round_machine());
+    CHECK(find(s, "all-reduce", "gradients").calls == 3);
+    CHECK(s.collectives.size() == 2);
+  }
+}
+
+TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
+  const ProgramOptions options = {.micro_batches = 1, .prefetch = 1, .recompute = false};
+  const double inside = play(make_case(0, 1, 4, 1, options), round_machine()).exposed_comm_s;
+  const double across = play(make_case(0, 1, 8, 1, options), round_machine()).exposed_comm_s;
+  CHECK(across == Approx(inside * 10 * (7.0 / 8) / (3.0 / 4)));
+}
+
+TEST_CASE("the ledger holds what each stage says", "[simulate]") {
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const Bytes elements = 1536 + 2048 + 2560, largest = 2560;
+  const auto ledger = [&](int stage, int shard, int replicas) {
+    return play(make_case(stage, shard, replicas, 3, options), round_machine()).ledger;
+  };
+  const Ledger one = ledger(1, 4, 1), two = ledger(2, 4, 1), three = ledger(3, 4, 1);
+  CHECK(one.parameters == elements * 2);
+  CHECK(one.gradients == elements * 4);
+  CHECK(one.master == elements);
+  CHECK(one.moments == elements * 2);
+  CHECK(one.gather_buffers == 0);
+  CHECK(one.gradient_buffers == 0);
+  CHECK(two.gradients == elements);
+  CHECK(two.gradient_buffers == 2 * largest * 4 + largest);  // two slots and a shard on its way
+  CHECK(three.parameters == elements * 2 / 4);
+  CHECK(three.gather_buffers == 3 * largest * 2);
+  CHECK(three.data == 2 * 5000);
+  CHECK(three.fixed == 1000);
+  CHECK(three.total() == three.allocated() + 1000);
+  // Copies of the state change nothing for one rank.
+  CHECK(ledger(3, 4, 2).allocated() == three.allocated());
+}
+
+TEST_CASE("a narrow wire needs a buffer of its own, fp32 compute no master", "[simulate]") {
+  Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  c.layout.widths = {.compute = 4, .gradient = 4, .master = 0, .moments = 8, .reduce_wire = 2};
+  const Ledger ledger = play(c, round_machine()).ledger;
+  CHECK(ledger.master == 0);
+  CHECK(ledger.gradient_buffers == 2176 * 2);
+  Case single = make_case(0, 1, 1, 3, c.options);
+  single.layout.widths = c.layout.widths;
+  CHECK(play(single, round_machine()).ledger.gradient_buffers == 0);
+}
+
+TEST_CASE("activations peak where they are counted by hand", "[simulate]") {
+  const auto peak = [](bool recompute, int micro_batches) {
+    const Case c = make_case(
+        0, 1, 1, 3, {.micro_batches = micro_batches, .prefetch = 1, .recompute = recompute});
+    return play(c, round_machine()).ledger.activations;
+  };
+  // Blocks save 1000, 2000, 3000 and hand on 100, 200, 300; backward of the head adds 300 + 300.
+  CHECK(peak(false, 1) == 6000 + 600 + 300 + 300);
+  CHECK(peak(false, 3) == peak(false, 1));
+  // Head: what it saved, three outputs, its backward. Block 1 again: one input, 2000, output and
+  // gradient: less.
+  CHECK(peak(true, 1) == 3000 + 600 + 300 + 300);
+  const Case c = make_case(0, 1, 1, 3, {});
+  const Simulation s = play(c, round_machine());
+  CHECK(s.activations_by_block == std::vector<Bytes>{1100, 2200, 3300});
+  // Evaluation keeps one block's input and output at a time.
+  const Ledger evaluation =
+      peak_memory(evaluation_program(c.layout, c.cost, c.options), c.layout, c.cost);
+  CHECK(evaluation.activations == 200 + 3000 + 300 + 10);
+}
+
+TEST_CASE("4,096 ranks are simulated within a second", "[simulate]") {
+  const ModelCost cost = test::vit_like_model();
+  const auto start = std::chrono::steady_clock::now();
+  const Mesh mesh(4096, {.data = 8, .shard = 512});
+  const Layout layout = zero_layout(3, mesh, cost, {});
+  const Program program =
+      training_program(layout, cost, {.micro_batches = 16, .prefetch = 2, .recompute = true});
+  CHECK(check(program, layout, cost).empty());
+  const Simulation s = simulate(program, layout, cost, h200());
+  CHECK(s.step_s > 0);
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 1);
+}
+
+TEST_CASE("a machine is found by name", "[simulate]") {
+  CHECK(find_machine("h200").flops_per_s > find_machine("cpu").flops_per_s);
+  CHECK_THROWS_WITH(find_machine("tpu"), "no machine is called 'tpu'");
+}
+
+}  // namespace
+}  // namespace dstrain

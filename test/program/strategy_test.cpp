@@ -1,0 +1,112 @@
+#include "engine/program/strategy.h"
+
+#include "engine/base/error.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+Recipe recipe(int stage, int global, int micro) {
+  Recipe r;
+  r.parallel.zero.stage = stage;
+  r.batch = {.global = global, .micro = micro};
+  return r;
+}
+
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::usage);
+    return std::string(error.what()) + "; " + error.hint();
+  }
+  return "no error";
+}
+
+TEST_CASE("accumulation is what the global batch needs, the rest is filled up", "[strategy]") {
+  const auto accumulation = [](int global, int micro, int ranks) {
+    const BatchPlan plan = plan_batch({.global = global, .micro = micro}, ranks);
+    return std::vector<int>{plan.micro_batches, plan.fillers()};
+  };
+  CHECK(accumulation(512, 64, 1) == std::vector<int>{8, 0});
+  CHECK(accumulation(512, 64, 4) == std::vector<int>{2, 0});
+  CHECK(accumulation(512, 64, 3) == std::vector<int>{3, 64});  // 171 a rank
+  CHECK(accumulation(100, 64, 1) == std::vector<int>{2, 28});
+  CHECK(accumulation(3, 2, 8) == std::vector<int>{1, 13});  // some ranks see fillers only
+}
+
+TEST_CASE("fillers are less than one micro-batch and one sample for each rank",
+          "[strategy][property]") {
+  const int global = GENERATE(1, 7, 64, 100, 513), micro = GENERATE(1, 3, 64),
+            ranks = GENERATE(1, 2, 3, 8);
+  const BatchPlan plan = plan_batch({.global = global, .micro = micro}, ranks);
+  CAPTURE(global, micro, ranks);
+  CHECK(plan.fillers() >= 0);
+  CHECK(plan.fillers() < micro * ranks + ranks);
+}
+
+TEST_CASE("data ranks lie on the data axis without ZeRO, on the shard axis with it", "[strategy]") {
+  CHECK(Mesh(8, mesh_degrees({.zero = {.stage = 0}}, 8)).describe() == "data 8");
+  CHECK(Mesh(8, mesh_degrees({.zero = {.stage = 2}}, 8)).describe() == "shard 8");
+  CHECK(Mesh(8, mesh_degrees({.zero = {.stage = 3, .shard = 4}}, 8)).describe() ==
+        "data 2 x shard 4");
+  CHECK(Mesh(8, mesh_degrees({.zero = {.stage = 3, .shard = 1}}, 8)).describe() == "data 8");
+}
+
+TEST_CASE("degrees that cannot be are errors with what would do", "[strategy]") {
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {.stage = 3, .shard = 3}}, 8); }) ==
+        "parallel.zero.shard: 3 does not divide the 8 data ranks; use 1, 2, 4, 8, or 0 for all of "
+        "them");
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {.stage = 1, .shard = -2}}, 8); }) ==
+        "parallel.zero.shard: -2 does not divide the 8 data ranks; use 1, 2, 4, 8, or 0 for all of "
+        "them");
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .tensor = 2}, 8); }) ==
+        "parallel.tensor: 2 needs blocks or schedules that are cut along this axis; those of the "
+        "models here are "
+        "not; use parallel.tensor: 1; all ranks are then data ranks");
+  CHECK(message_of([] { (void)mesh_degrees({}, 0); }) == "0 ranks; use at least 1");
+  CHECK(message_of([] { (void)plan_batch({.global = 0, .micro = 4}, 2); }) ==
+        "batch.global: 0, batch.micro: 4; use at least 1 for both");
+  CHECK(message_of([] { (void)plan_batch({.global = 8, .micro = 2'000'000'000}, 2); }) ==
+        "batch.micro: 2000000000 on 2 data ranks makes 4000000000 samples a step; use at most 4");
+}
+
+TEST_CASE("widths follow precision and optimizer", "[strategy]") {
+  Recipe r;
+  CHECK(state_widths(r).compute == 2);
+  CHECK(state_widths(r).master == 4);
+  CHECK(state_widths(r).moments == 8);
+  CHECK(state_widths(r).reduce_wire == 4);
+  r.precision.compute = ComputeType::fp32;
+  r.precision.reduce = ReduceType::bf16;
+  r.optimizer.name = OptimizerName::sgd;
+  CHECK(state_widths(r).compute == 4);
+  CHECK(state_widths(r).master == 0);
+  CHECK(state_widths(r).moments == 4);
+  CHECK(state_widths(r).reduce_wire == 2);
+}
+
+TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property]") {
+  const int stage = GENERATE(0, 1, 2, 3), world = GENERATE(1, 2, 6, 4096);
+  Recipe r = recipe(stage, 96, 8);
+  r.memory.recompute = Recompute::blocks;
+  r.parallel.zero.prefetch = 2;
+  const ModelCost cost = test::small_model(4);
+  const Strategy s = make_strategy(r, cost, world);
+  CAPTURE(stage, world);
+  CHECK(s.mesh.world_size() == world);
+  CHECK(s.batch.data_ranks == world);
+  CHECK(s.training.micro_batches == s.batch.micro_batches);
+  CHECK(s.evaluation.micro_batches == 1);
+  CHECK(s.layout.data_ranks() == world);
+  CHECK(s.training.actions ==
+        training_program(s.layout, cost,
+                         {.micro_batches = s.batch.micro_batches, .prefetch = 2, .recompute = true})
+            .actions);
+  CHECK(check(s.training, s.layout, cost).empty());
+}
+
+}  // namespace
+}  // namespace dstrain

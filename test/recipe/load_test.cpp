@@ -1,0 +1,164 @@
+#include "recipes/schema/load.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "test/recipe/recipes.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+using test::small_recipe;
+
+std::string error_of(const std::string& text) {
+  try {
+    (void)parse_recipe(text, "r.yaml");
+  } catch (const RecipeError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string origin_of(const LoadedRecipe& loaded, const std::string& path) {
+  for (const Origin& origin : loaded.origins) {
+    if (origin.path == path) return origin.origin;
+  }
+  return "not listed";
+}
+
+}  // namespace
+
+TEST_CASE("every kind of value arrives in its field", "[recipe]") {
+  const LoadedRecipe loaded = parse_recipe(
+      "model: { name: google/vit-base-patch16-224, weights: some/folder }\n"
+      "data: { name: cifar10, path: x y, augment: [horizontal_flip, random_crop] }\n"
+      "batch: { global: 512, micro: 64 }\n"
+      "optimizer: { name: adamw, lr: 5.0e-5, betas: [0.8, 0.95], schedule: linear }\n"
+      "precision: { compute: fp16, non_finite: stop, loss_scale: { initial: 1024 } }\n"
+      "parallel: { zero: { stage: 3, shard: 2 }, backend: gloo }\n"
+      "memory: { recompute: blocks }\n"
+      "run: { steps: 60, seed: 9007199254740993, evaluate: 20, checkpoint: { every: never, "
+      "asynchronous: false } }\n",
+      "folder/name.yaml");
+  const Recipe& r = loaded.recipe;
+  CHECK(loaded.name == "name");
+  CHECK(r.model.name == "google/vit-base-patch16-224");
+  CHECK(r.model.weights == "some/folder");
+  CHECK(r.data.name == DatasetName::cifar10);
+  CHECK(r.data.path == "x y");
+  CHECK(r.data.augment == std::vector{Augmentation::horizontal_flip, Augmentation::random_crop});
+  CHECK(r.batch.global == 512);
+  CHECK(r.optimizer.lr == 5.0e-5);
+  CHECK(r.optimizer.betas == std::vector{0.8, 0.95});
+  CHECK(r.optimizer.schedule == Schedule::linear);
+  CHECK(r.precision.compute == ComputeType::fp16);
+  CHECK(r.precision.non_finite == NonFinite::stop);
+  CHECK(r.precision.loss_scale.initial == 1024.0);
+  CHECK(r.parallel.zero.stage == 3);
+  CHECK(r.parallel.backend == Backend::gloo);
+  CHECK(r.memory.recompute == Recompute::blocks);
+  CHECK(r.run.seed == 9007199254740993);
+  CHECK(r.run.evaluate == "20");
+  CHECK_FALSE(r.run.checkpoint.asynchronous);
+  CHECK(loaded.warnings.empty());
+}
+
+TEST_CASE("a file with byte order mark and CRLF reads like one without", "[recipe]") {
+  std::string text = small_recipe();
+  const Recipe plain = parse_recipe(text, "r.yaml").recipe;
+  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 2) {
+    text.insert(at, "\r");
+  }
+  CHECK(parse_recipe("\xEF\xBB\xBF" + text, "r.yaml").recipe == plain);
+}
+
+TEST_CASE("an origin names the line, --set, the default and the variables", "[recipe]") {
+  ::setenv("DSTRAIN_TEST_FOLDER", "/data", 1);
+  const LoadedRecipe loaded = parse_recipe(
+      "model: { name: vit-tiny }\n"
+      "data: { name: images, path: \"${DSTRAIN_TEST_FOLDER}/x\" }\n"
+      "batch:\n  global: 64\n  micro: 16\n"
+      "optimizer: { lr: 1e-3 }\nrun: { epochs: 1 }\n",
+      "r.yaml", {"batch.global=32"});
+  CHECK(loaded.recipe.data.path == "/data/x");
+  CHECK(origin_of(loaded, "data.path") == "r.yaml:2 with ${DSTRAIN_TEST_FOLDER}");
+  CHECK(origin_of(loaded, "batch.global") == "--set");
+  CHECK(origin_of(loaded, "batch.micro") == "r.yaml:5");
+  CHECK(origin_of(loaded, "run.checkpoint.keep") == "default");
+}
+
+TEST_CASE("errors of the schema and of the rules are reported in one run, in file order",
+          "[recipe]") {
+  const std::string text = error_of(
+      "run: { epochs: 1, steps: 2 }\n"
+      "data: { name: cifar10 }\n"
+      "model: { nam: vit-tiny }\n"
+      "batch: { global: 8, micro: 16 }\n"
+      "optimizer: { lr: -1 }\n");
+  std::size_t at = 0;
+  for (const char* part :
+       {"r.yaml:1:26: error: run.steps: the length is given twice",
+        "r.yaml:2:1: error: data.path: missing", "r.yaml:3:1: error: model.name: missing",
+        "r.yaml:3:10: error: model.nam: no such key", "r.yaml:4:28: error: batch.micro: 16 is more",
+        "r.yaml:5:18: error: optimizer.lr: -1 is out of range: above 0"}) {
+    CAPTURE(part, text);
+    at = text.find(part, at);
+    REQUIRE(at != std::string::npos);
+  }
+}
+
+TEST_CASE("a rule is silent about a field that was refused", "[recipe]") {
+  const std::string text = error_of(
+      "model: { name: vit-tiny }\ndata: { name: digits }\nbatch: { global: x, micro: 16 }\n"
+      "optimizer: { lr: 1 }\nrun: { epochs: 1 }\n");
+  CHECK(text.find("batch.global: 'x' is not a whole number") != std::string::npos);
+  CHECK(text.find("batch.micro") == std::string::npos);
+}
+
+TEST_CASE("a recipe error carries every diagnostic and the exit code for usage", "[recipe]") {
+  try {
+    (void)parse_recipe(small_recipe("memory: 1\nrum: 2\n"), "r.yaml");
+    FAIL("accepted");
+  } catch (const RecipeError& error) {
+    CHECK(exit_code(error.kind()) == 64);
+    REQUIRE(error.diagnostics().size() == 2);
+    CHECK(error.diagnostics()[0].path == "memory");
+    CHECK(error.diagnostics()[0].line == 6);
+    CHECK(error.diagnostics()[0].column == 9);
+  }
+}
+
+TEST_CASE("what is no recipe file is named, and never waited for", "[recipe]") {
+  const test::TempDir folder;
+  const auto error = [](const std::filesystem::path& path) -> std::string {
+    try {
+      (void)load_recipe(path);
+    } catch (const RecipeError& failure) {
+      return failure.what();
+    }
+    return "accepted";
+  };
+  CHECK(error(folder / "none.yaml").find("none.yaml: error: there is no such file") !=
+        std::string::npos);
+  CHECK(error(folder.path()).find("not a regular file") != std::string::npos);
+  CHECK(error("/dev/zero").find("not a regular file") != std::string::npos);
+  std::ofstream(folder / "big.yaml") << std::string((1 << 20) + 1, '#');
+  CHECK(error(folder / "big.yaml").find("1048577 bytes; a recipe has at most 1 MiB") !=
+        std::string::npos);
+}
+
+TEST_CASE("a setting without effect is a warning, a default without effect is none", "[recipe]") {
+  const LoadedRecipe silent = parse_recipe(small_recipe(), "r.yaml");
+  CHECK(silent.warnings.empty());
+  const LoadedRecipe loaded =
+      parse_recipe(small_recipe("optimizer: { lr: 1, momentum: 0.9 }\n"), "r.yaml");
+  REQUIRE(loaded.warnings.size() == 1);
+  CHECK(format(loaded.warnings[0]) ==
+        "r.yaml:5:31: warning: optimizer.momentum: has no effect: optimizer.name adamw has none, "
+        "only sgd\n"
+        "  hint: remove it");
+}
+
+}  // namespace dstrain

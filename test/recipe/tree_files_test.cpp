@@ -1,0 +1,38 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "recipes/schema/load.h"
+#include "test/recipe/golden.h"
+
+namespace dstrain {
+
+TEST_CASE("every recipe in the tree loads without a warning, says what it is and reads back",
+          "[recipe]") {
+  ::unsetenv("DSTRAIN_DATA");
+  int num_recipes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("recipes")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++num_recipes;
+    const std::string path = entry.path().string();
+    CAPTURE(path);
+    CHECK(test::read_text(path).starts_with("# " + path + " - "));
+    const LoadedRecipe loaded = load_recipe(path);
+    CHECK(loaded.warnings.empty());
+    const LoadedRecipe again = parse_recipe(resolved_yaml(loaded), "resolved.yaml");
+    CHECK(again.recipe == loaded.recipe);
+    CHECK(again.warnings.empty());
+  }
+  CHECK(num_recipes >= 13);
+}
+
+TEST_CASE("the stage in a recipe's name is the stage in the recipe", "[recipe]") {
+  for (const auto& entry : std::filesystem::directory_iterator("recipes/vit")) {
+    const std::string name = entry.path().stem().string();
+    const std::string strategy = name.substr(name.rfind('_') + 1);
+    CAPTURE(name);
+    const int stage = load_recipe(entry.path()).recipe.parallel.zero.stage;
+    CHECK(strategy == (stage == 0 ? "ddp" : "zero" + std::to_string(stage)));
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,66 @@
+"""Rules of the tree that no compiler checks: include order of the layers, banned headers, tested kernels, no machine's paths."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text())[1].split()
+FOLDERS = {name: f"engine/{name}" for name in LAYERS} | {"recipe": "recipes/schema", "launcher": "launcher", "cmd": "cmd"}
+# Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
+TORCH_FREE = LAYERS[:LAYERS.index("device")]
+
+problems = []
+files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
+                       capture_output=True, text=True).stdout.split("\n")
+files = [f for f in files if f and (ROOT / f).is_file()]
+
+
+def layer_of(path):
+    for name, folder in FOLDERS.items():
+        if path.startswith(folder + "/"):
+            return name
+    return None
+
+
+for name in files:
+    if not name.endswith((".h", ".cpp", ".cu", ".cuh")):
+        continue
+    layer = layer_of(name)
+    text = (ROOT / name).read_text()
+    for number, line in enumerate(text.split("\n"), 1):
+        include = re.match(r'\s*#include\s+[<"]([^>"]+)[>"]', line)
+        if not include:
+            continue
+        header = include[1]
+        where = f"{name}:{number}"
+        torch = header.startswith(("ATen/", "torch/", "c10/"))
+        if header in ("torch/torch.h", "ATen/ATen.h"):
+            problems.append(f"{where}: {header} costs ten seconds; include the operators you use")
+        if torch and name.endswith((".cu", ".cuh")):
+            problems.append(f"{where}: a .cu includes {header}")
+        if torch and layer in TORCH_FREE:
+            problems.append(f"{where}: layer {layer} is free of LibTorch and includes {header}")
+        used = layer_of(header)
+        if layer and used and LAYERS.index(used) > LAYERS.index(layer):
+            problems.append(f"{where}: layer {layer} includes {header} of the layer {used} above it")
+
+for name in files:
+    path = ROOT / name
+    if path.stat().st_size > 1 << 20:
+        problems.append(f"{name}: {path.stat().st_size} bytes is too large for the tree")
+    if name.endswith((".gz", ".png", ".bin", ".jpg")) or "/corpus/" in name:
+        continue
+    text = path.read_text(errors="replace")
+    for pattern in ("/work" + "/", "/root" + "/", "/var/tmp" + "/d"):
+        if pattern in text:
+            problems.append(f"{name}: holds the path {pattern} of one machine")
+    if name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) and text.count("\n") > 600:
+        problems.append(f"{name}: {text.count(chr(10))} lines; a file of more than 600 holds two things")
+
+for folder in ("cmd", "engine", "launcher", "recipes", "test", "slurm", "hostfiles", "scripts"):
+    if (ROOT / folder).is_dir() and not (ROOT / folder / "README.md").exists():
+        problems.append(f"{folder}: has no README.md")
+
+print("\n".join(problems) or "repository: ok")
+sys.exit(1 if problems else 0)
