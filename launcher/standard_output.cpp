@@ -1,5 +1,6 @@
 #include "launcher/standard_output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -16,6 +17,14 @@ constexpr std::size_t kBuffer = std::size_t{1} << 20;
 constexpr int kLastWait_ms = 5000;
 
 }  // namespace
+
+StandardOutput::StandardOutput(int fd) : fd_(fd) {
+  if (::isatty(fd) != 1) return;
+  // O_NONBLOCK on `fd` itself would also hold for the shell that shares it.
+  terminal_ = UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                              O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (terminal_) fd_ = terminal_.get();
+}
 
 StandardOutput::~StandardOutput() { flush(kLastWait_ms); }
 
@@ -49,7 +58,8 @@ void StandardOutput::flush(int wait_ms) {
     // descriptor is a blocking one.
     const auto written =
         ::write(fd_, pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF));
-    if (written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) return;
     if (written < 0) {
       pending_.clear();
       return;

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "launcher/console.h"
+#include "launcher/fd.h"
 
 namespace dstrain::launcher {
 
@@ -10,7 +14,7 @@ namespace dstrain::launcher {
 /// not end a training run.
 class StandardOutput {
  public:
-  explicit StandardOutput(int fd) : fd_(fd) {}
+  explicit StandardOutput(int fd);
   /// Waits up to 5 s for what is still buffered.
   ~StandardOutput();
   StandardOutput(const StandardOutput&) = delete;
@@ -24,6 +28,7 @@ class StandardOutput {
   void flush(int wait_ms);
 
   int fd_;
+  UniqueFd terminal_;  ///< the same terminal, opened anew so that writes do not block
   std::string pending_;
   int num_dropped_ = 0;
 };

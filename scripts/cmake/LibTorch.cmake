@@ -28,6 +28,6 @@ target_link_libraries(dstrain_torch INTERFACE
 set(DSTRAIN_TORCH_RPATH ${torch_dir}/lib ${nvidia_dir}/nccl/lib ${nvidia_dir}/cu13/lib ${nvidia_dir}/cudnn/lib
     ${nvidia_dir}/cusparselt/lib ${nvidia_dir}/nvshmem/lib)
 set(CMAKE_BUILD_RPATH ${DSTRAIN_TORCH_RPATH})
-set(CMAKE_INSTALL_RPATH ${DSTRAIN_TORCH_RPATH})
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 # The CUDA runtime is the wheel's, linked by path: it has no unversioned name that -lcudart would find.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)

@@ -55,8 +55,11 @@ Job::Job(const dstrain::test::TempDir& directory, const std::vector<std::string>
   if (options.console_to_pipe_unread && ::pipe2(pipe.data(), O_CLOEXEC) != 0)
     throw std::runtime_error("pipe2");
   unread_pipe_ = pipe[0];
+  // Marks every process of the job, the agent too.
+  const std::string mark = "DSTRAIN_TEST_JOB=" + output_folder_.string();
   pid_ = ::fork();
   if (pid_ == 0) {
+    ::putenv(const_cast<char*>(mark.c_str()));
     for (const std::string& entry : options.environment) ::putenv(const_cast<char*>(entry.c_str()));
     const int out =
         pipe[1] >= 0 ? pipe[1] : ::open(console_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);

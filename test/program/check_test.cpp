@@ -212,12 +212,12 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
   CHECK(problems(without(program, reduce), c) ==
-        "#10 backward(block0), micro-batch 0 overwrites gradient slot 0, filled by #8 "
+        "#10 backward(block0), micro-batch 0 overwrites gradient slot 0, filled by #7 "
         "backward(block2), "
         "micro-batch 0 and not reduced\n"
         "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
-        "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");
+        "#8 reduce(block2), micro-batch 0 does not wait for #7 backward(block2), micro-batch 0");
   const int forward = test::indices(program, ActionKind::forward).at(0);
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(forward)].after = {12}; }) ==
         "#3 forward(block0), micro-batch 0 waits for #12, which does not stand before it");

@@ -1,0 +1,55 @@
+#include "cmd/launch_job.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+#include "cmd/version.h"
+#include "launcher/launch.h"
+#include "launcher/recipe_files.h"
+#include "launcher/standard_output.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+std::vector<std::string> own_command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+int launch_job(const JobOptions& options) {
+  ::signal(SIGPIPE, SIG_IGN);
+  launcher::fill_standard_streams();
+  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP});
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  for (const Diagnostic& warning : loaded.warnings) {
+    fmt::print(stderr, "{}\n", format(warning));
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::vector<std::string> rank_command = {self, "engine"};
+  rank_command.insert(rank_command.end(), options.rank_arguments.begin(),
+                      options.rank_arguments.end());
+  launcher::StandardOutput output(STDOUT_FILENO);
+  return launcher::launch(
+      {.recipe_name = loaded.name,
+       .files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); },
+       .output = loaded.recipe.run.output,
+       .ranks = options.ranks,
+       .resume = options.resume,
+       .dry_run = options.dry_run,
+       .agent_command = {self, "agent"},
+       .rank_command = rank_command,
+       .build = kVersion,
+       .command_line = own_command_line()},
+      output.sink(), interrupts);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,36 @@
+#include <memory>
+#include <string>
+
+#include "cmd/command.h"
+#include "cmd/launch_job.h"
+
+namespace dstrain {
+
+Command add_verify(CLI::App& root) {
+  auto options = std::make_shared<JobOptions>();
+  auto steps = std::make_shared<int>(3);
+  CLI::App* app = root.add_subcommand(
+      "verify", "Prove a strategy: run some steps on one rank and under the recipe, and compare.");
+  app->footer(
+      "Prints loss, gradient norm and weights of both per step, with the tolerance and where it "
+      "comes from.\n"
+      "Exit code 0: they agree; 1: they differ.\n"
+      "Example: dstrain verify recipes/quickstart.yaml --ranks 4 --set parallel.zero.stage=3");
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--ranks", options->ranks,
+                  "Number of ranks. Default: one per visible GPU, or 1 on a machine without.")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--steps", *steps, "Optimizer steps to compare. Default: 3.")
+      ->check(CLI::Range(1, 100));
+  return {app, [options, steps] {
+            options->rank_arguments = {"--verify", std::to_string(*steps)};
+            return launch_job(*options);
+          }};
+}
+
+}  // namespace dstrain
