@@ -174,7 +174,7 @@ TEST_CASE("wrong shapes and released parameters are internal errors that name th
     return std::string("no error");
   };
   REQUIRE(message(random({5, 7})).find("x [5, 7], weight [3, 8], bias [3]") != std::string::npos);
-  weight.value = {};
+  weight.value = at::Tensor();
   REQUIRE(message(random({5, 8})).find("'test' is used while released") != std::string::npos);
 }
 

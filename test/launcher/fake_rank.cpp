@@ -91,6 +91,8 @@ int main(int argc, char** argv) {
       if (mine) ::_exit(code);
     } else if (word == "signal") {
       const int signal = std::stoi(text());
+      // A sanitizer's runtime may have a handler of its own.
+      if (mine) ::signal(signal, SIG_DFL);
       if (mine) ::kill(::getpid(), signal);
     } else if (word == "ignore-term") {
       if (mine) ::signal(SIGTERM, SIG_IGN);
