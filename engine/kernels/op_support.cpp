@@ -64,7 +64,7 @@ const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x) {
 
 std::optional<at::Tensor> anchor_for(const at::Tensor& x) {
   if (!c10::GradMode::is_enabled() || x.requires_grad()) return std::nullopt;
-  return at::empty({0}, x.options().requires_grad(true));
+  return at::empty({0}, x.options()).requires_grad_(true);
 }
 
 at::Tensor scratch(const at::Tensor& x, at::IntArrayRef sizes) {

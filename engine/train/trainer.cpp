@@ -362,6 +362,9 @@ int train(const TrainOptions& options) {
       return run_verification(loaded, world, options.verify_steps, record);
     Trainer(loaded, world, record, options.resume, start).run();
     return 0;
+  } catch (const Error& error) {
+    record.fail(error.what(), exit_code(error.kind()));
+    throw;
   } catch (const std::exception& error) {
     record.fail(error.what());
     throw;

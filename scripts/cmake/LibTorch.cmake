@@ -11,8 +11,8 @@ find_package(Threads REQUIRED)
 add_library(dstrain_torch INTERFACE)
 # Searched last: the wheel brings headers of its own fmt, which must not stand before the one that we link.
 target_compile_options(dstrain_torch INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${torch_dir}/include>
-  $<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include>)
+  $<$<COMPILE_LANGUAGE:CXX>:-idirafter${torch_dir}/include>
+  $<$<COMPILE_LANGUAGE:CXX>:-idirafter${torch_dir}/include/torch/csrc/api/include>)
 target_include_directories(dstrain_torch SYSTEM INTERFACE
   ${nvidia_dir}/cu13/include ${nvidia_dir}/nccl/include ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 target_compile_definitions(dstrain_torch INTERFACE USE_C10D_GLOO USE_CUDA)

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
 
 namespace dstrain::test {
 
@@ -25,36 +27,48 @@ class LiveBytes final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t size) override {
-    c10::DataPtr memory = below_->allocate(size);
-    counter().live += static_cast<std::int64_t>(size);
-    if (counter().live > counter().peak) counter().peak = counter().live.load();
-    auto* block = new Memory{std::move(memory), static_cast<std::int64_t>(size)};
-    return {block->memory.get(), block, &release, c10::Device(c10::DeviceType::CPU)};
+    void* memory = below_->raw_allocate(size);
+    counter().add(memory, static_cast<std::int64_t>(size), below_->raw_deleter());
+    return {memory, memory, &release, c10::Device(c10::DeviceType::CPU)};
   }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t count) const override {
     default_copy_data(to, from, count);
   }
 
  private:
   static constexpr std::uint8_t kPriority = 255;
-  struct Memory {
-    c10::DataPtr memory;
-    std::int64_t size;
-  };
   /// Tensors may be freed after the allocator has gone, so what they count into stays.
   struct Counter {
+    struct Memory {
+      std::int64_t size;
+      c10::DeleterFnPtr free;
+    };
+    std::mutex mutex;
+    std::unordered_map<void*, Memory> blocks;
     std::atomic<std::int64_t> live = 0;
     std::atomic<std::int64_t> peak = 0;
+
+    void add(void* memory, std::int64_t size, c10::DeleterFnPtr free) {
+      if (memory == nullptr) return;
+      const std::lock_guard lock(mutex);
+      blocks[memory] = {size, free};
+      live += size;
+      if (live > peak) peak = live.load();
+    }
+    void remove(void* memory) {
+      if (memory == nullptr) return;
+      const std::lock_guard lock(mutex);
+      const auto block = blocks.extract(memory).mapped();
+      live -= block.size;
+      block.free(memory);
+    }
   };
   static Counter& counter() {
     static Counter counter;
     return counter;
   }
-  static void release(void* block) {
-    auto* memory = static_cast<Memory*>(block);
-    counter().live -= memory->size;
-    delete memory;
-  }
+  static void release(void* memory) { counter().remove(memory); }
 
   c10::Allocator* below_;
   std::int64_t base_ = 0;
