@@ -111,7 +111,9 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
                                     .attempt = place_.attempt});
   if (place_.resume) restore();
   if (world.rank == 0) {
-    write_file_atomically(place_.directory.recipe(), resolved_yaml(loaded));
+    if (std::getenv(job_environment::kRunDirectory) == nullptr) {  // else the launcher wrote it
+      write_file_atomically(place_.directory.recipe(), resolved_yaml(loaded));
+    }
     write_file_atomically(place_.directory.plan(), plan_json(plan_, strategy, session_.cost()));
     metrics_.emplace(MetricsOptions{.metrics = place_.directory.metrics(),
                                     .events = place_.directory.events(),
