@@ -24,7 +24,10 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides)
   ThreadWorld threads(ranks);
   threads.run([&](int rank) {
     at::set_num_threads(1);
-    World world{.rank = rank, .size = ranks, .store = threads.store()};
+    World world;
+    world.rank = rank;
+    world.size = ranks;
+    world.store = threads.store();
     world.communicator = [&](CommunicatorOptions options) {
       options.rank = rank;
       return make_counting(threads.communicator(options));
