@@ -39,7 +39,7 @@ double unit_roundoff(ComputeType type) {
     case ComputeType::fp16:
       return std::ldexp(1.0, -11);
     case ComputeType::bf16:
-      return std::ldexp(1.0, -9);
+      return std::ldexp(1.0, -8);
   }
   return 0;
 }

@@ -27,7 +27,7 @@ struct VerifyStep {
 /// Runs `steps` optimizer steps on rank 0 alone, then the same on all ranks under the strategy, and
 /// compares. Collective; the result is complete on rank 0 and empty elsewhere.
 ///
-/// Tolerances follow from u, the unit roundoff of the compute type (2^-24, 2^-11 fp16, 2^-9 bf16).
+/// Tolerances follow from u, the unit roundoff of the compute type (2^-24, 2^-11 fp16, 2^-8 bf16).
 /// Loss and norm are sums whose order differs: 64 u per step in fp32, 4 u in the narrow types,
 /// whose sums are kept in fp32. A relative gradient error of u flips the sign of a share u of
 /// Adam's updates, each by twice its size: 2 sqrt(u) of the update; both grow with the square root

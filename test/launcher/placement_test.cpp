@@ -22,9 +22,9 @@ TEST_CASE("the dry run prints placement, environment and commands",
   allocation.hosts = {
       {.name = "node-1", .address = "127.0.0.1", .slots = 2, .gpus = 2, .cores = 16}};
   const Placement placement = place(allocation);
-  const PrepareJob job{.run_directory = "/work/runs/quickstart-<utc time>-<short id>",
+  const PrepareJob job{.run_directory = "/home/ada/runs/quickstart-<utc time>-<short id>",
                        .working_directory = "/work",
-                       .command = {"/opt/dstrain", "engine", "/work/it's here/recipe.yaml"},
+                       .command = {"/opt/dstrain", "engine", "/home/ada/it's here/recipe.yaml"},
                        .environment = {},
                        .host = "node-1",
                        .first_rank = 0,

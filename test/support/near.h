@@ -12,9 +12,9 @@ namespace dstrain::test {
 [[nodiscard]] inline double unit_roundoff(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16:
-      return 0x1p-9;
+      return 0x1p-8;
     case at::kHalf:
-      return 0x1p-12;
+      return 0x1p-11;
     case at::kFloat:
       return 0x1p-24;
     default:
