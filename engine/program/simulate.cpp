@@ -177,9 +177,18 @@ void Player::count(const Action& action) {
   }
 }
 
+/// Those of more than one rank: gathers and reductions along the shard axis, reductions along the
+/// data axis, norm over both.
+int num_communicators(const Layout& layout) {
+  const bool shards = layout.shard_degree > 1;
+  const bool replicas = layout.replica_degree > 1;
+  return 2 * int{shards} + int{replicas} + int{shards || replicas};
+}
+
 Simulation Player::play() {
   result_.ledger = peak_memory(program_, layout_, cost_);
-  result_.ledger.fixed = machine_.fixed_overhead;
+  result_.ledger.fixed =
+      machine_.fixed_overhead + num_communicators(layout_) * machine_.communicator_overhead;
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes);
   }

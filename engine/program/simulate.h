@@ -18,8 +18,8 @@ struct Machine {
   double collective_latency_s = 0;
   int ranks_per_node = 8;
   Bytes device_memory = 0;
-  Bytes fixed_overhead =
-      0;  ///< context, library workspaces, communicator buffers: not allocated by dstrain
+  Bytes fixed_overhead = 0;         ///< context and library workspaces: not allocated by dstrain
+  Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine cpu();
