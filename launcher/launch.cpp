@@ -145,6 +145,10 @@ class Controller {
     const bool known = json.is_object() && json.contains("text") && json["text"].is_string();
     if (known && json.value("kind", nlohmann::json()) == "progress") {
       console_.progress(json["text"].get<std::string>(), Clock::now());
+      // The last step is shown before what is said about the whole.
+      if (json.contains("steps") && json["steps"] == json.value("step", nlohmann::json())) {
+        console_.finish_progress();
+      }
     } else {
       console_.lines(known ? json["text"].get<std::string>() : line);
     }

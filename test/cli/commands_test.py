@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "check", recipe))
         expect_success(run("recipe", "show", recipe))
-        assert "allocated" in expect_success(run("plan", recipe, "--ranks", 2)), recipe
+        assert "memory of one rank" in expect_success(run("plan", recipe, "--ranks", 2)), recipe
         plan = json.loads(run("plan", recipe, "--ranks", 4, "--json").stdout)
         assert plan, recipe
         text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
