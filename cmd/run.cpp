@@ -16,9 +16,12 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
       if (command.app->parsed()) return command.run();
     }
     return 0;
+  } catch (const CLI::Success& wanted) {  // --help, --version
+    return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : exit_code(ErrorKind::usage);
+    log_line(LogLevel::error, error.what());
+    fmt::print(stderr, "  hint: --help says what this command takes\n");
+    return exit_code(ErrorKind::usage);
   } catch (const Error& error) {
     log_line(LogLevel::error, error.what());
     if (!error.hint().empty()) fmt::print(stderr, "  hint: {}\n", error.hint());

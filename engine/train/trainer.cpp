@@ -1,7 +1,6 @@
 #include "engine/train/trainer.h"
 
 #include <fmt/format.h>
-
 #include <malloc.h>
 
 #include <algorithm>
@@ -52,8 +51,8 @@ RankRecordFile open_record() {
   return path == nullptr ? RankRecordFile::anonymous() : RankRecordFile::open(path);
 }
 
-/// Keeps freed host memory for the next tensor of that size: on the CPU a step would else spend most of its time in
-/// mapping fresh pages and zeroing them.
+/// Keeps freed host memory for the next tensor of that size: on the CPU a step would else spend
+/// most of its time in mapping fresh pages and zeroing them.
 void keep_host_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -98,6 +97,7 @@ class Trainer {
   std::optional<double> first_step_s_;
   Clock::time_point last_outcome_{};
   double smoothed_step_s_ = 0;
+  double host_s_ = 0;  ///< spent in enqueueing steps
 };
 
 Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
@@ -190,7 +190,9 @@ void Trainer::run() {
   session_.seek(first_step_);
   last_outcome_ = Clock::now();
   while (session_.next_step() < total && !stop_) {
+    const auto begin = Clock::now();
     session_.enqueue_step(stop_requested != 0);
+    host_s_ += seconds_since(begin);
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
     const std::int64_t step = session_.next_step();
@@ -331,6 +333,10 @@ void Trainer::summarize() {
                                last_.skipped_steps));
   }
   if (world_.device.is_cuda()) {
+    progress_.note(fmt::format("host work: {} of a step of {}",
+                               format_duration(host_s_ / static_cast<double>(std::max<std::int64_t>(
+                                                             1, done - first_step_))),
+                               format_duration(smoothed_step_s_)));
     const MemoryFigures memory = memory_figures(world_.device.device);
     const auto planned = static_cast<double>(plan_.step.ledger.allocated());
     progress_.note(fmt::format(
