@@ -75,9 +75,12 @@ World world_from_environment() {
                   "`dstrain launch` and torchrun set them; under srun or mpirun set them to a free "
                   "port of rank 0's host");
     }
+    // torchrun's agent serves the store itself and says so.
+    const char* agent_store = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const bool served = agent_store != nullptr && std::string_view(agent_store) == "True";
     world.store = make_tcp_store({.address = address,
                                   .port = *port,
-                                  .serve = world.rank == 0,
+                                  .serve = world.rank == 0 && !served,
                                   .listen_fd = integer_variable(env::kMasterFd).value_or(-1)});
   }
   use_backend(world);

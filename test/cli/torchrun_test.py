@@ -16,9 +16,9 @@ with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     expect_success(run("launch", "recipes/quickstart.yaml", "--ranks", 2, *SHORT, "--set", f"run.output={scratch / 'ours'}"))
     result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc_per_node=2", "--master_port=0", DSTRAIN,
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc_per_node=2", DSTRAIN,
          "engine", "recipes/quickstart.yaml", *SHORT, "--set", f"run.output={scratch / 'plain'}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+        cwd=ROOT, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     text = expect_success(result)
     assert "done after 12 of 12 steps" in text, text
     assert losses(only_run(scratch / "plain")) == losses(only_run(scratch / "ours"))
