@@ -11,6 +11,7 @@
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
 #include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint_name.h"
 #include "engine/train/run_directory.h"
 #include "recipes/schema/load.h"
 
@@ -24,7 +25,7 @@ struct ExportOptions {
 };
 
 std::filesystem::path checkpoint_of(const std::string& source) {
-  if (std::filesystem::path(source).filename().string().starts_with("step-")) return source;
+  if (parse_checkpoint_name(source)) return source;
   std::vector<std::string> problems;
   const auto newest = newest_valid(find_checkpoints_folder(source), problems);
   if (!newest) {

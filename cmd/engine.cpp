@@ -16,17 +16,17 @@ Command add_engine(CLI::App& root) {
       "this process is the only rank. `dstrain launch` starts it; torchrun, srun and mpirun can, "
       "too:\n"
       "  torchrun --no-python --nproc_per_node=2 dstrain engine recipes/quickstart.yaml");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")
-      ->required()
-      ->check(CLI::ExistingFile);
-  app->add_option("--set", options->overrides,
-                  "Override one value: path.to.key=value. May be repeated.");
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  app->add_option("--set", options->overrides, "Override one value: path.to.key=value. Repeatable.")
+      ->expected(1)
+      ->take_all();
   app->add_option(
       "--resume", options->resume,
       "Run directory or checkpoint directory to go on from; default: never, start anew.");
-  app->add_option(
-      "--verify", options->verify_steps,
-      "Instead of training: run this many steps on one rank and under the strategy, and compare.");
+  app->add_option("--verify", options->verify_steps,
+                  "Instead of training: run this many steps on one rank and under the strategy, "
+                  "and compare.")
+      ->check(CLI::Range(1, 100));
   return {app, [options] { return train(*options); }};
 }
 

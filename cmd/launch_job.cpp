@@ -43,6 +43,7 @@ int launch_job(const JobOptions& options) {
        .files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); },
        .output = loaded.recipe.run.output,
        .ranks = options.ranks,
+       .cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo,
        .resume = options.resume,
        .dry_run = options.dry_run,
        .agent_command = {self, "agent"},

@@ -38,11 +38,9 @@ Command add_plan(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "plan", "Predict memory, bytes and time of one training step, without a GPU.");
   app->footer("Example: dstrain plan recipes/quickstart.yaml --ranks 4096");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")
-      ->required()
-      ->check(CLI::ExistingFile);
+  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
       ->expected(1)
       ->take_all();

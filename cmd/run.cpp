@@ -1,16 +1,50 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <string>
 
 #include "cmd/command.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain {
 
+namespace {
+
+/// CLI11 would only say that a subcommand is required; a person wants to know which word was wrong.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* level = &app;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::vector<const CLI::App*> known =
+        level->get_subcommands([](const CLI::App*) { return true; });
+    if (known.empty() || word.starts_with('-')) return;
+    const auto found = std::find_if(known.begin(), known.end(), [&](const CLI::App* command) {
+      return command->get_name() == word;
+    });
+    if (found == known.end()) {
+      std::vector<std::string> names;
+      for (const CLI::App* command : known) {
+        if (!command->get_group().empty()) names.push_back(command->get_name());
+      }
+      throw Error(ErrorKind::usage,
+                  fmt::format("'{}' is no command of {}", word, level->get_name()),
+                  fmt::format("known: {}", fmt::join(names, ", ")));
+    }
+    level = *found;
+  }
+}
+
+}  // namespace
+
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
   try {
+    refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
     for (const Command& command : commands) {
       if (command.app->parsed()) return command.run();
@@ -22,10 +56,17 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
     log_line(LogLevel::error, error.what());
     fmt::print(stderr, "  hint: --help says what this command takes\n");
     return exit_code(ErrorKind::usage);
+  } catch (const RecipeError& error) {  // each line names its file or --set
+    fmt::print(stderr, "{}\n", error.what());
+    return exit_code(error.kind());
   } catch (const Error& error) {
     log_line(LogLevel::error, error.what());
     if (!error.hint().empty()) fmt::print(stderr, "  hint: {}\n", error.hint());
     return exit_code(error.kind());
+  } catch (const std::filesystem::filesystem_error& error) {
+    log_line(LogLevel::error, error.what());
+    fmt::print(stderr, "  hint: choose a path that exists and that you may write\n");
+    return exit_code(ErrorKind::usage);
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
     return exit_code(ErrorKind::internal);

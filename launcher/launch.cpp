@@ -305,7 +305,8 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
 }  // namespace
 
 int launch(const LaunchOptions& options, const ConsoleSink& sink, Interrupts& interrupts) {
-  const Machine machine = probe_machine();
+  Machine machine = probe_machine();
+  if (options.cpu_ranks) machine.gpus = 0;
   const Allocation allocation = allocate_local(machine, options.ranks);
   const Placement placement = place(allocation);
   std::vector<RunFile> files = options.files(placement.world_size);

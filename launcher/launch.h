@@ -24,6 +24,7 @@ struct LaunchOptions {
   std::function<std::vector<RunFile>(int world_size)> files;
   std::filesystem::path output = "runs";  ///< parent of the run directory
   int ranks = 0;                          ///< 0: one per visible GPU, or one on a machine without
+  bool cpu_ranks = false;                 ///< the recipe asks for the CPU whatever GPUs there are
   std::string resume = "never";           ///< never, auto, or a run or checkpoint directory
   bool dry_run = false;
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent

@@ -87,7 +87,10 @@ bool is_checkpoint(const fs::path& directory) {
 bool has_checkpoint(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory / "checkpoints", error)) {
-    if (entry.path().filename().string().starts_with("step-") && is_checkpoint(entry.path()))
+    const std::string name = entry.path().filename().string();
+    // A dot marks what a save left behind or moved aside.
+    if (name.starts_with("step-") && name.find('.') == std::string::npos &&
+        is_checkpoint(entry.path()))
       return true;
   }
   return false;
@@ -111,7 +114,8 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   if (resume == "auto") {
     continued = find_newest_run(output, recipe);
   } else if (!resume.empty() && resume != "never") {
-    const fs::path given = fs::absolute(resume).lexically_normal();
+    fs::path given = fs::absolute(resume).lexically_normal();
+    if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
     if (has_checkpoint(given)) {
       continued = given;
     } else if (is_checkpoint(given)) {

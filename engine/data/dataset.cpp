@@ -26,7 +26,10 @@ std::filesystem::path required_path(const DataConfig& data, const char* what) {
   }
   if (!std::filesystem::is_directory(data.path)) {
     throw Error(ErrorKind::data,
-                fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what));
+                fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what),
+                "put the data there, or name its folder with --set data.path=... (recipes read "
+                "DSTRAIN_DATA); "
+                "recipes/vit/*_random_* need no data");
   }
   return data.path;
 }

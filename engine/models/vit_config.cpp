@@ -216,6 +216,13 @@ VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
                 "vit-large-patch16-224, "
                 "vit-huge-patch14-224-in21k, the last three also after google/");
   }
+  if (!recipe.weights.empty() &&
+      !std::filesystem::exists(std::filesystem::path(recipe.weights) / "config.json")) {
+    throw Error(ErrorKind::data,
+                fmt::format("model.weights: {} has no config.json", recipe.weights),
+                "name a folder with config.json and model.safetensors, from Hugging Face or "
+                "`dstrain checkpoint export`");
+  }
   Problems problems;
   VitConfig config = recipe.weights.empty() ? *named : config_of_weights(recipe, named, problems);
   if (recipe.weights.empty()) {

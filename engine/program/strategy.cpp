@@ -86,6 +86,15 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
                             data_ranks, places),
                 fmt::format("use at most {}", per_rank));
   }
+  constexpr std::int64_t kMostMicroBatches = 65536;  // a program lists the actions of each
+  if (micro_batches > kMostMicroBatches) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format(
+            "batch.micro: {} makes {} accumulation steps of {} samples per rank, more than {}",
+            batch.micro, micro_batches, per_rank, kMostMicroBatches),
+        fmt::format("use batch.micro: {} or more", ceil_div(per_rank, kMostMicroBatches)));
+  }
   return {.global = batch.global,
           .data_ranks = data_ranks,
           .micro = batch.micro,

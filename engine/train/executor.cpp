@@ -17,8 +17,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kSumOfSquares = 0;
-constexpr std::int64_t kTotals = 1;
+constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
 constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
 constexpr std::int64_t kNumSums = kStopVotes + 1;
 
@@ -76,6 +75,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
   objective_ = {.label_smoothing = options.optimizer.label_smoothing,
                 .totals = sums_.narrow(0, kTotals, kNumTotals)};
+  evaluation_objective_ = {.label_smoothing = 0, .totals = objective_.totals};
   inputs_.resize(model.blocks.size());
   outputs_.resize(model.blocks.size());
   set_control(
@@ -157,19 +157,26 @@ StepOutcome Executor::take_outcome() {
 }
 
 EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) {
-  step_end_.wait(lane(Lane::gather));
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
   }
+  std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
   for (std::int64_t i = 0; i < micro_batches; ++i) {
+    // The host stays at most two micro-batches ahead, or all their inputs would be in pinned memory
+    // at once.
+    Event& two_ago = done[index(static_cast<int>(i % 2))];
+    two_ago.synchronize();
+    // A program starts when the one before it has ended: its first gathers overwrite slots that
+    // were in use.
+    step_end_.wait(lane(Lane::gather));
     run(evaluation_, feeder, {}, /*training=*/false, /*gather_resident=*/i == 0);
+    step_end_.record(lane(Lane::compute));
+    two_ago.record(lane(Lane::compute));
   }
   const StreamScope scope(lane(Lane::compute));
   communicators_.batch->all_reduce(objective_.totals, ReduceOp::sum);
   const at::Tensor host = objective_.totals.cpu();
-  // The gathers of the next step overwrite what this evaluation read.
-  step_end_.record(lane(Lane::compute));
   const auto* totals = host.const_data_ptr<float>();
   const double samples = std::max(1.0F, totals[3]);
   return {.loss = totals[0] / samples,
@@ -193,6 +200,7 @@ at::Tensor Executor::gathered_master(int group) {
 void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
                    bool gather_resident) {
   const Program& program = *prepared.program;
+  evaluating_ = !training;
   const bool recomputes =
       std::any_of(program.actions.begin(), program.actions.end(),
                   [](const Action& a) { return a.kind == ActionKind::recompute; });
@@ -270,7 +278,8 @@ void Executor::forward(const Action& action, const Batch& batch, bool keep) {
   // A recomputation must not count its samples a second time; only the head counts, and it is never
   // recomputed.
   const at::AutoGradMode mode(keep);
-  outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective_);
+  const Objective& objective = evaluating_ ? evaluation_objective_ : objective_;
+  outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective);
   if (!keep && block > 0) outputs_[block - 1].clear();
 }
 

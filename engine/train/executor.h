@@ -89,7 +89,7 @@ class Executor {
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(Feeder& feeder, std::int64_t micro_batches);
-  /// Whole parameters of a group as the blocks read them. Collective over the shard axis; for
+  /// Master weights of a whole group on the host. Collective over the shard axis; for
   /// comparing and export.
   [[nodiscard]] at::Tensor gathered_master(int group);
 
@@ -138,6 +138,8 @@ class Executor {
   at::Tensor sums_;
   at::Tensor control_;
   Objective objective_;
+  Objective evaluation_objective_;  ///< without label smoothing, so that losses of recipes compare
+  bool evaluating_ = false;
 
   std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
   std::vector<Tensors> outputs_;

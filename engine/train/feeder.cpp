@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <chrono>
+
 namespace dstrain {
 
 Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
@@ -19,7 +21,9 @@ Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
 }
 
 std::size_t Feeder::load(const Stream& stream) {
+  const auto begin = std::chrono::steady_clock::now();
   const HostBatch host = loader_->next();
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::size_t buffer = next_;
   next_ = (next_ + 1) % slots_.size();
   Slot& slot = slots_[buffer];

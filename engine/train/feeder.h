@@ -29,6 +29,8 @@ class Feeder {
   /// number.
   std::size_t load(const Stream& stream);
   [[nodiscard]] const Batch& batch(std::size_t buffer) const { return slots_[buffer].batch; }
+  /// Time that the host has waited for decoded samples so far.
+  [[nodiscard]] double waited_s() const { return waited_s_; }
   /// The work that uses the buffer is enqueued on `stream` up to here.
   void used(std::size_t buffer, const Stream& stream);
 
@@ -43,6 +45,7 @@ class Feeder {
   FeederOptions options_;
   std::array<Slot, 2> slots_;
   std::size_t next_ = 0;
+  double waited_s_ = 0;
 };
 
 }  // namespace dstrain

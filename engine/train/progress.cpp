@@ -30,11 +30,11 @@ nlohmann::json number(double value) {
 std::string format_step(const StepLine& line) {
   std::string text = fmt::format("step {}/{}", line.step, line.total_steps);
   if (line.epochs > 0) text += fmt::format("  epoch {}/{}", line.epoch, line.epochs);
-  text += fmt::format("  loss {:.4f}  acc {:.1f}%  grad {:.3g}  {} img/s  {}", line.loss,
-                      line.accuracy * 100, line.gradient_norm, format_count(line.rate),
-                      format_duration(line.step_s));
+  text += fmt::format("  loss {:.4f}  acc {:.1f}%  {} img/s  left {}  {}", line.loss,
+                      line.accuracy * 100, format_count(line.rate),
+                      format_duration(line.remaining_s), format_duration(line.step_s));
   if (line.memory_bytes > 0) text += fmt::format("  mem {}", format_bytes(line.memory_bytes));
-  return text + fmt::format("  left {}", format_duration(line.remaining_s));
+  return text + fmt::format("  grad {:.3g}", line.gradient_norm);
 }
 
 Progress::Progress(int rank) : active_(rank == 0), report_fd_(report_descriptor()) {}

@@ -22,8 +22,8 @@ struct StepLine {
   Bytes memory_bytes = 0;
   double remaining_s = 0;
 };
-/// "step 120/5000  epoch 1/3  loss 3.2114  acc 21.4%  grad 0.84  18.3k img/s  12.1 ms  mem 61.00
-/// GiB  left 3m 07s"
+/// "step 120/5000  epoch 1/3  loss 3.2114  acc 21.4%  18.3k img/s  left 3m 07s  12 ms  mem 61.00
+/// GiB  grad 0.84"
 [[nodiscard]] std::string format_step(const StepLine& line);
 
 /// Tells a person how the run goes: through the launcher's report pipe where there is one (the

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/log.h"
+#include "engine/train/checkpoint_name.h"
 
 namespace dstrain {
 namespace {
@@ -26,7 +27,7 @@ fs::path choose_checkpoint(const std::string& resume) {
   }
   std::vector<std::string> problems;
   std::optional<CheckpointInfo> found;
-  if (fs::path(resume).filename().string().starts_with("step-")) {
+  if (parse_checkpoint_name(resume)) {
     const CheckpointInfo info = inspect_checkpoint(resume, /*full=*/true);
     if (info.valid) found = info;
     if (!info.valid) problems.push_back(info.problem);
@@ -54,8 +55,9 @@ nlohmann::json decide(const std::string& output, const std::string& name,
   const char* given = std::getenv(job_environment::kRunDirectory);
   RunDirectory directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
-    const bool goes_on = !checkpoint.empty() && fs::path(resume) != checkpoint;
-    directory = goes_on ? RunDirectory(resume) : RunDirectory::create(output, name);
+    const bool goes_on = !checkpoint.empty() && !parse_checkpoint_name(resume);
+    directory = goes_on ? RunDirectory(checkpoint.parent_path().parent_path())
+                        : RunDirectory::create(output, name);
   }
   directory.make_folders();
   return {{"directory", directory.root().string()},

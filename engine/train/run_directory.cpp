@@ -21,7 +21,7 @@ RunDirectory RunDirectory::create(const fs::path& parent, const std::string& nam
   // and the next is tried.
   for (int i = 0; !error && i < 100; ++i) {
     const fs::path root =
-        parent / fmt::format("{}-{:%Y%m%d-%H%M%S}-{:06x}", name,
+        parent / fmt::format("{}-{:%Y%m%dT%H%M%SZ}-{:06x}", name,
                              fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
                              random() & 0xffffffu);
     if (!fs::create_directory(root, error)) continue;

@@ -6,11 +6,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <map>
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
 #include "engine/train/schedule.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain {
 namespace {
@@ -58,9 +61,10 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ = std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size));
   data_rank_ = strategy_->mesh.batch_coordinate(world.rank);
 
+  record.enter(-1, "compare programs");
+  compare_programs(world);
   record.enter(-1, "open communicators");
   open_communicators(world);
-  compare_programs(world);
 
   record.enter(-1, "initialize parameters");
   for (const auto& block : model_.blocks) groups_.push_back(block->parameters());
@@ -97,21 +101,31 @@ void Session::open_communicators(const World& world) {
 }
 
 void Session::compare_programs(const World& world) {
-  const auto own = static_cast<std::int64_t>(hash(strategy_->training, strategy_->layout));
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device_.device);
-  at::Tensor all = at::zeros({world.size}, options);
-  communicators_.batch->all_gather(all, at::zeros({1}, options).fill_(own));
-  const at::Tensor host = all.cpu();
-  const auto* hashes = host.const_data_ptr<std::int64_t>();
-  std::map<std::int64_t, std::vector<int>> ranks_by_hash;
-  for (int rank = 0; rank < world.size; ++rank) ranks_by_hash[hashes[rank]].push_back(rank);
-  if (ranks_by_hash.size() == 1) return;
-  std::string groups;
-  for (const auto& [program, ranks] : ranks_by_hash) {
-    groups += fmt::format("{}{:016x} on ranks {}", groups.empty() ? "" : ", ",
-                          static_cast<std::uint64_t>(program), fmt::join(ranks, " "));
+  // Through the store: ranks of different programs would open different communicators and wait for
+  // each other.
+  constexpr auto kPatience = std::chrono::minutes(10);
+  const std::string settings = resolved_yaml({.recipe = recipe_});
+  const std::string own = fmt::format(
+      "{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),
+      hash(strategy_->evaluation, strategy_->layout), std::hash<std::string>{}(settings));
+  world.store->set(fmt::format("program/{}", world.rank), own);
+  const std::string verdict_key = "program/verdict";
+  if (world.rank == 0) {
+    std::map<std::string, std::vector<int>> ranks_by_hash;
+    for (int rank = 0; rank < world.size; ++rank) {
+      ranks_by_hash[world.store->get(fmt::format("program/{}", rank), kPatience)].push_back(rank);
+    }
+    std::string verdict;
+    for (const auto& [program, ranks] : ranks_by_hash) {
+      verdict += fmt::format("{}{} on ranks {}", verdict.empty() ? "" : ", ", program,
+                             fmt::join(ranks, " "));
+    }
+    world.store->set(verdict_key, ranks_by_hash.size() == 1 ? "equal" : verdict);
   }
-  throw Error(ErrorKind::usage, fmt::format("the ranks have different programs: {}", groups),
+  const std::string verdict = world.store->get(verdict_key, kPatience);
+  if (verdict == "equal") return;
+  throw Error(ErrorKind::usage,
+              fmt::format("the ranks have different programs or recipes: {}", verdict),
               "start all ranks with the same recipe, overrides and dstrain version");
 }
 

@@ -42,6 +42,8 @@ class Session {
   /// Enqueues the step that comes next.
   void enqueue_step(bool stop);
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
+  /// Time that the host has waited for training data since the last seek.
+  [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }
   /// Loss and accuracy over the test split, every sample once. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
   /// Master weights by file name, whole. Collective; for export and comparison.

@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <set>
+
 #include "engine/base/error.h"
 
 namespace dstrain {
@@ -191,6 +193,20 @@ CheckpointPart StateStore::snapshot() const {
 }
 
 void StateStore::restore(const CheckpointReader& reader) {
+  std::set<std::string> known;
+  for (const auto& parameters : groups_) {
+    for (const Parameter* parameter : parameters) {
+      for (const NamedShape& part : parameter->parts) known.insert(part.name);
+    }
+  }
+  for (const TensorSlice& tensor : reader.tensors()) {
+    if (!tensor.name.starts_with("optimizer.") && !known.contains(tensor.name)) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("the checkpoint is of another model: this one has no tensor '{}'",
+                              tensor.name),
+                  "resume with the model of the run that saved it");
+    }
+  }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Range own = own_range(g);
     for (int kind = 0; kind <= options_.num_moments; ++kind) {

@@ -16,6 +16,7 @@
 #include "engine/base/log.h"
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
+#include "engine/train/checkpoint_name.h"
 #include "engine/train/metrics.h"
 #include "engine/train/progress.h"
 #include "engine/train/resume.h"
@@ -46,6 +47,11 @@ std::int64_t interval(const std::string& every, std::int64_t steps_per_epoch) {
   return steps;
 }
 
+/// "1 data rank", "4 data ranks".
+std::string counted(int count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 RankRecordFile open_record() {
   const char* path = std::getenv(job_environment::kRankRecord);
   return path == nullptr ? RankRecordFile::anonymous() : RankRecordFile::open(path);
@@ -73,6 +79,7 @@ class Trainer {
   void save();
   void report_saves(bool wait);
   void summarize();
+  void report_communication(std::int64_t steps);
   [[nodiscard]] double epoch_of(std::int64_t step) const {
     return static_cast<double>(step) / static_cast<double>(session_.steps_per_epoch());
   }
@@ -96,8 +103,10 @@ class Trainer {
   std::optional<EvaluationTotals> evaluation_;
   std::optional<double> first_step_s_;
   Clock::time_point last_outcome_{};
+  Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
-  double host_s_ = 0;  ///< spent in enqueueing steps
+  double host_s_ = 0;  ///< spent in enqueueing steps, without waiting for data
+  Bytes memory_bytes_ = 0;
 };
 
 Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
@@ -137,18 +146,27 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
 void Trainer::announce() {
   const Strategy& strategy = session_.strategy();
   const BatchPlan& batch = strategy.batch;
-  progress_.note(fmt::format("run directory {}", place_.directory.root().string()));
+  if (std::getenv(job_environment::kRunDirectory) == nullptr) {  // else the launcher has said it
+    progress_.note(fmt::format("run directory {}", place_.directory.root().string()));
+  }
   for (const std::string& note : session_.notes()) progress_.note(note);
   progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe_.model.name,
                              world_.size, world_.device.name, strategy.mesh.describe(),
                              recipe_.parallel.zero.stage, session_.total_steps()));
   progress_.note(
-      fmt::format("global batch {} = {} data ranks x micro-batch {} x {} accumulation steps{}",
-                  batch.global, batch.data_ranks, batch.micro, batch.micro_batches,
+      fmt::format("global batch {} = {} x micro-batch {} x {}{}", batch.global,
+                  counted(batch.data_ranks, "data rank"), batch.micro,
+                  counted(batch.micro_batches, "accumulation step"),
                   batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
   if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
+  if (first_step_ >= session_.total_steps()) {
+    progress_.note(fmt::format(
+        "nothing to do: the run is complete at step {}; raise run.steps or run.epochs, or start "
+        "anew without --resume",
+        first_step_));
+  }
 }
 
 void Trainer::restore() {
@@ -191,20 +209,21 @@ void Trainer::run() {
   last_outcome_ = Clock::now();
   while (session_.next_step() < total && !stop_) {
     const auto begin = Clock::now();
+    const double waited_s = session_.waited_for_data_s();
     session_.enqueue_step(stop_requested != 0);
-    host_s_ += seconds_since(begin);
+    host_s_ += seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
     const std::int64_t step = session_.next_step();
     if (due(save_every, step) || due(evaluate_every, step)) {
       drain();
-      if (due(evaluate_every, step)) evaluate();
+      if (due(evaluate_every, step) && !stop_) evaluate();
       if (due(save_every, step)) save();
       last_outcome_ = Clock::now();
     }
   }
   drain();
-  if (stop_ && save_every > 0) save();
+  if (stop_) save();
   report_saves(/*wait=*/true);
   if (world_.rank == 0) summarize();
 }
@@ -217,7 +236,10 @@ void Trainer::handle(const StepOutcome& outcome) {
   const auto now = Clock::now();
   const double step_s = std::chrono::duration<double>(now - last_outcome_).count();
   last_outcome_ = now;
-  if (!first_step_s_) first_step_s_ = seconds_since(start_);
+  if (!first_step_s_) {
+    first_step_s_ = seconds_since(start_);
+    first_outcome_ = now;
+  }
   smoothed_step_s_ = smoothed_step_s_ == 0 ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
@@ -236,8 +258,16 @@ void Trainer::handle(const StepOutcome& outcome) {
     metrics_->event("skipped_step", outcome.step + 1, {{"loss", fmt::format("{}", outcome.loss)}});
   }
   const std::int64_t total = session_.total_steps();
-  const Bytes memory =
-      world_.device.is_cuda() ? memory_figures(world_.device.device).allocated_peak : 0;
+  // Since the first step, so that the time left does not jump with every busy moment.
+  const std::int64_t measured = outcome.step - first_step_;
+  const double mean_step_s = measured > 0
+                                 ? std::chrono::duration<double>(now - first_outcome_).count() /
+                                       static_cast<double>(measured)
+                                 : step_s;
+  // The figures cost a driver call.
+  if (world_.device.is_cuda() && outcome.step % 10 == 0) {
+    memory_bytes_ = memory_figures(world_.device.device).allocated_peak;
+  }
   progress_.step({.step = outcome.step + 1,
                   .total_steps = total,
                   .epoch = outcome.step / session_.steps_per_epoch() + 1,
@@ -247,8 +277,8 @@ void Trainer::handle(const StepOutcome& outcome) {
                   .gradient_norm = outcome.gradient_norm,
                   .rate = outcome.samples / smoothed_step_s_,
                   .step_s = smoothed_step_s_,
-                  .memory_bytes = memory,
-                  .remaining_s = smoothed_step_s_ * static_cast<double>(total - outcome.step - 1)});
+                  .memory_bytes = memory_bytes_,
+                  .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1)});
   metrics_->step({.step = outcome.step + 1,
                   .epoch = epoch_of(outcome.step + 1),
                   .loss = outcome.loss,
@@ -257,7 +287,7 @@ void Trainer::handle(const StepOutcome& outcome) {
                   .grad_norm = outcome.gradient_norm,
                   .samples_per_s = outcome.samples / step_s,
                   .step_s = step_s,
-                  .memory_bytes = memory,
+                  .memory_bytes = memory_bytes_,
                   .loss_scale = outcome.loss_scale,
                   .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});
 }
@@ -306,7 +336,9 @@ void Trainer::report_saves(bool wait) {
     if (result->ok) {
       progress_.note(fmt::format("checkpoint {} ({} in {})", result->path.string(),
                                  format_bytes(result->bytes), format_duration(result->seconds)));
-      metrics_->event("checkpoint_saved", last_.step + 1, {{"path", result->path.string()}});
+      metrics_->event("checkpoint_saved",
+                      parse_checkpoint_name(result->path).value_or(last_.step + 1),
+                      {{"path", result->path.string()}});
     } else {
       progress_.note(fmt::format(
           "warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
@@ -361,25 +393,12 @@ int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
              : 1;
 }
 
-}  // namespace
-
-int train(const TrainOptions& options) {
-  const auto start = Clock::now();
-  RankRecordFile record = open_record();
+/// What this process says of itself when it fails, before anything is unwound: the agent gives a
+/// slow end no time.
+template <class Body>
+void recording_failure(RankRecordFile& record, const Body& body) {
   try {
-    struct sigaction action{};
-    action.sa_handler = request_stop;
-    ::sigaction(SIGTERM, &action, nullptr);
-    ::sigaction(SIGINT, &action, nullptr);
-    keep_host_memory();
-    record.enter(-1, "read recipe");
-    const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
-    record.enter(-1, "meet the other ranks");
-    const World world = world_from_environment();
-    if (options.verify_steps > 0)
-      return run_verification(loaded, world, options.verify_steps, record);
-    Trainer(loaded, world, record, options.resume, start).run();
-    return 0;
+    body();
   } catch (const Error& error) {
     record.fail(error.what(), exit_code(error.kind()));
     throw;
@@ -387,6 +406,40 @@ int train(const TrainOptions& options) {
     record.fail(error.what());
     throw;
   }
+}
+
+/// The first signal asks for a stop, a second one ends the process.
+void install_stop_handler() {
+  struct sigaction action{};
+  action.sa_handler = request_stop;
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+}  // namespace
+
+int train(const TrainOptions& options) {
+  const auto start = Clock::now();
+  ::signal(SIGPIPE,
+           SIG_IGN);  // a peer or reader that is gone is an error to handle, not a reason to die
+  keep_host_memory();
+  RankRecordFile record = open_record();
+  int code = 0;
+  recording_failure(record, [&] {
+    record.enter(-1, "read recipe");
+    const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+    record.enter(-1, "meet the other ranks");
+    const World world = world_from_environment(loaded.recipe.parallel.backend);
+    if (options.verify_steps > 0) {
+      code = run_verification(loaded, world, options.verify_steps, record);
+      return;
+    }
+    install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
+    Trainer trainer(loaded, world, record, options.resume, start);
+    recording_failure(record, [&] { trainer.run(); });
+  });
+  return code;
 }
 
 }  // namespace dstrain

@@ -48,21 +48,28 @@ void use_backend(World& world) {
 
 }  // namespace
 
-World world_from_environment() {
+DeviceFacts choose_device(Backend backend, int local_rank) {
+  if (backend == Backend::gloo) return cpu_device();
+  if (backend == Backend::nccl && num_gpus() == 0) {
+    throw Error(ErrorKind::usage, "parallel.backend: nccl needs a GPU and this machine shows none",
+                "use parallel.backend: auto or gloo");
+  }
+  return choose_device(local_rank);
+}
+
+World world_from_environment(Backend backend) {
   namespace env = job_environment;
   World world;
   world.rank = first_of({env::kRank, "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, 0);
   world.size = first_of({env::kWorldSize, "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, 1);
   world.local_rank = first_of({env::kLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0);
-  world.local_size =
-      first_of({env::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"}, 1);
   if (world.size < 1 || world.rank >= world.size) {
     throw Error(
         ErrorKind::usage,
         fmt::format("rank {} does not exist in a world of {} ranks", world.rank, world.size),
         "RANK must be below WORLD_SIZE");
   }
-  world.device = choose_device(world.local_rank);
+  world.device = choose_device(backend, world.local_rank);
   if (world.size == 1) {
     world.store = make_memory_store();
   } else {

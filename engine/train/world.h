@@ -8,6 +8,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/store.h"
 #include "engine/device/device.h"
+#include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
@@ -16,7 +17,6 @@ struct World {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  int local_size = 1;
   DeviceFacts device;
   std::shared_ptr<Store> store;
   /// Opens a communicator over options.ranks (rank and backend are filled in). Collective over
@@ -24,10 +24,14 @@ struct World {
   std::function<std::unique_ptr<CountingCommunicator>(CommunicatorOptions)> communicator;
 };
 
+/// The device that `backend` asks for: automatic takes a GPU where there is one, gloo the CPU, nccl
+/// insists on a GPU.
+[[nodiscard]] DeviceFacts choose_device(Backend backend, int local_rank);
+
 /// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or
 /// mpirun's; alone without any. Error{usage} names the variable that is missing or wrong,
 /// Error{hosts} when the other ranks cannot be reached.
-[[nodiscard]] World world_from_environment();
+[[nodiscard]] World world_from_environment(Backend backend);
 /// A world of this process alone.
 [[nodiscard]] World single_world(const DeviceFacts& device);
 

@@ -27,11 +27,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "WORLD_SIZE" in text, text
 
 # A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
+seconds = []
 for attempt in range(3):
     begin = time.monotonic()
     expect_success(run("plan", recipes[-1], "--ranks", 4096))
-    seconds = time.monotonic() - begin
-print(f"plan for 4,096 ranks: {seconds:.2f} s")
+    seconds.append(time.monotonic() - begin)
+print(f"plan for 4,096 ranks: {min(seconds):.2f} s")
+assert min(seconds) < 1.5, seconds
 
 for wrong in ("no_such_recipe.yaml", "LICENSE"):
     result = run("launch", wrong)
