@@ -106,6 +106,7 @@ class Trainer {
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
   double host_s_ = 0;  ///< spent in enqueueing steps, without waiting for data
+  std::int64_t host_steps_ = 0;
   Bytes memory_bytes_ = 0;
 };
 
@@ -211,7 +212,10 @@ void Trainer::run() {
     const auto begin = Clock::now();
     const double waited_s = session_.waited_for_data_s();
     session_.enqueue_step(stop_requested != 0);
-    host_s_ += seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
+    if (first_step_s_) {  // the first steps make handles and plans
+      host_s_ += seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
+      ++host_steps_;
+    }
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
     const std::int64_t step = session_.next_step();
@@ -365,10 +369,10 @@ void Trainer::summarize() {
                                last_.skipped_steps));
   }
   if (world_.device.is_cuda()) {
-    progress_.note(fmt::format("host work: {} of a step of {}",
-                               format_duration(host_s_ / static_cast<double>(std::max<std::int64_t>(
-                                                             1, done - first_step_))),
-                               format_duration(smoothed_step_s_)));
+    progress_.note(fmt::format(
+        "host work: {} of a step of {}",
+        format_duration(host_s_ / static_cast<double>(std::max<std::int64_t>(1, host_steps_))),
+        format_duration(smoothed_step_s_)));
     const MemoryFigures memory = memory_figures(world_.device.device);
     const auto planned = static_cast<double>(plan_.step.ledger.allocated());
     progress_.note(fmt::format(
