@@ -1,13 +1,11 @@
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <vector>
 
-#include "engine/comm/thread_world.h"
-#include "engine/train/session.h"
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
+#include "test/train/sessions.h"
 
 using namespace dstrain;
 
@@ -15,31 +13,23 @@ namespace {
 
 constexpr int kSteps = 50;
 
-/// Losses of `steps` optimizer steps of the quickstart model under `overrides` on `ranks` ranks, each a thread.
+/// Losses of `steps` optimizer steps of the quickstart model under `overrides` on `ranks` ranks,
+/// each a thread.
 std::vector<double> losses(int ranks, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = {"batch.global=48", "batch.micro=8", "run.steps=50", "run.epochs=0"};
+  std::vector<std::string> all = {"batch.global=48", "batch.micro=8", "run.steps=50",
+                                  "run.epochs=0"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   const Recipe recipe = load_recipe("recipes/quickstart.yaml", all).recipe;
   std::vector<std::vector<double>> by_rank(static_cast<std::size_t>(ranks));
-  ThreadWorld threads(ranks);
-  threads.run([&](int rank) {
-    at::set_num_threads(1);
-    World world;
-    world.rank = rank;
-    world.size = ranks;
-    world.store = threads.store();
-    world.communicator = [&](CommunicatorOptions options) {
-      options.rank = rank;
-      return make_counting(threads.communicator(options));
-    };
-    RankRecordFile record = RankRecordFile::anonymous();
-    Session session(recipe, world, record);
-    session.seek(0);
-    for (int step = 0; step < kSteps; ++step) {
-      session.enqueue_step(/*stop=*/false);
-      by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
-    }
-  });
+  test::with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        session.seek(0);
+        for (int step = 0; step < kSteps; ++step) {
+          session.enqueue_step(/*stop=*/false);
+          by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
+        }
+      });
   for (const auto& other : by_rank) REQUIRE(other == by_rank.front());
   return by_rank.front();
 }
@@ -60,7 +50,8 @@ void check_equal(const std::vector<double>& found) {
 
 }  // namespace
 
-TEST_CASE("every strategy and rank count gives the loss curve of a single rank", "[train][parity]") {
+TEST_CASE("every strategy and rank count gives the loss curve of a single rank",
+          "[train][parity]") {
   const int ranks = GENERATE(1, 2, 3, 4);
   const int zero_stage = GENERATE(0, 1, 2, 3);
   CAPTURE(ranks, zero_stage);
@@ -69,13 +60,20 @@ TEST_CASE("every strategy and rank count gives the loss curve of a single rank",
   check_equal(losses(ranks, {fmt::format("parallel.zero.stage={}", zero_stage)}));
 }
 
-TEST_CASE("sharding beside replication, recomputation and deep prefetch change nothing", "[train][parity]") {
+TEST_CASE("sharding beside replication, recomputation and deep prefetch change nothing",
+          "[train][parity]") {
   SECTION("two shards times two replicas") {
-    check_equal(losses(4, {fmt::format("parallel.zero.stage={}", GENERATE(1, 2, 3)), "parallel.zero.shard=2"}));
+    check_equal(losses(
+        4, {fmt::format("parallel.zero.stage={}", GENERATE(1, 2, 3)), "parallel.zero.shard=2"}));
   }
-  SECTION("recomputation") { check_equal(losses(2, {"parallel.zero.stage=3", "memory.recompute=blocks"})); }
+  SECTION("recomputation") {
+    check_equal(losses(2, {"parallel.zero.stage=3", "memory.recompute=blocks"}));
+  }
   SECTION("prefetch") {
-    check_equal(losses(3, {"parallel.zero.stage=3", fmt::format("parallel.zero.prefetch={}", GENERATE(0, 3))}));
+    check_equal(losses(
+        3, {"parallel.zero.stage=3", fmt::format("parallel.zero.prefetch={}", GENERATE(0, 3))}));
   }
-  SECTION("a micro-batch that does not divide the global batch") { check_equal(losses(2, {"batch.micro=7"})); }
+  SECTION("a micro-batch that does not divide the global batch") {
+    check_equal(losses(2, {"batch.micro=7"}));
+  }
 }

@@ -4,7 +4,8 @@
 
 using namespace dstrain;
 
-TEST_CASE("the learning rate warms up linearly, then follows its schedule to the final ratio", "[train]") {
+TEST_CASE("the learning rate warms up linearly, then follows its schedule to the final ratio",
+          "[train]") {
   OptimizerConfig config;
   config.lr = 1.0;
   config.warmup_steps = 10;

@@ -1,16 +1,14 @@
 #include "engine/train/session.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include <functional>
-
 #include "engine/base/error.h"
-#include "engine/comm/thread_world.h"
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
+#include "test/train/sessions.h"
 
 using namespace dstrain;
+using test::with_sessions;
 
 namespace {
 
@@ -18,26 +16,6 @@ Recipe small_recipe(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"batch.global=48", "batch.micro=8", "run.steps=4",
                                        "run.epochs=0", "model.layers=2"});
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
-}
-
-/// Calls `body` on each rank with a session of `recipe_of(rank)`.
-void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
-                   const std::function<void(int rank, Session&)>& body) {
-  ThreadWorld threads(ranks);
-  threads.run([&](int rank) {
-    at::set_num_threads(1);
-    World world;
-    world.rank = rank;
-    world.size = ranks;
-    world.store = threads.store();
-    world.communicator = [&](CommunicatorOptions options) {
-      options.rank = rank;
-      return make_counting(threads.communicator(options));
-    };
-    RankRecordFile record = RankRecordFile::anonymous();
-    Session session(recipe_of(rank), world, record);
-    body(rank, session);
-  });
 }
 
 EvaluationTotals evaluated(int ranks, int zero_stage) {
