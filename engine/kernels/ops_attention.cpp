@@ -85,6 +85,8 @@ Attended forward_on(const Heads& in) {
   if (head_dim > 128) return forward_flash(in);
   try {
     return forward_cudnn(in);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
     return forward_flash(in);
   }

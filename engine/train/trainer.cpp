@@ -52,6 +52,13 @@ std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+/// What plan.json is made for: the rates measured on an H200, but this device's memory.
+Machine machine_of(const DeviceFacts& device) {
+  Machine machine = device.is_cuda() ? h200() : cpu();
+  machine.device_memory = device.memory_bytes;
+  return machine;
+}
+
 RankRecordFile open_record() {
   const char* path = std::getenv(job_environment::kRankRecord);
   return path == nullptr ? RankRecordFile::anonymous() : RankRecordFile::open(path);
@@ -121,8 +128,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
       place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume)),
       session_(loaded.recipe, world, record) {
   const Strategy& strategy = session_.strategy();
-  plan_ = make_plan(loaded.name, recipe_, strategy, session_.cost(),
-                    world.device.is_cuda() ? h200() : cpu());
+  plan_ = make_plan(loaded.name, recipe_, strategy, session_.cost(), machine_of(world.device));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
                                     .rank = world.rank,
                                     .world_size = world.size,

@@ -54,7 +54,16 @@ DeviceFacts choose_device(Backend backend, int local_rank) {
     throw Error(ErrorKind::usage, "parallel.backend: nccl needs a GPU and this machine shows none",
                 "use parallel.backend: auto or gloo");
   }
-  return choose_device(local_rank);
+  DeviceFacts device = choose_device(local_rank);
+  constexpr int kOldestMajor =
+      8;  // Ampere: the first with bf16, and the oldest that CMAKE_CUDA_ARCHITECTURES names
+  if (device.is_cuda() && device.compute_major < kOldestMajor) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} has compute capability {}.{}; dstrain's kernels need 8.0 or newer",
+                            device.name, device.compute_major, device.compute_minor),
+                "use parallel.backend: gloo for CPU ranks");
+  }
+  return device;
 }
 
 World world_from_environment(Backend backend) {
