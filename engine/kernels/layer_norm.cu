@@ -92,37 +92,44 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
   }
 }
 
-/// One warp a row; each lane keeps the parameter gradients of its columns in registers over all its
-/// rows, the block adds its warps up in order and writes one row of partial sums.
-template <typename T, int N>
-__global__ void __launch_bounds__(kRowsPerBlock* kWarp)
+/// W warps a row, N <= 3 packs a lane, so that two blocks fit on an SM; each lane keeps the
+/// parameter gradients of its columns in registers over all its rows, the block adds its rows up in
+/// order and writes one row of partial sums.
+template <typename T, int N, int W>
+__global__ void __launch_bounds__(kRowsPerBlock* kWarp, 2)
     add_layer_norm_backward_kernel(const AddLayerNormBackward a) {
+  constexpr int kRowThreads = W * kWarp, kRows = kRowsPerBlock / W;
   extern __shared__ float columns[];  // [2, dim]
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+  __shared__ float2 warp_sums[2][kRowsPerBlock];
+  const int thread = static_cast<int>(threadIdx.x) % kRowThreads,
+            slot = static_cast<int>(threadIdx.x) / kRowThreads,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int dim = static_cast<int>(a.dim), packs = dim / kPack;
   float grad_weight[N][kPack] = {}, grad_bias[N][kPack] = {};
 
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + warp;
-       row < a.rows; row += static_cast<std::int64_t>(gridDim.x) * kRowsPerBlock) {
+  int turn = 0;
+  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * kRows; base < a.rows;
+       base += static_cast<std::int64_t>(gridDim.x) * kRows) {
+    const std::int64_t row = base + slot;
+    const bool live = row < a.rows;  // all warps of the block meet in the sums
     const std::int64_t first = row * packs;
     Pack<T> x[N], grad[N], past[N];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const int pack = lane + n * kWarp;
-      if (pack < packs) {
+      const int pack = thread + n * kRowThreads;
+      if (live && pack < packs) {
         x[n] = load<T, kPack>(a.sum, first + pack);
         grad[n] = load<T, kPack>(a.grad_y, first + pack);
         if (a.grad_sum != nullptr) past[n] = load<T, kPack>(a.grad_sum, first + pack);
       }
     }
-    const float mean = a.mean[row], rstd = a.rstd[row];
+    const float mean = live ? a.mean[row] : 0.0f, rstd = live ? a.rstd[row] : 0.0f;
 
     float sum_grad = 0, sum_grad_x = 0;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const int pack = lane + n * kWarp;
-      if (pack < packs) {
+      const int pack = thread + n * kRowThreads;
+      if (live && pack < packs) {
         float xs[kPack], gs[kPack], weight[kPack];
         x[n].unpack(xs);
         grad[n].unpack(gs);
@@ -137,13 +144,28 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
         }
       }
     }
-    sum_grad = warp_sum(sum_grad) / static_cast<float>(dim);
-    sum_grad_x = warp_sum(sum_grad_x) / static_cast<float>(dim);
+    sum_grad = warp_sum(sum_grad);
+    sum_grad_x = warp_sum(sum_grad_x);
+    if constexpr (W > 1) {
+      // Two sets in turn: a fast warp may already write the next row's while a slow one reads.
+      float2(&sums)[kRowsPerBlock] = warp_sums[turn];
+      turn ^= 1;
+      if (thread % kWarp == 0) sums[warp] = {sum_grad, sum_grad_x};
+      __syncthreads();
+      sum_grad = sum_grad_x = 0;
+#pragma unroll
+      for (int w = 0; w < W; ++w) {
+        sum_grad += sums[slot * W + w].x;
+        sum_grad_x += sums[slot * W + w].y;
+      }
+    }
+    sum_grad /= static_cast<float>(dim);
+    sum_grad_x /= static_cast<float>(dim);
 
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const int pack = lane + n * kWarp;
-      if (pack < packs) {
+      const int pack = thread + n * kRowThreads;
+      if (live && pack < packs) {
         float xs[kPack], gs[kPack], weight[kPack], out[kPack] = {};
         x[n].unpack(xs);
         grad[n].unpack(gs);
@@ -159,17 +181,17 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
     }
   }
 
-  for (int turn = 0; turn < kRowsPerBlock; ++turn) {
-    if (turn == warp) {
+  for (int row = 0; row < kRows; ++row) {
+    if (row == slot) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const int pack = lane + n * kWarp;
+        const int pack = thread + n * kRowThreads;
         if (pack < packs) {
 #pragma unroll
           for (int i = 0; i < kPack; ++i) {
             const int column = pack * kPack + i;
-            columns[column] = (turn == 0 ? 0.0f : columns[column]) + grad_weight[n][i];
-            columns[dim + column] = (turn == 0 ? 0.0f : columns[dim + column]) + grad_bias[n][i];
+            columns[column] = (row == 0 ? 0.0f : columns[column]) + grad_weight[n][i];
+            columns[dim + column] = (row == 0 ? 0.0f : columns[dim + column]) + grad_bias[n][i];
           }
         }
       }
@@ -181,13 +203,17 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
     partial[i] = columns[i];
 }
 
-/// Calls `body` with the number of packs per lane as a constant.
-template <typename Body>
-void with_packs_per_lane(std::int64_t dim, const Body& body) {
+void check_dim(std::int64_t dim) {
   if (dim <= 0 || dim % kPack != 0 || dim > kMaxNormDim) {
     throw Error(ErrorKind::internal, "layer norm over " + std::to_string(dim) + " elements",
                 "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
   }
+}
+
+/// Calls `body` with the number of packs per lane as a constant.
+template <typename Body>
+void with_packs_per_lane(std::int64_t dim, const Body& body) {
+  check_dim(dim);
   switch ((dim / kPack + kWarp - 1) / kWarp) {
     case 1:
       return body(std::integral_constant<int, 1>{});
@@ -204,6 +230,19 @@ void with_packs_per_lane(std::int64_t dim, const Body& body) {
     default:
       return body(std::integral_constant<int, 8>{});
   }
+}
+
+/// Calls `body` with packs per lane and warps per row as constants.
+template <typename Body>
+void with_row_shape(std::int64_t dim, const Body& body) {
+  check_dim(dim);
+  const std::int64_t packs = dim / kPack;
+  using std::integral_constant;
+  if (packs <= kWarp) return body(integral_constant<int, 1>{}, integral_constant<int, 1>{});
+  if (packs <= 2 * kWarp) return body(integral_constant<int, 2>{}, integral_constant<int, 1>{});
+  if (packs <= 3 * kWarp) return body(integral_constant<int, 3>{}, integral_constant<int, 1>{});
+  if (packs <= 6 * kWarp) return body(integral_constant<int, 3>{}, integral_constant<int, 2>{});
+  return body(integral_constant<int, 2>{}, integral_constant<int, 4>{});
 }
 
 }  // namespace
@@ -224,8 +263,8 @@ void add_layer_norm_backward(const AddLayerNormBackward& args, cudaStream_t stre
   const std::int64_t blocks = norm_partials(args.rows);
   const std::size_t shared_bytes = 2 * sizeof(float) * static_cast<std::size_t>(args.dim);
   with_type(args.dtype, [&](auto zero) {
-    with_packs_per_lane(args.dim, [&](auto packs) {
-      add_layer_norm_backward_kernel<decltype(zero), decltype(packs)::value>
+    with_row_shape(args.dim, [&](auto packs, auto warps) {
+      add_layer_norm_backward_kernel<decltype(zero), decltype(packs)::value, decltype(warps)::value>
           <<<static_cast<unsigned>(blocks), kRowsPerBlock * kWarp, shared_bytes, stream>>>(args);
     });
   });
