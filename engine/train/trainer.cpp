@@ -71,6 +71,8 @@ void keep_host_memory() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+constexpr std::int64_t kTimedStep = 5;  ///< late enough that handles, plans and buffers are made
+
 class Trainer {
  public:
   Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
@@ -81,6 +83,7 @@ class Trainer {
   void announce();
   void restore();
   void handle(const StepOutcome& outcome);
+  void enqueue_timed();
   void drain();
   void evaluate();
   void save();
@@ -112,8 +115,7 @@ class Trainer {
   Clock::time_point last_outcome_{};
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;
-  double host_s_ = 0;  ///< spent in enqueueing steps, without waiting for data
-  std::int64_t host_steps_ = 0;
+  double host_s_ = 0;  ///< work of the host in step kTimedStep, without waiting for data
   Bytes memory_bytes_ = 0;
 };
 
@@ -215,12 +217,10 @@ void Trainer::run() {
   session_.seek(first_step_);
   last_outcome_ = Clock::now();
   while (session_.next_step() < total && !stop_) {
-    const auto begin = Clock::now();
-    const double waited_s = session_.waited_for_data_s();
-    session_.enqueue_step(stop_requested != 0);
-    if (first_step_s_) {  // the first steps make handles and plans
-      host_s_ += seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
-      ++host_steps_;
+    if (session_.next_step() == first_step_ + kTimedStep) {
+      enqueue_timed();
+    } else {
+      session_.enqueue_step(stop_requested != 0);
     }
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
@@ -236,6 +236,16 @@ void Trainer::run() {
   if (stop_) save();
   report_saves(/*wait=*/true);
   if (world_.rank == 0) summarize();
+}
+
+/// How long the host needs for a step: with nothing queued before it, so that no call waits for the
+/// device to take work.
+void Trainer::enqueue_timed() {
+  drain();
+  const auto begin = Clock::now();
+  const double waited_s = session_.waited_for_data_s();
+  session_.enqueue_step(stop_requested != 0);
+  host_s_ = seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
 }
 
 void Trainer::drain() {
@@ -375,10 +385,8 @@ void Trainer::summarize() {
                                last_.skipped_steps));
   }
   if (world_.device.is_cuda()) {
-    progress_.note(fmt::format(
-        "host work: {} of a step of {}",
-        format_duration(host_s_ / static_cast<double>(std::max<std::int64_t>(1, host_steps_))),
-        format_duration(smoothed_step_s_)));
+    progress_.note(fmt::format("host work: {} of a step of {}", format_duration(host_s_),
+                               format_duration(smoothed_step_s_)));
     const MemoryFigures memory = memory_figures(world_.device.device);
     const auto planned = static_cast<double>(plan_.step.ledger.allocated());
     progress_.note(fmt::format(
@@ -389,8 +397,28 @@ void Trainer::summarize() {
         100 * (static_cast<double>(memory.allocated_peak) / planned - 1),
         format_bytes(memory.reserved_peak), format_bytes(memory.outside_allocator())));
   }
+  report_communication(done - first_step_);
   progress_.note(
       fmt::format("metrics, logs and checkpoints: {}", place_.directory.root().string()));
+}
+
+/// What the communicators counted, to be held against the plan's bytes per step.
+void Trainer::report_communication(std::int64_t steps) {
+  const Communicators& all = session_.communicators();
+  for (const auto& [purpose, communicator] : {std::pair{"parameters", &all.gather},
+                                              {"gradients", &all.reduce},
+                                              {"gradients of replicas", &all.replica},
+                                              {"norm and metrics", &all.batch}}) {
+    if ((*communicator)->size() == 1 || steps == 0) continue;
+    for (const CallCount& count : (*communicator)->counts()) {
+      if (count.calls == 0) continue;
+      const auto share = 1.0 / static_cast<double>(steps);
+      progress_.note(
+          fmt::format("communication of rank 0: {} of {}: {:.1f} calls and {} a step",
+                      count.operation, purpose, static_cast<double>(count.calls) * share,
+                      format_bytes(static_cast<Bytes>(static_cast<double>(count.bytes) * share))));
+    }
+  }
 }
 
 int run_verification(const LoadedRecipe& loaded, const World& world, int steps,

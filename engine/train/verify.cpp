@@ -23,11 +23,15 @@ Trace run(const Recipe& recipe, const World& world, int steps, RankRecordFile& r
   Session session(recipe, world, record);
   session.seek(0);
   Trace trace;
-  trace.start = session.gathered_weights();
+  // Gathering is collective; only rank 0 compares.
+  const auto keep = [&](Weights weights) {
+    return world.rank == 0 ? std::move(weights) : Weights();
+  };
+  trace.start = keep(session.gathered_weights());
   for (int step = 0; step < steps; ++step) {
     session.enqueue_step(/*stop=*/false);
     trace.outcomes.push_back(session.executor().take_outcome());
-    trace.weights.push_back(session.gathered_weights());
+    trace.weights.push_back(keep(session.gathered_weights()));
   }
   return trace;
 }
