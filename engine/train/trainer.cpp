@@ -385,8 +385,10 @@ void Trainer::summarize() {
                                last_.skipped_steps));
   }
   if (world_.device.is_cuda()) {
-    progress_.note(fmt::format("host work: {} of a step of {}", format_duration(host_s_),
-                               format_duration(smoothed_step_s_)));
+    if (host_s_ > 0) {
+      progress_.note(fmt::format("host work: {} of a step of {}", format_duration(host_s_),
+                                 format_duration(smoothed_step_s_)));
+    }
     const MemoryFigures memory = memory_figures(world_.device.device);
     const auto planned = static_cast<double>(plan_.step.ledger.allocated());
     progress_.note(fmt::format(
