@@ -17,9 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool is_relevant(const std::string& entry) {
-  constexpr std::array<std::string_view, 8> prefixes = {
+  constexpr std::array<std::string_view, 8> kPrefixes = {
       "CUDA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "DSTRAIN_", "TORCH_", "SLURM_JOB_ID="};
-  return std::any_of(prefixes.begin(), prefixes.end(),
+  return std::any_of(kPrefixes.begin(), kPrefixes.end(),
                      [&entry](std::string_view prefix) { return entry.starts_with(prefix); });
 }
 

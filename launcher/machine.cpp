@@ -40,12 +40,12 @@ int usable_cores() {
 }  // namespace
 
 int count_gpu_nodes(const std::filesystem::path& dev) {
-  constexpr std::string_view prefix = "nvidia";
+  constexpr std::string_view kPrefix = "nvidia";
   int count = 0;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(dev, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && is_number(std::string_view(name).substr(prefix.size())))
+    if (name.starts_with(kPrefix) && is_number(std::string_view(name).substr(kPrefix.size())))
       ++count;
   }
   return count;

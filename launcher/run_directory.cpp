@@ -37,14 +37,14 @@ std::string short_id() {
 
 /// "<recipe>-20261121T101500Z-0a1b2c": returns the time, or empty for another name.
 std::string time_of(const std::string& name, const std::string& recipe) {
-  constexpr std::string_view shape = "-ddddddddTddddddZ-xxxxxx";
-  if (!name.starts_with(recipe) || name.size() != recipe.size() + shape.size()) return {};
+  constexpr std::string_view kShape = "-ddddddddTddddddZ-xxxxxx";
+  if (!name.starts_with(recipe) || name.size() != recipe.size() + kShape.size()) return {};
   const std::string rest = name.substr(recipe.size());
   const std::string_view hex = "0123456789abcdef";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    const bool fits = shape[i] == 'd'   ? rest[i] >= '0' && rest[i] <= '9'
-                      : shape[i] == 'x' ? hex.find(rest[i]) != std::string_view::npos
-                                        : rest[i] == shape[i];
+  for (std::size_t i = 0; i < kShape.size(); ++i) {
+    const bool fits = kShape[i] == 'd'   ? rest[i] >= '0' && rest[i] <= '9'
+                      : kShape[i] == 'x' ? hex.find(rest[i]) != std::string_view::npos
+                                         : rest[i] == kShape[i];
     if (!fits) return {};
   }
   return rest.substr(1, 16);

@@ -14,7 +14,7 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
-constexpr int kLastWait_ms = 5000;
+constexpr int kLastWaitMs = 5000;
 
 }  // namespace
 
@@ -26,7 +26,7 @@ StandardOutput::StandardOutput(int fd) : fd_(fd) {
   if (terminal_) fd_ = terminal_.get();
 }
 
-StandardOutput::~StandardOutput() { flush(kLastWait_ms); }
+StandardOutput::~StandardOutput() { flush(kLastWaitMs); }
 
 ConsoleSink StandardOutput::sink() {
   ConsoleSink sink{.write = [this](std::string_view text) { write(text); }};

@@ -112,8 +112,8 @@ int Mesh::coordinate(int rank, Axis axis) const {
 std::vector<int> Mesh::group(int rank, Axis axis) const {
   const int step = stride(axis);
   const int first = rank - coordinate(rank, axis) * step;
-  std::vector<int> ranks;
-  for (int i = 0; i < degree(axis); ++i) ranks.push_back(first + i * step);
+  std::vector<int> ranks(static_cast<std::size_t>(degree(axis)));
+  for (int i = 0; i < degree(axis); ++i) ranks[static_cast<std::size_t>(i)] = first + i * step;
   return ranks;
 }
 

@@ -50,7 +50,7 @@ double seconds(const Collective& c, const Machine& machine) {
   const double rate = across_nodes ? machine.network_bytes_per_s : machine.link_bytes_per_s;
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
-  const int depth = std::bit_width(static_cast<unsigned>(nodes));
+  const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
   return static_cast<double>(sent_bytes(c)) / rate + depth * machine.collective_latency_s;
 }
 

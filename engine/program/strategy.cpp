@@ -114,7 +114,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   Program evaluation = evaluation_program(layout, cost, options);
   must_pass(training, layout, cost);
   must_pass(evaluation, layout, cost);
-  return {.mesh = std::move(mesh),
+  return {.mesh = mesh,
           .layout = std::move(layout),
           .batch = batch,
           .options = options,
