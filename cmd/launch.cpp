@@ -12,13 +12,7 @@ Command add_launch(CLI::App& root) {
   app->footer(
       "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once.\n"
       "Example: dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
-  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
-  app->add_option("--ranks", options->ranks,
-                  "Number of ranks. Default: one per visible GPU, or 1 on a machine without.")
-      ->check(CLI::Range(1, 1 << 20));
+  add_job_options(*app, *options);
   app->add_option("--resume", options->resume,
                   "auto: go on with the newest run of this recipe that has a checkpoint, or start "
                   "anew; never;\n"

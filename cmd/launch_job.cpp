@@ -25,6 +25,16 @@ std::vector<std::string> own_command_line() {
 
 }  // namespace
 
+void add_job_options(CLI::App& app, JobOptions& options) {
+  app.add_option("recipe", options.recipe, "Recipe file (YAML).")->required();
+  app.add_option("--set", options.overrides, "Override a value: path.to.key=value. Repeatable.")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--ranks", options.ranks,
+                 "Number of ranks. Default: one per visible GPU, or 1 on a machine without.")
+      ->check(CLI::Range(1, 1 << 20));
+}
+
 int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ struct JobOptions {
   bool dry_run = false;
   std::vector<std::string> rank_arguments = {};  ///< of `dstrain engine`, before the recipe
 };
+
+/// The options that every command which starts a job has: recipe, --set and --ranks.
+void add_job_options(CLI::App& app, JobOptions& options);
 
 /// Runs the job to its end and returns its exit code.
 int launch_job(const JobOptions& options);

@@ -16,13 +16,7 @@ Command add_verify(CLI::App& root) {
       "comes from.\n"
       "Exit code 0: they agree; 1: they differ.\n"
       "Example: dstrain verify recipes/quickstart.yaml --ranks 4 --set parallel.zero.stage=3");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
-  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
-  app->add_option("--ranks", options->ranks,
-                  "Number of ranks. Default: one per visible GPU, or 1 on a machine without.")
-      ->check(CLI::Range(1, 1 << 20));
+  add_job_options(*app, *options);
   app->add_option("--steps", *steps, "Optimizer steps to compare. Default: 3.")
       ->check(CLI::Range(1, 100));
   return {app, [options, steps] {

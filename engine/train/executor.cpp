@@ -109,6 +109,7 @@ Executor::Prepared Executor::prepare(const Program& program) const {
       if (!event) event.emplace(options_.device);
     }
     if (action.block >= 0) last[index(action.micro_batch)] = i;
+    if (action.kind == ActionKind::recompute) prepared.recomputes = true;
   }
   for (const std::size_t i : last) prepared.last_use.at(i) = true;
   return prepared;
@@ -200,10 +201,7 @@ at::Tensor Executor::gathered_master(int group) {
 void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
                    bool gather_resident) {
   const Program& program = *prepared.program;
-  evaluating_ = !training;
-  const bool recomputes =
-      std::any_of(program.actions.begin(), program.actions.end(),
-                  [](const Action& a) { return a.kind == ActionKind::recompute; });
+  const Objective& objective = training ? objective_ : evaluation_objective_;
   const int head = static_cast<int>(model_.blocks.size()) - 1;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -224,12 +222,12 @@ void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs,
         states_.unbind_values(action.group);
         break;
       case forward:
-        this->forward(action, feeder.batch(buffer),
-                      training && (!recomputes || action.block == head));
+        this->forward(action, feeder.batch(buffer), objective,
+                      training && (!prepared.recomputes || action.block == head));
         if (!training) inputs_[index(action.block)].clear();
         break;
       case recompute:
-        this->forward(action, feeder.batch(buffer), true);
+        this->forward(action, feeder.batch(buffer), objective, true);
         break;
       case backward:
         this->backward(action, inputs);
@@ -262,7 +260,8 @@ void Executor::gather(const Action& action) {
   states_.bind_values(action.group, whole);
 }
 
-void Executor::forward(const Action& action, const Batch& batch, bool keep) {
+void Executor::forward(const Action& action, const Batch& batch, const Objective& objective,
+                       bool keep) {
   const std::size_t block = index(action.block);
   if (action.kind == ActionKind::forward) {
     inputs_[block].clear();
@@ -278,7 +277,6 @@ void Executor::forward(const Action& action, const Batch& batch, bool keep) {
   // A recomputation must not count its samples a second time; only the head counts, and it is never
   // recomputed.
   const at::AutoGradMode mode(keep);
-  const Objective& objective = evaluating_ ? evaluation_objective_ : objective_;
   outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective);
   if (!keep && block > 0) outputs_[block - 1].clear();
 }

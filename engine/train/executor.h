@@ -98,6 +98,7 @@ class Executor {
  private:
   struct Prepared {
     const Program* program = nullptr;
+    bool recomputes = false;
     std::vector<std::string> names;
     std::vector<std::optional<Event>> events;  ///< where another action waits for this one
     std::vector<bool> last_use;                ///< of the micro-batch's inputs
@@ -106,7 +107,7 @@ class Executor {
   void run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
            bool gather_resident);
   void gather(const Action& action);
-  void forward(const Action& action, const Batch& batch, bool keep);
+  void forward(const Action& action, const Batch& batch, const Objective& objective, bool keep);
   void backward(const Action& action, const StepInputs& inputs);
   void reduce(const Action& action);
   void norm(const StepInputs& inputs);
@@ -139,7 +140,6 @@ class Executor {
   at::Tensor control_;
   Objective objective_;
   Objective evaluation_objective_;  ///< without label smoothing, so that losses of recipes compare
-  bool evaluating_ = false;
 
   std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
   std::vector<Tensors> outputs_;
