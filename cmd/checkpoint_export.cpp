@@ -1,15 +1,22 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <map>
+#include <filesystem>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cmd/command.h"
 #include "engine/base/error.h"
 #include "engine/models/model.h"
+#include "engine/models/parts.h"
+#include "engine/models/peft.h"
+#include "engine/models/trainable.h"
 #include "engine/models/weights.h"
+#include "engine/train/base_weights.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/checkpoint_name.h"
 #include "engine/train/run_directory.h"
@@ -18,10 +25,11 @@
 namespace dstrain {
 namespace {
 
-struct ExportOptions {
+struct ExportArguments {
   std::string source;
   std::string output;
   std::string dtype = "f32";
+  bool merge = false;
 };
 
 std::filesystem::path checkpoint_of(const std::string& source) {
@@ -37,34 +45,109 @@ std::filesystem::path checkpoint_of(const std::string& source) {
   return newest->path;
 }
 
-int export_checkpoint(const ExportOptions& options) {
+/// The run's model; a head that is in the checkpoint says the number of classes.
+Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
+  ModelInputs inputs{.sequence = recipe.data.sequence};
+  for (const TensorSlice& tensor : reader.tensors()) {
+    if (tensor.name == "classifier.bias") inputs.classes = static_cast<int>(tensor.range.size());
+  }
+  return make_trainable_model(recipe, inputs);
+}
+
+/// Weights of the checkpoint, and for those that it leaves out the run's base.
+class Weights {
+ public:
+  Weights(const CheckpointReader& reader, std::filesystem::path path, const Recipe& recipe,
+          Model& model)
+      : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model) {
+    recipe_.lora.weights.clear();  // what it started from stands in the checkpoint
+    for (const TensorSlice& tensor : reader.tensors()) saved_.insert(tensor.name);
+  }
+
+  std::vector<float> read(const NamedShape& part) {
+    const std::int64_t size = num_elements(part);
+    std::vector<float> values(static_cast<std::size_t>(size));
+    if (saved_.contains(part.name)) {
+      reader_.read({.name = part.name, .shape = part.shape, .range = {0, size}}, values);
+    } else {
+      read_base(part, values);
+    }
+    return values;
+  }
+
+ private:
+  void read_base(const NamedShape& part, std::span<float> values) {
+    if (!base_) {
+      check_base(path_, reader_.state().base, base_reference(recipe_));
+      std::vector<std::string> notes;
+      base_ = first_weights(recipe_, model_, notes);
+    }
+    for (const Parameter* parameter : all_parameters(model_)) {
+      std::int64_t begin = 0;
+      for (const NamedShape& own : parameter->parts) {
+        const std::int64_t end = begin + num_elements(own);
+        if (own.name == part.name) return base_->read(*parameter, {begin, end}, values);
+        begin = end;
+      }
+    }
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{}: no tensor '{}'", path_.string(), part.name));
+  }
+
+  const CheckpointReader& reader_;
+  std::filesystem::path path_;
+  Recipe recipe_;
+  Model& model_;
+  std::set<std::string> saved_;
+  std::unique_ptr<WeightSource> base_;
+};
+
+int export_checkpoint(const ExportArguments& options) {
   const std::filesystem::path path = checkpoint_of(options.source);
   const auto reader = CheckpointReader::open(path, /*verify=*/true);
   LoadedRecipe loaded = parse_recipe(reader->state().recipe, (path / "recipe").string());
-  std::map<std::string, std::vector<float>> tensors;
-  std::int64_t classes = 0;
-  for (const TensorSlice& tensor : reader->tensors()) {
-    if (tensor.name.starts_with("optimizer.")) continue;
-    auto& values = tensors[tensor.name];
-    values.resize(static_cast<std::size_t>(tensor.range.size()));
-    reader->read(tensor, values);
-    if (tensor.name == "classifier.bias") classes = tensor.range.size();
+  const Recipe& recipe = loaded.recipe;
+  const bool adapted = recipe.lora.rank > 0;
+  if (options.merge && !adapted) {
+    throw Error(ErrorKind::usage, "--merge: the run has no adapters (lora.rank is 0)",
+                "leave it out; all weights are exported");
   }
-  Model model = make_model(loaded.recipe.model, static_cast<int>(classes));
-  export_weights(options.output, model, tensors,
-                 options.dtype == "bf16" ? DType::bf16 : DType::f32);
-  fmt::print("{}: weights of step {} in the Hugging Face layout\n", options.output,
-             reader->state().step);
+  Model model = model_of(*reader, recipe);
+  Weights weights(*reader, path, recipe, model);
+  const TensorReader read = [&](const NamedShape& part) { return weights.read(part); };
+  const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (adapted && !options.merge) {
+    export_adapter(options.output, model, recipe.lora, read,
+                   {.base = recipe.model.weights, .dtype = dtype});
+  } else if (adapted) {
+    const Model plain =
+        make_model(recipe.model, {.classes = model.classes, .sequence = recipe.data.sequence});
+    export_weights(options.output, plain, merged(model, recipe.lora, read), {.dtype = dtype});
+  } else {
+    export_weights(options.output, model, read, {.dtype = dtype});
+  }
+  const std::string& tokenizer =
+      recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer;
+  if (std::filesystem::is_directory(tokenizer)) copy_processor_files(tokenizer, options.output);
+  fmt::print("{}: step {}, {}\n", options.output, reader->state().step,
+             adapted && !options.merge ? "adapter in PEFT's layout"
+             : adapted                 ? "base and adapter merged in the Hugging Face layout"
+                                       : "weights in the Hugging Face layout");
+  if (adapted && !options.merge && recipe.model.weights.empty()) {
+    fmt::print("its base is in no folder ({}); --merge writes both together\n",
+               reader->state().base);
+  }
   return 0;
 }
 
 }  // namespace
 
 Command add_checkpoint_export(CLI::App& root) {
-  auto options = std::make_shared<ExportOptions>();
+  auto options = std::make_shared<ExportArguments>();
   CLI::App* app = root.add_subcommand("export",
                                       "Write the weights of a checkpoint as config.json and "
-                                      "model.safetensors that transformers loads.\n"
+                                      "model.safetensors that transformers loads; of a run with "
+                                      "adapters, those, as PEFT loads them.\n"
                                       "  dstrain checkpoint export runs/quickstart-... exported");
   app->add_option("source", options->source,
                   "Run directory (its newest valid checkpoint) or checkpoint directory.")
@@ -73,6 +156,8 @@ Command add_checkpoint_export(CLI::App& root) {
   app->add_option("output", options->output, "Folder to write; made if missing.")->required();
   app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")
       ->check(CLI::IsMember({"f32", "bf16"}));
+  app->add_flag("--merge", options->merge,
+                "Of a run with adapters: the whole model, with the adapters added to its weights.");
   return {app, [options] { return export_checkpoint(*options); }};
 }
 

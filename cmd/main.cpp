@@ -18,6 +18,8 @@ constexpr std::array kEngineCommands = {
     EngineCommand{
         "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
     EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
+    EngineCommand{"bench", "Measure steps and kernels on this device."},
+    EngineCommand{"data", "Look at data as the model sees it."},
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "cmd/command.h"
 #include "engine/data/dataset.h"
-#include "engine/models/model.h"
+#include "engine/models/trainable.h"
 #include "engine/program/plan_report.h"
 #include "recipes/schema/load.h"
 
@@ -21,7 +21,8 @@ int plan(const PlanOptions& options) {
   if (machine.empty()) machine = recipe.parallel.backend == Backend::gloo ? "cpu" : "h200";
 
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
-  Model model = make_model(recipe.model, facts.classes);
+  Model model =
+      make_trainable_model(recipe, {.classes = facts.classes, .sequence = recipe.data.sequence});
   const BatchShape shape = {.micro_batch = recipe.batch.micro,
                             .compute_bytes = state_widths(recipe).compute};
   const ModelCost cost = model_cost(model, shape);

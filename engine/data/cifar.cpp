@@ -14,7 +14,7 @@ constexpr int kPlane = kSide * kSide;
 constexpr int kChannels = 3;
 
 /// A record is the label bytes (CIFAR-100: coarse, fine), then the red, green and blue planes.
-class Cifar final : public Dataset {
+class Cifar final : public ImageDataset {
  public:
   Cifar(const std::filesystem::path& folder, int classes, const std::vector<std::string>& names,
         std::int64_t records_per_file)
@@ -79,7 +79,8 @@ class Cifar final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_cifar(const std::filesystem::path& folder, int classes, Split split) {
+std::unique_ptr<ImageDataset> open_cifar(const std::filesystem::path& folder, int classes,
+                                         Split split) {
   std::vector<std::string> names;
   std::int64_t records_per_file = 10000;
   if (classes == 100) {

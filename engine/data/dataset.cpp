@@ -36,9 +36,9 @@ std::filesystem::path required_path(const DataConfig& data, const char* what) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_dataset(const DataConfig& data, Split split, int image_size,
-                                      std::int64_t seed) {
-  DSTRAIN_CHECK(image_size > 0, "open_dataset needs the model's image size");
+std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, int image_size,
+                                          std::int64_t seed) {
+  DSTRAIN_CHECK(image_size > 0, "open_images needs the model's image size");
   switch (data.name) {
     case DatasetName::digits:
       return formats::open_digits(data.path, split);
@@ -63,6 +63,11 @@ std::unique_ptr<Dataset> open_dataset(const DataConfig& data, Split split, int i
       return formats::open_random(
           split == Split::train ? data.samples : std::max(1, data.samples / 10), image_size, seed,
           split);
+    case DatasetName::squad:
+    case DatasetName::metamathqa:
+    case DatasetName::jsonl:
+      throw Error(ErrorKind::usage, "data.name is a data set of text, but the model takes images",
+                  "use a language model (bloom-*, qwen2.5-*), or a data set of images");
   }
   DSTRAIN_CHECK(false, "unknown data set");
 }
@@ -79,6 +84,10 @@ DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
       return {100, {kCifarSide, kCifarSide, 3}, kCifarTrain};
     case DatasetName::random:
       return {formats::kRandomClasses, {image_size, image_size, 3}, data.samples};
+    case DatasetName::squad:
+    case DatasetName::metamathqa:
+    case DatasetName::jsonl:
+      return {};  // text has no classes
     case DatasetName::images:
     case DatasetName::food101: {
       if (!std::filesystem::is_directory(data.path)) return {0, {side, side, 3}, 0};

@@ -90,7 +90,7 @@ Digit parse_record(std::string_view line, const std::string& name, std::size_t r
   return digit;
 }
 
-class Digits final : public Dataset {
+class Digits final : public ImageDataset {
  public:
   Digits(std::string_view text, const std::string& name, Split split) {
     std::size_t record = 0;
@@ -124,7 +124,7 @@ class Digits final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_digits(const std::filesystem::path& path, Split split) {
+std::unique_ptr<ImageDataset> open_digits(const std::filesystem::path& path, Split split) {
   const std::string name = path.empty() ? "digits.csv.gz" : path.string();
   std::string content;
   if (path.empty()) {

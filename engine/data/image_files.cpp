@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
-class ImageFiles final : public Dataset {
+class ImageFiles final : public ImageDataset {
  public:
   ImageFiles(ImageList list, int side) : list_(std::move(list)), side_(side) {}
 
@@ -35,7 +35,7 @@ class ImageFiles final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_image_files(ImageList list, int side) {
+std::unique_ptr<ImageDataset> open_image_files(ImageList list, int side) {
   return std::make_unique<ImageFiles>(std::move(list), side);
 }
 

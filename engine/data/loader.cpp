@@ -1,7 +1,5 @@
 #include "engine/data/loader.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -69,6 +67,7 @@ class ThreadedLoader final : public Loader {
     ready_.wait(lock, [&] { return slot.rows_left == 0; });
     if (slot.error) std::rethrow_exception(slot.error);
     HostBatch batch = std::move(slot.batch);
+    dataset_->finish(batch);
     if (head_ + options_.prefetch < end_) prepare(head_ + options_.prefetch);
     ++head_;
     lock.unlock();
@@ -96,16 +95,11 @@ class ThreadedLoader final : public Loader {
   /// Tensors come from the caller's thread, so that workers never touch CUDA. Pinned memory is
   /// recycled by the caching host allocator once the copies that read it are done.
   void prepare(std::int64_t batch) {
-    const ImageShape shape = dataset_->shape();
-    const auto allocate = [&](at::IntArrayRef sizes, at::ScalarType type) {
-      return at::empty(sizes, at::TensorOptions(type).pinned_memory(options_.pinned));
-    };
     const std::int64_t rows = options_.micro_batch;
     Slot& slot = slot_of(batch);
     slot.range = batch_range(options_, dataset_->size(), batch);
-    slot.batch = {allocate({rows, shape.height, shape.width, shape.channels}, at::kByte),
-                  allocate({rows}, at::kLong), allocate({rows}, at::kFloat),
-                  allocate({rows}, at::kLong), slot.range.epoch};
+    slot.batch = dataset_->allocate(rows, options_.pinned);
+    slot.batch.epoch = slot.range.epoch;
     slot.rows_left = rows;
     slot.error = nullptr;
     slot.error_row = rows;
@@ -149,23 +143,13 @@ class ThreadedLoader final : public Loader {
     }
   }
 
-  void fill(const Slot& slot, const SampleOrder& order, std::int64_t row) const {
-    const auto bytes = static_cast<std::size_t>(dataset_->shape().bytes());
-    const std::span pixels(
-        slot.batch.pixels.mutable_data_ptr<std::uint8_t>() + static_cast<std::size_t>(row) * bytes,
-        bytes);
+  void fill(Slot& slot, const SampleOrder& order, std::int64_t row) const {
     std::int64_t sample = -1;
-    std::int64_t label = 0;
     if (row < slot.range.count) {
       const std::int64_t position = slot.range.first + row;
       sample = options_.shuffle ? order.at(position) : position;
-      label = dataset_->read(sample, pixels);
-    } else {
-      std::ranges::fill(pixels, std::uint8_t{0});
     }
-    slot.batch.labels.mutable_data_ptr<std::int64_t>()[row] = label;
-    slot.batch.samples.mutable_data_ptr<std::int64_t>()[row] = sample;
-    slot.batch.weights.mutable_data_ptr<float>()[row] = sample < 0 ? 0.0f : 1.0f;
+    dataset_->fill(slot.batch, row, sample);
   }
 
   std::shared_ptr<const Dataset> dataset_;

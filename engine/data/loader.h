@@ -9,17 +9,6 @@
 
 namespace dstrain {
 
-/// One micro-batch on the host, before augmentation.
-struct HostBatch {
-  at::Tensor pixels;   ///< [B, H, W, C] uint8, pinned when asked
-  at::Tensor labels;   ///< [B] int64
-  at::Tensor weights;  ///< [B] fp32; 0 for a sample that only fills up the batch (its pixels are
-                       ///< zero, label 0)
-  at::Tensor
-      samples;  ///< [B] int64, index in the data set; -1 for a filler. Keys the augmentation.
-  std::int64_t epoch = 0;
-};
-
 struct LoaderOptions {
   std::int64_t global_batch = 0;
   std::int64_t micro_batch = 0;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kPoolBytes = std::size_t{4} << 20;
 constexpr std::size_t kWindowStep = 64;
 
-class RandomImages final : public Dataset {
+class RandomImages final : public ImageDataset {
  public:
   RandomImages(std::int64_t size, int side, std::int64_t seed, Split split)
       : size_(size),
@@ -52,8 +52,8 @@ class RandomImages final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_random(std::int64_t size, int image_size, std::int64_t seed,
-                                     Split split) {
+std::unique_ptr<ImageDataset> open_random(std::int64_t size, int image_size, std::int64_t seed,
+                                          Split split) {
   return std::make_unique<RandomImages>(size, image_size, seed, split);
 }
 

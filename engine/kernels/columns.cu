@@ -51,7 +51,27 @@ __device__ Normal normal(float x) {
   }
 }
 
-template <typename T, int V>
+/// What GELU multiplies x by, and the derivative of that, as `cdf` and `pdf`: of the normal
+/// distribution, or of sigmoid(2u), which is 0.5 (1 + tanh(u)).
+template <typename T, Gelu kKind>
+__device__ Normal gate(float x) {
+  if constexpr (kKind == Gelu::erf) {
+    return normal<T>(x);
+  } else {
+    constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2/pi)
+    const float square = x * x;
+    const float u2 = kTwice * x * (1.0f + kCubic * square);
+    float share;
+    if constexpr (std::is_same_v<T, float>) {
+      share = 1.0f / (1.0f + expf(-u2));
+    } else {
+      share = __fdividef(1.0f, 1.0f + __expf(-u2));
+    }
+    return {share, share * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
+  }
+}
+
+template <typename T, int V, Gelu kKind>
 __global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu a) {
   const std::int64_t packs = a.cols / V;
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
@@ -66,7 +86,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       x[i] += bias[i];
-      x[i] *= normal<T>(x[i]).cdf;
+      x[i] *= gate<T, kKind>(x[i]).cdf;
     }
     store(a.y, row * packs + pack, Pack<T, V>::of(x));
   }
@@ -82,7 +102,7 @@ struct PlainColumns {
   }
 };
 
-template <typename T, int V>
+template <typename T, int V, Gelu kKind>
 struct GeluColumns {
   const void* z;
   const void* grad_y;
@@ -99,7 +119,7 @@ struct GeluColumns {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       x[i] += bias[i];
-      const Normal n = normal<T>(x[i]);
+      const Normal n = gate<T, kKind>(x[i]);
       out[i] *= n.cdf + x[i] * n.pdf;
     }
     store(grad_z, index, Pack<T, V>::of(out));
@@ -129,7 +149,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) column_sum_kernel(const Args a)
   for (int i = 0; i < V; ++i) warps[warp][lane * V + i] = total[i];
   __syncthreads();
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp * V + threadIdx.x;
-  if (static_cast<int>(threadIdx.x) < kWarp * V && column < a.cols) {
+  if (static_cast<int>(threadIdx.x) < kWarp * V && column < a.cols && a.partial != nullptr) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += warps[w][threadIdx.x];
     a.partial[static_cast<std::int64_t>(blockIdx.y) * a.cols + column] = sum;
@@ -172,32 +192,51 @@ void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, fl
   check_launch("add_partials");
 }
 
-void bias_gelu(const BiasGelu& args, cudaStream_t stream) {
-  if (args.rows == 0 || args.cols == 0) return;
+namespace {
+
+template <Gelu kKind>
+void launch_bias_gelu(const BiasGelu& args, cudaStream_t stream) {
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (width(args.cols) == kPack) {
-      bias_gelu_kernel<T, kPack><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      bias_gelu_kernel<T, kPack, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     } else {
-      bias_gelu_kernel<T, 1><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+      bias_gelu_kernel<T, 1, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     }
   });
   check_launch("bias_gelu");
 }
 
-void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
-  if (args.rows == 0 || args.cols == 0) return;
+template <Gelu kKind>
+void launch_bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
   with_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (width(args.cols) == kPack) {
-      column_sum_kernel<kPack, GeluColumns<T, kPack>>
+      column_sum_kernel<kPack, GeluColumns<T, kPack, kKind>>
           <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     } else {
-      column_sum_kernel<1, GeluColumns<T, 1>>
+      column_sum_kernel<1, GeluColumns<T, 1, kKind>>
           <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
     }
   });
   check_launch("bias_gelu_backward");
+}
+
+}  // namespace
+
+void bias_gelu(const BiasGelu& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  const auto launch =
+      args.kind == Gelu::erf ? launch_bias_gelu<Gelu::erf> : launch_bias_gelu<Gelu::tanh>;
+  launch(args, stream);
+}
+
+void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  const auto launch = args.kind == Gelu::erf ? launch_bias_gelu_backward<Gelu::erf>
+                                             : launch_bias_gelu_backward<Gelu::tanh>;
+  launch(args, stream);
+  if (args.grad_bias == nullptr) return;
   add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_bias,
                nullptr, args.cols, stream);
 }

@@ -19,4 +19,10 @@ inline void keep(torch::autograd::AutogradContext* context, const char* key, Par
       static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
 }
 
+[[nodiscard]] inline Parameter* kept_or_null(torch::autograd::AutogradContext* context,
+                                             const char* key) {
+  return reinterpret_cast<Parameter*>(
+      static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+}
+
 }  // namespace dstrain::ops

@@ -1,11 +1,13 @@
 #include "engine/kernels/op_support.h"
 
-#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/base/error.h"
+#include "engine/kernels/gemm.h"
 
 namespace dstrain::ops {
 
@@ -50,7 +52,9 @@ const at::Tensor& value_of(const Parameter& parameter, const at::Tensor& x) {
   return value;
 }
 
-const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x) {
+namespace {
+
+const at::Tensor& checked_gradient(const Parameter& parameter, const at::Tensor& x) {
   const at::Tensor& gradient = parameter.gradient;
   DSTRAIN_CHECK(gradient.defined(),
                 fmt::format("parameter '{}' has no gradient in backward", name_of(parameter)));
@@ -62,8 +66,25 @@ const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x) {
   return gradient;
 }
 
-std::optional<at::Tensor> anchor_for(const at::Tensor& x) {
-  if (!c10::GradMode::is_enabled() || x.requires_grad()) return std::nullopt;
+}  // namespace
+
+const at::Tensor& gradient_of(Parameter& parameter, const at::Tensor& x) {
+  const at::Tensor& gradient = checked_gradient(parameter, x);
+  if (std::exchange(parameter.gradient_empty, false)) gradient.zero_();
+  return gradient;
+}
+
+at::Tensor wanted_gradient(Parameter& parameter, const at::Tensor& x) {
+  return parameter.trainable ? gradient_of(parameter, x) : at::Tensor();
+}
+
+GradientTarget gradient_target(Parameter& parameter, const at::Tensor& x) {
+  const at::Tensor& gradient = checked_gradient(parameter, x);
+  return {.tensor = gradient, .add = !std::exchange(parameter.gradient_empty, false)};
+}
+
+std::optional<at::Tensor> anchor_for(const at::Tensor& x, bool any_trainable) {
+  if (!any_trainable || !c10::GradMode::is_enabled() || x.requires_grad()) return std::nullopt;
   return at::empty({0}, x.options()).requires_grad_(true);
 }
 
@@ -71,43 +92,9 @@ at::Tensor scratch(const at::Tensor& x, at::IntArrayRef sizes) {
   return at::empty(sizes, x.options().dtype(at::kFloat));
 }
 
-namespace {
-
-cudaDataType_t cublas_dtype(const at::Tensor& tensor) {
-  switch (kernel_dtype(tensor)) {
-    case kernels::DType::f32:
-      return CUDA_R_32F;
-    case kernels::DType::bf16:
-      return CUDA_R_16BF;
-    case kernels::DType::f16:
-      return CUDA_R_16F;
-  }
-  throw Error(ErrorKind::internal, "unknown dtype");
-}
-
-void add_weight_gradient_cuda(const at::Tensor& x, const at::Tensor& dy,
-                              const at::Tensor& gradient) {
-  const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)),
-            out = static_cast<int>(dy.size(1));
-  const float one = 1;
-  // Column-major eyes see x as [in, rows], dy as [out, rows], the gradient as [in, out]. The
-  // handle's math mode is ATen's, which allows no TF32 unless somebody asked for it.
-  const cublasStatus_t status = cublasGemmEx(
-      at::cuda::getCurrentCUDABlasHandle(), CUBLAS_OP_N, CUBLAS_OP_T, in, out, rows, &one,
-      x.const_data_ptr(), cublas_dtype(x), in, dy.const_data_ptr(), cublas_dtype(dy), out, &one,
-      gradient.mutable_data_ptr(), CUDA_R_32F, in, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw Error(ErrorKind::internal, fmt::format("weight gradient of {} and {}: {}", shape_of(x),
-                                                 shape_of(dy), cublasGetStatusString(status)));
-  }
-}
-
-}  // namespace
-
-void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& gradient) {
-  if (x.size(0) == 0) return;
-  if (x.is_cuda()) return add_weight_gradient_cuda(x, dy, gradient);
-  gradient.view({dy.size(1), x.size(1)}).addmm_(dy.t().to(at::kFloat), x.to(at::kFloat));
+void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& weight) {
+  const GradientTarget target = gradient_target(weight, x);
+  multiply(dy.t(), x, target.tensor.view({dy.size(1), x.size(1)}), {.add = target.add});
 }
 
 void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient) {

@@ -27,18 +27,30 @@ namespace dstrain::ops {
 
 /// The gradient of a parameter, checked: bound, dense, fp32, as large as the parameter, on x's
 /// device.
-[[nodiscard]] const at::Tensor& gradient_of(const Parameter& parameter, const at::Tensor& x);
+/// To add to: zeroed here when it holds nothing yet.
+[[nodiscard]] const at::Tensor& gradient_of(Parameter& parameter, const at::Tensor& x);
+
+/// The same, or an undefined tensor for a frozen parameter.
+[[nodiscard]] at::Tensor wanted_gradient(Parameter& parameter, const at::Tensor& x);
+
+/// The same for an operator that can overwrite; not `add` means that the buffer holds nothing yet,
+/// and the operator must write all of it.
+struct GradientTarget {
+  at::Tensor tensor;
+  bool add = true;
+};
+[[nodiscard]] GradientTarget gradient_target(Parameter& parameter, const at::Tensor& x);
 
 /// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no
 /// trace in the graph: then this empty leaf stands in, and backward reaches the operator's weights.
-/// Nothing otherwise.
-[[nodiscard]] std::optional<at::Tensor> anchor_for(const at::Tensor& x);
+/// Nothing otherwise, or when none of those weights is trained.
+[[nodiscard]] std::optional<at::Tensor> anchor_for(const at::Tensor& x, bool any_trainable = true);
 
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
-/// gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32 gradient
-/// on a GPU.
-void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& gradient);
+/// weight.gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32
+/// gradient on a GPU.
+void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& weight);
 
 /// gradient [N] += sum of dy [M, N] over rows, in fp32.
 void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient);

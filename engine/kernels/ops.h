@@ -7,47 +7,138 @@
 
 #include "engine/kernels/parameter.h"
 
-/// Operators of the models with their gradients, on GPU (our kernels, cuBLAS, cuDNN) and CPU (ATen). Each is an autograd
-/// Function that saves the least it can, reads `Parameter::value` when it runs, forward and backward (the storage may
-/// differ between the two), and adds weight gradients in fp32 to `Parameter::gradient`. Parameters are no autograd inputs.
+/// Operators of the models with their gradients, on GPU (our kernels, cuBLAS, cuDNN) and CPU
+/// (ATen). Each is an autograd Function that saves the least it can, reads `Parameter::value` when
+/// it runs, forward and backward (the storage may differ between the two), and adds weight
+/// gradients in fp32 to `Parameter::gradient`. Parameters are no autograd inputs.
 ///
-/// Legend: B batch, T tokens, D width, M = B * T rows. Compute dtype fp32, bf16 or fp16; wrong shapes are Error{internal}.
+/// Legend: B batch, T tokens, D width, M = B * T rows. Compute dtype fp32, bf16 or fp16; wrong
+/// shapes are Error{internal}.
 namespace dstrain::ops {
 
-/// Images to rows of patches in the order of a convolution's weight: [B, C, H, W] -> [B * (H/P) * (W/P), C * P * P].
-/// No gradient: images are inputs.
+/// Images to rows of patches in the order of a convolution's weight: [B, C, H, W] -> [B * (H/P) *
+/// (W/P), C * P * P]. No gradient: images are inputs.
 [[nodiscard]] at::Tensor patchify(const at::Tensor& images_BCHW, std::int64_t patch);
 
-/// x [M, K], weight [N, ...] with K trailing elements in all, bias [N] -> [M, N].
-[[nodiscard]] at::Tensor linear(const at::Tensor& x_MK, Parameter& weight, Parameter& bias);
+/// Which approximation of x * Phi(x). Hendrycks & Gimpel 2016, arXiv:1606.08415: exact by erf, or
+/// by tanh.
+enum class Gelu { erf, tanh };
 
-/// gelu(x weight^T + bias) with the exact (erf) GELU; saves x and the pre-activation.
-[[nodiscard]] at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias);
+/// x [M, K], weight [N, ...] with K trailing elements in all, bias [N] or none -> [M, N].
+[[nodiscard]] at::Tensor linear(const at::Tensor& x_MK, Parameter& weight, Parameter* bias);
 
-/// (x + delta, layer_norm(x + delta)); without `delta` the first is x itself. x, delta [M, D]; weight, bias [D].
-/// Statistics in fp32. Ba et al. 2016, arXiv:1607.06450, eq. 4.
-[[nodiscard]] std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
-                                                               const std::optional<at::Tensor>& delta_MD,
-                                                               Parameter& weight, Parameter& bias, double eps);
+/// gelu(x weight^T + bias); saves x and the pre-activation.
+[[nodiscard]] at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias,
+                                     Gelu kind);
 
-/// Softmax attention of every head over all tokens of its sample, scale 1/sqrt(head_dim).
-/// qkv [B * T, 3 * D] holds query, key, value of all heads, each D = heads * head_dim -> [B * T, D].
-/// bf16/fp16 on a GPU: cuDNN; fp32 on a GPU: memory-efficient attention; CPU: flash attention for CPU.
-[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads);
+/// (silu(gate) * up) weight^T, where gate_up [M, 2F] holds gate, then up, of each row; weight [N,
+/// F] -> [M, N]. Saves gate_up only; the product is computed again for the weight's gradient.
+/// Shazeer 2020, arXiv:2002.05202, eq. 5.
+[[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight);
 
-/// Puts the class token before the patches of each sample and adds positions: patches [B * N, D], class_token [1, 1, D],
-/// positions [1, N + 1, D] -> [B * (N + 1), D]. Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1.
-[[nodiscard]] at::Tensor embed_sequence(const at::Tensor& patches, std::int64_t batch, Parameter& class_token,
-                                        Parameter& positions);
+/// The parts of the two operators above, for where something is added before or read between: gelu(z
+/// + bias) with z [M, N], bias [N], saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F], saves
+/// gate_up.
+[[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);
+[[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
+
+/// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in
+/// place; x [M, K], a [R, K], b [N', R]. LoRA, Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
+/// `dropout` is the share of x's elements set to zero, with a mask that is a pure function of
+/// (seed, element); 0 outside training.
+[[nodiscard]] at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Parameter& a,
+                                      Parameter& b, double scale, std::int64_t column,
+                                      double dropout, std::uint64_t seed);
+
+/// Rows of `table` [V, D] by token: tokens [...] int64 -> [M, D]. The gradient's sums have a fixed
+/// order.
+[[nodiscard]] at::Tensor embed_tokens(const at::Tensor& tokens, Parameter& table);
+
+/// (x + delta, layer_norm(x + delta)); without `delta` the first is x itself. x, delta [M, D];
+/// weight, bias [D]. Statistics in fp32. Ba et al. 2016, arXiv:1607.06450, eq. 4.
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> add_layer_norm(
+    const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
+    Parameter& bias, double eps);
+
+/// (x + delta, rms_norm(x + delta) * weight); without `delta` the first is x itself. x, delta [M,
+/// D]; weight [D]. Statistics in fp32. Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> add_rms_norm(
+    const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
+    double eps);
+
+/// Where sequences lie in the rows [B * T] of a batch of text. Without `starts`, each sample is one
+/// sequence.
+struct Sequences {
+  at::Tensor starts;  ///< [S + 1] int32, first row of each packed sequence, ascending; unused ones
+                      ///< repeat B * T
+  std::int64_t longest = 0;  ///< tokens of the longest of them
+  at::Tensor
+      positions;  ///< [B * T] int32, place of each row in its sequence; defined with `starts`
+};
+
+/// Shape and kind of an attention.
+struct AttentionShape {
+  std::int64_t batch = 0;  ///< samples
+  std::int64_t heads = 0;  ///< query heads
+  std::int64_t kv_heads =
+      0;  ///< key and value heads; each serves heads / kv_heads query heads (arXiv:2305.13245)
+  std::int64_t head_dim = 0;
+  /// Rows of qkv: all queries, all keys, all values; or, interleaved, query, key, value of one head
+  /// after the other (BLOOM; then kv_heads = heads).
+  bool interleaved = false;
+  bool causal = false;    ///< a token sees itself and earlier ones
+  double rope_theta = 0;  ///< base of rotary positions (Su et al. 2021, arXiv:2104.09864; halves,
+                          ///< as Qwen2 has them); 0: none
+  /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
+  /// causal only.
+  bool alibi = false;
+  [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
+  [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// Softmax attention within each sequence, scale 1/sqrt(head_dim). qkv [B * T, qkv_width] -> [B *
+/// T, width]. May overwrite qkv (rotary positions are applied in place), so the caller must not
+/// read it again. bf16/fp16 on a GPU: cuDNN, packed sequences flash; fp32 on a GPU:
+/// memory-efficient attention; CPU: ATen.
+[[nodiscard]] at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
+                                   const Sequences& sequences = {});
+
+/// Width of the heads that a GPU's kernel sees: wider than head_dim where linear biases stand in
+/// them (16-bit types).
+[[nodiscard]] std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes);
+/// Bytes that attention keeps for backward, for `rows` rows: qkv, its output, a log-sum-exp per row
+/// and head, and of wider heads the output that the kernel made.
+[[nodiscard]] std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,
+                                                 int element_bytes);
+
+/// Puts the class token before the patches of each sample and adds positions: patches [B * N, D],
+/// class_token [1, 1, D], positions [1, N + 1, D] -> [B * (N + 1), D]. Dosovitskiy et al. 2021,
+/// arXiv:2010.11929, eq. 1.
+[[nodiscard]] at::Tensor embed_sequence(const at::Tensor& patches, std::int64_t batch,
+                                        Parameter& class_token, Parameter& positions);
 
 /// Row 0 of each sample: x [B * T, D] -> [B, D].
 [[nodiscard]] at::Tensor first_token(const at::Tensor& x, std::int64_t batch);
 
-/// Sum over samples of weight * cross entropy with label smoothing (Szegedy et al. 2016, arXiv:1512.00567, sec. 7), fp32
-/// scalar. logits [B, classes]; labels [B] int64; weights [B] fp32. Adds [loss, top-1, top-5, samples] to `totals`
-/// (a sample counts as top-k when fewer than k classes score higher; ties broken by the lower index).
+/// Sum over samples of weight * cross entropy with label smoothing (Szegedy et al. 2016,
+/// arXiv:1512.00567, sec. 7), fp32 scalar. logits [B, classes]; labels [B] int64; weights [B] fp32.
+/// Adds [loss, top-1, top-5, samples] to `totals` (a sample counts as top-k when fewer than k
+/// classes score higher; ties broken by the lower index).
 [[nodiscard]] at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
                                                const at::Tensor& weights, double label_smoothing,
                                                const at::Tensor& totals);
+
+/// Cross entropy of the tokens that follow: sum over rows of weight * -log softmax(x
+/// table^T)[label], fp32 scalar, in chunks of rows so that the logits are never whole. x [M, D],
+/// table [V, D], labels [M] int64, weights [M] fp32. Adds [loss, top-1, 0, targets] to `totals`.
+/// While gradients are recorded nothing is computed here: the scalar is only where backward starts,
+/// and backward computes loss (into `totals`), gradient of x and of `table` chunk by chunk from the
+/// same logits.
+[[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table,
+                                              const at::Tensor& labels, const at::Tensor& weights,
+                                              const at::Tensor& totals);
+/// Bytes of logits that it holds at once on a GPU.
+[[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
+                                                      int element_bytes);
 
 }  // namespace dstrain::ops

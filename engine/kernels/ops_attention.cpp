@@ -1,190 +1,191 @@
-#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/stack.h>
 #include <fmt/format.h>
 
-#include <array>
+#include <cmath>
 
 #include "engine/base/error.h"
+#include "engine/kernels/attention_backends.h"
+#include "engine/kernels/attention_heads.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
-#include "engine/kernels/ops.h"
 
 namespace dstrain::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Heads =
-    std::array<at::Tensor, 3>;  ///< query, key, value or their gradients, each [B, H, T, head_dim]
 
-enum class Backend : std::int64_t { cpu, cudnn, flash, efficient };
+/// Everything about one attention but its tensors; kept from forward to backward.
+struct Plan {
+  AttentionShape shape;
+  std::optional<StretchedWidths> stretched;  ///< linear biases stand in the heads
+  std::int64_t longest = 0;
 
-/// Views of qkv [B * T, 3 * D], no copy.
-Heads split_heads(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
-  const std::int64_t tokens = qkv.size(0) / batch, head_dim = qkv.size(1) / 3 / heads;
-  const at::Tensor all = qkv.view({batch, tokens, 3, heads, head_dim}).permute({2, 0, 3, 1, 4});
-  return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
-}
+  [[nodiscard]] Masking masking(const Sequences& sequences) const {
+    return {.causal = shape.causal,
+            .biased = shape.alibi && !stretched,
+            .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
+            .sequences = sequences};
+  }
+  /// What the backend sees; all but cuDNN want values as wide as keys.
+  [[nodiscard]] Heads heads(Backend backend, const at::Tensor& qkv,
+                            const Sequences& sequences) const {
+    if (!stretched) return split_heads(qkv, shape, sequences);
+    StretchedWidths widths = *stretched;
+    if (backend != Backend::cudnn) widths.value = widths.query_key;
+    return stretch_heads(qkv, shape, sequences, widths);
+  }
 
-/// What forward hands to backward; `state` is whatever the backend needs: log-sum-exp and two
-/// random states.
-struct Attended {
-  Backend backend = Backend::cpu;
-  at::Tensor out;
-  at::Tensor log_sum_exp, seed, offset;
-  std::int64_t max_q = 0, max_k = 0;
+  void save(AutogradContext* context) const {
+    const StretchedWidths widths = stretched.value_or(StretchedWidths{});
+    context->saved_data["plan"] = std::vector<std::int64_t>{shape.batch,
+                                                            shape.heads,
+                                                            shape.kv_heads,
+                                                            shape.head_dim,
+                                                            shape.interleaved ? 1 : 0,
+                                                            shape.causal ? 1 : 0,
+                                                            shape.alibi ? 1 : 0,
+                                                            widths.query_key,
+                                                            widths.value,
+                                                            longest};
+    context->saved_data["rope_theta"] = shape.rope_theta;
+  }
+  static Plan load(AutogradContext* context) {
+    const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
+    Plan plan{.shape = {.batch = all[0],
+                        .heads = all[1],
+                        .kv_heads = all[2],
+                        .head_dim = all[3],
+                        .interleaved = all[4] != 0,
+                        .causal = all[5] != 0,
+                        .rope_theta = context->saved_data.at("rope_theta").toDouble(),
+                        .alibi = all[6] != 0},
+              .stretched = std::nullopt,
+              .longest = all[9]};
+    if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};
+    return plan;
+  }
 };
 
-Attended forward_cudnn(const Heads& in) {
-  auto [out, lse, seq_q, seq_k, max_q, max_k, seed, offset, mask] =
-      at::_scaled_dot_product_cudnn_attention(in[0], in[1], in[2], std::nullopt, true);
-  return {Backend::cudnn,
-          out,
-          lse,
-          seed,
-          offset,
-          max_q.guard_int(__FILE__, __LINE__),
-          max_k.guard_int(__FILE__, __LINE__)};
-}
-
-Attended forward_flash(const Heads& in) {
-  auto [out, lse, seq_q, seq_k, max_q, max_k, seed, offset, mask] =
-      at::_scaled_dot_product_flash_attention(in[0], in[1], in[2]);
-  return {Backend::flash,
-          out,
-          lse,
-          seed,
-          offset,
-          max_q.guard_int(__FILE__, __LINE__),
-          max_k.guard_int(__FILE__, __LINE__)};
-}
-
-Attended forward_on(const Heads& in) {
-  if (!in[0].is_cuda()) {
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(in[0], in[1], in[2]);
-    return {Backend::cpu, out, lse, {}, {}};
-  }
-  const std::int64_t head_dim = in[0].size(3);
-  if (head_dim % 8 != 0) {
-    throw Error(ErrorKind::internal, fmt::format("attention with {} elements a head", head_dim),
-                "a multiple of 8 works on a GPU");
-  }
-  if (in[0].scalar_type() == at::kFloat) {
-    auto [out, lse, seed, offset] =
-        at::_scaled_dot_product_efficient_attention(in[0], in[1], in[2], std::nullopt, true);
-    return {Backend::efficient, out, lse, seed, offset};
-  }
-  if (head_dim > 128) return forward_flash(in);
-  try {
-    return forward_cudnn(in);
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
-    return forward_flash(in);
-  }
-}
-
-Heads backward_on(const Attended& saved, const at::Tensor& grad, const Heads& in) {
-  const at::Tensor none;
-  switch (saved.backend) {
-    case Backend::cpu: {
-      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, 0.0, false);
-      return {dq, dk, dv};
-    }
-    case Backend::cudnn: {
-      auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, saved.seed, saved.offset, none,
-          none, none, saved.max_q, saved.max_k, 0.0, false);
-      return {dq, dk, dv};
-    }
-    case Backend::flash: {
-      auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-          grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, none, none, saved.max_q,
-          saved.max_k, 0.0, false, saved.seed, saved.offset);
-      return {dq, dk, dv};
-    }
-    case Backend::efficient: {
-      auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
-          grad, in[0], in[1], in[2], none, saved.out, saved.log_sum_exp, saved.seed, saved.offset,
-          0.0, {true, true, true, false});
-      return {dq, dk, dv};
+Attended attend_by(const Plan& plan, const at::Tensor& qkv, const Sequences& sequences) {
+  const Masking masking = plan.masking(sequences);
+  const std::int64_t width = plan.stretched ? plan.stretched->query_key : plan.shape.head_dim;
+  const Backend backend = backend_for(qkv, width, sequences.starts.defined());
+  if (backend == Backend::cudnn) {
+    try {
+      return attend(backend, plan.heads(backend, qkv, sequences), masking);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
+      return attend(Backend::flash, plan.heads(Backend::flash, qkv, sequences), masking);
     }
   }
-  throw Error(ErrorKind::internal, "unknown attention backend");
+  return attend(backend, plan.heads(backend, qkv, sequences), masking);
 }
 
-/// The three gradients as one tensor like qkv.
-at::Tensor pack_gradients(const Heads& grads, const at::Tensor& qkv) {
-  const at::Tensor& dq = grads[0];
-  if (!qkv.is_cuda())
-    return at::stack({dq, grads[1], grads[2]}).permute({1, 3, 0, 2, 4}).reshape(qkv.sizes());
-  at::Tensor out = at::empty_like(qkv);
-  kernels::PackHeads args{.source = {},
-                          .stride = {},
-                          .out = out.mutable_data_ptr(),
-                          .batch = dq.size(0),
-                          .heads = dq.size(1),
-                          .tokens = dq.size(2),
-                          .head_dim = dq.size(3),
-                          .dtype = kernel_dtype(qkv)};
-  for (std::size_t part = 0; part < grads.size(); ++part) {
-    DSTRAIN_CHECK(grads[part].stride(3) == 1, "attention's gradient is not dense in a head");
-    args.source[part] = grads[part].const_data_ptr();
-    for (std::size_t dim = 0; dim < 3; ++dim) {
-      args.stride[part][dim] = grads[part].stride(static_cast<std::int64_t>(dim));
-    }
-  }
-  kernels::cuda::pack_heads(args, current_stream());
-  return out;
-}
-
+/// Saved are qkv, rotated, and what the backend made; stretched heads are built again in backward,
+/// since one pass over qkv costs less than keeping them through the model.
 struct Attention : torch::autograd::Function<Attention> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, std::int64_t batch,
-                            std::int64_t heads) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Plan& plan,
+                            const Sequences& sequences) {
+    const AttentionShape& shape = plan.shape;
     const at::Tensor qkv = dense(input);
-    const Attended out = forward_on(split_heads(qkv, batch, heads));
-    context->save_for_backward({qkv, out.out, out.log_sum_exp, out.seed, out.offset});
-    context->saved_data["shape"] = std::vector<std::int64_t>{
-        batch, heads, out.max_q, out.max_k, static_cast<std::int64_t>(out.backend)};
-    return out.out.transpose(1, 2).reshape({qkv.size(0), qkv.size(1) / 3});
+    if (shape.rope_theta > 0) rotate_heads(qkv, shape, sequences);
+    const Attended all = attend_by(plan, qkv, sequences);
+    context->save_for_backward({qkv, all.out, all.log_sum_exp, all.seed, all.offset,
+                                sequences.starts, sequences.positions});
+    context->saved_data["backend"] = static_cast<std::int64_t>(all.backend);
+    plan.save(context);
+    const at::Tensor by_token = all.out.transpose(1, 2);
+    if (by_token.size(3) == shape.head_dim) return by_token.reshape({qkv.size(0), shape.width()});
+    return resize_rows(by_token, shape.head_dim).view({qkv.size(0), shape.width()});
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
+    const Plan plan = Plan::load(context);
     const at::Tensor& qkv = saved[0];
-    const std::vector<std::int64_t> shape = context->saved_data.at("shape").toIntVector();
-    const std::int64_t batch = shape[0], heads = shape[1];
-    const at::Tensor grad = dense(grads[0])
-                                .view({batch, qkv.size(0) / batch, heads, qkv.size(1) / 3 / heads})
-                                .transpose(1, 2);
-    const Attended forward{.backend = static_cast<Backend>(shape[4]),
-                           .out = saved[1],
-                           .log_sum_exp = saved[2],
-                           .seed = saved[3],
-                           .offset = saved[4],
-                           .max_q = shape[2],
-                           .max_k = shape[3]};
-    return {
-        pack_gradients(backward_on(forward, grad, split_heads(qkv, batch, heads)), qkv), {}, {}};
+    const Attended forward{
+        .backend = static_cast<Backend>(context->saved_data.at("backend").toInt()),
+        .out = saved[1],
+        .log_sum_exp = saved[2],
+        .seed = saved[3],
+        .offset = saved[4]};
+    const Sequences sequences{.starts = saved[5], .longest = plan.longest, .positions = saved[6]};
+    const std::int64_t batch = forward.out.size(0), width = forward.out.size(3);
+    at::Tensor grad =
+        dense(grads[0]).view({batch, qkv.size(0) / batch, plan.shape.heads, plan.shape.head_dim});
+    if (width != plan.shape.head_dim) grad = resize_rows(grad, width);
+    const Heads in = plan.heads(forward.backend, qkv, sequences);
+    return {pack_heads(attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences)),
+                       qkv, plan.shape, sequences),
+            {},
+            {}};
   }
 };
 
+void check(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences) {
+  DSTRAIN_CHECK(qkv.dim() == 2 && shape.batch > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
+                    shape.head_dim > 0 && shape.heads % shape.kv_heads == 0 &&
+                    qkv.size(0) % shape.batch == 0 && qkv.size(1) == shape.qkv_width(),
+                fmt::format("attention: qkv {}, batch {}, heads {} and {} of {}", shape_of(qkv),
+                            shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
+  DSTRAIN_CHECK(!shape.interleaved || shape.heads == shape.kv_heads,
+                "attention: interleaved heads are not shared");
+  DSTRAIN_CHECK(shape.rope_theta == 0 || shape.head_dim % 2 == 0,
+                "attention: rotary positions need pairs of elements");
+  DSTRAIN_CHECK(!shape.alibi || shape.causal,
+                "attention: linear biases are those of causal models");
+  if (qkv.is_cuda() && shape.head_dim % 8 != 0) {
+    throw Error(ErrorKind::internal,
+                fmt::format("attention with {} elements a head", shape.head_dim),
+                "a multiple of 8 works on a GPU");
+  }
+  const auto is_index = [&](const at::Tensor& x) {
+    return x.defined() && x.scalar_type() == at::kInt && x.device() == qkv.device() &&
+           x.dim() == 1 && x.is_contiguous();
+  };
+  const bool packed = sequences.starts.defined();
+  DSTRAIN_CHECK(
+      !packed || (is_index(sequences.starts) && is_index(sequences.positions) &&
+                  sequences.starts.size(0) > 1 && sequences.positions.size(0) == qkv.size(0) &&
+                  sequences.longest > 0),
+      "attention: packed sequences need starts, positions (int32, beside qkv) and longest");
+  DSTRAIN_CHECK(!shape.alibi || (packed ? sequences.longest : qkv.size(0) / shape.batch) <=
+                                    kernels::kAlibiPositions,
+                "attention: too many positions for linear biases");
+}
+
 }  // namespace
 
-at::Tensor attention(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
-  DSTRAIN_CHECK(qkv.dim() == 2 && batch > 0 && heads > 0 && qkv.size(0) % batch == 0 &&
-                    qkv.size(1) % (3 * heads) == 0,
-                fmt::format("attention: qkv {}, batch {}, heads {}", shape_of(qkv), batch, heads));
-  return Attention::apply(qkv, batch, heads);
+at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
+                     const Sequences& sequences) {
+  check(qkv, shape, sequences);
+  Plan plan{.shape = shape, .stretched = std::nullopt, .longest = sequences.longest};
+  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat)
+    plan.stretched = stretched_widths(shape.head_dim);
+  return Attention::apply(qkv, plan, sequences);
+}
+
+std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  return shape.alibi && element_bytes < kFloatBytes ? stretched_widths(shape.head_dim).query_key
+                                                    : shape.head_dim;
+}
+
+std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,
+                                   int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  std::int64_t elements = shape.qkv_width() + shape.width();
+  const std::int64_t width = attention_head_width(shape, element_bytes);
+  if (width != shape.head_dim) elements += shape.heads * width;
+  return rows * (elements * element_bytes + shape.heads * kFloatBytes);
+}
+
+at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,
+                               const Sequences& sequences, StretchedWidths widths) {
+  check(qkv, shape, sequences);
+  return Attention::apply(
+      qkv, Plan{.shape = shape, .stretched = widths, .longest = sequences.longest}, sequences);
 }
 
 }  // namespace dstrain::ops

@@ -53,23 +53,34 @@ struct Gradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
 };
 
+/// Where the parameters' gradients go; undefined for a frozen one.
+struct ParameterGradients {
+  at::Tensor weight, bias;
+};
+
 at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
-                        const at::Tensor& grad_weight, const at::Tensor& grad_bias) {
+                        const ParameterGradients& into) {
   const at::Tensor sum = saved.sum.to(at::kFloat), scale = weight.to(at::kFloat);
-  auto [dx, dweight, dbias] =
-      at::native_layer_norm_backward(grads.grad_y.to(at::kFloat), sum, {sum.size(1)}, saved.mean,
-                                     saved.rstd, scale, scale, {true, true, true});
-  grad_weight.add_(dweight.view_as(grad_weight));
-  grad_bias.add_(dbias.view_as(grad_bias));
+  auto [dx, dweight, dbias] = at::native_layer_norm_backward(
+      grads.grad_y.to(at::kFloat), sum, {sum.size(1)}, saved.mean, saved.rstd, scale, scale,
+      {true, into.weight.defined(), into.bias.defined()});
+  if (into.weight.defined()) into.weight.add_(dweight.view_as(into.weight));
+  if (into.bias.defined()) into.bias.add_(dbias.view_as(into.bias));
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
   return dx.to(saved.sum.scalar_type());
 }
 
 at::Tensor backward_cuda(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
-                         const at::Tensor& grad_weight, const at::Tensor& grad_bias) {
+                         const ParameterGradients& into) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
-  at::Tensor dx = at::empty_like(saved.sum);
-  const at::Tensor partial = scratch(dx, {kernels::norm_partials(rows), 2, dim});
+  at::Tensor dx = at::empty_like(saved.sum), partial;
+  // The kernel computes both or neither; where one is frozen, its sum goes nowhere.
+  const bool wanted = into.weight.defined() || into.bias.defined();
+  const auto target = [&](const at::Tensor& gradient) {
+    return gradient.defined() || !wanted ? gradient : scratch(dx, {dim});
+  };
+  const at::Tensor grad_weight = target(into.weight), grad_bias = target(into.bias);
+  if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), 2, dim});
   kernels::cuda::add_layer_norm_backward(
       {.sum = saved.sum.const_data_ptr(),
        .weight = weight.const_data_ptr(),
@@ -78,9 +89,9 @@ at::Tensor backward_cuda(const Gradients& grads, const Normed& saved, const at::
        .mean = saved.mean.const_data_ptr<float>(),
        .rstd = saved.rstd.const_data_ptr<float>(),
        .grad_x = dx.mutable_data_ptr(),
-       .grad_weight = grad_weight.mutable_data_ptr<float>(),
-       .grad_bias = grad_bias.mutable_data_ptr<float>(),
-       .partial = partial.mutable_data_ptr<float>(),
+       .grad_weight = wanted ? grad_weight.mutable_data_ptr<float>() : nullptr,
+       .grad_bias = wanted ? grad_bias.mutable_data_ptr<float>() : nullptr,
+       .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
        .dtype = kernel_dtype(dx)},
@@ -109,12 +120,13 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
     const bool has_delta = context->saved_data.at("delta").toBool();
     at::Tensor dx = grads[0];
     if (grads[1].defined()) {
-      const Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
+      Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
       const auto backward_on = saved[0].is_cuda() ? backward_cuda : backward_cpu;
-      dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
-                       {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
-                       value_of(weight, saved[0]), gradient_of(weight, saved[0]),
-                       gradient_of(bias, saved[0]));
+      dx = backward_on(
+          {.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+          {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
+          value_of(weight, saved[0]),
+          {.weight = wanted_gradient(weight, saved[0]), .bias = wanted_gradient(bias, saved[0])});
     }
     return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
   }
@@ -134,8 +146,9 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
                 fmt::format("layer norm: x {}, delta {} or another dtype", shape_of(x_MD),
                             shape_of(*delta_MD)));
   const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
-  variable_list out = AddLayerNorm::apply(x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD),
-                                          &weight, &bias, eps);
+  variable_list out = AddLayerNorm::apply(
+      x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable || bias.trainable),
+      &weight, &bias, eps);
   return {out[0], out[1]};
 }
 

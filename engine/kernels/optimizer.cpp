@@ -9,11 +9,13 @@
 namespace dstrain::optimizer {
 namespace {
 
-void check_flat(const char* what, const at::Tensor& tensor, const at::Tensor& like) {
+void check_flat(const char* what, const at::Tensor& tensor, const at::Tensor& like,
+                at::ScalarType dtype = at::kFloat) {
   DSTRAIN_CHECK(tensor.defined() && tensor.dim() == 1 && tensor.is_contiguous() &&
                     tensor.device() == like.device() && tensor.numel() == like.numel() &&
-                    tensor.scalar_type() == at::kFloat,
-                fmt::format("optimizer: {} is not flat dense fp32 like the master weights", what));
+                    tensor.scalar_type() == dtype,
+                fmt::format("optimizer: {} is not flat dense {} like the master weights", what,
+                            c10::toString(dtype)));
 }
 
 void check_control(const at::Tensor& control, const at::Tensor& like) {
@@ -29,6 +31,63 @@ std::pair<void*, kernels::DType> compute_of(const at::Tensor& compute, const at:
                     compute.device() == master.device() && compute.numel() == master.numel(),
                 "optimizer: the compute copy is not flat and dense like the master weights");
   return {compute.mutable_data_ptr(), ops::kernel_dtype(compute)};
+}
+
+/// Whether the states are all bf16, checked.
+bool bf16_states(const at::Tensor& parameters, const at::Tensor& compute) {
+  if (!parameters.defined() || parameters.scalar_type() != at::kBFloat16) return false;
+  check_flat("the bf16 parameters", parameters, parameters, at::kBFloat16);
+  DSTRAIN_CHECK(!compute.defined() || compute.is_same(parameters) ||
+                    (compute.scalar_type() == at::kBFloat16 &&
+                     compute.const_data_ptr() == parameters.const_data_ptr()),
+                "optimizer: parameters in bf16 have no compute copy beside them");
+  return true;
+}
+
+void adamw_bf16(const AdamW& step, const at::Tensor& control) {
+  check_flat("the first moment", step.exp_avg, step.master, at::kBFloat16);
+  check_flat("the second moment", step.exp_avg_sq, step.master, at::kBFloat16);
+  check_flat("the gradient", step.gradient, step.master);
+  check_control(control, step.master);
+  const kernels::AdamWBf16Step args{.parameters = step.master.mutable_data_ptr(),
+                                    .exp_avg = step.exp_avg.mutable_data_ptr(),
+                                    .exp_avg_sq = step.exp_avg_sq.mutable_data_ptr(),
+                                    .gradient = step.gradient.const_data_ptr<float>(),
+                                    .control = control.const_data_ptr<float>(),
+                                    .count = step.master.numel(),
+                                    .lr = step.lr,
+                                    .beta1 = step.beta1,
+                                    .beta2 = step.beta2,
+                                    .eps = step.eps,
+                                    .weight_decay = step.weight_decay,
+                                    .seed = step.seed,
+                                    .first_element = step.first_element};
+  if (step.master.is_cuda()) {
+    kernels::cuda::adamw_bf16(args, ops::current_stream());
+  } else {
+    kernels::cpu::adamw_bf16(args);
+  }
+}
+
+void sgd_bf16(const Sgd& step, const at::Tensor& control) {
+  check_flat("the momentum buffer", step.momentum_buffer, step.master, at::kBFloat16);
+  check_flat("the gradient", step.gradient, step.master);
+  check_control(control, step.master);
+  const kernels::SgdBf16Step args{.parameters = step.master.mutable_data_ptr(),
+                                  .momentum_buffer = step.momentum_buffer.mutable_data_ptr(),
+                                  .gradient = step.gradient.const_data_ptr<float>(),
+                                  .control = control.const_data_ptr<float>(),
+                                  .count = step.master.numel(),
+                                  .lr = step.lr,
+                                  .momentum = step.momentum,
+                                  .weight_decay = step.weight_decay,
+                                  .seed = step.seed,
+                                  .first_element = step.first_element};
+  if (step.master.is_cuda()) {
+    kernels::cuda::sgd_bf16(args, ops::current_stream());
+  } else {
+    kernels::cpu::sgd_bf16(args);
+  }
 }
 
 }  // namespace
@@ -68,6 +127,7 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
 }
 
 void adamw(const AdamW& step, const at::Tensor& control) {
+  if (bf16_states(step.master, step.compute)) return adamw_bf16(step, control);
   check_flat("the master weights", step.master, step.master);
   check_flat("the first moment", step.exp_avg, step.master);
   check_flat("the second moment", step.exp_avg_sq, step.master);
@@ -95,6 +155,7 @@ void adamw(const AdamW& step, const at::Tensor& control) {
 }
 
 void sgd(const Sgd& step, const at::Tensor& control) {
+  if (bf16_states(step.master, step.compute)) return sgd_bf16(step, control);
   check_flat("the master weights", step.master, step.master);
   check_flat("the momentum buffer", step.momentum_buffer, step.master);
   check_flat("the gradient", step.gradient, step.master);

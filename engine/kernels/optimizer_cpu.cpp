@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kernels/control.h"
+#include "engine/kernels/stochastic_rounding.h"
 
 namespace dstrain::kernels::cpu {
 namespace {
@@ -42,6 +43,23 @@ void write_compute(void* compute, DType dtype, const float* master, std::int64_t
       return round_to(master + begin, static_cast<c10::BFloat16*>(compute) + begin, end - begin);
     case DType::f16:
       return round_to(master + begin, static_cast<c10::Half*>(compute) + begin, end - begin);
+  }
+}
+
+/// Calls body(i, bits) for i in [begin, end), where bits(state) are the random bits of element
+/// first_element + i.
+template <int States, typename Body>
+void for_rounded(std::uint64_t key, std::uint64_t step, std::int64_t first_element,
+                 std::int64_t begin, std::int64_t end, const Body& body) {
+  for (std::int64_t i = begin; i < end;) {
+    const std::int64_t element = first_element + i, group = element / RoundingBits::kTogether;
+    RoundingBits bits[States];
+    for (int s = 0; s < States; ++s)
+      bits[s] = RoundingBits::at(key, step, group, static_cast<RoundedState>(s));
+    int k = static_cast<int>(element % RoundingBits::kTogether);
+    for (; k < RoundingBits::kTogether && i < end; ++k, ++i) {
+      body(i, [&](RoundedState state) { return bits[static_cast<int>(state)].of(k); });
+    }
   }
 }
 
@@ -110,6 +128,59 @@ void sgd(const SgdStep& args) {
       master[i] -= lr * buffer[i];
     }
     write_compute(args.compute, args.dtype, args.master, begin, end);
+  });
+}
+
+void adamw_bf16(const AdamWBf16Step& args) {
+  if (args.control[kSkip] != 0) return;
+  const double t = static_cast<double>(args.control[kAppliedSteps]);
+  const float factor = args.control[kGradientFactor];
+  const float step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, t)));
+  const float rsqrt_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, t)));
+  const float beta2 = static_cast<float>(args.beta2), eps = static_cast<float>(args.eps);
+  const float rest1 = static_cast<float>(1 - args.beta1),
+              rest2 = static_cast<float>(1 - args.beta2);
+  const float keep = static_cast<float>(1 - args.lr * args.weight_decay);
+  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
+  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
+  auto* const averages = static_cast<std::uint16_t*>(args.exp_avg);
+  auto* const squares = static_cast<std::uint16_t*>(args.exp_avg_sq);
+  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
+    for_rounded<3>(key, static_cast<std::uint64_t>(t), args.first_element, begin, end,
+                   [&](std::int64_t i, const auto& bits) {
+                     const float g = args.gradient[i] * factor;
+                     float average = bf16_value(averages[i]), square = bf16_value(squares[i]),
+                           parameter = bf16_value(parameters[i]);
+                     average += rest1 * (g - average);
+                     square = beta2 * square + rest2 * g * g;
+                     parameter = parameter * keep -
+                                 step_size * average / (std::sqrt(square) * rsqrt_correction + eps);
+                     averages[i] = round_stochastically(average, bits(RoundedState::first_moment));
+                     squares[i] = round_stochastically(square, bits(RoundedState::second_moment));
+                     parameters[i] = round_stochastically(parameter, bits(RoundedState::parameter));
+                   });
+  });
+}
+
+void sgd_bf16(const SgdBf16Step& args) {
+  if (args.control[kSkip] != 0) return;
+  const auto step = static_cast<std::uint64_t>(args.control[kAppliedSteps]);
+  const float factor = args.control[kGradientFactor], lr = static_cast<float>(args.lr);
+  const float momentum = static_cast<float>(args.momentum),
+              decay = static_cast<float>(args.weight_decay);
+  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
+  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
+  auto* const buffers = static_cast<std::uint16_t*>(args.momentum_buffer);
+  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
+    for_rounded<2>(
+        key, step, args.first_element, begin, end, [&](std::int64_t i, const auto& bits) {
+          const float parameter = bf16_value(parameters[i]);
+          const float buffer =
+              momentum * bf16_value(buffers[i]) + (args.gradient[i] * factor + decay * parameter);
+          buffers[i] = round_stochastically(buffer, bits(RoundedState::first_moment));
+          parameters[i] =
+              round_stochastically(parameter - lr * buffer, bits(RoundedState::parameter));
+        });
   });
 }
 

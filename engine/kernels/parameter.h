@@ -14,19 +14,45 @@ struct NamedShape {
   std::vector<std::int64_t> shape;
 };
 
-enum class Init { zeros, ones, truncated_normal };  ///< truncated_normal: mean 0, std `init_std`, cut at 2 std
+enum class Init {
+  zeros,
+  ones,
+  normal,            ///< mean 0, std `init_std`
+  truncated_normal,  ///< mean 0, std `init_std`, cut at 2 std
+  uniform,           ///< mean 0, std `init_std`: within sqrt(3) `init_std`
+};
 
-/// A weight of a block. It owns no memory: the state store binds `value` and `gradient` to its flat buffers, and under
-/// ZeRO-3 binds `value` anew at each gather. Operators write gradients straight into `gradient`, adding.
+/// A weight in eight bits, made and read by the operators (engine/kernels/fp8.h).
+struct Fp8Copies {
+  at::Tensor rows, columns, scale;
+  std::uint64_t version = 0;  ///< of the value that they were made of
+};
+
+/// A weight of a block. It owns no memory: the state store binds `value` and `gradient` to its flat
+/// buffers, and under ZeRO-3 binds `value` anew at each gather. Operators write gradients straight
+/// into `gradient`, adding to what is there.
 struct Parameter {
-  /// Stacked along dim 0; more than one where files keep apart what we multiply at once (query, key, value).
+  /// Stacked along dim 0; more than one where files keep apart what we multiply at once (query,
+  /// key, value).
   std::vector<NamedShape> parts;
   std::vector<std::int64_t> shape;
   Init init = Init::zeros;
   double init_std = 0.02;
 
+  bool decay = true;      ///< weight decay reaches it
+  bool trainable = true;  ///< a frozen weight has neither gradient nor optimizer state
+
+  bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16
+
   at::Tensor value;     ///< compute dtype, `shape`; undefined while released
-  at::Tensor gradient;  ///< fp32, `shape`; undefined outside backward
+  at::Tensor gradient;  ///< fp32, `shape`; undefined outside backward and for frozen weights
+  /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
+  bool gradient_empty = false;
+
+  /// Raised at every change of the value by whoever changes it; 0: nobody counts, so nothing made of
+  /// the value is kept.
+  std::uint64_t version = 0;
+  Fp8Copies fp8_copies;  ///< may be dropped at any time, as when `value` is released
 
   [[nodiscard]] std::int64_t numel() const {
     std::int64_t product = 1;

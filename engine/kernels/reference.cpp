@@ -6,14 +6,6 @@
 
 /// The operators' kernels as their definitions read, in double.
 namespace dstrain::kernels::reference {
-namespace {
-
-double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
-double normal_pdf(double x) {
-  return std::exp(-0.5 * x * x) / std::sqrt(2 * 3.14159265358979323846);
-}
-
-}  // namespace
 
 void add_layer_norm(const AddLayerNorm& a) {
   const View x(a.x, a.dtype), delta(a.delta, a.dtype), sum(delta ? a.sum : a.x, a.dtype),
@@ -65,42 +57,10 @@ void add_layer_norm_backward(const AddLayerNormBackward& a) {
                  static_cast<double>(a.rstd[row]) * through + (past ? past.at(first + i) : 0));
     }
   }
+  if (a.grad_weight == nullptr) return;
   for (std::int64_t i = 0; i < a.dim; ++i) {
     add_to(a.grad_weight[i], grad_weight[static_cast<std::size_t>(i)]);
     add_to(a.grad_bias[i], grad_bias[static_cast<std::size_t>(i)]);
-  }
-}
-
-void bias_gelu(const BiasGelu& a) {
-  const View z(a.z, a.dtype), bias(a.bias, a.dtype), y(a.y, a.dtype);
-  for (std::int64_t i = 0; i < a.rows * a.cols; ++i) {
-    const double x = z.at(i) + bias.at(i % a.cols);
-    y.set(i, x * normal_cdf(x));
-  }
-}
-
-void bias_gelu_backward(const BiasGeluBackward& a) {
-  const View z(a.z, a.dtype), bias(a.bias, a.dtype), grad_y(a.grad_y, a.dtype),
-      grad_z(a.grad_z, a.dtype);
-  for (std::int64_t column = 0; column < a.cols; ++column) {
-    double sum = 0;
-    for (std::int64_t row = 0; row < a.rows; ++row) {
-      const std::int64_t i = row * a.cols + column;
-      const double x = z.at(i) + bias.at(column);
-      const double grad = grad_y.at(i) * (normal_cdf(x) + x * normal_pdf(x));
-      grad_z.set(i, grad);
-      sum += grad;
-    }
-    add_to(a.grad_bias[column], sum);
-  }
-}
-
-void column_sum(const ColumnSum& a) {
-  const View x(a.x, a.dtype);
-  for (std::int64_t column = 0; column < a.cols; ++column) {
-    double sum = 0;
-    for (std::int64_t row = 0; row < a.rows; ++row) sum += x.at(row * a.cols + column);
-    add_to(a.sum[column], sum);
   }
 }
 
@@ -150,25 +110,6 @@ void embed_sequence_backward(const EmbedSequenceBackward& a) {
       }
       add_to(a.grad_positions[t * a.dim + i], sum);
       if (t == 0) add_to(a.grad_class_token[i], sum);
-    }
-  }
-}
-
-void pack_heads(const PackHeads& a) {
-  const View out(a.out, a.dtype);
-  std::int64_t index = 0;
-  for (std::int64_t image = 0; image < a.batch; ++image) {
-    for (std::int64_t token = 0; token < a.tokens; ++token) {
-      for (int part = 0; part < 3; ++part) {
-        const View source(a.source[part], a.dtype);
-        const auto& stride = a.stride[part];
-        for (std::int64_t head = 0; head < a.heads; ++head) {
-          for (std::int64_t i = 0; i < a.head_dim; ++i) {
-            out.set(index++,
-                    source.at(image * stride[0] + head * stride[1] + token * stride[2] + i));
-          }
-        }
-      }
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include "engine/kernels/control.h"
 #include "engine/kernels/reference_view.h"
+#include "engine/kernels/stochastic_rounding.h"
 
 /// The optimizer's kernels as their definitions read; arithmetic in double, states in fp32.
 namespace dstrain::kernels::reference {
@@ -70,6 +71,58 @@ void sgd(const SgdStep& a) {
     a.momentum_buffer[i] = static_cast<float>(buffer);
     a.master[i] = static_cast<float>(static_cast<double>(a.master[i]) - a.lr * buffer);
     if (compute) compute.set(i, static_cast<double>(a.master[i]));
+  }
+}
+
+namespace {
+
+/// Rounds one element's state to bf16.
+template <typename Step>
+std::uint16_t rounded(const Step& a, std::int64_t i, double value, RoundedState state) {
+  const std::int64_t element = a.first_element + i;
+  const auto bits = RoundingBits::at(random_key(a.seed, RandomStream::rounding),
+                                     static_cast<std::uint64_t>(a.control[kAppliedSteps]),
+                                     element / RoundingBits::kTogether, state);
+  return round_stochastically(static_cast<float>(value),
+                              bits.of(static_cast<int>(element % RoundingBits::kTogether)));
+}
+
+}  // namespace
+
+void adamw_bf16(const AdamWBf16Step& a) {
+  if (a.control[kSkip] != 0) return;
+  auto* const parameters = static_cast<std::uint16_t*>(a.parameters);
+  auto* const averages = static_cast<std::uint16_t*>(a.exp_avg);
+  auto* const squares = static_cast<std::uint16_t*>(a.exp_avg_sq);
+  const double t = static_cast<double>(a.control[kAppliedSteps]);
+  const double correction1 = 1 - std::pow(a.beta1, t), correction2 = 1 - std::pow(a.beta2, t);
+  for (std::int64_t i = 0; i < a.count; ++i) {
+    const double g =
+        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
+    const double average =
+        a.beta1 * static_cast<double>(bf16_value(averages[i])) + (1 - a.beta1) * g;
+    const double square =
+        a.beta2 * static_cast<double>(bf16_value(squares[i])) + (1 - a.beta2) * g * g;
+    double parameter = static_cast<double>(bf16_value(parameters[i])) * (1 - a.lr * a.weight_decay);
+    parameter -= a.lr * (average / correction1) / (std::sqrt(square / correction2) + a.eps);
+    averages[i] = rounded(a, i, average, RoundedState::first_moment);
+    squares[i] = rounded(a, i, square, RoundedState::second_moment);
+    parameters[i] = rounded(a, i, parameter, RoundedState::parameter);
+  }
+}
+
+void sgd_bf16(const SgdBf16Step& a) {
+  if (a.control[kSkip] != 0) return;
+  auto* const parameters = static_cast<std::uint16_t*>(a.parameters);
+  auto* const buffers = static_cast<std::uint16_t*>(a.momentum_buffer);
+  for (std::int64_t i = 0; i < a.count; ++i) {
+    const double g =
+        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
+    const auto parameter = static_cast<double>(bf16_value(parameters[i]));
+    const double buffer =
+        a.momentum * static_cast<double>(bf16_value(buffers[i])) + g + a.weight_decay * parameter;
+    buffers[i] = rounded(a, i, buffer, RoundedState::first_moment);
+    parameters[i] = rounded(a, i, parameter - a.lr * buffer, RoundedState::parameter);
   }
 }
 

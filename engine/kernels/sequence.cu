@@ -1,7 +1,6 @@
 #include "engine/kernels/device.cuh"
 
-/// Kernels that move rows: images to patches, patches to sequences, attention's gradients to packed
-/// rows.
+/// Kernels that move rows: images to patches, patches to sequences.
 namespace dstrain::kernels::cuda {
 namespace {
 
@@ -73,25 +72,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    pack_heads_kernel(const PackHeads a, std::int64_t count) {
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= count) return;
-  const std::int64_t packs = a.head_dim / kPack;
-  std::int64_t rest = index;
-  const std::int64_t pack = rest % packs;
-  rest /= packs;
-  const std::int64_t head = rest % a.heads;
-  rest /= a.heads;
-  const int part = static_cast<int>(rest % 3);
-  rest /= 3;
-  const std::int64_t token = rest % a.tokens, image = rest / a.tokens;
-  const std::int64_t offset =
-      image * a.stride[part][0] + head * a.stride[part][1] + token * a.stride[part][2];
-  store(a.out, index, load<T, kPack>(a.source[part], offset / kPack + pack));
-}
-
 void require_packs(const char* kernel, const char* what, std::int64_t size) {
   if (size % kPack != 0) {
     throw Error(ErrorKind::internal,
@@ -139,20 +119,6 @@ void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t str
         <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args);
   });
   check_launch("embed_sequence_backward");
-}
-
-void pack_heads(const PackHeads& args, cudaStream_t stream) {
-  require_packs("pack_heads", "head_dim", args.head_dim);
-  for (const auto& strides : args.stride) {
-    for (const std::int64_t stride : strides) require_packs("pack_heads", "a stride", stride);
-  }
-  const std::int64_t count = args.batch * args.tokens * 3 * args.heads * args.head_dim / kPack;
-  if (count == 0) return;
-  with_type(args.dtype, [&](auto zero) {
-    pack_heads_kernel<decltype(zero)>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
-  });
-  check_launch("pack_heads");
 }
 
 }  // namespace dstrain::kernels::cuda

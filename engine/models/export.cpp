@@ -1,14 +1,17 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
 namespace dstrain {
 namespace {
+
+namespace fs = std::filesystem;
 
 const char* torch_name(DType dtype) {
   using enum DType;
@@ -23,34 +26,80 @@ const char* torch_name(DType dtype) {
   return "";
 }
 
-}  // namespace
+/// Tensors of one file, and their bytes.
+struct Shard {
+  std::vector<const NamedShape*> parts;
+  std::uint64_t bytes = 0;
+};
 
-void export_weights(const std::filesystem::path& folder, Model& model,
-                    const std::map<std::string, std::vector<float>>& tensors, DType dtype) {
-  std::vector<SafetensorsTensor> list;
-  for (const auto& block : model.blocks) {
-    for (const Parameter* parameter : block->parameters()) {
-      for (const NamedShape& part : parameter->parts) {
-        const auto found = tensors.find(part.name);
-        DSTRAIN_CHECK(found != tensors.end(), fmt::format("export lacks tensor '{}'", part.name));
-        DSTRAIN_CHECK(
-            static_cast<std::int64_t>(found->second.size()) == num_elements(part),
-            fmt::format("export has {} values for tensor '{}'", found->second.size(), part.name));
-        list.push_back(
-            {.name = part.name, .shape = part.shape, .dtype = dtype, .values = found->second});
-      }
+std::vector<Shard> make_shards(const Model& model, const ExportOptions& options) {
+  std::vector<Shard> shards(1);
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const NamedShape& part : parameter->parts) {
+      const auto bytes = static_cast<std::uint64_t>(num_elements(part)) *
+                         static_cast<std::uint64_t>(dtype_bytes(options.dtype));
+      if (!shards.back().parts.empty() && shards.back().bytes + bytes > options.shard_bytes)
+        shards.emplace_back();
+      shards.back().parts.push_back(&part);
+      shards.back().bytes += bytes;
     }
   }
-  DSTRAIN_CHECK(list.size() == tensors.size(), "export has tensors that the model lacks");
+  return shards;
+}
 
+void write_shard(const fs::path& path, const Shard& shard, const TensorReader& read, DType dtype) {
+  std::vector<SafetensorsTensor> tensors;
+  for (const NamedShape* part : shard.parts)
+    tensors.push_back({.name = part->name, .shape = part->shape, .dtype = dtype, .values = {}});
+  // Readers of transformers 4 refuse a file that does not say who wrote it.
+  SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
+  for (const NamedShape* part : shard.parts) writer.write(read(*part));
+  writer.commit();
+}
+
+}  // namespace
+
+void export_weights(const fs::path& folder, const Model& model, const TensorReader& read,
+                    const ExportOptions& options) {
   nlohmann::json config = nlohmann::json::parse(model.config_json);
   // transformers 5 reads the first, transformers 4 the second.
-  config["dtype"] = torch_name(dtype);
-  config["torch_dtype"] = torch_name(dtype);
-  std::filesystem::create_directories(folder);
-  // Readers of transformers 4 refuse a file that does not say who wrote it.
-  write_safetensors(folder / "model.safetensors", list, {{"format", "pt"}});
+  config["dtype"] = torch_name(options.dtype);
+  config["torch_dtype"] = torch_name(options.dtype);
+  fs::create_directories(folder);
+  const fs::path single = folder / "model.safetensors", index = single.string() + ".index.json";
+  const std::vector<Shard> shards = make_shards(model, options);
+  if (shards.size() == 1) {
+    write_shard(single, shards[0], read, options.dtype);
+    fs::remove(index);  // of an earlier export: readers would not know which is meant
+  } else {
+    nlohmann::json map = nlohmann::json::object();
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const std::string name =
+          fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+      write_shard(folder / name, shards[i], read, options.dtype);
+      for (const NamedShape* part : shards[i].parts) map[part->name] = name;
+      bytes += shards[i].bytes;
+    }
+    const nlohmann::json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+    write_file_atomically(index, json.dump(2) + "\n");
+    fs::remove(single);
+  }
   write_file_atomically(folder / "config.json", config.dump(2) + "\n");
+}
+
+std::vector<std::string> copy_processor_files(const fs::path& from, const fs::path& to) {
+  constexpr std::array kNames = {
+      "tokenizer.json",     "tokenizer_config.json",   "vocab.json",      "merges.txt",
+      "added_tokens.json",  "special_tokens_map.json", "tokenizer.model", "chat_template.jinja",
+      "chat_template.json", "preprocessor_config.json"};
+  std::vector<std::string> copied;
+  for (const char* name : kNames) {
+    if (!fs::exists(from / name) || fs::equivalent(from, to)) continue;
+    write_file_atomically(to / name, read_file(from / name));
+    copied.emplace_back(name);
+  }
+  return copied;
 }
 
 }  // namespace dstrain

@@ -7,10 +7,12 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/models/adapters.h"
+#include "engine/models/file_names.h"
 #include "engine/models/json_file.h"
 #include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
-#include "engine/models/vit_config.h"
+#include "engine/models/weight_folder.h"
 #include "engine/models/weights.h"
 
 namespace dstrain {
@@ -18,106 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using Problems = std::vector<std::string>;
-constexpr std::size_t kMostShown = 20;
-
-/// "a, b and 7 more".
-std::string listed(const Problems& items, const char* separator) {
-  const std::size_t shown = std::min(items.size(), kMostShown);
-  std::string text = fmt::format(
-      "{}",
-      fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), separator));
-  if (items.size() > shown) text += fmt::format("{}and {} more", separator, items.size() - shown);
-  return text;
-}
-
-/// The tensors of a folder, whichever of its files they lie in.
-class Folder {
- public:
-  explicit Folder(const fs::path& folder) : path_(folder) {
-    const fs::path single = folder / "model.safetensors";
-    const fs::path index = folder / "model.safetensors.index.json";
-    if (fs::exists(single)) {
-      add_file(single);
-    } else if (fs::exists(index)) {
-      add_index(index);
-    } else {
-      const bool pickled = fs::exists(folder / "pytorch_model.bin");
-      throw Error(
-          ErrorKind::data,
-          fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there",
-                      folder.string()),
-          pickled ? "pytorch_model.bin can run code when it is read; save the model again as "
-                    "safetensors with transformers"
-                  : "model.weights needs a folder that transformers' save_pretrained wrote");
-    }
-  }
-
-  struct Place {
-    const SafetensorsFile* file = nullptr;
-    std::string name;  ///< in the file
-    [[nodiscard]] const SafetensorsFile::Entry& entry() const { return file->entries().at(name); }
-  };
-
-  /// The first of `names` that is there.
-  [[nodiscard]] std::optional<Place> find(const std::vector<std::string>& names) const {
-    for (const std::string& name : names) {
-      const auto found = tensors_.find(name);
-      if (found != tensors_.end()) return Place{found->second, name};
-    }
-    return std::nullopt;
-  }
-  [[nodiscard]] const std::map<std::string, const SafetensorsFile*>& tensors() const {
-    return tensors_;
-  }
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
- private:
-  const SafetensorsFile& add_file(const fs::path& path) {
-    files_.push_back(std::make_unique<SafetensorsFile>(path));
-    for (const auto& [name, entry] : files_.back()->entries()) {
-      const auto [place, added] = tensors_.emplace(name, files_.back().get());
-      if (!added) {
-        throw Error(ErrorKind::data, fmt::format("tensor '{}' is in both {} and {}", name,
-                                                 place->second->path().string(), path.string()));
-      }
-    }
-    return *files_.back();
-  }
-
-  void add_index(const fs::path& index) {
-    const nlohmann::json json = read_json_object(index);
-    const auto map = json.find("weight_map");
-    if (map == json.end() || !map->is_object()) {
-      throw Error(ErrorKind::data, fmt::format("{}: no weight_map", index.string()));
-    }
-    std::set<std::string> names;
-    for (const auto& [tensor, file] : map->items()) {
-      const std::string name = file.is_string() ? file.get<std::string>() : file.dump();
-      if (!file.is_string() || fs::path(name).filename() != name || name == "." || name == "..") {
-        throw Error(ErrorKind::data,
-                    fmt::format("{}: tensor '{}' is in {}, which is no file name of this folder",
-                                index.string(), tensor, file.dump()));
-      }
-      names.insert(name);
-    }
-    for (const std::string& name : names) add_file(path_ / name);
-    Problems missing;
-    for (const auto& [tensor, file] : map->items()) {
-      const auto found = tensors_.find(tensor);
-      if (found == tensors_.end() || found->second->path().filename() != file.get<std::string>()) {
-        missing.push_back(fmt::format("{}: tensor '{}' is not in {}", index.string(), tensor,
-                                      file.get<std::string>()));
-      }
-    }
-    if (!missing.empty()) throw Error(ErrorKind::data, listed(missing, "\n"));
-  }
-
-  fs::path path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, const SafetensorsFile*> tensors_;
-};
 
 bool is_head(const std::string& name) { return name.starts_with("classifier."); }
+
+/// Whether the tensor has a row for each token of the vocabulary.
+bool is_vocabulary(const std::string& name) {
+  return name == "lm_head.weight" || name.ends_with("embed_tokens.weight") ||
+         name.ends_with("word_embeddings.weight");
+}
 
 /// "[100, 768]".
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -128,15 +38,16 @@ class FileWeights final : public WeightSource {
  public:
   FileWeights(const fs::path& folder, Model& model, std::int64_t seed,
               std::vector<std::string>& notes)
-      : folder_(folder), seed_(seed) {
+      : folder_(folder), family_(model.family), seed_(seed) {
     Problems problems;
     std::vector<const NamedShape*> parts;
-    for (const auto& block : model.blocks) {
-      for (const Parameter* parameter : block->parameters()) {
-        for (const NamedShape& part : parameter->parts) parts.push_back(&part);
+    for (const Parameter* parameter : all_parameters(model)) {
+      for (const NamedShape& part : parameter->parts) {
+        if (!is_adapter(part.name)) parts.push_back(&part);
       }
     }
-    const std::optional<std::string> head = reason_for_new_head(parts);
+    const std::optional<std::string> head =
+        model.is_language() ? std::nullopt : reason_for_new_head(parts);
     for (const NamedShape* part : parts) {
       if (head && is_head(part->name)) continue;
       place(*part, problems);
@@ -197,7 +108,7 @@ class FileWeights final : public WeightSource {
   }
 
   void place(const NamedShape& part, Problems& problems) {
-    const std::optional<Folder::Place> found = folder_.find(vit_file_names(part.name));
+    const std::optional<WeightFolder::Place> found = folder_.find(file_names(family_, part.name));
     if (!found) {
       problems.push_back(fmt::format("{}: no tensor '{}' {}", folder_.path().string(), part.name,
                                      shape_text(part.shape)));
@@ -206,7 +117,11 @@ class FileWeights final : public WeightSource {
     const SafetensorsFile::Entry& entry = found->entry();
     const std::string what =
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
-    if (entry.shape != part.shape) {
+    if (is_vocabulary(part.name) && entry.shape.size() == 2 && entry.shape[0] != part.shape[0] &&
+        entry.shape[1] == part.shape[1]) {
+      problems.push_back(fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
+                                     entry.shape[0], part.shape[0]));
+    } else if (entry.shape != part.shape) {
       problems.push_back(fmt::format("{} is {}, the model needs {}", what, shape_text(entry.shape),
                                      shape_text(part.shape)));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
@@ -222,7 +137,9 @@ class FileWeights final : public WeightSource {
     for (const auto& [part, place] : places_) used.insert(place.name);
     Problems unused;
     for (const auto& [name, file] : folder_.tensors()) {
-      if (!used.contains(name) && !(new_head && is_head(name))) unused.push_back(name);
+      // A tied head may have been saved a second time.
+      const bool expected = (new_head && is_head(name)) || name == "lm_head.weight";
+      if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {
       notes.push_back(fmt::format("{}: not used by this model: {}", folder_.path().string(),
@@ -230,9 +147,10 @@ class FileWeights final : public WeightSource {
     }
   }
 
-  Folder folder_;
+  WeightFolder folder_;
+  std::string family_;
   std::int64_t seed_;
-  std::map<std::string, Folder::Place> places_;  ///< by part name
+  std::map<std::string, WeightFolder::Place> places_;  ///< by part name
 };
 
 }  // namespace

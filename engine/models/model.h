@@ -12,20 +12,37 @@ namespace dstrain {
 /// A model: its blocks and what files call it. Holds architecture only; no device, stream,
 /// precision or strategy.
 struct Model {
-  std::string family;  ///< "vit"
+  std::string family;  ///< "vit", "bloom" or "qwen2": model_type of config.json
   Blocks blocks;
   /// config.json of the Hugging Face layout, for export.
   std::string config_json;
-  int image_size = 0;
-  int channels = 0;
-  int classes = 0;
+  int image_size = 0;                   ///< 0 for text
+  int channels = 0;                     ///< 0 for text
+  int classes = 0;                      ///< 0 for text
+  int vocab_size = 0;                   ///< 0 for images
+  int sequence = 0;                     ///< tokens of a sample; 0 for images
+  std::vector<std::string> notes = {};  ///< what a person should know of its config.json
+
+  [[nodiscard]] bool is_language() const { return vocab_size > 0; }
+};
+
+/// What the data say of a model.
+struct ModelInputs {
+  int classes = 0;   ///< of images; 0: unknown
+  int sequence = 0;  ///< tokens of a sample of text; 0: unknown, then costs are too
 };
 
 /// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the
 /// recipe, else of the data. Error{usage} names the key and what would do.
-[[nodiscard]] Model make_model(const ModelConfig& config, int data_classes);
+[[nodiscard]] Model make_model(const ModelConfig& config, const ModelInputs& inputs);
 
-/// Costs of all blocks for one micro-batch; group i is block i.
+/// Whether `config` names a model of text, by its name or its weights' config.json.
+[[nodiscard]] bool is_language_model(const ModelConfig& config);
+
+/// Every weight once, in the order of the blocks; one that two blocks share is with the first.
+[[nodiscard]] std::vector<Parameter*> all_parameters(const Model& model);
+
+/// Costs of all blocks for one micro-batch; groups are those of group_parameters().
 [[nodiscard]] ModelCost model_cost(Model& model, const BatchShape& shape);
 
 }  // namespace dstrain

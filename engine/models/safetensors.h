@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,6 +57,30 @@ struct SafetensorsTensor {
 /// may be empty here.
 [[nodiscard]] std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                              const std::map<std::string, std::string>& metadata);
+/// Writes a file tensor by tensor, so that they need not be in memory together. A reader sees the
+/// file when it is whole and on disk, or never. Error{checkpoint} when the disk refuses.
+class SafetensorsWriter {
+ public:
+  /// `values` of the tensors are not looked at.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<SafetensorsTensor> tensors,
+                    const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  /// The next tensor's values.
+  void write(std::span<const float> values);
+  /// After the last tensor.
+  void commit();
+
+ private:
+  class AtomicFile;
+  std::filesystem::path path_;
+  std::vector<SafetensorsTensor> tensors_;
+  std::size_t next_ = 0;
+  std::unique_ptr<AtomicFile> file_;
+};
+
 /// Writes atomically with fsync; Error{checkpoint} when the disk refuses.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/models/narrow_float.h"
@@ -23,9 +24,11 @@ std::uint64_t tensor_bytes(const SafetensorsTensor& tensor) {
   return bytes;
 }
 
+}  // namespace
+
 /// Writes beside the path and renames over it when all is on disk, without a copy of the whole
 /// content in memory.
-class AtomicFile {
+class SafetensorsWriter::AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path)
       : path_(path),
@@ -52,6 +55,17 @@ class AtomicFile {
     }
   }
 
+  void write_narrow(std::span<const float> values, std::uint16_t (*narrow)(float)) {
+    constexpr std::size_t kChunk = 1 << 16;
+    std::vector<std::uint16_t> buffer;
+    for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
+      const auto chunk = values.subspan(begin, std::min(kChunk, values.size() - begin));
+      buffer.resize(chunk.size());
+      std::transform(chunk.begin(), chunk.end(), buffer.begin(), narrow);
+      write(buffer.data(), 2 * buffer.size());
+    }
+  }
+
   void commit() {
     if (::fsync(fd_) != 0) fail("flush");
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
@@ -70,19 +84,6 @@ class AtomicFile {
   std::filesystem::path temporary_;
   int fd_ = -1;
 };
-
-void write_narrow(AtomicFile& file, std::span<const float> values, std::uint16_t (*narrow)(float)) {
-  constexpr std::size_t kChunk = 1 << 16;
-  std::vector<std::uint16_t> buffer;
-  for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
-    const auto chunk = values.subspan(begin, std::min(kChunk, values.size() - begin));
-    buffer.resize(chunk.size());
-    std::transform(chunk.begin(), chunk.end(), buffer.begin(), narrow);
-    file.write(buffer.data(), 2 * buffer.size());
-  }
-}
-
-}  // namespace
 
 std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                const std::map<std::string, std::string>& metadata) {
@@ -104,31 +105,47 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
   return header + json;
 }
 
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     std::vector<SafetensorsTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), tensors_(std::move(tensors)), file_(std::make_unique<AtomicFile>(path)) {
+  const std::string header = safetensors_header(tensors_, metadata);
+  file_->write(header.data(), header.size());
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::write(std::span<const float> values) {
+  DSTRAIN_CHECK(next_ < tensors_.size(), path_.string() + ": a tensor too many");
+  const SafetensorsTensor& tensor = tensors_[next_++];
+  DSTRAIN_CHECK(
+      values.size() * static_cast<std::size_t>(dtype_bytes(tensor.dtype)) == tensor_bytes(tensor),
+      fmt::format("{}: tensor '{}' has {} values", path_.string(), tensor.name, values.size()));
+  switch (tensor.dtype) {
+    using enum DType;
+    case f32:
+      file_->write(values.data(), values.size_bytes());
+      break;
+    case f16:
+      file_->write_narrow(values, float_to_half);
+      break;
+    case bf16:
+      file_->write_narrow(values, float_to_bfloat16);
+      break;
+  }
+}
+
+void SafetensorsWriter::commit() {
+  DSTRAIN_CHECK(next_ == tensors_.size(), path_.string() + ": tensors are missing");
+  file_->commit();
+}
+
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  AtomicFile file(path);
-  const std::string header = safetensors_header(tensors, metadata);
-  file.write(header.data(), header.size());
-  for (const SafetensorsTensor& tensor : tensors) {
-    using enum DType;
-    DSTRAIN_CHECK(tensor.values.size() * static_cast<std::size_t>(dtype_bytes(tensor.dtype)) ==
-                      tensor_bytes(tensor),
-                  fmt::format("{}: tensor '{}' has {} values", path.string(), tensor.name,
-                              tensor.values.size()));
-    switch (tensor.dtype) {
-      case f32:
-        file.write(tensor.values.data(), tensor.values.size_bytes());
-        break;
-      case f16:
-        write_narrow(file, tensor.values, float_to_half);
-        break;
-      case bf16:
-        write_narrow(file, tensor.values, float_to_bfloat16);
-        break;
-    }
-  }
-  file.commit();
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (const SafetensorsTensor& tensor : tensors) writer.write(tensor.values);
+  writer.commit();
 }
 
 }  // namespace dstrain

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/nn/parameter_order.h"
 
 namespace dstrain {
 namespace {
@@ -28,13 +30,20 @@ Parameter embedding(const std::string& name, const std::vector<std::int64_t>& sh
   return parameter;
 }
 
+InitialWeights initial(const VitConfig& config) {
+  return {Init::truncated_normal, config.init_std};
+}
+
 std::string layer_name(std::int64_t index) { return fmt::format("vit.encoder.layer.{}", index); }
 
 AttentionNames attention_names(const std::string& layer) {
-  return {.query = layer + ".attention.attention.query",
-          .key = layer + ".attention.attention.key",
-          .value = layer + ".attention.attention.value",
+  const std::string attention = layer + ".attention.attention.";
+  return {.qkv = {attention + "query", attention + "key", attention + "value"},
           .output = layer + ".attention.output.dense"};
+}
+
+ops::AttentionShape attention_shape(const VitConfig& config) {
+  return {.heads = config.heads, .kv_heads = config.heads, .head_dim = config.width / config.heads};
 }
 
 }  // namespace
@@ -45,14 +54,13 @@ VitStem::VitStem(const VitConfig& config)
       class_token_(embedding(name_ + ".cls_token", {1, 1, config.width}, config.init_std)),
       positions_(embedding(name_ + ".position_embeddings", {1, config.tokens(), config.width},
                            config.init_std)),
-      projection_({name_ + ".patch_embeddings.projection"},
-                  {config.width, config.channels, config.patch_size, config.patch_size},
-                  config.init_std) {}
+      projection_({{name_ + ".patch_embeddings.projection", config.width}},
+                  {config.channels, config.patch_size, config.patch_size}, initial(config)) {}
 
 std::vector<Parameter*> VitStem::parameters() {
   std::vector<Parameter*> list = {&class_token_, &positions_};
   projection_.add_parameters(list);
-  return list;
+  return matrices_first(std::move(list));
 }
 
 Tensors VitStem::forward(const Tensors&, const Batch& batch, const Objective&) {
@@ -83,10 +91,10 @@ VitLayer::VitLayer(const VitConfig& config, std::int64_t index)
       last_(index + 1 == config.layers),
       config_(config),
       norm_before_(name_ + ".layernorm_before", config.width, config.norm_eps),
-      attention_(attention_names(name_), config.width, config.heads, config.init_std),
+      attention_(attention_names(name_), config.width, attention_shape(config), initial(config)),
       norm_after_(name_ + ".layernorm_after", config.width, config.norm_eps),
-      mlp_(name_ + ".intermediate.dense", name_ + ".output.dense", config.width, config.mlp_width,
-           config.init_std) {}
+      mlp_({.up = name_ + ".intermediate.dense", .down = name_ + ".output.dense"}, config.width,
+           config.mlp_width, ops::Gelu::erf, initial(config)) {}
 
 std::vector<Parameter*> VitLayer::parameters() {
   std::vector<Parameter*> list;
@@ -94,15 +102,23 @@ std::vector<Parameter*> VitLayer::parameters() {
   attention_.add_parameters(list);
   norm_after_.add_parameters(list);
   mlp_.add_parameters(list);
+  return matrices_first(std::move(list));
+}
+
+std::vector<Linear*> VitLayer::linears() {
+  std::vector<Linear*> list;
+  attention_.add_linears(list);
+  mlp_.add_linears(list);
   return list;
 }
 
-Tensors VitLayer::forward(const Tensors& input, const Batch&, const Objective&) {
+Tensors VitLayer::forward(const Tensors& input, const Batch&, const Objective& objective) {
   DSTRAIN_CHECK(input.size() == (first_ ? 1u : 2u), name_ + ": wrong number of inputs");
   const std::int64_t batch = input[0].size(0) / config_.tokens();
   const auto [x_MD, h_MD] = norm_before_.forward(input[0], delta_of(input));
-  const auto [y_MD, g_MD] = norm_after_.forward(x_MD, attention_.forward(h_MD, batch));
-  return {y_MD, mlp_.forward(g_MD)};
+  const auto [y_MD, g_MD] =
+      norm_after_.forward(x_MD, attention_.forward(h_MD, batch, {}, objective.dropout_seed));
+  return {y_MD, mlp_.forward(g_MD, objective.dropout_seed)};
 }
 
 BlockCost VitLayer::cost(const BatchShape& shape) const {
@@ -110,14 +126,14 @@ BlockCost VitLayer::cost(const BatchShape& shape) const {
   const Bytes stream = rows * config_.width * shape.compute_bytes;      // one [M, D]
   const Bytes hidden = rows * config_.mlp_width * shape.compute_bytes;  // one [M, F]
   const Bytes norm_statistics = 2 * rows * kFloatBytes;  // mean and 1/std of each row
-  const Bytes logsumexp = rows * config_.heads * kFloatBytes;
   BlockCost cost;
   cost.name = name_;
   cost.forward_flops = attention_.flops(shape.micro_batch, config_.tokens()) + mlp_.flops(rows);
-  // Sum and output of the first norm, query-key-value, output of the attention, output of the
-  // second norm; GELU's input and output. The first layer's sum is its input; the second norm's sum
-  // is handed on, so the boundary counts it.
-  cost.saved_bytes = (first_ ? 6 : 7) * stream + 2 * hidden + 2 * norm_statistics + logsumexp;
+  // The first norm's sum, which is the input of the first layer; the second norm's sum is handed
+  // on, so the boundary counts it. What follows a norm keeps the norm's output.
+  const Bytes kept_by_mlp = mlp_.saved_bytes(rows, shape.compute_bytes);
+  cost.saved_bytes = (first_ ? 0 : stream) + 2 * norm_statistics +
+                     attention_.saved_bytes(rows, shape.compute_bytes) + kept_by_mlp;
   cost.boundary_bytes = 2 * stream;
   // The attention branch until the second norm has added it.
   cost.forward_workspace = stream;
@@ -126,8 +142,8 @@ BlockCost VitLayer::cost(const BatchShape& shape) const {
   // output has gone. In the attention: gradients of the stream and of its output, and those of
   // query, key and value twice, apart and packed; the MLP and its norm have gone. The head returns
   // the gradients of its two inputs apart, every layer one tensor for both.
-  const Bytes in_gelu = 2 * stream + hidden;
-  const Bytes in_attention = 7 * stream - 2 * hidden;
+  const Bytes in_gelu = 3 * stream + 3 * hidden - kept_by_mlp + (mlp_.has_adapters() ? hidden : 0);
+  const Bytes in_attention = 8 * stream - kept_by_mlp;
   cost.backward_workspace = std::max(in_gelu, in_attention) + (last_ ? stream : 0);
   return cost;
 }
@@ -136,13 +152,13 @@ VitHead::VitHead(const VitConfig& config)
     : name_("classifier"),
       config_(config),
       norm_("vit.layernorm", config.width, config.norm_eps),
-      classifier_({name_}, {config.classes, config.width}, config.init_std) {}
+      classifier_({{name_, config.classes}}, {config.width}, initial(config)) {}
 
 std::vector<Parameter*> VitHead::parameters() {
   std::vector<Parameter*> list;
   norm_.add_parameters(list);
   classifier_.add_parameters(list);
-  return list;
+  return matrices_first(std::move(list));
 }
 
 at::Tensor VitHead::logits(const Tensors& input) {

@@ -41,6 +41,7 @@ class VitLayer final : public Block {
   VitLayer(const VitConfig& config, std::int64_t index);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] std::vector<Linear*> linears() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const Objective& objective) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;

@@ -1,172 +1,70 @@
 #include "engine/models/vit_config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/models/json_file.h"
+#include "engine/models/config_file.h"
+#include "engine/models/config_sizes.h"
 
 namespace dstrain {
 namespace {
 
-using Problems = std::vector<std::string>;
-
-/// A size as recipe, config.json and we call it.
-struct Size {
-  const char* recipe_key;
-  const char* file_key;
-  int ModelConfig::* recipe;
-  std::int64_t VitConfig::* size;
-  std::int64_t most;
-};
-constexpr std::array<Size, 7> kSizes = {{
-    {"image_size", "image_size", &ModelConfig::image_size, &VitConfig::image_size, 16384},
-    {"patch_size", "patch_size", &ModelConfig::patch_size, &VitConfig::patch_size, 1024},
-    {"channels", "num_channels", &ModelConfig::channels, &VitConfig::channels, 1024},
-    {"width", "hidden_size", &ModelConfig::width, &VitConfig::width, 65536},
-    {"layers", "num_hidden_layers", &ModelConfig::layers, &VitConfig::layers, 4096},
-    {"heads", "num_attention_heads", &ModelConfig::heads, &VitConfig::heads, 4096},
-    {"mlp_width", "intermediate_size", &ModelConfig::mlp_width, &VitConfig::mlp_width, 1 << 20},
+constexpr std::array<Size<VitConfig>, 7> kSizes = {{
+    {"image_size", {"image_size"}, &ModelConfig::image_size, &VitConfig::image_size, 16384, true},
+    {"patch_size", {"patch_size"}, &ModelConfig::patch_size, &VitConfig::patch_size, 1024},
+    {"channels", {"num_channels"}, &ModelConfig::channels, &VitConfig::channels, 1024},
+    {"width", {"hidden_size"}, &ModelConfig::width, &VitConfig::width, 65536},
+    {"layers", {"num_hidden_layers"}, &ModelConfig::layers, &VitConfig::layers, 4096},
+    {"heads", {"num_attention_heads"}, &ModelConfig::heads, &VitConfig::heads, 4096},
+    {"mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &VitConfig::mlp_width, 1 << 20},
 }};
+constexpr std::span<const Size<VitConfig>> kAllSizes = kSizes;
 constexpr std::int64_t kMostClasses = 1 << 20;
 
-void raise(ErrorKind kind, const Problems& problems, const std::string& hint) {
-  if (!problems.empty()) throw Error(kind, fmt::format("{}", fmt::join(problems, "\n")), hint);
-}
-
-/// The sizes of a name, as google/vit-base-patch16-224; nothing when the name is not known.
-std::optional<VitConfig> named_config(std::string name) {
-  constexpr std::string_view kOwner = "google/";
-  if (name.starts_with(kOwner)) name = name.substr(kOwner.size());
-  VitConfig config;
-  if (name == "vit-tiny") {
-    config.width = 192, config.heads = 3, config.mlp_width = 768;
-  } else if (name == "vit-large" || name == "vit-large-patch16-224") {
-    config.width = 1024, config.layers = 24, config.heads = 16, config.mlp_width = 4096;
-  } else if (name == "vit-huge" || name == "vit-huge-patch14-224-in21k") {
-    config.width = 1280, config.layers = 32, config.heads = 16, config.mlp_width = 5120,
-    config.patch_size = 14;
-  } else if (name != "vit-base" && name != "vit-base-patch16-224") {
-    return std::nullopt;
+void read_labels(const nlohmann::json& json, VitConfig& config) {
+  config.classes = 2;  // what transformers takes when the file says nothing
+  if (json.contains("num_labels") && json["num_labels"].is_number_unsigned()) {
+    config.classes = static_cast<std::int64_t>(
+        std::min<std::uint64_t>(json["num_labels"].get<std::uint64_t>(), kMostClasses));
   }
-  return config;
+  if (!json.contains("id2label") || !json["id2label"].is_object()) return;
+  const nlohmann::json& names = json["id2label"];
+  config.classes = static_cast<std::int64_t>(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto found = names.find(std::to_string(i));
+    if (found == names.end() || !found->is_string()) {
+      config.labels.clear();
+      return;
+    }
+    config.labels.push_back(found->get<std::string>());
+  }
 }
 
 /// Reads the fields of config.json that change the result; the rest (dropout of zero, pooler,
 /// names) is left alone.
-class ConfigFile {
- public:
-  explicit ConfigFile(const std::filesystem::path& path)
-      : path_(path), json_(read_json_object(path)) {}
-
-  VitConfig read() {
-    if (const std::string type = text("model_type", ""); type != "vit") {
-      throw Error(
-          ErrorKind::data, fmt::format("{}: model_type is '{}', not 'vit'", path_.string(), type),
-          "model.weights needs the folder of a ViT that transformers' save_pretrained wrote");
-    }
-    VitConfig config;
-    for (const Size& size : kSizes) read_size(size, config);
-    config.norm_eps = number("layer_norm_eps", config.norm_eps);
-    if (!(config.norm_eps > 0 && config.norm_eps < 1))
-      refuse("layer_norm_eps", "a number between 0 and 1");
-    config.init_std = number("initializer_range", config.init_std);
-    if (!(config.init_std >= 0 && config.init_std < 100))
-      refuse("initializer_range", "a number from 0 to 100");
-    if (text("hidden_act", "gelu") != "gelu")
-      refuse("hidden_act", "\"gelu\", the only activation that dstrain has for ViT");
-    if (json_.contains("qkv_bias") && json_["qkv_bias"] != true) refuse("qkv_bias", "true");
-    for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) {
-      if (number(key, 0) != 0) refuse(key, "0; dstrain has no dropout for ViT");
-    }
-    read_labels(config);
-    raise(ErrorKind::data, problems_, "change config.json, or choose other weights");
-    return config;
+VitConfig read_config(const std::filesystem::path& weights) {
+  ConfigFile file(weights, "vit");
+  VitConfig config;
+  read_sizes(file, kAllSizes, config);
+  config.norm_eps = file.number_within("layer_norm_eps", 0, 1, config.norm_eps);
+  config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
+  if (file.text("hidden_act", "gelu") != "gelu")
+    file.refuse("hidden_act", "\"gelu\", the only activation that dstrain has for ViT");
+  if (!file.flag("qkv_bias", true)) file.refuse("qkv_bias", "true");
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) {
+    if (file.number(key, 0) != 0) file.refuse(key, "0; dstrain has no dropout for ViT");
   }
-
- private:
-  void refuse(const char* key, const std::string& wanted) {
-    problems_.push_back(
-        fmt::format("{}: {} is {}; it must be {}", path_.string(), key, json_[key].dump(), wanted));
-  }
-
-  std::string text(const char* key, const std::string& otherwise) {
-    if (!json_.contains(key)) return otherwise;
-    return json_[key].is_string() ? json_[key].get<std::string>() : json_[key].dump();
-  }
-
-  double number(const char* key, double otherwise) {
-    if (!json_.contains(key)) return otherwise;
-    if (json_[key].is_number()) return json_[key].get<double>();
-    refuse(key, "a number");
-    return otherwise;
-  }
-
-  void read_size(const Size& size, VitConfig& config) {
-    if (!json_.contains(size.file_key)) return;
-    const nlohmann::json& value = json_[size.file_key];
-    // Height and width may stand apart.
-    const bool pair = value.is_array() && value.size() == 2 && value[0] == value[1];
-    const nlohmann::json& one = pair ? value[0] : value;
-    if (!one.is_number_unsigned() || one.get<std::uint64_t>() < 1 ||
-        one.get<std::uint64_t>() > static_cast<std::uint64_t>(size.most)) {
-      refuse(size.file_key, fmt::format("a whole number from 1 to {}", size.most));
-      return;
-    }
-    config.*size.size = one.get<std::int64_t>();
-  }
-
-  void read_labels(VitConfig& config) {
-    config.classes = 2;  // what transformers takes when the file says nothing
-    if (json_.contains("num_labels") && json_["num_labels"].is_number_unsigned()) {
-      config.classes = static_cast<std::int64_t>(
-          std::min<std::uint64_t>(json_["num_labels"].get<std::uint64_t>(), kMostClasses));
-    }
-    if (!json_.contains("id2label") || !json_["id2label"].is_object()) return;
-    const nlohmann::json& names = json_["id2label"];
-    config.classes = static_cast<std::int64_t>(names.size());
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto found = names.find(std::to_string(i));
-      if (found == names.end() || !found->is_string()) {
-        config.labels.clear();
-        return;
-      }
-      config.labels.push_back(found->get<std::string>());
-    }
-  }
-
-  std::filesystem::path path_;
-  nlohmann::json json_;
-  Problems problems_;
-};
-
-/// Sizes of the file; what the recipe says beside it must be the same.
-VitConfig config_of_weights(const ModelConfig& recipe, const std::optional<VitConfig>& named,
-                            Problems& problems) {
-  const std::filesystem::path path = std::filesystem::path(recipe.weights) / "config.json";
-  VitConfig config = ConfigFile(path).read();
-  for (const Size& size : kSizes) {
-    const std::int64_t in_file = config.*size.size;
-    const std::int64_t in_recipe = recipe.*size.recipe;
-    const bool is_image = size.size == &VitConfig::image_size;
-    if (in_recipe != 0 && in_recipe != in_file) {
-      problems.push_back(
-          fmt::format("model.{}: {} in the recipe, but {} has {} {}{}", size.recipe_key, in_recipe,
-                      path.string(), size.file_key, in_file,
-                      is_image ? "; dstrain does not interpolate position embeddings" : ""));
-    } else if (in_recipe == 0 && named && !is_image && (*named).*size.size != in_file) {
-      problems.push_back(fmt::format("model.name: {} means {} {}, but {} has {} {}", recipe.name,
-                                     size.recipe_key, (*named).*size.size, path.string(),
-                                     size.file_key, in_file));
-    }
-  }
+  read_labels(file.json(), config);
+  file.raise();
   return config;
 }
 
@@ -187,54 +85,48 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
 }
 
 void check_sizes(const VitConfig& config, Problems& problems) {
-  for (const Size& size : kSizes) {
-    if (config.*size.size < 1 || config.*size.size > size.most) {
-      problems.push_back(fmt::format("model.{}: {} is not between 1 and {}", size.recipe_key,
-                                     config.*size.size, size.most));
-    }
-  }
+  check_limits(kAllSizes, config, problems);
   if (!problems.empty()) return;
-  if (config.image_size % config.patch_size != 0) {
-    problems.push_back(
-        fmt::format("model.image_size: {} is not a multiple of model.patch_size ({})",
-                    config.image_size, config.patch_size));
-  }
-  if (config.width % config.heads != 0) {
-    problems.push_back(fmt::format("model.width: {} is not a multiple of model.heads ({})",
-                                   config.width, config.heads));
-  }
+  check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
+  check_multiple("width", config.width, "heads", config.heads, problems);
 }
 
 }  // namespace
 
+std::optional<VitConfig> vit_named(std::string name) {
+  constexpr std::string_view kOwner = "google/";
+  if (name.starts_with(kOwner)) name = name.substr(kOwner.size());
+  VitConfig config;
+  if (name == "vit-tiny") {
+    config.width = 192, config.heads = 3, config.mlp_width = 768;
+  } else if (name == "vit-large" || name == "vit-large-patch16-224") {
+    config.width = 1024, config.layers = 24, config.heads = 16, config.mlp_width = 4096;
+  } else if (name == "vit-huge" || name == "vit-huge-patch14-224-in21k") {
+    config.width = 1280, config.layers = 32, config.heads = 16, config.mlp_width = 5120,
+    config.patch_size = 14;
+  } else if (name != "vit-base" && name != "vit-base-patch16-224") {
+    return std::nullopt;
+  }
+  return config;
+}
+
 VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
-  const std::optional<VitConfig> named = named_config(recipe.name);
-  if (!named && (!recipe.name.empty() || recipe.weights.empty())) {
-    throw Error(ErrorKind::usage,
-                fmt::format("model.name: '{}' is no model that dstrain knows", recipe.name),
-                "known: vit-tiny, vit-base, vit-large, vit-huge, vit-base-patch16-224, "
-                "vit-large-patch16-224, "
-                "vit-huge-patch14-224-in21k, the last three also after google/");
-  }
-  if (!recipe.weights.empty() &&
-      !std::filesystem::exists(std::filesystem::path(recipe.weights) / "config.json")) {
-    throw Error(ErrorKind::data,
-                fmt::format("model.weights: {} has no config.json", recipe.weights),
-                "name a folder with config.json and model.safetensors, from Hugging Face or "
-                "`dstrain checkpoint export`");
-  }
-  Problems problems;
-  VitConfig config = recipe.weights.empty() ? *named : config_of_weights(recipe, named, problems);
-  if (recipe.weights.empty()) {
-    for (const Size& size : kSizes) {
-      if (recipe.*size.recipe != 0) config.*size.size = recipe.*size.recipe;
-    }
+  Problems problems =
+      foreign_keys(recipe, "ViT", {"classes", "image_size", "patch_size", "channels", "mlp_width"});
+  raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
+  const std::optional<VitConfig> named = vit_named(recipe.name);
+  const bool from_file = !recipe.weights.empty();
+  VitConfig config = from_file ? read_config(recipe.weights) : named.value();
+  if (from_file) {
+    compare_sizes(recipe, named, kAllSizes, config, problems);
+  } else {
+    override_sizes(recipe, kAllSizes, config);
   }
   choose_classes(recipe, data_classes, config, problems);
   check_sizes(config, problems);
-  raise(ErrorKind::usage, problems,
-        recipe.weights.empty() ? "change the sizes under model"
-                               : "leave the sizes out of the recipe: the weights have their own");
+  raise_problems(ErrorKind::usage, problems,
+                 from_file ? "leave the sizes out of the recipe: the weights have their own"
+                           : "change the sizes under model");
   return config;
 }
 
@@ -250,7 +142,7 @@ std::string vit_config_json(const VitConfig& config) {
       {"layer_norm_eps", config.norm_eps},
       {"qkv_bias", true},
   };
-  for (const Size& size : kSizes) json[size.file_key] = config.*size.size;
+  for (const Size<VitConfig>& size : kSizes) json[size.file_keys[0]] = config.*size.size;
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

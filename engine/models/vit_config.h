@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct VitConfig {
   [[nodiscard]] std::int64_t tokens() const { return patches() + 1; }
 };
 
+/// The sizes of a published model, as vit-base or google/vit-base-patch16-224; nothing for other
+/// names.
+[[nodiscard]] std::optional<VitConfig> vit_named(std::string name);
+
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
 /// all that does not fit; Error{data} when config.json asks for what dstrain does not do.
 [[nodiscard]] VitConfig vit_config(const ModelConfig& config, int data_classes);
@@ -38,5 +43,8 @@ struct VitConfig {
 /// The names under which files keep the tensor that we and most files call `name`: also without the
 /// `vit.` prefix (ViTModel), and the names that transformers 5 uses in memory.
 [[nodiscard]] std::vector<std::string> vit_file_names(const std::string& name);
+
+/// The name that transformers 5 has in memory.
+[[nodiscard]] std::string vit_memory_name(const std::string& name);
 
 }  // namespace dstrain

@@ -21,7 +21,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLaterNam
     {"output.dense", "mlp.fc2"},
 }};
 
-std::string later_name(const std::string& name) {
+}  // namespace
+
+std::string vit_memory_name(const std::string& name) {
   if (!name.starts_with(kLayer)) return name;
   const std::string numbered = name.substr(kLayer.size());  // "0.attention.output.dense.weight"
   const auto dot = numbered.find('.') + 1;
@@ -34,11 +36,9 @@ std::string later_name(const std::string& name) {
   return "vit.layers." + numbered.substr(0, dot) + rest;
 }
 
-}  // namespace
-
 std::vector<std::string> vit_file_names(const std::string& name) {
   std::vector<std::string> names = {name};
-  if (const std::string later = later_name(name); later != name) names.push_back(later);
+  if (const std::string later = vit_memory_name(name); later != name) names.push_back(later);
   if (name.starts_with(kPrefix)) {
     for (std::size_t i = names.size(); i-- > 0;) names.push_back(names[i].substr(kPrefix.size()));
   }

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,15 +26,28 @@ class WeightSource {
 /// Counter-based: a pure function of (seed, tensor name, element).
 [[nodiscard]] std::unique_ptr<WeightSource> make_random_weights(std::int64_t seed);
 /// All tensors of `model` from `folder` (model.safetensors or an index of shards; fp32, fp16 or
-/// bf16; names of both transformers generations). A head of another class count is drawn at random
-/// and named in `notes`. Error{data} lists all missing and misshapen tensors at once.
+/// bf16; under any name that files of its family use). A head of another class count is drawn at
+/// random and named in `notes`, and so are adapters. Error{data} lists all missing and misshapen tensors at once.
 [[nodiscard]] std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& folder,
                                                          Model& model, std::int64_t seed,
                                                          std::vector<std::string>& notes);
 
-/// Writes config.json and model.safetensors that transformers loads. `tensors` are whole, fp32, by
-/// part name.
-void export_weights(const std::filesystem::path& folder, Model& model,
-                    const std::map<std::string, std::vector<float>>& tensors, DType dtype);
+/// All values of the tensor, fp32.
+using TensorReader = std::function<std::vector<float>(const NamedShape& part)>;
+
+struct ExportOptions {
+  DType dtype = DType::f32;
+  std::uint64_t shard_bytes = 5'000'000'000;  ///< most in one file; a larger tensor has its own
+};
+
+/// Writes config.json and model.safetensors, or shards with an index, that transformers loads. Each
+/// tensor is asked for once, when it is written, so that one at a time is in memory.
+void export_weights(const std::filesystem::path& folder, const Model& model,
+                    const TensorReader& read, const ExportOptions& options);
+
+/// Copies what tokenizers and image processors of transformers read, where `from` has it; returns
+/// the names of the copied files.
+std::vector<std::string> copy_processor_files(const std::filesystem::path& from,
+                                              const std::filesystem::path& to);
 
 }  // namespace dstrain

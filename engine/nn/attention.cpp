@@ -1,18 +1,33 @@
 #include "engine/nn/attention.h"
 
-#include "engine/kernels/ops.h"
+#include "engine/base/error.h"
 
 namespace dstrain {
+namespace {
 
-SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width, std::int64_t heads,
-                             double init_std)
-    : width_(width),
-      heads_(heads),
-      qkv_({names.query, names.key, names.value}, {width, width}, init_std),
-      output_({names.output}, {width, width}, init_std) {}
+std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
+                                  const ops::AttentionShape& shape) {
+  if (names.size() == 1) return {{names[0], shape.qkv_width()}};
+  DSTRAIN_CHECK(names.size() == 3, "attention needs one name or three");
+  const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
+  return {{names[0], shape.width()}, {names[1], kv_width}, {names[2], kv_width}};
+}
 
-at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch) {
-  return output_.forward(ops::attention(qkv_.forward(x_MD), batch, heads_));
+}  // namespace
+
+SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
+                             const ops::AttentionShape& shape, const InitialWeights& init,
+                             const AttentionBiases& biases)
+    : shape_(shape),
+      qkv_(qkv_parts(names.qkv, shape), {width}, init, biases.qkv),
+      output_({{names.output, width}}, {shape.width()}, init, biases.output) {}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
+                                  const ops::Sequences& sequences, std::uint64_t dropout_seed) {
+  ops::AttentionShape shape = shape_;
+  shape.batch = batch;
+  return output_.forward(ops::attention(qkv_.forward(x_MD, dropout_seed), shape, sequences),
+                         dropout_seed);
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
@@ -21,9 +36,16 @@ void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
 }
 
 Flops SelfAttention::flops(std::int64_t batch, std::int64_t tokens) const {
-  const double scores_and_sum = 4.0 * static_cast<double>(batch) *
-                                static_cast<double>(tokens * tokens) * static_cast<double>(width_);
+  const double scores_and_sum = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
+                                static_cast<double>(tokens * tokens) *
+                                static_cast<double>(shape_.width());
   return qkv_.flops(batch * tokens) + scores_and_sum + output_.flops(batch * tokens);
+}
+
+Bytes SelfAttention::saved_bytes(std::int64_t rows, int compute_bytes) const {
+  return qkv_.saved_bytes(rows, compute_bytes) +
+         ops::attention_saved_bytes(shape_, rows, compute_bytes) +
+         output_.adapter_bytes(rows, compute_bytes);
 }
 
 }  // namespace dstrain

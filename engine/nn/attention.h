@@ -12,26 +12,38 @@ namespace dstrain {
 
 /// What files call the projections of one attention.
 struct AttentionNames {
-  std::string query, key, value, output;
+  std::vector<std::string> qkv;  ///< query, key and value, or one matrix of all three
+  std::string output;
 };
 
-/// Multi-head self-attention over all tokens of a sample: one product for query, key and value,
-/// softmax attention, output projection. Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.
+/// Which of them have a bias.
+struct AttentionBiases {
+  bool qkv = true;
+  bool output = true;
+};
+
+/// Multi-head self-attention: one product for query, key and value, softmax attention of the kind
+/// that `shape` says, output projection. Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.
 class SelfAttention {
  public:
-  SelfAttention(const AttentionNames& names, std::int64_t width, std::int64_t heads,
-                double init_std);
+  /// `width` is that of the stream; the batch of `shape` is left open.
+  SelfAttention(const AttentionNames& names, std::int64_t width, const ops::AttentionShape& shape,
+                const InitialWeights& init, const AttentionBiases& biases = {});
 
   /// x [B * T, D] -> [B * T, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch,
+                                   const ops::Sequences& sequences = {},
+                                   std::uint64_t dropout_seed = 0);
 
   void add_parameters(std::vector<Parameter*>& list);
-  /// Forward, for `batch` samples of `tokens` tokens.
+  void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv_, &output_}); }
+  /// Forward, for `batch` samples of `tokens` tokens; causal attention counts half.
   [[nodiscard]] Flops flops(std::int64_t batch, std::int64_t tokens) const;
+  /// Kept for backward, for `rows` tokens.
+  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
 
  private:
-  std::int64_t width_;
-  std::int64_t heads_;
+  ops::AttentionShape shape_;
   Linear qkv_;
   Linear output_;
 };

@@ -6,28 +6,42 @@
 #include <string>
 #include <vector>
 
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
 
+class Linear;
+
 using Tensors = std::vector<at::Tensor>;
 
-/// One micro-batch as the model sees it. Its size never changes: a partial batch is filled up with samples of weight 0,
-/// which add nothing to loss, gradients or counters.
+/// One micro-batch as the model sees it. Its size never changes: a partial batch is filled up with
+/// samples of weight 0, which add nothing to loss, gradients or counters. A batch has either images
+/// or tokens.
+///
+/// Legend: B samples, T tokens of a sample (padded at the end), S sequences after unpacking.
 struct Batch {
-  at::Tensor images;   ///< [B, C, H, W], compute dtype, normalised
-  at::Tensor labels;   ///< [B] int64
-  at::Tensor weights;  ///< [B] fp32, 1 or 0
+  at::Tensor images = {};         ///< [B, C, H, W], compute dtype, normalised
+  at::Tensor tokens = {};         ///< [B, T] int64
+  at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
+  at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
+  ops::Sequences sequences = {};  ///< of text: where sequences begin
 };
 
-/// Sums over the samples seen so far, on the device: [loss, top-1 correct, top-5 correct, samples], fp32.
+/// Sums over the targets seen so far, on the device: [loss, top-1 correct, top-5 correct, targets],
+/// fp32. A target is a sample with a label or a labelled token; language models leave top-5 at 0.
 inline constexpr int kNumTotals = 4;
 
-/// What the head needs beside its input.
+/// What blocks need beside their input.
 struct Objective {
   double label_smoothing = 0;
-  at::Tensor totals;  ///< [kNumTotals] fp32, added to
+  std::uint64_t dropout_seed = 0;  ///< of this micro-batch, the same when it is computed again; 0:
+                                   ///< nothing is dropped
+  at::Tensor totals = {};  ///< [kNumTotals] fp32, added to
+  at::Tensor next_tokens =
+      {};  ///< generation: [B] int64, position of the last token of each sample on
+           ///< entry, the most likely next token on return; undefined otherwise
 };
 
 struct BatchShape {
@@ -35,17 +49,20 @@ struct BatchShape {
   int compute_bytes = 2;  ///< bytes per element of activations
 };
 
-/// A model is a list of blocks: stem, layers, head. The executor runs them one by one; autograd lives inside one block
-/// only, so that parameters can come and go between blocks.
+/// A model is a list of blocks: stem, layers, head. The executor runs them one by one; autograd
+/// lives inside one block only, so that parameters can come and go between blocks.
 class Block {
  public:
   virtual ~Block() = default;
 
   [[nodiscard]] virtual const std::string& name() const = 0;
-  /// In the order in which they lie in the flat group buffer.
+  /// All that the block reads. A weight that an earlier block has listed too is shared with it (a
+  /// tied head).
   [[nodiscard]] virtual std::vector<Parameter*> parameters() = 0;
-  /// `input` is what the block before returned (empty for the stem). The last block returns one scalar: the weighted sum
-  /// of the samples' losses, fp32.
+  /// Linear maps that low-rank adapters may be added to.
+  [[nodiscard]] virtual std::vector<Linear*> linears() { return {}; }
+  /// `input` is what the block before returned (empty for the stem). The last block returns one
+  /// scalar: the weighted sum of the samples' losses, fp32.
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,
                                         const Objective& objective) = 0;
   /// Cost of one micro-batch; `groups` is left to the caller.

@@ -15,6 +15,8 @@ namespace dstrain {
 /// Layer norm that adds a pending branch on its way in, so that the sum is read and written once.
 class LayerNorm {
  public:
+  static constexpr int kNumStatistics = 2;  ///< fp32 numbers kept of a row: mean and 1/std
+
   /// Files name the tensors PREFIX.weight and PREFIX.bias, both [width]; they start at one and
   /// zero.
   LayerNorm(const std::string& prefix, std::int64_t width, double eps);

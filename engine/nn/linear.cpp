@@ -1,26 +1,80 @@
 #include "engine/nn/linear.h"
 
-#include "engine/kernels/ops.h"
+#include <utility>
+
+#include "engine/base/error.h"
 
 namespace dstrain {
 
-Linear::Linear(const std::vector<std::string>& prefixes,
-               const std::vector<std::int64_t>& weight_shape, double init_std) {
-  for (const std::string& prefix : prefixes) {
-    weight_.parts.push_back({prefix + ".weight", weight_shape});
-    bias_.parts.push_back({prefix + ".bias", {weight_shape[0]}});
+Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& columns,
+               const InitialWeights& init, bool has_bias)
+    : parts_(std::move(parts)), has_bias_(has_bias) {
+  std::int64_t rows = 0;
+  for (const LinearPart& part : parts_) {
+    std::vector<std::int64_t> shape = {part.rows};
+    shape.insert(shape.end(), columns.begin(), columns.end());
+    weight_.parts.push_back({part.name + ".weight", std::move(shape)});
+    bias_.parts.push_back({part.name + ".bias", {part.rows}});
+    rows += part.rows;
   }
-  weight_.shape = weight_shape;
-  weight_.shape[0] *= static_cast<std::int64_t>(prefixes.size());
-  weight_.init = Init::truncated_normal;
-  weight_.init_std = init_std;
-  bias_.shape = {weight_.shape[0]};
+  weight_.shape = {rows};
+  weight_.shape.insert(weight_.shape.end(), columns.begin(), columns.end());
+  weight_.init = init.kind;
+  weight_.init_std = init.std;
+  bias_.shape = {rows};
 }
 
-at::Tensor Linear::forward(const at::Tensor& x_MK) { return ops::linear(x_MK, weight_, bias_); }
+at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, std::uint64_t dropout_seed) {
+  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, dropout_seed);
+  return y_MN;
+}
 
-at::Tensor Linear::forward_gelu(const at::Tensor& x_MK) {
-  return ops::linear_gelu(x_MK, weight_, bias_);
+at::Tensor Linear::forward(const at::Tensor& x_MK, std::uint64_t dropout_seed) {
+  return adapted(ops::linear(x_MK, weight_, bias()), x_MK, dropout_seed);
+}
+
+at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
+                                std::uint64_t dropout_seed) {
+  DSTRAIN_CHECK(has_bias_, parts_.at(0).name + ": GELU without a bias");
+  if (adapters_.empty()) return ops::linear_gelu(x_MK, weight_, bias_, kind);
+  const at::Tensor z = ops::linear(x_MK, weight_, nullptr);
+  return ops::bias_gelu(adapted(z, x_MK, dropout_seed), bias_, kind);
+}
+
+at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, std::uint64_t dropout_seed) {
+  DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
+  if (adapters_.empty()) return ops::swiglu_linear(gate_up, weight_);
+  return forward(ops::swiglu(gate_up), dropout_seed);
+}
+
+void Linear::add_parameters(std::vector<Parameter*>& list) {
+  list.push_back(&weight_);
+  if (has_bias_) list.push_back(&bias_);
+  for (LowRank& adapter : adapters_) adapter.add_parameters(list);
+}
+
+void Linear::add_adapter(std::size_t part, const std::string& prefix,
+                         const LowRankOptions& options) {
+  std::int64_t first_output = 0;
+  for (std::size_t i = 0; i < part; ++i) first_output += parts_.at(i).rows;
+  adapters_.emplace_back(prefix, columns(), parts_.at(part).rows, first_output, options);
+}
+
+Flops Linear::flops(std::int64_t rows) const {
+  Flops flops = 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.numel());
+  for (const LowRank& adapter : adapters_) flops += adapter.flops(rows);
+  return flops;
+}
+
+Bytes Linear::adapter_bytes(std::int64_t rows, int compute_bytes) const {
+  Bytes bytes = 0;
+  for (const LowRank& adapter : adapters_) bytes += adapter.saved_bytes(rows, compute_bytes);
+  return bytes;
+}
+
+Bytes Linear::saved_bytes(std::int64_t rows, int compute_bytes) const {
+  const bool keeps_input = weight_.trainable || !adapters_.empty();
+  return (keeps_input ? rows * columns() * compute_bytes : 0) + adapter_bytes(rows, compute_bytes);
 }
 
 }  // namespace dstrain

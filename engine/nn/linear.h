@@ -7,35 +7,69 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
+#include "engine/nn/low_rank.h"
 
 namespace dstrain {
 
-/// y = x weight^T + bias. Several `prefixes` are as many matrices that files keep apart and we
-/// multiply at once.
+/// First values of a module's matrices.
+struct InitialWeights {
+  Init kind = Init::truncated_normal;
+  double std = 0.02;
+};
+
+/// One of the matrices that a linear map multiplies at once, as files keep it.
+struct LinearPart {
+  std::string name;       ///< files call the tensors NAME.weight and NAME.bias
+  std::int64_t rows = 0;  ///< of this matrix: its outputs
+};
+
+/// y = x weight^T + bias, the matrices of all parts stacked along their rows. Low-rank adapters may
+/// be added to single parts; `dropout_seed` is for them (Objective::dropout_seed).
 class Linear {
  public:
-  /// Files name the tensors PREFIX.weight, of `weight_shape` [N, ...], and PREFIX.bias, [N].
-  /// Weights start as a truncated normal of `init_std`, biases at zero.
-  Linear(const std::vector<std::string>& prefixes, const std::vector<std::int64_t>& weight_shape,
-         double init_std);
+  /// `columns` is the shape of a row: [K], or what a convolution has there. Biases start at zero.
+  Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& columns,
+         const InitialWeights& init, bool has_bias = true);
 
-  /// x [M, K] -> [M, N], N over all prefixes.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK);
-  /// The same with the exact GELU applied to the result.
-  [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK);
+  /// x [M, K] -> [M, N], N over all parts.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, std::uint64_t dropout_seed = 0);
+  /// gelu(x weight^T + bias); needs a bias.
+  [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
+                                        std::uint64_t dropout_seed = 0);
+  /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
+  [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up,
+                                          std::uint64_t dropout_seed = 0);
 
-  void add_parameters(std::vector<Parameter*>& list) {
-    list.insert(list.end(), {&weight_, &bias_});
-  }
+  [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
+  [[nodiscard]] Parameter& weight() { return weight_; }
+  /// Null without a bias.
+  [[nodiscard]] Parameter* bias() { return has_bias_ ? &bias_ : nullptr; }
+
+  /// To the outputs of part `part`, under the name PREFIX; before anyone asks for the parameters.
+  void add_adapter(std::size_t part, const std::string& prefix, const LowRankOptions& options);
+
+  [[nodiscard]] bool has_adapters() const { return !adapters_.empty(); }
+
+  void add_parameters(std::vector<Parameter*>& list);
   /// Forward, for `rows` rows of x.
-  [[nodiscard]] Flops flops(std::int64_t rows) const {
-    return 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.numel());
-  }
+  [[nodiscard]] Flops flops(std::int64_t rows) const;
+  /// Kept for backward, for `rows` rows of x: x, where a gradient needs it, and what adapters keep.
+  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  /// The same without x, which somebody else keeps.
+  [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
 
  private:
+  [[nodiscard]] std::int64_t columns() const { return weight_.numel() / weight_.shape[0]; }
+  [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK,
+                                   std::uint64_t dropout_seed);
+
+  std::vector<LinearPart> parts_;
+  bool has_bias_;
   Parameter weight_;
   Parameter bias_;
+  std::vector<LowRank> adapters_;
 };
 
 }  // namespace dstrain

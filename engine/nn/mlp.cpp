@@ -2,11 +2,22 @@
 
 namespace dstrain {
 
-Mlp::Mlp(const std::string& up, const std::string& down, std::int64_t width, std::int64_t mlp_width,
-         double init_std)
-    : up_({up}, {mlp_width, width}, init_std), down_({down}, {width, mlp_width}, init_std) {}
+Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops::Gelu kind,
+         const InitialWeights& init)
+    : mlp_width_(mlp_width),
+      kind_(kind),
+      up_({{names.up, mlp_width}}, {width}, init),
+      down_({{names.down, width}}, {mlp_width}, init) {}
 
-at::Tensor Mlp::forward(const at::Tensor& x_MD) { return down_.forward(up_.forward_gelu(x_MD)); }
+at::Tensor Mlp::forward(const at::Tensor& x_MD, std::uint64_t dropout_seed) {
+  return down_.forward(up_.forward_gelu(x_MD, kind_, dropout_seed), dropout_seed);
+}
+
+Bytes Mlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
+  // The GELU keeps its input.
+  return up_.saved_bytes(rows, compute_bytes) + rows * mlp_width_ * compute_bytes +
+         down_.saved_bytes(rows, compute_bytes);
+}
 
 void Mlp::add_parameters(std::vector<Parameter*>& list) {
   up_.add_parameters(list);

@@ -10,21 +10,31 @@
 
 namespace dstrain {
 
-/// The feed-forward branch: linear, exact GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415), linear.
+/// What files call the two linears of a feed-forward branch.
+struct MlpNames {
+  std::string up, down;
+};
+
+/// The feed-forward branch: linear, GELU, linear, both with a bias.
 class Mlp {
  public:
-  /// `up` and `down` are what files call the two linears.
-  Mlp(const std::string& up, const std::string& down, std::int64_t width, std::int64_t mlp_width,
-      double init_std);
+  Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops::Gelu kind,
+      const InitialWeights& init);
 
   /// x [M, D] -> [M, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::uint64_t dropout_seed = 0);
 
   void add_parameters(std::vector<Parameter*>& list);
+  void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&up_, &down_}); }
   /// Forward, for `rows` rows of x.
   [[nodiscard]] Flops flops(std::int64_t rows) const { return up_.flops(rows) + down_.flops(rows); }
+  [[nodiscard]] bool has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }
+  /// Kept for backward, for `rows` rows of x.
+  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
 
  private:
+  std::int64_t mlp_width_;
+  ops::Gelu kind_;
   Linear up_;
   Linear down_;
 };

@@ -22,11 +22,23 @@ struct Visit {
   bool backward = false;
 };
 
-std::vector<Visit> training_visits(int blocks, int micro_batches) {
+/// The first block that trains anything; the backward pass ends there.
+int first_trained_block(const ModelCost& cost) {
+  const auto trains = [&](const BlockCost& block) {
+    return std::ranges::any_of(block.groups, [&](int g) { return cost.groups[at(g)].trainable; });
+  };
+  const auto first = std::ranges::find_if(cost.blocks, trains);
+  DSTRAIN_CHECK(first != cost.blocks.end(), "all weights are frozen");
+  return static_cast<int>(first - cost.blocks.begin());
+}
+
+std::vector<Visit> training_visits(const ModelCost& cost, int micro_batches) {
+  const int blocks = static_cast<int>(cost.blocks.size());
+  const int first = first_trained_block(cost);
   std::vector<Visit> visits;
   for (int m = 0; m < micro_batches; ++m) {
     for (int b = 0; b < blocks; ++b) visits.push_back({b, m, false});
-    for (int b = blocks - 1; b >= 0; --b) visits.push_back({b, m, true});
+    for (int b = blocks - 1; b >= first; --b) visits.push_back({b, m, true});
   }
   return visits;
 }
@@ -50,6 +62,14 @@ class Builder {
   [[nodiscard]] Program take() { return std::move(program_); }
 
  private:
+  /// What never changes about a group.
+  struct Group {
+    int first_block = -1;  ///< of those that read it; its backward is the group's last
+    bool shared = false;   ///< read by several blocks: it has slots of its own and stays in them
+    int gather_slot = -1;  ///< its own, where it is shared
+    int gradient_slot = -1;
+    int last_visit = -1;  ///< of the whole program
+  };
   /// Where a group's whole parameters are, as far as the list is written.
   struct Parameters {
     bool held = false;
@@ -66,10 +86,16 @@ class Builder {
   void load(int micro_batch);
   void gather_ahead(int visit);
   bool gather_for(int visit);
+  bool gather_group(int group, int visit);
   void release_after(int visit);
   void forward(const Visit& visit);
   void backward(const Visit& visit);
-  void reduce(int group, int micro_batch, int slot, int after);
+  void clear(int group, int micro_batch);
+  void reduce(int group, int micro_batch, int after);
+  void make_slots();
+  [[nodiscard]] const std::vector<int>& groups_of(const Visit& visit) const {
+    return cost_.blocks[at(visit.block)].groups;
+  }
   /// Adds the waits that the first compute action after a gather has to carry.
   void await_parameters(int block, Action& action);
 
@@ -80,9 +106,14 @@ class Builder {
   Program program_;
   int lookahead_ = 0;
 
+  std::vector<Group> groups_;
   std::vector<Parameters> parameters_;
+  std::vector<int>
+      cleared_;  ///< per group: micro-batch whose gradient its buffer collects, -1: none
+  std::vector<int> gradient_slot_;               ///< per group: where that is, -1: at rest
   std::deque<FreeSlot> free_slots_;              ///< longest free first
   std::vector<std::optional<int>> slot_reader_;  ///< last reduce of each gradient slot
+  int pooled_gradient_slots_ = 0;
   int next_gradient_slot_ = 0;
   std::vector<int> loads_;                        ///< per micro-batch
   std::vector<std::optional<int>> batch_reader_;  ///< last action that read each batch slot
@@ -99,28 +130,68 @@ Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptio
       parameters_(cost.groups.size()),
       batch_reader_(kBatchSlots) {
   program_.micro_batches = options.micro_batches;
-  int in_slots = 0;
-  int from_slots = 0;
-  for (int g = 0; g < static_cast<int>(cost.groups.size()); ++g) {
-    const std::int64_t elements = layout.flat[at(g)].padded();
-    if (layout.gathered_into_slot(g)) {
-      ++in_slots;
-      program_.gather_slot_elements = std::max(program_.gather_slot_elements, elements);
-    }
-    if (layout.reduced_from_slot(g)) {
-      ++from_slots;
-      program_.gradient_slot_elements = std::max(program_.gradient_slot_elements, elements);
+  groups_.resize(cost.groups.size());
+  cleared_.assign(cost.groups.size(), -1);
+  gradient_slot_.assign(cost.groups.size(), -1);
+  for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+    for (const int g : cost.blocks[at(b)].groups) {
+      groups_[at(g)].shared = groups_[at(g)].first_block >= 0;
+      if (!groups_[at(g)].shared) groups_[at(g)].first_block = b;
     }
   }
-  // One group in use, `prefetch` ahead, one whose last reader may still run.
-  program_.gather_slots = std::min(options.prefetch + 2, in_slots);
-  program_.gradient_slots = std::min(2, from_slots);
-  if (in_slots > 0) lookahead_ = std::min(options.prefetch, program_.gather_slots - 1);
+  for (int v = 0; v < static_cast<int>(visits_.size()); ++v) {
+    for (const int g : groups_of(visits_[at(v)])) groups_[at(g)].last_visit = v;
+  }
+  make_slots();
+}
+
+void Builder::make_slots() {
+  int pooled = 0, pooled_gradients = 0;
+  std::int64_t largest = 0, largest_gradient = 0;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (groups_[at(g)].shared) continue;
+    const std::int64_t elements = layout_.flat[at(g)].padded();
+    if (layout_.gathered_into_slot(g)) {
+      ++pooled;
+      largest = std::max(largest, elements);
+    }
+    if (layout_.reduced_from_slot(g)) {
+      ++pooled_gradients;
+      largest_gradient = std::max(largest_gradient, elements);
+    }
+  }
+  // Groups in use, `prefetch` blocks ahead, one whose last reader may still run; a block reads at
+  // most `most` groups.
+  int most = 1;
+  for (const BlockCost& block : cost_.blocks) {
+    int own = 0;
+    for (const int g : block.groups) own += int{!groups_[at(g)].shared};
+    most = std::max(most, own);
+  }
+  const int slots = std::min((options_.prefetch + 2) * most, pooled);
+  pooled_gradient_slots_ = std::min(2 * most, pooled_gradients);
+  if (pooled > 0) lookahead_ = std::min(options_.prefetch, slots - 1);
   // Each group has a slot of its own: gathered once, it stays.
-  if (in_slots > 0 && program_.gather_slots == in_slots)
-    lookahead_ = static_cast<int>(visits_.size());
-  for (int slot = 0; slot < program_.gather_slots; ++slot) free_slots_.push_back({slot, {}});
-  slot_reader_.resize(at(program_.gradient_slots));
+  if (slots == pooled && pooled > 0) lookahead_ = static_cast<int>(visits_.size());
+  for (int slot = 0; slot < slots; ++slot) {
+    free_slots_.push_back({slot, {}});
+    program_.gather_slots.push_back(largest);
+  }
+  program_.gradient_slots.assign(at(pooled_gradient_slots_), largest_gradient);
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    Group& group = groups_[at(g)];
+    if (!group.shared) continue;
+    const std::int64_t elements = layout_.flat[at(g)].padded();
+    if (layout_.gathered_into_slot(g)) {
+      group.gather_slot = static_cast<int>(program_.gather_slots.size());
+      program_.gather_slots.push_back(elements);
+    }
+    if (layout_.reduced_from_slot(g)) {
+      group.gradient_slot = static_cast<int>(program_.gradient_slots.size());
+      program_.gradient_slots.push_back(elements);
+    }
+  }
+  slot_reader_.resize(program_.gradient_slots.size());
 }
 
 int Builder::add(ActionKind kind, Action action) {
@@ -140,49 +211,67 @@ void Builder::load(int micro_batch) {
 /// Makes sure that the parameters of a visit are gathered or on their way; false when no slot is
 /// free yet.
 bool Builder::gather_for(int visit) {
-  const int group = visits_[at(visit)].block;
+  for (const int group : groups_of(visits_[at(visit)])) {
+    if (!gather_group(group, visit)) return false;
+  }
+  return true;
+}
+
+bool Builder::gather_group(int group, int visit) {
   Parameters& p = parameters_[at(group)];
+  const Group& facts = groups_[at(group)];
   if (!layout_.gathered(group)) return true;
   if (p.held) {
-    p.last_visit = visit;
+    p.last_visit = std::max(p.last_visit, visit);
     return true;
   }
   Action action{.group = group, .bytes = layout_.gather_bytes(group)};
   if (layout_.gathered_into_slot(group)) {
-    if (free_slots_.empty()) return false;
-    const FreeSlot slot = free_slots_.front();
-    free_slots_.pop_front();
-    action.slot = slot.slot;
-    if (slot.released_by) action.after.push_back(*slot.released_by);
+    if (facts.shared) {
+      action.slot = facts.gather_slot;
+    } else if (free_slots_.empty()) {
+      return false;
+    } else {
+      const FreeSlot slot = free_slots_.front();
+      free_slots_.pop_front();
+      action.slot = slot.slot;
+      if (slot.released_by) action.after.push_back(*slot.released_by);
+    }
   }
-  p = {.held = true, .slot = action.slot, .last_visit = visit, .awaited = {}};
+  p = {.held = true,
+       .slot = action.slot,
+       .last_visit = facts.shared ? facts.last_visit : visit,
+       .awaited = {}};
   p.awaited = add(ActionKind::gather, std::move(action));
   return true;
 }
 
-/// For this visit and for those after it, until `lookahead_` other groups have come by.
+/// For this visit and for those after it, until `lookahead_` other blocks have come by.
 void Builder::gather_ahead(int visit) {
-  int groups = 0;
+  int blocks = 0;
   for (std::size_t v = at(visit); v < visits_.size(); ++v) {
-    if (v > at(visit) && visits_[v].block != visits_[v - 1].block) ++groups;
-    if (groups > lookahead_ || !gather_for(static_cast<int>(v))) return;
+    if (v > at(visit) && visits_[v].block != visits_[v - 1].block) ++blocks;
+    if (blocks > lookahead_ || !gather_for(static_cast<int>(v))) return;
   }
 }
 
 void Builder::release_after(int visit) {
-  const int group = visits_[at(visit)].block;
-  if (!layout_.gathered_into_slot(group)) return;
-  Parameters& p = parameters_[at(group)];
-  if (p.last_visit > visit) return;
-  const int released_by = add(ActionKind::release, {.group = group, .slot = p.slot});
-  free_slots_.push_back({p.slot, released_by});
-  p = {};
+  for (const int group : groups_of(visits_[at(visit)])) {
+    if (!layout_.gathered_into_slot(group)) continue;
+    Parameters& p = parameters_[at(group)];
+    if (p.last_visit > visit) continue;
+    const int released_by = add(ActionKind::release, {.group = group, .slot = p.slot});
+    if (!groups_[at(group)].shared) free_slots_.push_back({p.slot, released_by});
+    p = {};
+  }
 }
 
 void Builder::await_parameters(int block, Action& action) {
-  Parameters& p = parameters_[at(block)];
-  if (p.awaited) action.after.push_back(*p.awaited);
-  p.awaited.reset();
+  for (const int group : cost_.blocks[at(block)].groups) {
+    Parameters& p = parameters_[at(group)];
+    if (p.awaited) action.after.push_back(*p.awaited);
+    p.awaited.reset();
+  }
 }
 
 void Builder::forward(const Visit& visit) {
@@ -194,6 +283,25 @@ void Builder::forward(const Visit& visit) {
   add(ActionKind::forward, std::move(action));
 }
 
+/// Gives the group's gradient an empty buffer unless it has one that it still collects in.
+void Builder::clear(int group, int micro_batch) {
+  const bool from_slot = layout_.reduced_from_slot(group);
+  int& cleared = cleared_[at(group)];
+  if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
+  cleared = micro_batch;
+  Action action{.group = group, .micro_batch = micro_batch};
+  if (from_slot) {
+    action.slot = groups_[at(group)].gradient_slot;
+    if (action.slot < 0) {
+      action.slot = next_gradient_slot_;
+      next_gradient_slot_ = (next_gradient_slot_ + 1) % pooled_gradient_slots_;
+    }
+    if (const auto reader = slot_reader_[at(action.slot)]) action.after.push_back(*reader);
+  }
+  gradient_slot_[at(group)] = action.slot;
+  add(ActionKind::clear, std::move(action));
+}
+
 void Builder::backward(const Visit& visit) {
   const Flops forward_flops = cost_.blocks[at(visit.block)].forward_flops;
   const bool head = visit.block + 1 == static_cast<int>(cost_.blocks.size());
@@ -202,26 +310,34 @@ void Builder::backward(const Visit& visit) {
     await_parameters(visit.block, again);
     add(ActionKind::recompute, std::move(again));
   }
-  Action action{.block = visit.block, .micro_batch = visit.micro_batch, .flops = 2 * forward_flops};
-  await_parameters(visit.block, action);
-  const int group = visit.block;
-  const bool from_slot = layout_.reduced_from_slot(group);
-  if (from_slot) {
-    action.slot = next_gradient_slot_;
-    next_gradient_slot_ = (next_gradient_slot_ + 1) % program_.gradient_slots;
-    if (const auto reader = slot_reader_[at(action.slot)]) action.after.push_back(*reader);
+  std::vector<int> trained;
+  for (const int group : groups_of(visit)) {
+    if (layout_.groups[at(group)].trainable) trained.push_back(group);
   }
-  const int slot = action.slot;
+  for (const int group : trained) clear(group, visit.micro_batch);
+  // A block that trains little of itself is spared the products for the weights' gradients.
+  std::int64_t all = 0, own = 0;
+  for (const int group : groups_of(visit)) {
+    all += layout_.flat[at(group)].padded();
+    if (layout_.groups[at(group)].trainable) own += layout_.flat[at(group)].padded();
+  }
+  Action action{.block = visit.block,
+                .micro_batch = visit.micro_batch,
+                .flops = (2 * own < all ? 1 : 2) * forward_flops};
+  await_parameters(visit.block, action);
   const int index = add(ActionKind::backward, std::move(action));
   // The batch is read until here: labels by the head, images by a recomputed stem.
-  if (visit.block == 0) batch_reader_[at(visit.micro_batch % kBatchSlots)] = index;
+  batch_reader_[at(visit.micro_batch % kBatchSlots)] = index;
+  if (layout_.data_ranks() == 1) return;
   const bool last = visit.micro_batch + 1 == options_.micro_batches;
-  if (layout_.data_ranks() > 1 && (from_slot || last)) {
-    reduce(group, visit.micro_batch, slot, index);
+  for (const int group : trained) {
+    if (groups_[at(group)].first_block != visit.block) continue;
+    if (layout_.reduced_from_slot(group) || last) reduce(group, visit.micro_batch, index);
   }
 }
 
-void Builder::reduce(int group, int micro_batch, int slot, int after) {
+void Builder::reduce(int group, int micro_batch, int after) {
+  const int slot = gradient_slot_[at(group)];
   const int index = add(ActionKind::reduce, {.group = group,
                                              .micro_batch = micro_batch,
                                              .slot = slot,
@@ -251,7 +367,7 @@ void Builder::finish_step() {
   if (last_reduce_) norm.after.push_back(*last_reduce_);
   add(ActionKind::norm, std::move(norm));
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    add(ActionKind::update, {.group = g});
+    if (layout_.groups[at(g)].trainable) add(ActionKind::update, {.group = g});
   }
 }
 
@@ -259,12 +375,13 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
   DSTRAIN_CHECK(
       layout.groups.size() == cost.groups.size() && layout.flat.size() == cost.groups.size(),
       "the layout belongs to another model");
-  DSTRAIN_CHECK(!cost.blocks.empty() && cost.blocks.size() == cost.groups.size(),
-                "every block reads one group of its own");
-  for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
-    DSTRAIN_CHECK(cost.blocks[b].groups == std::vector<int>{static_cast<int>(b)},
-                  fmt::format("block {} must read group {} alone", cost.blocks[b].name, b));
+  DSTRAIN_CHECK(!cost.blocks.empty(), "a model without blocks");
+  std::vector<bool> read(cost.groups.size(), false);
+  for (const BlockCost& block : cost.blocks) {
+    DSTRAIN_CHECK(!block.groups.empty(), block.name + " reads no group");
+    for (const int g : block.groups) read.at(at(g)) = true;
   }
+  DSTRAIN_CHECK(std::ranges::find(read, false) == read.end(), "a group that no block reads");
   DSTRAIN_CHECK(
       options.micro_batches >= 1 && options.prefetch >= 0,
       fmt::format("{} micro-batches, prefetch {}", options.micro_batches, options.prefetch));
@@ -275,8 +392,7 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
 Program training_program(const Layout& layout, const ModelCost& cost,
                          const ProgramOptions& options) {
   check_arguments(layout, cost, options);
-  Builder builder(layout, cost, options,
-                  training_visits(static_cast<int>(cost.blocks.size()), options.micro_batches));
+  Builder builder(layout, cost, options, training_visits(cost, options.micro_batches));
   builder.run_visits();
   builder.finish_step();
   return builder.take();
@@ -289,8 +405,7 @@ Program evaluation_program(const Layout& layout, const ModelCost& cost,
   Builder builder(layout, cost, one, evaluation_visits(static_cast<int>(cost.blocks.size())));
   builder.run_visits();
   Program program = builder.take();
-  program.gradient_slots = 0;
-  program.gradient_slot_elements = 0;
+  program.gradient_slots.clear();
   return program;
 }
 

@@ -53,6 +53,7 @@ class Checker {
   void gather(int i);
   void release(int i);
   void use_parameters(int i);
+  void clear(int i);
   void add_gradient(int i);
   void reduce(int i);
   void reduced_once();
@@ -73,11 +74,11 @@ class Checker {
   std::vector<std::string> problems_;
 
   std::vector<Slot> batch_slots_, gather_slots_, gradient_slots_;
-  std::vector<int> load_of_;            ///< per micro-batch
-  std::vector<int> last_use_of_batch_;  ///< per micro-batch
-  std::vector<int> gather_of_;          ///< per group: gather that holds it now
-  std::vector<std::vector<int>>
-      added_;  ///< per group: backwards that added to the resident gradient
+  std::vector<int> load_of_;               ///< per micro-batch
+  std::vector<int> last_use_of_batch_;     ///< per micro-batch
+  std::vector<int> gather_of_;             ///< per group: gather that holds it now
+  std::vector<int> cleared_;               ///< per group: clear of the gradient it collects now
+  std::vector<std::vector<int>> added_;    ///< per group: backwards that added to that gradient
   std::vector<std::vector<int>> reduces_;  ///< per group
 };
 
@@ -85,9 +86,10 @@ void Checker::fields(int i) {
   const Action& a = actions_[at(i)];
   if (a.lane != lane_of(a.kind)) problem("{} is on lane {}", name(i), lane_name(a.lane));
   using enum ActionKind;
-  const bool has_group =
-      a.kind == gather || a.kind == release || a.kind == reduce || a.kind == update;
-  const bool has_micro_batch = runs_block(a.kind) || a.kind == load || a.kind == reduce;
+  const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
+                         a.kind == reduce || a.kind == update;
+  const bool has_micro_batch =
+      runs_block(a.kind) || a.kind == load || a.kind == clear || a.kind == reduce;
   if (runs_block(a.kind) ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
   }
@@ -106,21 +108,22 @@ void Checker::slots(int i) {
   bool needs_slot = false;
   int count = 0;
   std::int64_t room = 0, needed = 0;
+  const std::vector<std::int64_t>* sizes = nullptr;
   using enum ActionKind;
   if (a.kind == load) {
     needs_slot = true;
     count = kBatchSlots;
   } else if (a.kind == gather || a.kind == release) {
     needs_slot = layout_.gathered_into_slot(a.group);
-    count = program_.gather_slots;
-    room = program_.gather_slot_elements;
+    sizes = &program_.gather_slots;
+  } else if (a.kind == clear || a.kind == reduce) {
+    needs_slot = layout_.reduced_from_slot(a.group);
+    sizes = &program_.gradient_slots;
+  }
+  if (sizes != nullptr) {
+    count = static_cast<int>(sizes->size());
+    if (a.slot >= 0 && a.slot < count) room = (*sizes)[at(a.slot)];
     needed = layout_.flat[at(a.group)].padded();
-  } else if (a.kind == backward || a.kind == reduce) {
-    const int group = a.kind == reduce ? a.group : cost_.blocks[at(a.block)].groups.front();
-    needs_slot = layout_.reduced_from_slot(group);
-    count = program_.gradient_slots;
-    room = program_.gradient_slot_elements;
-    needed = layout_.flat[at(group)].padded();
   }
   if (!needs_slot) {
     if (a.slot != kNone) problem("{} names slot {} and has no use for one", name(i), a.slot);
@@ -161,15 +164,24 @@ void Checker::block_order() {
     if (entry != kNone) problem("{} comes twice", name(i));
     entry = i;
   }
+  const auto trains = [&](const BlockCost& block) {
+    return std::ranges::any_of(block.groups,
+                               [&](int g) { return layout_.groups[at(g)].trainable; });
+  };
+  const std::size_t first_trained =
+      training_ ? static_cast<std::size_t>(std::ranges::find_if(cost_.blocks, trains) -
+                                           cost_.blocks.begin())
+                : cost_.blocks.size();
   for (int m = 0; m < program_.micro_batches; ++m) {
     const auto &f = forward[at(m)], &r = recompute[at(m)], &b = backward[at(m)];
-    if (m > 0 && f[0] != kNone && backward[at(m) - 1][0] != kNone) {
-      must_precede(backward[at(m) - 1][0], f[0]);
+    if (m > 0 && training_ && f[0] != kNone && backward[at(m) - 1][first_trained] != kNone) {
+      must_precede(backward[at(m) - 1][first_trained], f[0]);
     }
     for (std::size_t k = 0; k < at(num_blocks()); ++k) {
       const std::string& block = cost_.blocks[k].name;
       if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
-      if (training_ && b[k] == kNone) problem("backward({}), micro-batch {} is missing", block, m);
+      if (k >= first_trained && b[k] == kNone)
+        problem("backward({}), micro-batch {} is missing", block, m);
       if (k > 0 && f[k] != kNone && f[k - 1] != kNone) must_precede(f[k - 1], f[k]);
       if (b[k] != kNone && f.back() != kNone) must_precede(f.back(), b[k]);
       if (k > 0 && b[k] != kNone && b[k - 1] != kNone) must_precede(b[k], b[k - 1]);
@@ -257,21 +269,36 @@ void Checker::use_parameters(int i) {
   }
 }
 
+void Checker::clear(int i) {
+  const Action& a = actions_[at(i)];
+  if (!layout_.groups[at(a.group)].trainable) problem("{}: the group is frozen", name(i));
+  int& holder = cleared_[at(a.group)];
+  if (holder != kNone) problem("{} while the gradient of {} is not reduced", name(i), name(holder));
+  holder = i;
+  added_[at(a.group)].clear();
+  if (!layout_.reduced_from_slot(a.group)) return;
+  Slot& slot = gradient_slots_[at(a.slot)];
+  if (slot.filled_by != kNone) {
+    problem("{} overwrites gradient slot {}, taken by {} and not reduced", name(i), a.slot,
+            name(slot.filled_by));
+  } else if (slot.freed_by != kNone) {
+    must_precede(slot.freed_by, i);
+  }
+  slot.filled_by = i;
+}
+
 void Checker::add_gradient(int i) {
   const Action& a = actions_[at(i)];
   for (const int group : cost_.blocks[at(a.block)].groups) {
-    if (!layout_.reduced_from_slot(group)) {
-      added_[at(group)].push_back(i);
+    if (!layout_.groups[at(group)].trainable) continue;
+    const int holder = cleared_[at(group)];
+    if (holder == kNone ||
+        (layout_.reduced_from_slot(group) && actions_[at(holder)].micro_batch != a.micro_batch)) {
+      problem("{} has no buffer for the gradient of {}", name(i), cost_.groups[at(group)].name);
       continue;
     }
-    Slot& slot = gradient_slots_[at(a.slot)];
-    if (slot.filled_by != kNone) {
-      problem("{} overwrites gradient slot {}, filled by {} and not reduced", name(i), a.slot,
-              name(slot.filled_by));
-    } else if (slot.freed_by != kNone) {
-      must_precede(slot.freed_by, i);
-    }
-    slot.filled_by = i;
+    must_precede(holder, i);
+    added_[at(group)].push_back(i);
   }
 }
 
@@ -279,27 +306,33 @@ void Checker::reduce(int i) {
   const Action& a = actions_[at(i)];
   if (layout_.data_ranks() == 1) problem("{}: there is one data rank", name(i));
   reduces_[at(a.group)].push_back(i);
-  if (!layout_.reduced_from_slot(a.group)) return;
-  Slot& slot = gradient_slots_[at(a.slot)];
-  const int source = slot.filled_by;
-  const auto holds_group = [&] {
-    const Action& s = actions_[at(source)];
-    const auto& groups = cost_.blocks[at(s.block)].groups;
-    return s.micro_batch == a.micro_batch &&
-           std::find(groups.begin(), groups.end(), a.group) != groups.end();
-  };
-  if (source == kNone || !holds_group()) {
-    problem("{}: gradient slot {} does not hold that gradient", name(i), a.slot);
+  int& holder = cleared_[at(a.group)];
+  const bool from_slot = layout_.reduced_from_slot(a.group);
+  if (holder == kNone || (from_slot && (actions_[at(holder)].slot != a.slot ||
+                                        actions_[at(holder)].micro_batch != a.micro_batch))) {
+    problem("{}: no buffer holds that gradient", name(i));
     return;
   }
-  must_precede(source, i);
-  slot = {.filled_by = kNone, .freed_by = i};
+  // All blocks that read the group, and for a gradient at rest all micro-batches, have added to it.
+  std::size_t readers = 0;
+  for (const BlockCost& block : cost_.blocks) {
+    readers += static_cast<std::size_t>(std::ranges::count(block.groups, a.group));
+  }
+  const std::size_t expected = readers * (from_slot ? 1 : at(program_.micro_batches));
+  if (added_[at(a.group)].size() != expected) {
+    problem("{} comes after {} of {} backwards that add to it", name(i), added_[at(a.group)].size(),
+            expected);
+  }
+  for (const int backward : added_[at(a.group)]) must_precede(backward, i);
+  holder = kNone;
+  if (from_slot) gradient_slots_[at(a.slot)] = {.filled_by = kNone, .freed_by = i};
 }
 
 void Checker::buffers() {
   batch_slots_.resize(kBatchSlots);
-  gather_slots_.resize(at(program_.gather_slots));
-  gradient_slots_.resize(at(program_.gradient_slots));
+  gather_slots_.resize(program_.gather_slots.size());
+  gradient_slots_.resize(program_.gradient_slots.size());
+  cleared_.assign(at(num_groups()), kNone);
   load_of_.assign(at(program_.micro_batches), kNone);
   last_use_of_batch_ = load_of_;
   gather_of_.assign(at(num_groups()), kNone);
@@ -314,6 +347,7 @@ void Checker::buffers() {
       use_batch(i);
       use_parameters(i);
     }
+    if (kind == ActionKind::clear) clear(i);
     if (kind == ActionKind::backward) add_gradient(i);
     if (kind == ActionKind::reduce) reduce(i);
   }
@@ -327,11 +361,11 @@ void Checker::buffers() {
 void Checker::reduced_once() {
   if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < num_groups(); ++g) {
+    if (!layout_.groups[at(g)].trainable) continue;
     const bool from_slot = layout_.reduced_from_slot(g);
     std::vector<int> times(from_slot ? at(program_.micro_batches) : 1, 0);
     for (const int i : reduces_[at(g)]) {
       ++times[from_slot ? at(actions_[at(i)].micro_batch) : 0];
-      for (const int backward : added_[at(g)]) must_precede(backward, i);
     }
     for (std::size_t m = 0; m < times.size(); ++m) {
       if (times[m] == 1) continue;
@@ -352,8 +386,10 @@ void Checker::step_end() {
     if (actions_[at(i)].kind == ActionKind::update) ++updates[at(actions_[at(i)].group)];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
-    if (updates[g] != 1) {
-      problem("{} is updated {} times instead of once", cost_.groups[g].name, updates[g]);
+    const int wanted = layout_.groups[g].trainable ? 1 : 0;
+    if (updates[g] != wanted) {
+      problem("{} is updated {} times instead of {}", cost_.groups[g].name, updates[g],
+              wanted == 1 ? "once" : "never");
     }
   }
   if (norm == kNone) {
@@ -363,7 +399,8 @@ void Checker::step_end() {
   // Updates write what gathers and blocks read, and may begin when norm has ended.
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const ActionKind kind = actions_[at(i)].kind;
-    if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::reduce) {
+    if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::clear ||
+        kind == ActionKind::reduce) {
       must_precede(i, norm);
     }
     if (kind == ActionKind::update) must_precede(norm, i);
@@ -371,10 +408,7 @@ void Checker::step_end() {
 }
 
 std::vector<std::string> Checker::run() {
-  if (program_.micro_batches < 1 || program_.gather_slots < 0 || program_.gradient_slots < 0) {
-    problem("{} micro-batches, {} gather slots, {} gradient slots", program_.micro_batches,
-            program_.gather_slots, program_.gradient_slots);
-  }
+  if (program_.micro_batches < 1) problem("{} micro-batches", program_.micro_batches);
   for (const BlockCost& block : cost_.blocks) {
     if (block.groups.empty()) problem("{} reads no group", block.name);
   }

@@ -7,10 +7,12 @@
 
 namespace dstrain {
 
-/// Parameters that are gathered, reduced and updated together; normally one per block.
+/// Parameters that are gathered, reduced and updated together: normally those of one block. A group
+/// that several blocks read (a tied head) is listed by each.
 struct GroupCost {
   std::string name;
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
+  bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
 };
 
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares

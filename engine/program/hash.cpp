@@ -32,6 +32,7 @@ void add(Hash& hash, const Layout& layout) {
     for (const Partition part : {group.parameters, group.gradients, group.states}) {
       hash.add(static_cast<std::int64_t>(part));
     }
+    hash.add(std::int64_t{group.trainable});
   }
   for (const FlatGroup& flat : layout.flat) {
     hash.add(flat.padded());
@@ -57,10 +58,12 @@ std::uint64_t hash(const Program& program, const Layout& layout) {
   Hash hash;
   add(hash, layout);
   for (const std::int64_t field :
-       {std::int64_t{program.micro_batches}, std::int64_t{program.gather_slots},
-        program.gather_slot_elements, std::int64_t{program.gradient_slots},
-        program.gradient_slot_elements, static_cast<std::int64_t>(program.actions.size())}) {
+       {std::int64_t{program.micro_batches}, static_cast<std::int64_t>(program.actions.size())}) {
     hash.add(field);
+  }
+  for (const auto* slots : {&program.gather_slots, &program.gradient_slots}) {
+    hash.add(static_cast<std::int64_t>(slots->size()));
+    for (const std::int64_t elements : *slots) hash.add(elements);
   }
   for (const Action& action : program.actions) add(hash, action);
   return hash.value();

@@ -7,7 +7,8 @@
 namespace dstrain {
 
 bool Layout::gathered(int group) const {
-  return groups.at(static_cast<std::size_t>(group)).states == Partition::sharded;
+  const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
+  return (kind.trainable ? kind.states : kind.parameters) == Partition::sharded;
 }
 
 bool Layout::gathered_into_slot(int group) const {
@@ -15,7 +16,8 @@ bool Layout::gathered_into_slot(int group) const {
 }
 
 bool Layout::reduced_from_slot(int group) const {
-  return groups.at(static_cast<std::size_t>(group)).gradients == Partition::sharded;
+  const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
+  return kind.trainable && kind.gradients == Partition::sharded;
 }
 
 Bytes Layout::gather_bytes(int group) const {
@@ -45,6 +47,7 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
       .parameters = from_stage(3), .gradients = from_stage(2), .states = from_stage(1)};
   for (const GroupCost& g : cost.groups) {
     layout.groups.push_back(group);
+    layout.groups.back().trainable = g.trainable;
     layout.flat.emplace_back(g.tensor_sizes, layout.shard_degree);
   }
   return layout;

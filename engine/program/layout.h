@@ -19,6 +19,7 @@ struct GroupLayout {
   Partition parameters = Partition::replicated;  ///< compute-dtype parameters
   Partition gradients = Partition::replicated;
   Partition states = Partition::replicated;  ///< fp32 master and optimizer moments
+  bool trainable = true;                     ///< false: parameters only
   bool operator==(const GroupLayout&) const = default;
 };
 

@@ -13,11 +13,13 @@ class Activations {
   explicit Activations(const Program& program, const ModelCost& cost) : cost_(cost) {
     const std::size_t size = at(program.micro_batches) * cost.blocks.size();
     recomputed_.assign(size, false);
+    kept_.assign(size, false);
     for (const Action& action : program.actions) {
       if (action.kind == ActionKind::recompute) {
         recomputed_[place(action.micro_batch, action.block)] = true;
       }
-      if (action.kind == ActionKind::backward) trains_ = true;
+      if (action.kind == ActionKind::backward)
+        kept_[place(action.micro_batch, action.block)] = true;
     }
   }
 
@@ -28,8 +30,9 @@ class Activations {
     if (action.kind == ActionKind::forward) {
       touch(block.saved_bytes + output + block.forward_workspace);
       live_ += output;
-      if (trains_ && !recomputed(action.micro_batch, action.block)) live_ += block.saved_bytes;
-      if (!trains_) live_ -= input;
+      const bool kept = this->kept(action.micro_batch, action.block);
+      if (kept && !recomputed(action.micro_batch, action.block)) live_ += block.saved_bytes;
+      if (!kept) live_ -= input;
     } else if (action.kind == ActionKind::recompute) {
       // The gradient of the block's output is already there.
       touch(block.saved_bytes + 2 * output + block.forward_workspace);
@@ -38,8 +41,11 @@ class Activations {
       touch(output +
             block.backward_workspace);  // the gradient of the output, and what backward needs
       live_ -= block.saved_bytes + output;
-      // The block before makes its output anew.
-      if (action.block > 0 && recomputed(action.micro_batch, action.block - 1)) live_ -= input;
+      // The block before makes its output anew, or has no backward that would end it.
+      const int before = action.block - 1;
+      if (before >= 0 &&
+          (recomputed(action.micro_batch, before) || !kept(action.micro_batch, before)))
+        live_ -= input;
     }
   }
 
@@ -52,11 +58,15 @@ class Activations {
   [[nodiscard]] bool recomputed(int micro_batch, int block) const {
     return recomputed_[place(micro_batch, block)];
   }
+  /// Whether the block has a backward, and so keeps what that needs.
+  [[nodiscard]] bool kept(int micro_batch, int block) const {
+    return kept_[place(micro_batch, block)];
+  }
   void touch(Bytes transient) { peak_ = std::max(peak_, live_ + transient); }
 
   const ModelCost& cost_;
   std::vector<bool> recomputed_;  ///< [micro-batch, block]
-  bool trains_ = false;
+  std::vector<bool> kept_;        ///< [micro-batch, block]
   Bytes live_ = 0;
   Bytes peak_ = 0;
 };
@@ -71,7 +81,7 @@ Bytes reduction_buffers(const Program& program, const Layout& layout) {
     if (layout.reduced_from_slot(group) && program.micro_batches > 1) {
       staging = std::max(staging, layout.flat[g].shard_size() * layout.widths.gradient);
     }
-    if (layout.widths.reduce_wire < layout.widths.gradient) {
+    if (layout.groups[g].trainable && layout.widths.reduce_wire < layout.widths.gradient) {
       wire = std::max(wire, layout.reduce_bytes(group));
     }
   }
@@ -89,13 +99,15 @@ Ledger peak_memory(const Program& program, const Layout& layout, const ModelCost
                                              : layout.flat[g].padded();
     };
     ledger.parameters += held(layout.groups[g].parameters) * widths.compute;
+    if (!layout.groups[g].trainable) continue;
     ledger.gradients += held(layout.groups[g].gradients) * widths.gradient;
     ledger.master += held(layout.groups[g].states) * widths.master;
     ledger.moments += held(layout.groups[g].states) * widths.moments;
   }
-  ledger.gather_buffers = program.gather_slots * program.gather_slot_elements * widths.compute;
-  ledger.gradient_buffers =
-      program.gradient_slots * program.gradient_slot_elements * widths.gradient;
+  for (const std::int64_t elements : program.gather_slots)
+    ledger.gather_buffers += elements * widths.compute;
+  for (const std::int64_t elements : program.gradient_slots)
+    ledger.gradient_buffers += elements * widths.gradient;
   const bool reduces =
       std::any_of(program.actions.begin(), program.actions.end(),
                   [](const Action& action) { return action.kind == ActionKind::reduce; });

@@ -47,6 +47,17 @@ Machine cpu() {
   };
 }
 
+double datasheet_flops(const std::string& gpu) {
+  constexpr std::pair<const char*, double> kPeaks[] = {
+      {"H100 PCIe", 756e12}, {"H100 NVL", 835e12}, {"H100", 989.4e12},  {"H200", 989.4e12},
+      {"GH200", 989.4e12},   {"B200", 2250e12},    {"A100", 312e12},    {"L40S", 362e12},
+      {"L4", 121e12},        {"A10", 125e12},      {"RTX 4090", 165e12}};
+  for (const auto& [part, peak] : kPeaks) {
+    if (gpu.find(part) != std::string::npos) return peak;
+  }
+  return 0;
+}
+
 Machine find_machine(const std::string& name) {
   for (const Machine& machine : {h200(), cpu()}) {
     if (machine.name == name) return machine;

@@ -17,6 +17,8 @@ const char* action_name(ActionKind kind) {
       return "forward";
     case recompute:
       return "recompute";
+    case clear:
+      return "clear";
     case backward:
       return "backward";
     case reduce:
@@ -54,6 +56,15 @@ Lane lane_of(ActionKind kind) {
     default:
       return Lane::compute;
   }
+}
+
+Flops useful_flops(const Program& program) {
+  Flops flops = 0;
+  for (const Action& action : program.actions) {
+    if (action.kind == ActionKind::forward || action.kind == ActionKind::backward)
+      flops += action.flops;
+  }
+  return flops;
 }
 
 std::string describe(const Action& action, const ModelCost& cost) {

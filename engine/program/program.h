@@ -15,7 +15,8 @@ enum class ActionKind {
   release,    ///< the group's gathered parameters may be overwritten
   forward,    ///< block forward; keeps what backward needs (with recompute: only its input)
   recompute,  ///< block forward again, keeping what backward needs
-  backward,   ///< block backward; adds to the group's gradients
+  clear,      ///< the group's whole gradient gets a buffer that holds nothing yet
+  backward,   ///< block backward; adds to the gradients of its groups
   reduce,     ///< gradient of a group over the data ranks, added to its resting place
   norm,       ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
   update,     ///< optimizer on the rank's part of a group
@@ -32,10 +33,10 @@ struct Action {
   ActionKind kind = ActionKind::load;
   Lane lane = Lane::compute;
   int block = -1;  ///< forward, recompute, backward
-  int group = -1;  ///< gather, release, reduce, update
+  int group = -1;  ///< gather, release, clear, reduce, update
   int micro_batch = -1;
   int slot = -1;    ///< gather, release: gather buffer, -1 = the group's own resident parameters;
-                    ///< backward, reduce: gradient buffer, -1 = the group's own resident gradients;
+                    ///< clear, reduce: gradient buffer, -1 = the group's own resident gradients;
                     ///< load: batch buffer, of which there are kBatchSlots
   Bytes bytes = 0;  ///< payload of the collective: size of the full buffer on the wire
   Flops flops = 0;
@@ -50,10 +51,10 @@ inline constexpr int kBatchSlots = 2;
 struct Program {
   std::vector<Action> actions;
   int micro_batches = 1;
-  int gather_slots = 0;  ///< buffers that hold gathered parameters for a while
-  std::int64_t gather_slot_elements = 0;
-  int gradient_slots = 0;  ///< buffers that hold whole gradients until they are reduced
-  std::int64_t gradient_slot_elements = 0;
+  /// Buffers that hold gathered parameters for a while, and whole gradients until they are reduced;
+  /// elements of each.
+  std::vector<std::int64_t> gather_slots;
+  std::vector<std::int64_t> gradient_slots;
 };
 
 struct ProgramOptions {
@@ -71,9 +72,11 @@ struct ProgramOptions {
 /// stays which is used again at once (the last block from forward to backward, the first from one
 /// micro-batch to the next) or within the prefetch distance; where every group has a slot, each is
 /// gathered once per step. Gradients rest whole (stage 0, 1: reduced after the last micro-batch) or
-/// sharded (2, 3: reduced after each). With one data rank there is neither gather nor reduce. Block
-/// i must read group i alone (Error{internal}). The list is the same on every rank, and running it
-/// in list order on one lane is also correct.
+/// sharded (2, 3: reduced after each). With one data rank there is neither gather nor reduce. A
+/// group that several blocks read has slots of its own, and its gradient is reduced after the last
+/// of them. Frozen groups have no gradient, and the backward pass ends at the first block that
+/// trains anything. The list is the same on every rank, and running it in list order on one lane is
+/// also correct.
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
                                        const ProgramOptions& options);
 /// Forward of one micro-batch, parameters as at rest after an update; `options.micro_batches` and
@@ -95,6 +98,9 @@ struct ProgramOptions {
 /// Equal exactly when the programs (and the layout they belong to) are; exchanged by the ranks
 /// before the first step.
 [[nodiscard]] std::uint64_t hash(const Program& program, const Layout& layout);
+
+/// FLOPs of forward and backward of one rank's step, recomputation not counted.
+[[nodiscard]] Flops useful_flops(const Program& program);
 
 /// "backward(encoder.layer.7), micro-batch 2": for traces and failure reports.
 [[nodiscard]] std::string describe(const Action& action, const ModelCost& cost);

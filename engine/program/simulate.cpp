@@ -114,10 +114,12 @@ double Player::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[at(action.block)];
   Bytes bytes = block.saved_bytes + block.boundary_bytes;
   if (action.block > 0) bytes += cost_.blocks[at(action.block) - 1].boundary_bytes;
-  const int width = layout_.widths.compute +
-                    (action.kind == ActionKind::backward ? 2 * layout_.widths.gradient : 0);
   if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
-  for (const int group : block.groups) bytes += layout_.flat[at(group)].padded() * width;
+  for (const int group : block.groups) {
+    const bool trains = action.kind == ActionKind::backward && layout_.groups[at(group)].trainable;
+    bytes += layout_.flat[at(group)].padded() *
+             (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
+  }
   return static_cast<double>(bytes);
 }
 
@@ -141,6 +143,7 @@ Player::Duration Player::duration(const Action& action) const {
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
+        if (!layout_.groups[at(g)].trainable) continue;
         time.busy_s += static_cast<double>(owned(g) * widths.gradient) / memory;
       }
       break;
@@ -155,6 +158,7 @@ Player::Duration Player::duration(const Action& action) const {
     case ActionKind::gather:
     case ActionKind::reduce:
     case ActionKind::release:
+    case ActionKind::clear:
       break;
   }
   return time;

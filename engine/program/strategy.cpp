@@ -62,11 +62,12 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
 
 StateWidths state_widths(const Recipe& recipe) {
   const bool fp32 = recipe.precision.compute == ComputeType::fp32;
+  const bool narrow = recipe.precision.states == StateType::bf16;
   return {
       .compute = fp32 ? 4 : 2,
       .gradient = 4,
-      .master = fp32 ? 0 : 4,
-      .moments = recipe.optimizer.name == OptimizerName::adamw ? 8 : 4,
+      .master = fp32 || narrow ? 0 : 4,
+      .moments = (recipe.optimizer.name == OptimizerName::adamw ? 2 : 1) * (narrow ? 2 : 4),
       .reduce_wire = recipe.precision.reduce == ReduceType::fp32 ? 4 : 2,
   };
 }

@@ -31,6 +31,7 @@ struct CheckpointState {
   std::int64_t good_steps = 0;  ///< since the last change of the loss scale
   std::int64_t skipped_steps = 0;
   int world_size = 1;  ///< of the run that saved
+  std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
 };
 

@@ -155,6 +155,7 @@ class Parser {
     state.good_steps = integer(json, "good_steps", 0, kMost);
     state.skipped_steps = integer(json, "skipped_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
+    if (json.contains("base")) state.base = text(json, "base");
     state.recipe = text(json, "recipe");
     return state;
   }
@@ -243,7 +244,7 @@ std::int64_t num_elements(const std::vector<std::int64_t>& shape) {
 
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointState& s = manifest.state;
-  const Json state = {{"step", s.step},
+  Json state = {{"step", s.step},
                       {"samples", s.samples},
                       {"optimizer_steps", s.optimizer_steps},
                       {"loss_scale", s.loss_scale},
@@ -251,6 +252,7 @@ std::string manifest_text(const Manifest& manifest) {
                       {"skipped_steps", s.skipped_steps},
                       {"world_size", s.world_size},
                       {"recipe", s.recipe}};
+  if (!s.base.empty()) state["base"] = s.base;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
                   kVersion, state.dump());

@@ -132,7 +132,8 @@ class Save {
   /// Writes this rank's shard; returns its vote.
   std::string write_shard() {
     try {
-      Manifest part{.state = {.step = state_.step, .recipe = {}}, .files = {}, .tensors = {}};
+      Manifest part;
+      part.state.step = state_.step;
       DSTRAIN_CHECK(part_.slices.size() == part_.data.size(), "one buffer per slice");
       std::vector<SafetensorsTensor> stored;
       std::vector<const TensorSlice*> slices;

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "engine/base/error.h"
+#include "engine/base/philox.h"
 #include "engine/device/pinned.h"
 #include "engine/kernels/optimizer.h"
 
@@ -23,10 +24,15 @@ constexpr std::int64_t kNumSums = kStopVotes + 1;
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<at::Tensor> make_slots(int count, std::int64_t elements,
+/// Buffers that serve two programs in turn.
+std::vector<at::Tensor> make_slots(const std::vector<std::int64_t>& a,
+                                   const std::vector<std::int64_t>& b,
                                    const at::TensorOptions& options) {
   std::vector<at::Tensor> slots;
-  for (int i = 0; i < count; ++i) slots.push_back(at::zeros({elements}, options));
+  for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const std::int64_t elements = std::max(i < a.size() ? a[i] : 0, i < b.size() ? b[i] : 0);
+    slots.push_back(at::zeros({elements}, options));
+  }
   return slots;
 }
 
@@ -53,18 +59,18 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
-  const int slots = std::max(training.gather_slots, evaluation.gather_slots);
   gather_slots_ =
-      make_slots(slots, std::max(training.gather_slot_elements, evaluation.gather_slot_elements),
-                 fp32.dtype(options.compute));
-  gradient_slots_ = make_slots(training.gradient_slots, training.gradient_slot_elements, fp32);
+      make_slots(training.gather_slots, evaluation.gather_slots, fp32.dtype(options.compute));
+  gradient_slots_ = make_slots(training.gradient_slots, evaluation.gradient_slots, fp32);
   std::int64_t largest_shard = 0;
   std::int64_t largest_group = 0;
-  for (const FlatGroup& flat : layout.flat) {
-    largest_shard = std::max(largest_shard, flat.shard_size());
-    largest_group = std::max(largest_group, flat.padded());
+  for (int g = 0; g < static_cast<int>(layout.flat.size()); ++g) {
+    if (!layout.groups[index(g)].trainable) continue;
+    if (layout.reduced_from_slot(g))
+      largest_shard = std::max(largest_shard, layout.flat[index(g)].shard_size());
+    largest_group = std::max(largest_group, layout.flat[index(g)].padded());
   }
-  if (training.gradient_slots > 0 && training.micro_batches > 1)
+  if (!training.gradient_slots.empty() && training.micro_batches > 1)
     staging_ = at::empty({largest_shard}, fp32);
   const bool reduces = layout.shard_degree > 1 || layout.replica_degree > 1;
   if (reduces && options.precision.reduce == ReduceType::bf16) {
@@ -73,9 +79,9 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
   telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
-  objective_ = {.label_smoothing = options.optimizer.label_smoothing,
-                .totals = sums_.narrow(0, kTotals, kNumTotals)};
-  evaluation_objective_ = {.label_smoothing = 0, .totals = objective_.totals};
+  objective_.label_smoothing = options.optimizer.label_smoothing;
+  objective_.totals = sums_.narrow(0, kTotals, kNumTotals);
+  evaluation_objective_.totals = objective_.totals;
   inputs_.resize(model.blocks.size());
   outputs_.resize(model.blocks.size());
   set_control(
@@ -100,6 +106,7 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   const std::size_t size = program.actions.size();
   prepared.events.resize(size);
   prepared.last_use.resize(size);
+  prepared.first_backward = static_cast<int>(model_.blocks.size());
   std::vector<std::size_t> last(index(program.micro_batches), size);
   for (std::size_t i = 0; i < size; ++i) {
     const Action& action = program.actions[i];
@@ -110,21 +117,22 @@ Executor::Prepared Executor::prepare(const Program& program) const {
     }
     if (action.block >= 0) last[index(action.micro_batch)] = i;
     if (action.kind == ActionKind::recompute) prepared.recomputes = true;
+    if (action.kind == ActionKind::backward)
+      prepared.first_backward = std::min(prepared.first_backward, action.block);
   }
   for (const std::size_t i : last) prepared.last_use.at(i) = true;
   return prepared;
 }
 
-void Executor::enqueue(const StepInputs& inputs, Feeder& feeder) {
+void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   // What the last step updated is read by the lanes that start this one.
   step_end_.wait(lane(Lane::gather));
   step_end_.wait(lane(Lane::reduce));
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
-    if (training_.program->gradient_slots == 0) states_.gradients().zero_();
   }
-  run(training_, feeder, inputs, /*training=*/true, /*gather_resident=*/true);
+  run(training_, source, inputs, objective_, /*gather_resident=*/true);
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
@@ -142,12 +150,12 @@ StepOutcome Executor::take_outcome() {
   pending_.pop_front();
   const auto* sums = pending.host.const_data_ptr<float>();
   const float* control = sums + kNumSums;
-  const double samples = std::max(1.0F, sums[kTotals + 3]);
+  const double targets = std::max(1.0F, sums[kTotals + 3]);
   return {.step = pending.step,
-          .loss = sums[kTotals] / samples,
-          .top1 = sums[kTotals + 1] / samples,
-          .top5 = sums[kTotals + 2] / samples,
-          .samples = sums[kTotals + 3],
+          .loss = sums[kTotals] / targets,
+          .top1 = sums[kTotals + 1] / targets,
+          .top5 = sums[kTotals + 2] / targets,
+          .targets = sums[kTotals + 3],
           .gradient_norm = control[optimizer::kGradientNorm],
           .loss_scale = control[optimizer::kLossScale],
           .good_steps = control[optimizer::kGoodSteps],
@@ -157,7 +165,7 @@ StepOutcome Executor::take_outcome() {
           .stop = sums[kStopVotes] > 0};
 }
 
-EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) {
+EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
@@ -171,7 +179,7 @@ EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) 
     // A program starts when the one before it has ended: its first gathers overwrite slots that
     // were in use.
     step_end_.wait(lane(Lane::gather));
-    run(evaluation_, feeder, {}, /*training=*/false, /*gather_resident=*/i == 0);
+    run(evaluation_, source, {}, evaluation_objective_, /*gather_resident=*/i == 0);
     step_end_.record(lane(Lane::compute));
     two_ago.record(lane(Lane::compute));
   }
@@ -179,11 +187,31 @@ EvaluationTotals Executor::evaluate(Feeder& feeder, std::int64_t micro_batches) 
   communicators_.batch->all_reduce(objective_.totals, ReduceOp::sum);
   const at::Tensor host = objective_.totals.cpu();
   const auto* totals = host.const_data_ptr<float>();
-  const double samples = std::max(1.0F, totals[3]);
-  return {.loss = totals[0] / samples,
-          .top1 = totals[1] / samples,
-          .top5 = totals[2] / samples,
-          .samples = totals[3]};
+  const double targets = std::max(1.0F, totals[3]);
+  return {.loss = totals[0] / targets,
+          .top1 = totals[1] / targets,
+          .top5 = totals[2] / targets,
+          .targets = totals[3]};
+}
+
+at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
+  /// One batch that lies on the device already.
+  struct Fixed final : BatchSource {
+    explicit Fixed(const Batch& only) : batch_(only) {}
+    std::size_t load(const Stream&) override { return 0; }
+    [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
+    void used(std::size_t, const Stream&) override {}
+    const Batch& batch_;
+  };
+  Fixed source(batch);
+  synchronize(options_.device);
+  Objective objective = evaluation_objective_;
+  objective.next_tokens =
+      last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  synchronize(options_.device);
+  run(evaluation_, source, {}, objective, /*gather_resident=*/true);
+  synchronize(options_.device);
+  return objective.next_tokens.cpu();
 }
 
 at::Tensor Executor::gathered_master(int group) {
@@ -195,13 +223,14 @@ at::Tensor Executor::gathered_master(int group) {
     whole = at::empty({states_.flat(group).padded()}, own.options());
     communicators_.gather->all_gather(whole, own);
   }
-  return whole.cpu();
+  return whole.to(at::kCPU, at::kFloat);
 }
 
-void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
-                   bool gather_resident) {
+void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
+                   const Objective& objective, bool gather_resident) {
   const Program& program = *prepared.program;
-  const Objective& objective = training ? objective_ : evaluation_objective_;
+  const bool training = &prepared == &training_;
+  Objective of_micro_batch = objective;
   const int head = static_cast<int>(model_.blocks.size()) - 1;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -210,10 +239,13 @@ void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs,
     for (const int earlier : action.after) prepared.events[index(earlier)]->wait(stream);
     const StreamScope scope(stream);
     auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
+    const bool kept = action.block >= prepared.first_backward;
+    if (training && action.block >= 0)
+      of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
     using enum ActionKind;
     switch (action.kind) {
       case load:
-        buffer = feeder.load(stream);
+        buffer = source.load(stream);
         break;
       case gather:
         if (action.slot >= 0 || gather_resident) this->gather(action);
@@ -222,12 +254,15 @@ void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs,
         states_.unbind_values(action.group);
         break;
       case forward:
-        this->forward(action, feeder.batch(buffer), objective,
-                      training && (!prepared.recomputes || action.block == head));
-        if (!training) inputs_[index(action.block)].clear();
+        this->forward(action, source.batch(buffer), of_micro_batch,
+                      kept && (!prepared.recomputes || action.block == head));
+        if (!kept) inputs_[index(action.block)].clear();
         break;
       case recompute:
-        this->forward(action, feeder.batch(buffer), objective, true);
+        this->forward(action, source.batch(buffer), of_micro_batch, true);
+        break;
+      case clear:
+        states_.bind_empty_gradients(action.group, whole_gradient(action));
         break;
       case backward:
         this->backward(action, inputs);
@@ -243,8 +278,19 @@ void Executor::run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs,
         break;
     }
     if (prepared.events[i]) prepared.events[i]->record(stream);
-    if (prepared.last_use[i]) feeder.used(buffer, stream);
+    if (prepared.last_use[i]) source.used(buffer, stream);
   }
+}
+
+/// A pure function of the run's seed, the step and the micro-batch's place in the global batch: the
+/// same for any number of ranks that share it evenly, and when a block is computed again.
+std::uint64_t Executor::dropout_seed(std::int64_t step, int micro_batch) const {
+  const std::int64_t place = options_.data_rank * training_.program->micro_batches + micro_batch;
+  const std::uint64_t key =
+      random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
+  const Philox random =
+      Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
+  return std::uint64_t{random.word[1]} << 32 | random.word[0] | 1;  // 0 would mean none
 }
 
 void Executor::gather(const Action& action) {
@@ -283,18 +329,10 @@ void Executor::forward(const Action& action, const Batch& batch, const Objective
 
 void Executor::backward(const Action& action, const StepInputs& inputs) {
   const std::size_t block = index(action.block);
-  DSTRAIN_CHECK(cost_.blocks[block].groups.size() == 1, "a block of several groups");
-  const int group = cost_.blocks[block].groups[0];
-  if (action.slot >= 0) {
-    const at::Tensor whole =
-        gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(group).padded());
-    whole.zero_();
-    states_.bind_gradients(group, whole);
-  }
   Tensors seeds = std::move(output_gradients_);
   if (block + 1 == model_.blocks.size()) {
-    seeds = {
-        at::div(control_.select(0, optimizer::kLossScale), static_cast<double>(inputs.samples))};
+    seeds = {at::div(control_.select(0, optimizer::kLossScale),
+                     std::max(1.0, static_cast<double>(inputs.targets)))};
   }
   if (inputs_[block].empty()) {
     torch::autograd::backward(outputs_[block], seeds);
@@ -306,11 +344,15 @@ void Executor::backward(const Action& action, const StepInputs& inputs) {
   inputs_[block].clear();
 }
 
+at::Tensor Executor::whole_gradient(const Action& action) const {
+  if (action.slot < 0) return states_.resident_gradient(action.group);
+  return gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+}
+
 void Executor::reduce(const Action& action) {
   const int group = action.group;
-  const at::Tensor whole = action.slot < 0 ? states_.resident_gradient(group)
-                                           : gradient_slots_[index(action.slot)].narrow(
-                                                 0, 0, states_.flat(group).padded());
+  const at::Tensor whole = whole_gradient(action);
+  states_.settle_gradients(group);
   const at::Tensor own = states_.own_gradient(group);
   const bool sharded = layout_.shard_degree > 1;
   const bool accumulate = action.slot >= 0 && action.micro_batch > 0;
@@ -334,6 +376,8 @@ void Executor::reduce(const Action& action) {
 void Executor::norm(const StepInputs& inputs) {
   const double share = 1.0 / layout_.replica_degree;
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
+    if (!states_.trainable(g)) continue;
+    states_.settle_gradients(g);
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }
   if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
@@ -344,30 +388,42 @@ void Executor::norm(const StepInputs& inputs) {
                                .growth_interval = options_.precision.loss_scale.growth_interval});
 }
 
+/// One launch per range of equal weight decay that this rank owns a part of.
 void Executor::update(int group, double lr) {
+  const Range own = states_.own_range(group);
+  for (const auto& [range, decay] : states_.decay_ranges(group)) {
+    const Range part = intersect(own, range);
+    if (!part.empty()) update(group, {part.begin - own.begin, part.end - own.begin}, decay, lr);
+  }
+}
+
+void Executor::update(int group, Range part, bool decay, double lr) {
   const OptimizerConfig& config = options_.optimizer;
+  const auto view = [&](const at::Tensor& own) { return own.narrow(0, part.begin, part.size()); };
+  const at::Tensor master = view(states_.master(group));
   const at::Tensor compute =
-      options_.compute == at::kFloat ? at::Tensor() : states_.own_parameters(group);
+      options_.compute == at::kFloat ? at::Tensor() : view(states_.own_parameters(group));
+  const double weight_decay = decay ? config.weight_decay : 0;
   if (config.name == OptimizerName::adamw) {
-    optimizer::adamw({.master = states_.master(group),
-                      .exp_avg = states_.moment(group, 0),
-                      .exp_avg_sq = states_.moment(group, 1),
-                      .gradient = states_.own_gradient(group),
+    optimizer::adamw({.master = master,
+                      .exp_avg = view(states_.moment(group, 0)),
+                      .exp_avg_sq = view(states_.moment(group, 1)),
+                      .gradient = view(states_.own_gradient(group)),
                       .compute = compute,
                       .lr = lr,
                       .beta1 = config.betas[0],
                       .beta2 = config.betas[1],
                       .eps = config.eps,
-                      .weight_decay = config.weight_decay},
+                      .weight_decay = weight_decay},
                      control_);
   } else {
-    optimizer::sgd({.master = states_.master(group),
-                    .momentum_buffer = states_.moment(group, 0),
-                    .gradient = states_.own_gradient(group),
+    optimizer::sgd({.master = master,
+                    .momentum_buffer = view(states_.moment(group, 0)),
+                    .gradient = view(states_.own_gradient(group)),
                     .compute = compute,
                     .lr = lr,
                     .momentum = config.momentum,
-                    .weight_decay = config.weight_decay},
+                    .weight_decay = weight_decay},
                    control_);
   }
 }

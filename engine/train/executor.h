@@ -32,10 +32,10 @@ struct Communicators {
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
   std::int64_t step = 0;
-  double loss = 0;  ///< mean over the samples of the global batch
-  double top1 = 0;  ///< share of samples
+  double loss = 0;  ///< mean over the targets of the global batch
+  double top1 = 0;  ///< share of targets
   double top5 = 0;
-  double samples = 0;
+  double targets = 0;  ///< labelled samples or tokens
   double gradient_norm = 0;
   double loss_scale = 1;
   double good_steps = 0;
@@ -48,7 +48,7 @@ struct StepOutcome {
 struct StepInputs {
   std::int64_t step = 0;
   double lr = 0;
-  std::int64_t samples = 0;  ///< real samples of this global batch
+  std::int64_t targets = 0;  ///< labelled samples or tokens of this global batch
   bool stop = false;         ///< this rank was asked to stop
 };
 
@@ -56,7 +56,7 @@ struct EvaluationTotals {
   double loss = 0;  ///< mean
   double top1 = 0;
   double top5 = 0;
-  double samples = 0;
+  double targets = 0;
 };
 
 /// State of the dynamic loss scale and the counters that a checkpoint keeps.
@@ -72,6 +72,8 @@ struct ExecutorOptions {
   at::ScalarType compute = at::kFloat;
   OptimizerConfig optimizer;
   PrecisionConfig precision;
+  std::int64_t seed = 0;       ///< of the run
+  std::int64_t data_rank = 0;  ///< which share of the global batch this rank has
 };
 
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
@@ -82,13 +84,16 @@ class Executor {
            const ExecutorOptions& options, RankRecordFile& record);
 
   /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
-  void enqueue(const StepInputs& inputs, Feeder& feeder);
+  void enqueue(const StepInputs& inputs, BatchSource& source);
   /// Outcome of the oldest step enqueued and not yet taken; waits for it.
   [[nodiscard]] StepOutcome take_outcome();
   [[nodiscard]] std::size_t pending() const { return pending_.size(); }
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
-  [[nodiscard]] EvaluationTotals evaluate(Feeder& feeder, std::int64_t micro_batches);
+  [[nodiscard]] EvaluationTotals evaluate(BatchSource& source, std::int64_t micro_batches);
+  /// The most likely token after each sample of `batch` (text), whose last token stands at `last`
+  /// [B]: [B] int64 on the host. Collective.
+  [[nodiscard]] at::Tensor next_tokens(const Batch& batch, const at::Tensor& last);
   /// Master weights of a whole group on the host. Collective over the shard axis; for
   /// comparing and export.
   [[nodiscard]] at::Tensor gathered_master(int group);
@@ -99,19 +104,24 @@ class Executor {
   struct Prepared {
     const Program* program = nullptr;
     bool recomputes = false;
+    int first_backward = 0;  ///< block; what lies before it keeps nothing
     std::vector<std::string> names;
     std::vector<std::optional<Event>> events;  ///< where another action waits for this one
     std::vector<bool> last_use;                ///< of the micro-batch's inputs
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
-  void run(Prepared& prepared, Feeder& feeder, const StepInputs& inputs, bool training,
-           bool gather_resident);
+  void run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
+           const Objective& objective, bool gather_resident);
   void gather(const Action& action);
   void forward(const Action& action, const Batch& batch, const Objective& objective, bool keep);
   void backward(const Action& action, const StepInputs& inputs);
   void reduce(const Action& action);
+  [[nodiscard]] at::Tensor whole_gradient(const Action& action) const;
   void norm(const StepInputs& inputs);
   void update(int group, double lr);
+  /// `part` of what this rank owns of the group.
+  void update(int group, Range part, bool decay, double lr);
+  [[nodiscard]] std::uint64_t dropout_seed(std::int64_t step, int micro_batch) const;
   [[nodiscard]] const Stream& lane(Lane name) const {
     return lanes_[static_cast<std::size_t>(name)];
   }

@@ -8,16 +8,26 @@ namespace dstrain {
 
 Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
     : loader_(std::move(loader)), options_(options) {
-  const auto device = at::TensorOptions().device(options.device);
-  const std::int64_t size = options.augment.image_size;
-  for (Slot& slot : slots_) {
-    slot.batch.images = at::empty({options.micro_batch, options.channels, size, size},
-                                  device.dtype(options.compute));
-    slot.batch.labels = at::empty({options.micro_batch}, device.dtype(at::kLong));
-    slot.batch.weights = at::empty({options.micro_batch}, device.dtype(at::kFloat));
-    slot.samples = at::empty({options.micro_batch}, device.dtype(at::kLong));
-    slot.free = std::make_unique<Event>(options.device);
+  for (Slot& slot : slots_) slot.free = std::make_unique<Event>(options.device);
+}
+
+void Feeder::copy(const at::Tensor& from, at::Tensor& to) const {
+  if (!from.defined()) return;
+  if (!to.defined())
+    to = at::empty(from.sizes(), from.options().pinned_memory(false).device(options_.device));
+  to.copy_(from, /*non_blocking=*/true);
+}
+
+void Feeder::load_images(const HostBatch& host, Slot& slot) const {
+  AugmentOptions augmentation = options_.augment;
+  augmentation.epoch = host.epoch;
+  if (!slot.batch.images.defined()) {
+    slot.batch.images = at::empty(
+        {host.pixels.size(0), options_.channels, augmentation.image_size, augmentation.image_size},
+        at::TensorOptions().device(options_.device).dtype(options_.compute));
   }
+  copy(host.pixels, slot.pixels);
+  augment(slot.pixels, slot.samples, augmentation, slot.batch.images);
 }
 
 std::size_t Feeder::load(const Stream& stream) {
@@ -29,17 +39,14 @@ std::size_t Feeder::load(const Stream& stream) {
   Slot& slot = slots_[buffer];
   slot.free->wait(stream);
   const StreamScope scope(stream);
-  if (!slot.pixels.defined()) {
-    slot.pixels = at::empty(host.pixels.sizes(),
-                            at::TensorOptions().dtype(at::kByte).device(options_.device));
-  }
-  slot.pixels.copy_(host.pixels, /*non_blocking=*/true);
-  slot.batch.labels.copy_(host.labels, true);
-  slot.batch.weights.copy_(host.weights, true);
-  slot.samples.copy_(host.samples, true);
-  AugmentOptions augmentation = options_.augment;
-  augmentation.epoch = host.epoch;
-  augment(slot.pixels, slot.samples, augmentation, slot.batch.images);
+  copy(host.labels, slot.batch.labels);
+  copy(host.weights, slot.batch.weights);
+  copy(host.samples, slot.samples);
+  copy(host.tokens, slot.batch.tokens);
+  copy(host.starts, slot.batch.sequences.starts);
+  copy(host.positions, slot.batch.sequences.positions);
+  slot.batch.sequences.longest = host.longest;
+  if (host.pixels.defined()) load_images(host, slot);
   return buffer;
 }
 

@@ -14,25 +14,35 @@ namespace dstrain {
 struct FeederOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
-  std::int64_t micro_batch = 0;
-  int channels = 3;
-  AugmentOptions augment;  ///< the epoch comes with each batch
+  int channels = 3;        ///< of images
+  AugmentOptions augment;  ///< of images; the epoch comes with each batch
+};
+
+/// Where a program's micro-batches come from.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// Fills the next buffer on `stream`, once the work that used it has ended there; returns its
+  /// number.
+  virtual std::size_t load(const Stream& stream) = 0;
+  [[nodiscard]] virtual const Batch& batch(std::size_t buffer) const = 0;
+  /// The work that uses the buffer is enqueued on `stream` up to here.
+  virtual void used(std::size_t buffer, const Stream& stream) = 0;
 };
 
 /// Brings micro-batches to the device, augmented, into two buffers in turn: one is filled while the
 /// other is in use.
-class Feeder {
+class Feeder final : public BatchSource {
  public:
   Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options);
 
-  /// Fills the next buffer on `stream`, once the work that used it has ended there; returns its
-  /// number.
-  std::size_t load(const Stream& stream);
-  [[nodiscard]] const Batch& batch(std::size_t buffer) const { return slots_[buffer].batch; }
+  std::size_t load(const Stream& stream) override;
+  [[nodiscard]] const Batch& batch(std::size_t buffer) const override {
+    return slots_[buffer].batch;
+  }
   /// Time that the host has waited for decoded samples so far.
   [[nodiscard]] double waited_s() const { return waited_s_; }
-  /// The work that uses the buffer is enqueued on `stream` up to here.
-  void used(std::size_t buffer, const Stream& stream);
+  void used(std::size_t buffer, const Stream& stream) override;
 
  private:
   struct Slot {
@@ -41,6 +51,9 @@ class Feeder {
     at::Tensor samples;
     std::unique_ptr<Event> free;
   };
+  void load_images(const HostBatch& host, Slot& slot) const;
+  /// Copies into `to`, which is made when it is not there yet.
+  void copy(const at::Tensor& from, at::Tensor& to) const;
   std::unique_ptr<Loader> loader_;
   FeederOptions options_;
   std::array<Slot, 2> slots_;

@@ -144,6 +144,8 @@ void MetricsWriter::step(const StepMetrics& m) {
                          {"lr", number(m.lr)},
                          {"grad_norm", number(m.grad_norm)},
                          {"samples_per_s", number(m.samples_per_s)},
+                         {"tokens_per_s", number(m.tokens_per_s)},
+                         {"mfu", number(m.mfu)},
                          {"step_s", number(m.step_s)},
                          {"memory_bytes", m.memory_bytes},
                          {"loss_scale", number(m.loss_scale)},
@@ -153,6 +155,8 @@ void MetricsWriter::step(const StepMetrics& m) {
                             {"train/lr", m.lr},
                             {"train/grad_norm", m.grad_norm},
                             {"train/samples_per_s", m.samples_per_s},
+                            {"train/tokens_per_s", m.tokens_per_s},
+                            {"train/mfu", m.mfu},
                             {"train/loss_scale", m.loss_scale},
                             {"train/epoch", m.epoch},
                             {"memory/peak_gib", static_cast<double>(m.memory_bytes) / (1 << 30)}};
@@ -166,7 +170,7 @@ void MetricsWriter::evaluation(const EvaluationMetrics& m) {
                          {"loss", number(m.loss)},
                          {"accuracy", number(m.accuracy)},
                          {"top5", number(m.top5)},
-                         {"samples", m.samples},
+                         {"targets", m.targets},
                          {"seconds", number(m.seconds)}});
   const Scalar scalars[] = {{"evaluation/loss", m.loss},
                             {"evaluation/accuracy", m.accuracy},

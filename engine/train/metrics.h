@@ -19,6 +19,8 @@ struct StepMetrics {
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
+  double tokens_per_s = 0;  ///< of text, padding included; 0 of images
+  double mfu = 0;           ///< model FLOP utilisation, 0 to 1; 0: the GPU's peak is not known
   double step_s = 0;
   std::int64_t memory_bytes = 0;  ///< peak on this rank
   double loss_scale = 1;
@@ -29,9 +31,9 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
-  double accuracy = 0;  ///< top-1, 0 to 1
-  double top5 = 0;      ///< 0 to 1
-  std::int64_t samples = 0;
+  double accuracy = 0;       ///< top-1, 0 to 1
+  double top5 = 0;           ///< 0 to 1
+  std::int64_t targets = 0;  ///< images, or labelled tokens
   double seconds = 0;
 };
 

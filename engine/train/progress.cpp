@@ -30,9 +30,11 @@ nlohmann::json number(double value) {
 std::string format_step(const StepLine& line) {
   std::string text = fmt::format("step {}/{}", line.step, line.total_steps);
   if (line.epochs > 0) text += fmt::format("  epoch {}/{}", line.epoch, line.epochs);
-  text += fmt::format("  loss {:.4f}  acc {:.1f}%  {} img/s  left {}  {}", line.loss,
-                      line.accuracy * 100, format_count(line.rate),
-                      format_duration(line.remaining_s), format_duration(line.step_s));
+  text += fmt::format("  loss {:.4f}  acc {:.1f}%  {} {}", line.loss, line.accuracy * 100,
+                      format_count(line.rate), line.unit);
+  if (line.mfu > 0) text += fmt::format("  MFU {:.1f}%", line.mfu * 100);
+  text +=
+      fmt::format("  left {}  {}", format_duration(line.remaining_s), format_duration(line.step_s));
   if (line.memory_bytes > 0) text += fmt::format("  mem {}", format_bytes(line.memory_bytes));
   return text + fmt::format("  grad {:.3g}", line.gradient_norm);
 }
@@ -60,7 +62,8 @@ void Progress::step(const StepLine& line) {
                                    {"epoch", line.epoch},
                                    {"loss", number(line.loss)},
                                    {"rate", number(line.rate)},
-                                   {"unit", "img/s"},
+                                   {"unit", line.unit},
+                                   {"mfu", number(line.mfu)},
                                    {"memory_bytes", line.memory_bytes},
                                    {"eta_s", number(line.remaining_s)},
                                    {"text", text}};

@@ -17,7 +17,9 @@ struct StepLine {
   double loss = 0;
   double accuracy = 0;
   double gradient_norm = 0;
-  double rate = 0;  ///< images per second, all ranks
+  double rate = 0;             ///< images or tokens per second, all ranks
+  const char* unit = "img/s";  ///< of the rate
+  double mfu = 0;              ///< model FLOP utilisation, 0 to 1; 0: unknown
   double step_s = 0;
   Bytes memory_bytes = 0;
   double remaining_s = 0;

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/log.h"
+#include "engine/train/base_weights.h"
 #include "engine/train/checkpoint_name.h"
 
 namespace dstrain {
@@ -50,8 +51,12 @@ std::string random_id() {
 }
 
 nlohmann::json decide(const std::string& output, const std::string& name,
-                      const std::string& resume) {
+                      const std::string& resume, const std::shared_future<std::string>& base) {
   const fs::path checkpoint = choose_checkpoint(resume);
+  if (!checkpoint.empty()) {
+    const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
+    check_base(checkpoint, reader->state().base, base.get());
+  }
   const char* given = std::getenv(job_environment::kRunDirectory);
   RunDirectory directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
@@ -68,12 +73,13 @@ nlohmann::json decide(const std::string& output, const std::string& name,
 }  // namespace
 
 RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
-                        const std::string& resume) {
+                        const std::string& resume,
+                        const std::shared_future<std::string>& base) {
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
   if (world.rank == 0) {
     try {
-      world.store->set(key, decide(output, name, resume).dump());
+      world.store->set(key, decide(output, name, resume, base).dump());
     } catch (const std::exception& error) {
       world.store->set(key, nlohmann::json{{"error", error.what()}}.dump());
       throw;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,10 @@ struct RunPlace {
 /// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
 /// checkpoint of `resume`
 /// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
-/// when there is none.
+/// when there is none, or when it leaves out other frozen weights than `base`, base_reference() of
+/// this run; only rank 0 asks for that.
 [[nodiscard]] RunPlace agree_on_place(const World& world, const std::string& output,
-                                      const std::string& name, const std::string& resume);
+                                      const std::string& name, const std::string& resume,
+                                      const std::shared_future<std::string>& base);
 
 }  // namespace dstrain

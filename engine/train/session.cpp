@@ -12,6 +12,8 @@
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
+#include "engine/data/text/text.h"
+#include "engine/models/trainable.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/load.h"
 
@@ -31,6 +33,7 @@ at::ScalarType scalar_type(ComputeType type) {
     case ComputeType::fp32:
       return at::kFloat;
     case ComputeType::bf16:
+    case ComputeType::fp8:  // what is not multiplied in 8 bits
       return at::kBFloat16;
     case ComputeType::fp16:
       return at::kHalf;
@@ -38,23 +41,11 @@ at::ScalarType scalar_type(ComputeType type) {
   return at::kFloat;
 }
 
-Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record)
+Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
+                 ProgressSink* progress)
     : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
-  // The model may take its classes from the data, the data its image size from the model.
-  const int first_size = recipe.model.image_size > 0 ? recipe.model.image_size : kUsualImageSize;
-  train_ = open_dataset(recipe.data, Split::train, first_size, recipe.run.seed);
-  model_ = make_model(recipe.model, train_->classes());
-  if (model_.image_size != first_size) {
-    train_ = open_dataset(recipe.data, Split::train, model_.image_size, recipe.run.seed);
-  }
-  test_ = open_dataset(recipe.data, Split::test, model_.image_size, recipe.run.seed);
-  if (train_->shape().channels != model_.channels) {
-    throw Error(ErrorKind::usage,
-                fmt::format("model.channels: {} does not fit the data, whose images have {}",
-                            model_.channels, train_->shape().channels),
-                fmt::format("use model.channels: {}", train_->shape().channels));
-  }
+  is_language_model(recipe.model) ? open_text_data(progress) : open_image_data();
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
@@ -67,25 +58,60 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   open_communicators(world);
 
   record.enter(-1, "initialize parameters");
-  for (const auto& block : model_.blocks) groups_.push_back(block->parameters());
+  groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
       strategy_->layout, groups_,
       StateOptions{.device = device_.device,
                    .compute = compute,
+                   .narrow_states = recipe.precision.states == StateType::bf16,
                    .num_moments = recipe.optimizer.name == OptimizerName::adamw ? 2 : 1,
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
-  const auto source = recipe.model.weights.empty()
-                          ? make_random_weights(recipe.run.seed)
-                          : open_weights(recipe.model.weights, model_, recipe.run.seed, notes_);
-  states_->initialize(*source);
+  states_->initialize(*first_weights(recipe, model_, notes_));
   executor_ = std::make_unique<Executor>(model_, cost_, strategy_->layout, strategy_->training,
                                          strategy_->evaluation, *states_, communicators_,
                                          ExecutorOptions{.device = device_.device,
                                                          .compute = compute,
                                                          .optimizer = recipe.optimizer,
-                                                         .precision = recipe.precision},
+                                                         .precision = recipe.precision,
+                                                         .seed = recipe.run.seed,
+                                                         .data_rank = data_rank_},
                                          record);
+}
+
+void Session::open_image_data() {
+  // The model may take its classes from the data, the data its image size from the model.
+  const int first_size = recipe_.model.image_size > 0 ? recipe_.model.image_size : kUsualImageSize;
+  const auto open = [&](Split split, int size) {
+    return std::shared_ptr<const ImageDataset>(
+        open_images(recipe_.data, split, size, recipe_.run.seed));
+  };
+  auto train = open(Split::train, first_size);
+  model_ = make_trainable_model(recipe_, {.classes = train->classes(), .sequence = 0});
+  if (model_.image_size != first_size) train = open(Split::train, model_.image_size);
+  if (train->shape().channels != model_.channels) {
+    throw Error(ErrorKind::usage,
+                fmt::format("model.channels: {} does not fit the data, whose images have {}",
+                            model_.channels, train->shape().channels),
+                fmt::format("use model.channels: {}", train->shape().channels));
+  }
+  train_ = std::move(train);
+  test_ = open(Split::test, model_.image_size);
+}
+
+void Session::open_text_data(ProgressSink* progress) {
+  model_ = make_trainable_model(recipe_, {.classes = 0, .sequence = recipe_.data.sequence});
+  const auto open = [&](Split split) {
+    return open_text(recipe_.data, split, recipe_.model.weights, model_.vocab_size,
+                     recipe_.run.seed, progress);
+  };
+  train_ = open(Split::train);
+  test_ = open(Split::test);
+  if (recipe_.run.generate == 0) return;
+  prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, progress);
+  if (prompts_.empty()) return;
+  tokenizer_ = Tokenizer::open(recipe_.data.tokenizer.empty() ? recipe_.model.weights
+                                                              : recipe_.data.tokenizer);
 }
 
 void Session::open_communicators(const World& world) {
@@ -142,6 +168,17 @@ std::int64_t Session::samples_of_step(std::int64_t step) const {
   return std::min<std::int64_t>(recipe_.batch.global, train_->size() - begin);
 }
 
+std::int64_t Session::targets_of_step(std::int64_t step) const {
+  const std::int64_t samples = samples_of_step(step);
+  if (!model_.is_language()) return samples;
+  // Every rank must know how many tokens count in the whole global batch.
+  const SampleOrder order(train_->size(), recipe_.run.seed, step / steps_per_epoch());
+  const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < samples; ++i) targets += train_->targets(order.at(begin + i));
+  return targets;
+}
+
 std::int64_t Session::samples_before(std::int64_t step) const {
   return step / steps_per_epoch() * train_->size() +
          step % steps_per_epoch() * recipe_.batch.global;
@@ -151,7 +188,6 @@ FeederOptions Session::feeder_options(bool training) const {
   const auto& wanted = recipe_.data.augment;
   FeederOptions options{.device = device_.device,
                         .compute = scalar_type(recipe_.precision.compute),
-                        .micro_batch = recipe_.batch.micro,
                         .channels = model_.channels,
                         .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size}};
   options.augment.random_crop = training && has(wanted, Augmentation::random_crop);
@@ -183,7 +219,7 @@ void Session::enqueue_step(bool stop) {
   const std::int64_t step = next_step_++;
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
-                      .samples = samples_of_step(step),
+                      .targets = targets_of_step(step),
                       .stop = stop},
                      *feeder_);
 }
@@ -203,6 +239,15 @@ EvaluationTotals Session::evaluate() {
                                     .last_step = steps}),
                 feeder_options(false));
   return executor_->evaluate(feeder, steps);
+}
+
+std::vector<GeneratedAnswer> Session::generate() {
+  if (prompts_.empty()) return {};
+  return dstrain::generate(*executor_, *communicators_.batch, prompts_, *tokenizer_,
+                           {.device = device_.device,
+                            .micro_batch = recipe_.batch.micro,
+                            .sequence = model_.sequence,
+                            .most_tokens = recipe_.run.generate_tokens});
 }
 
 std::map<std::string, std::vector<float>> Session::gathered_weights() {

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/models/groups.h"
 #include "engine/models/model.h"
 #include "engine/models/weights.h"
 #include "engine/program/strategy.h"
 #include "engine/train/executor.h"
+#include "engine/train/generate.h"
 #include "engine/train/world.h"
 
 namespace dstrain {
@@ -18,7 +20,9 @@ namespace dstrain {
 /// executor. Building it is collective; the ranks compare their programs before the first step.
 class Session {
  public:
-  Session(const Recipe& recipe, const World& world, RankRecordFile& record);
+  /// `progress` (may be null) hears how far the preparation of text is.
+  Session(const Recipe& recipe, const World& world, RankRecordFile& record,
+          ProgressSink* progress = nullptr);
 
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
   [[nodiscard]] const Strategy& strategy() const { return *strategy_; }
@@ -30,10 +34,13 @@ class Session {
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
   [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
+  [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const;
   [[nodiscard]] std::int64_t total_steps() const;
   /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
   [[nodiscard]] std::int64_t samples_of_step(std::int64_t step) const;
+  /// Labels that count in the global batch of `step`: its samples, or its labelled tokens.
+  [[nodiscard]] std::int64_t targets_of_step(std::int64_t step) const;
   /// Real samples of all steps before `step`.
   [[nodiscard]] std::int64_t samples_before(std::int64_t step) const;
 
@@ -46,10 +53,15 @@ class Session {
   [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }
   /// Loss and accuracy over the test split, every sample once. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
+  /// Answers to the first run.generate samples of the test split; none where there is no text.
+  /// Collective.
+  [[nodiscard]] std::vector<GeneratedAnswer> generate();
   /// Master weights by file name, whole. Collective; for export and comparison.
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
+  void open_image_data();
+  void open_text_data(ProgressSink* progress);
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world);
   void compare_programs(const World& world);
@@ -59,6 +71,8 @@ class Session {
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;
   std::shared_ptr<const Dataset> test_;
+  std::vector<TextSample> prompts_;  ///< to be answered after each evaluation
+  std::shared_ptr<const Tokenizer> tokenizer_;
   Model model_;
   ModelCost cost_;
   std::unique_ptr<Strategy> strategy_;

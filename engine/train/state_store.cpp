@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -51,75 +52,90 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
     : layout_(layout), groups_(std::move(groups)), options_(options) {
   DSTRAIN_CHECK(layout_.groups.size() == groups_.size() && layout_.flat.size() == groups_.size(),
                 "layout and model differ in their number of groups");
-  std::int64_t full = 0;
-  std::int64_t shard = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    DSTRAIN_CHECK(layout_.groups[g] == layout_.groups[0], "groups of different layouts");
-    full_begin_.push_back(full);
-    shard_begin_.push_back(shard);
-    full += layout_.flat[g].padded();
-    shard += layout_.flat[g].shard_size();
+    std::vector<DecayRange> ranges;
+    for (std::size_t i = 0; i < groups_[g].size(); ++i) {
+      const Range range{layout_.flat[g].offset(i),
+                        layout_.flat[g].offset(i) + layout_.flat[g].size(i)};
+      if (ranges.empty() || ranges.back().decay != groups_[g][i]->decay)
+        ranges.push_back({range, groups_[g][i]->decay});
+      ranges.back().range.end = range.end;
+    }
+    decay_ranges_.push_back(std::move(ranges));
   }
-  const auto elements = [&](Partition partition) {
-    return partition == Partition::sharded ? shard : full;
+  // Every group takes its place in the buffer of each kind of state that it has.
+  std::int64_t parameters = 0, gradients = 0, states = 0;
+  const auto size = [&](int group, Partition partition) {
+    return partition == Partition::sharded ? flat(group).shard_size() : flat(group).padded();
   };
-  const GroupLayout& kind = layout_.groups.at(0);
-  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
-  parameter_ = at::zeros({elements(kind.parameters)}, fp32.dtype(options_.compute));
-  gradient_ = at::zeros({elements(kind.gradients)}, fp32);
-  if (options_.compute != at::kFloat) master_ = at::zeros({elements(kind.states)}, fp32);
-  for (int i = 0; i < options_.num_moments; ++i)
-    moments_.push_back(at::zeros({elements(kind.states)}, fp32));
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (kind.parameters == Partition::replicated) bind_values(g, resident_parameters(g));
-    if (kind.gradients == Partition::replicated) bind_gradients(g, resident_gradient(g));
+    parameter_begin_.push_back(parameters);
+    gradient_begin_.push_back(gradients);
+    state_begin_.push_back(states);
+    parameters += size(g, kind(g).parameters);
+    if (!kind(g).trainable) continue;
+    gradients += size(g, kind(g).gradients);
+    states += size(g, kind(g).states);
+  }
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
+  const auto compute = fp32.dtype(options_.compute);
+  parameter_ = at::zeros({parameters}, compute);
+  gradient_ = at::zeros({gradients}, fp32);
+  if (options_.compute != at::kFloat && !options_.narrow_states)
+    master_ = at::zeros({states}, fp32);
+  for (int i = 0; i < options_.num_moments; ++i)
+    moments_.push_back(at::zeros({states}, options_.narrow_states ? compute : fp32));
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (kind(g).parameters == Partition::replicated) bind_values(g, resident_parameters(g));
   }
 }
 
 Range StateStore::own_range(int group) const {
-  return layout_.groups[index(group)].states == Partition::sharded
-             ? flat(group).shard(options_.shard_coordinate)
-             : Range{0, flat(group).padded()};
+  // Of a frozen group, what the rank holds is what it reads, draws and hands out.
+  const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
+  return partition == Partition::sharded ? flat(group).shard(options_.shard_coordinate)
+                                         : Range{0, flat(group).padded()};
 }
 
-Range StateStore::state_place(int group) const {
-  const bool sharded = layout_.groups[index(group)].states == Partition::sharded;
-  const std::int64_t begin = sharded ? shard_begin_[index(group)] : full_begin_[index(group)];
-  return {begin, begin + own_range(group).size()};
+Range StateStore::place(const std::vector<std::int64_t>& begin, Partition partition,
+                        int group) const {
+  const std::int64_t first = begin[index(group)];
+  return {first, first + (partition == Partition::sharded ? flat(group).shard_size()
+                                                          : flat(group).padded())};
 }
 
 at::Tensor StateStore::resident_parameters(int group) const {
-  if (layout_.groups[index(group)].parameters == Partition::sharded) return {};
-  return parameter_.narrow(0, full_begin_[index(group)], flat(group).padded());
+  if (kind(group).parameters == Partition::sharded) return {};
+  return parameter_.narrow(0, parameter_begin_[index(group)], flat(group).padded());
 }
 
 at::Tensor StateStore::own_parameters(int group) const {
-  if (layout_.groups[index(group)].parameters == Partition::sharded) {
-    return parameter_.narrow(0, shard_begin_[index(group)], flat(group).shard_size());
+  if (kind(group).parameters == Partition::sharded) {
+    return parameter_.narrow(0, parameter_begin_[index(group)], flat(group).shard_size());
   }
   const Range own = own_range(group);
   return resident_parameters(group).narrow(0, own.begin, own.size());
 }
 
 at::Tensor StateStore::master(int group) const {
-  if (!master_.defined()) return own_parameters(group);
-  const Range place = state_place(group);
-  return master_.narrow(0, place.begin, place.size());
+  if (!master_.defined() || !trainable(group)) return own_parameters(group);
+  const Range range = place(state_begin_, kind(group).states, group);
+  return master_.narrow(0, range.begin, range.size());
 }
 
 at::Tensor StateStore::moment(int group, int moment_index) const {
-  const Range place = state_place(group);
-  return moments_[index(moment_index)].narrow(0, place.begin, place.size());
+  const Range range = place(state_begin_, kind(group).states, group);
+  return moments_[index(moment_index)].narrow(0, range.begin, range.size());
 }
 
 at::Tensor StateStore::resident_gradient(int group) const {
-  if (layout_.groups[index(group)].gradients == Partition::sharded) return {};
-  return gradient_.narrow(0, full_begin_[index(group)], flat(group).padded());
+  if (!trainable(group) || kind(group).gradients == Partition::sharded) return {};
+  return gradient_.narrow(0, gradient_begin_[index(group)], flat(group).padded());
 }
 
 at::Tensor StateStore::own_gradient(int group) const {
-  if (layout_.groups[index(group)].gradients == Partition::sharded) {
-    return gradient_.narrow(0, shard_begin_[index(group)], flat(group).shard_size());
+  if (kind(group).gradients == Partition::sharded) {
+    return gradient_.narrow(0, gradient_begin_[index(group)], flat(group).shard_size());
   }
   const Range own = own_range(group);
   return resident_gradient(group).narrow(0, own.begin, own.size());
@@ -136,8 +152,29 @@ void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::
 void StateStore::bind_values(int group, const at::Tensor& whole) {
   bind(group, whole, &Parameter::value);
 }
-void StateStore::bind_gradients(int group, const at::Tensor& whole) {
+void StateStore::bind_empty_gradients(int group, const at::Tensor& whole) {
   bind(group, whole, &Parameter::gradient);
+  // Vectors stand at the end of a group (parameter_groups), so that one pass zeroes them all,
+  // padding included.
+  const auto& parameters = groups_[index(group)];
+  std::size_t first_vector = parameters.size();
+  while (first_vector > 0 && parameters[first_vector - 1]->shape.size() < 2) --first_vector;
+  const std::int64_t end_of_matrices =
+      first_vector == 0 ? 0
+                        : flat(group).offset(first_vector - 1) + flat(group).size(first_vector - 1);
+  whole.narrow(0, end_of_matrices, flat(group).padded() - end_of_matrices).zero_();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i]->gradient_empty = i < first_vector;
+    if (i + 1 >= first_vector) continue;
+    const std::int64_t gap = flat(group).offset(i) + flat(group).size(i);
+    if (gap < flat(group).offset(i + 1)) whole.slice(0, gap, flat(group).offset(i + 1)).zero_();
+  }
+}
+
+void StateStore::settle_gradients(int group) {
+  for (Parameter* parameter : groups_[index(group)]) {
+    if (std::exchange(parameter->gradient_empty, false)) parameter->gradient.zero_();
+  }
 }
 
 void StateStore::unbind_values(int group) {
@@ -146,7 +183,9 @@ void StateStore::unbind_values(int group) {
 
 void StateStore::refresh_own_parameters() {
   if (!master_.defined()) return;
-  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) own_parameters(g).copy_(master(g));
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (trainable(g)) own_parameters(g).copy_(master(g));
+  }
 }
 
 void StateStore::initialize(const WeightSource& source) {
@@ -170,19 +209,21 @@ void StateStore::initialize(const WeightSource& source) {
 CheckpointPart StateStore::snapshot() const {
   CheckpointPart part;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (!trainable(g)) continue;
     const Range own = own_range(g);
     const Range share = even_part(own.size(), layout_.replica_degree, options_.replica_coordinate);
     if (share.empty()) continue;
-    for (int kind = 0; kind <= options_.num_moments; ++kind) {
-      const at::Tensor state = kind == 0 ? master(g) : moment(g, kind - 1);
-      const at::Tensor host = state.narrow(0, share.begin, share.size()).to(at::kCPU, at::kFloat);
+    for (int state = 0; state <= options_.num_moments; ++state) {
+      const at::Tensor values_on_device = state == 0 ? master(g) : moment(g, state - 1);
+      const at::Tensor host =
+          values_on_device.narrow(0, share.begin, share.size()).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
       const std::int64_t first = own.begin + share.begin;
       for_each_slice(groups_[index(g)], flat(g), {first, first + share.size()},
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
                        const std::string name =
-                           kind == 0 ? tensor.name
-                                     : moment_tensor(options_.num_moments, kind - 1, tensor.name);
+                           state == 0 ? tensor.name
+                                      : moment_tensor(options_.num_moments, state - 1, tensor.name);
                        const float* begin = values + (place - first);
                        part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
                        part.data.emplace_back(begin, begin + range.size());
@@ -208,21 +249,22 @@ void StateStore::restore(const CheckpointReader& reader) {
     }
   }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (!trainable(g)) continue;
     const Range own = own_range(g);
-    for (int kind = 0; kind <= options_.num_moments; ++kind) {
+    for (int state = 0; state <= options_.num_moments; ++state) {
       std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
       for_each_slice(groups_[index(g)], flat(g), own,
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
                        const std::string name =
-                           kind == 0 ? tensor.name
-                                     : moment_tensor(options_.num_moments, kind - 1, tensor.name);
+                           state == 0 ? tensor.name
+                                      : moment_tensor(options_.num_moments, state - 1, tensor.name);
                        const auto out =
                            std::span(values).subspan(static_cast<std::size_t>(place - own.begin),
                                                      static_cast<std::size_t>(range.size()));
                        reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
                      });
-      at::Tensor state = kind == 0 ? master(g) : moment(g, kind - 1);
-      state.copy_(at::from_blob(values.data(), {own.size()}, at::kFloat));
+      at::Tensor target = state == 0 ? master(g) : moment(g, state - 1);
+      target.copy_(at::from_blob(values.data(), {own.size()}, at::kFloat));
     }
   }
   refresh_own_parameters();

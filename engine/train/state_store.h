@@ -6,17 +6,18 @@
 
 #include "engine/device/device.h"
 #include "engine/kernels/parameter.h"
+#include "engine/models/groups.h"
 #include "engine/models/weights.h"
 #include "engine/program/layout.h"
 #include "engine/train/checkpoint.h"
 
 namespace dstrain {
 
-using ParameterGroups = std::vector<std::vector<Parameter*>>;
-
 struct StateOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
+  bool narrow_states =
+      false;            ///< moments in the compute dtype, no master weights beside the parameters
   int num_moments = 2;  ///< AdamW: exp_avg, exp_avg_sq; SGD: momentum
   int shard_coordinate = 0;
   int replica_coordinate = 0;
@@ -46,13 +47,26 @@ class StateStore {
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
   /// The part of the gradients that this rank updates with.
   [[nodiscard]] at::Tensor own_gradient(int group) const;
-  /// All resting gradients at once, for zeroing.
-  [[nodiscard]] const at::Tensor& gradients() const { return gradient_; }
+  [[nodiscard]] bool trainable(int group) const { return kind(group).trainable; }
 
-  /// Points the group's Parameter::value (or gradient) into `flat`, which holds the whole padded
-  /// group.
+  /// Ranges of the flat group with one weight decay each, in order, without the padding at its end.
+  struct DecayRange {
+    Range range;
+    bool decay = true;
+  };
+  [[nodiscard]] const std::vector<DecayRange>& decay_ranges(int group) const {
+    return decay_ranges_[static_cast<std::size_t>(group)];
+  }
+  /// The part of the flat group that this rank updates, or holds of a frozen group.
+  [[nodiscard]] Range own_range(int group) const;
+
+  /// Points the group's Parameter::value into `flat`, which holds the whole padded group.
   void bind_values(int group, const at::Tensor& flat);
-  void bind_gradients(int group, const at::Tensor& flat);
+  /// The same for Parameter::gradient, which then holds nothing yet: vectors are zeroed here,
+  /// matrices are left to the product that writes them first.
+  void bind_empty_gradients(int group, const at::Tensor& flat);
+  /// Zeroes what no operator has written; before the group's gradient is read.
+  void settle_gradients(int group);
   void unbind_values(int group);
 
   /// Draws or reads this rank's own part.
@@ -62,8 +76,12 @@ class StateStore {
   void restore(const CheckpointReader& reader);
 
  private:
-  [[nodiscard]] Range own_range(int group) const;
-  [[nodiscard]] Range state_place(int group) const;
+  /// Where the group's part lies in the buffer of one kind of state.
+  [[nodiscard]] Range place(const std::vector<std::int64_t>& begin, Partition partition,
+                            int group) const;
+  [[nodiscard]] const GroupLayout& kind(int group) const {
+    return layout_.groups[static_cast<std::size_t>(group)];
+  }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();
@@ -71,8 +89,9 @@ class StateStore {
   Layout layout_;
   ParameterGroups groups_;
   StateOptions options_;
-  std::vector<std::int64_t> full_begin_;   ///< where a group begins in a buffer of whole groups
-  std::vector<std::int64_t> shard_begin_;  ///< where it begins in a buffer of shards
+  /// Per group: where it begins in the buffer of each kind; frozen groups are in the first only.
+  std::vector<std::int64_t> parameter_begin_, gradient_begin_, state_begin_;
+  std::vector<std::vector<DecayRange>> decay_ranges_;
   at::Tensor parameter_;
   at::Tensor gradient_;
   at::Tensor master_;  ///< undefined when the parameters are the master

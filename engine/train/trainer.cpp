@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <optional>
 
 #include "engine/base/error.h"
@@ -16,6 +18,7 @@
 #include "engine/base/log.h"
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
+#include "engine/train/base_weights.h"
 #include "engine/train/checkpoint_name.h"
 #include "engine/train/metrics.h"
 #include "engine/train/progress.h"
@@ -47,6 +50,25 @@ std::int64_t interval(const std::string& every, std::int64_t steps_per_epoch) {
   return steps;
 }
 
+/// On one line, control characters blanked, at most `most` bytes (a cut character goes, too).
+std::string one_line(std::string text, std::size_t most) {
+  if (text.size() > most) {
+    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+    text.resize(most);
+  }
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return text;
+}
+
+/// The end of `text` on one line.
+std::string tail(const std::string& text, std::size_t most) {
+  std::size_t begin = text.size() > most ? text.size() - most : 0;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return one_line(text.substr(begin), most);
+}
+
 /// "1 data rank", "4 data ranks".
 std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
@@ -71,7 +93,30 @@ void keep_host_memory() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+/// In the background: files of many gigabytes are read meanwhile, and only checkpoints need it.
+std::shared_future<std::string> hash_base(const World& world, const Recipe& recipe) {
+  if (world.rank != 0) return {};
+  return std::async(std::launch::async, [recipe] { return base_reference(recipe); }).share();
+}
+
 constexpr std::int64_t kTimedStep = 5;  ///< late enough that handles, plans and buffers are made
+
+/// Progress of the preparation of data, as notes that are not too many.
+class PreparationNotes final : public ProgressSink {
+ public:
+  explicit PreparationNotes(Progress& progress) : progress_(progress) {}
+  void note(const std::string& text) override { progress_.note(text); }
+  void progress(double share, const std::string& text) override {
+    const auto now = Clock::now();
+    if (share < 1 && now - last_ < std::chrono::seconds(3)) return;
+    last_ = now;
+    progress_.note(text);
+  }
+
+ private:
+  Progress& progress_;
+  Clock::time_point last_ = Clock::now();
+};
 
 class Trainer {
  public:
@@ -83,9 +128,12 @@ class Trainer {
   void announce();
   void restore();
   void handle(const StepOutcome& outcome);
+  [[nodiscard]] std::string describe(const EvaluationTotals& totals);
+  [[nodiscard]] double mfu(double step_s) const;
   void enqueue_timed();
   void drain();
   void evaluate();
+  void show_answers();
   void save();
   void report_saves(bool wait);
   void summarize();
@@ -100,6 +148,8 @@ class Trainer {
   RankRecordFile& record_;
   Clock::time_point start_;
   Progress progress_;
+  PreparationNotes preparation_{progress_};
+  std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
   RunPlace place_;
   Session session_;
   PlanReport plan_;
@@ -114,6 +164,7 @@ class Trainer {
   std::optional<double> first_step_s_;
   Clock::time_point last_outcome_{};
   Clock::time_point first_outcome_{};
+  double useful_flops_ = 0;  ///< of this rank's step
   double smoothed_step_s_ = 0;
   double host_s_ = 0;  ///< work of the host in step kTimedStep, without waiting for data
   Bytes memory_bytes_ = 0;
@@ -127,8 +178,9 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
       record_(record),
       start_(start),
       progress_(world.rank),
-      place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume)),
-      session_(loaded.recipe, world, record) {
+      base_(hash_base(world, loaded.recipe)),
+      place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume, base_)),
+      session_(loaded.recipe, world, record, &preparation_) {
   const Strategy& strategy = session_.strategy();
   plan_ = make_plan(loaded.name, recipe_, strategy, session_.cost(), machine_of(world.device));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
@@ -213,6 +265,7 @@ void Trainer::run() {
   const auto due = [&](std::int64_t every, std::int64_t step) {
     return every > 0 && (step % every == 0 || step == total);
   };
+  useful_flops_ = useful_flops(session_.strategy().training);
   reset_peak_memory(world_.device.device);
   session_.seek(first_step_);
   last_outcome_ = Clock::now();
@@ -288,6 +341,9 @@ void Trainer::handle(const StepOutcome& outcome) {
   if (world_.device.is_cuda() && outcome.step % 10 == 0) {
     memory_bytes_ = memory_figures(world_.device.device).allocated_peak;
   }
+  const auto samples = static_cast<double>(session_.samples_of_step(outcome.step));
+  const double sequence = session_.model().sequence;
+  const double work = sequence > 0 ? samples * sequence : samples;
   progress_.step({.step = outcome.step + 1,
                   .total_steps = total,
                   .epoch = outcome.step / session_.steps_per_epoch() + 1,
@@ -295,7 +351,9 @@ void Trainer::handle(const StepOutcome& outcome) {
                   .loss = outcome.loss,
                   .accuracy = outcome.top1,
                   .gradient_norm = outcome.gradient_norm,
-                  .rate = outcome.samples / smoothed_step_s_,
+                  .rate = work / smoothed_step_s_,
+                  .unit = sequence > 0 ? "tok/s" : "img/s",
+                  .mfu = mfu(smoothed_step_s_),
                   .step_s = smoothed_step_s_,
                   .memory_bytes = memory_bytes_,
                   .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1)});
@@ -305,7 +363,9 @@ void Trainer::handle(const StepOutcome& outcome) {
                   .accuracy = outcome.top1,
                   .lr = learning_rate(recipe_.optimizer, outcome.step, total),
                   .grad_norm = outcome.gradient_norm,
-                  .samples_per_s = outcome.samples / step_s,
+                  .samples_per_s = samples / step_s,
+                  .tokens_per_s = samples * sequence / step_s,
+                  .mfu = mfu(step_s),
                   .step_s = step_s,
                   .memory_bytes = memory_bytes_,
                   .loss_scale = outcome.loss_scale,
@@ -318,19 +378,54 @@ void Trainer::evaluate() {
   const auto begin = Clock::now();
   evaluation_ = session_.evaluate();
   evaluated_step_ = step;
-  if (world_.rank != 0) return;
   const double seconds = seconds_since(begin);
-  progress_.note(fmt::format(
-      "evaluation at step {}: loss {:.4f}, accuracy {:.2f}%, top-5 {:.2f}% on {:.0f} samples in {}",
-      step, evaluation_->loss, evaluation_->top1 * 100, evaluation_->top5 * 100,
-      evaluation_->samples, format_duration(seconds)));
-  metrics_->evaluation({.step = step,
-                        .epoch = epoch_of(step),
-                        .loss = evaluation_->loss,
-                        .accuracy = evaluation_->top1,
-                        .top5 = evaluation_->top5,
-                        .samples = static_cast<std::int64_t>(evaluation_->samples),
-                        .seconds = seconds});
+  if (world_.rank == 0) {
+    progress_.note(fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step,
+                               describe(*evaluation_), format_duration(seconds),
+                               static_cast<double>(session_.test_size()) / seconds));
+    metrics_->evaluation({.step = step,
+                          .epoch = epoch_of(step),
+                          .loss = evaluation_->loss,
+                          .accuracy = evaluation_->top1,
+                          .top5 = evaluation_->top5,
+                          .targets = static_cast<std::int64_t>(evaluation_->targets),
+                          .seconds = seconds});
+  }
+  if (recipe_.run.generate > 0) show_answers();
+}
+
+std::string Trainer::describe(const EvaluationTotals& totals) {
+  if (session_.model().is_language()) {
+    return fmt::format(
+        "loss {:.4f}, perplexity {:.2f}, next-token accuracy {:.2f}% on {:.0f} tokens", totals.loss,
+        std::exp(totals.loss), totals.top1 * 100, totals.targets);
+  }
+  return fmt::format("accuracy {:.2f}%, top-5 {:.2f}%, loss {:.4f} on {:.0f} samples",
+                     totals.top1 * 100, totals.top5 * 100, totals.loss, totals.targets);
+}
+
+/// A few answers of the model as it is now, so that a person sees what it learned.
+void Trainer::show_answers() {
+  const std::int64_t step = session_.next_step();
+  record_.enter(step, "generate");
+  const std::vector<GeneratedAnswer> answers = session_.generate();
+  if (world_.rank != 0) return;
+  constexpr std::size_t kMostShown = 300;
+  for (const GeneratedAnswer& answer : answers) {
+    progress_.note(fmt::format("  prompt   ...{}", tail(answer.prompt, kMostShown)));
+    progress_.note(fmt::format("  expected {}", one_line(answer.expected, kMostShown)));
+    progress_.note(fmt::format("  answer   {}", one_line(answer.generated, kMostShown)));
+    metrics_->event(
+        "generated", step,
+        {{"prompt", answer.prompt}, {"expected", answer.expected}, {"answer", answer.generated}});
+  }
+}
+
+/// Chowdhery et al. 2022, arXiv:2204.02311, appendix B: useful FLOPs of the step, without
+/// recomputation, over what the datasheets of all GPUs promise.
+double Trainer::mfu(double step_s) const {
+  const double peak = datasheet_flops(world_.device.name);
+  return peak > 0 ? useful_flops_ / step_s / peak : 0;
 }
 
 void Trainer::save() {
@@ -344,6 +439,7 @@ void Trainer::save() {
                  .good_steps = static_cast<std::int64_t>(last_.good_steps),
                  .skipped_steps = static_cast<std::int64_t>(last_.skipped_steps),
                  .world_size = world_.size,
+                 .base = base_.valid() ? base_.get() : std::string(),
                  .recipe = resolved_yaml(loaded_)},
                 session_.states().snapshot());
   saved_step_ = step;
@@ -376,9 +472,7 @@ void Trainer::summarize() {
                              format_duration(seconds_since(start_)),
                              format_duration(first_step_s_.value_or(0))));
   if (evaluation_) {
-    progress_.note(fmt::format("test accuracy {:.2f}% (top-5 {:.2f}%, loss {:.4f}) at step {}",
-                               evaluation_->top1 * 100, evaluation_->top5 * 100, evaluation_->loss,
-                               evaluated_step_));
+    progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));
   }
   if (last_.skipped_steps > 0) {
     progress_.note(fmt::format("{:.0f} steps were skipped because a gradient was not finite",

@@ -42,6 +42,8 @@ double unit_roundoff(ComputeType type) {
       return std::ldexp(1.0, -24);
     case ComputeType::fp16:
       return std::ldexp(1.0, -11);
+    case ComputeType::fp8:
+      return std::ldexp(1.0, -4);
     case ComputeType::bf16:
       return std::ldexp(1.0, -8);
   }

@@ -25,6 +25,14 @@ constexpr Choice kComputeTypes[] = {
     choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
     choice(ComputeType::fp16, "fp16",
            "16 bits with more digits and less range; the loss is scaled"),
+    choice(ComputeType::fp8, "fp8",
+           "bf16, with the products of all but head, first and last layer in 8 bits; "
+           "arXiv:2209.05433"),
+};
+constexpr Choice kStateTypes[] = {
+    choice(StateType::fp32, "fp32", "12 bytes per parameter with adamw"),
+    choice(StateType::bf16, "bf16",
+           "no master weights, moments in 16 bits: 4 bytes per parameter; rounded stochastically"),
 };
 constexpr Choice kReduceTypes[] = {
     choice(ReduceType::fp32, "fp32", "exact sums"),
@@ -53,7 +61,28 @@ constexpr Choice kDatasets[] = {
     choice(DatasetName::images, "images",
            "JPEG and PNG files as path/train/CLASS and path/test/CLASS, or path/CLASS"),
     choice(DatasetName::food101, "food101", "Food-101 as published, with images/ and meta/"),
-    choice(DatasetName::random, "random", "random images made on the device, to measure speed"),
+    choice(DatasetName::squad, "squad",
+           "SQuAD v1.1 or v2; path is the folder with its JSON or parquet files"),
+    choice(DatasetName::metamathqa, "metamathqa",
+           "MetaMathQA; path is its JSON or parquet file, or the folder"),
+    choice(DatasetName::jsonl, "jsonl",
+           "one JSON object per line, put into words by prompt and response; path is the file, or "
+           "a folder with train.jsonl and test.jsonl"),
+    choice(DatasetName::random, "random",
+           "random images or tokens, to measure speed; needs no path"),
+};
+constexpr Choice kLossOn[] = {
+    choice(LossOn::all, "all", "every token of the sample, padding left out"),
+    choice(LossOn::response, "response", "the answer alone"),
+};
+constexpr Choice kTooLong[] = {
+    choice(TooLong::truncate, "truncate", "its end is cut off"),
+    choice(TooLong::skip, "skip", "it is left out and counted"),
+    choice(TooLong::stop, "stop", "the run ends and names it"),
+};
+constexpr Choice kBadRecord[] = {
+    choice(BadRecord::skip, "skip", "it is left out and counted"),
+    choice(BadRecord::stop, "stop", "the run ends and names it"),
 };
 constexpr Choice kBackends[] = {
     choice(Backend::automatic, "auto", "nccl with GPUs, else gloo"),
@@ -71,6 +100,24 @@ constexpr Choice kModels[] = {
     {"google/vit-base-patch16-224", "the same"},
     {"google/vit-large-patch16-224", "the same"},
     {"google/vit-huge-patch14-224-in21k", "the same"},
+    {"bloom-560m", "24 layers of width 1024, 16 heads"},
+    {"bloom-1b1", "24 layers of width 1536, 16 heads"},
+    {"bloom-1b7", "24 layers of width 2048, 16 heads"},
+    {"bloom-3b", "30 layers of width 2560, 32 heads"},
+    {"bloom-7b1", "30 layers of width 4096, 32 heads"},
+    {"bigscience/bloom-560m", "bloom-560m under its Hugging Face name; so the other four"},
+    {"bigscience/bloom-1b1", "the same"},
+    {"bigscience/bloom-1b7", "the same"},
+    {"bigscience/bloom-3b", "the same"},
+    {"bigscience/bloom-7b1", "the same"},
+    {"qwen2.5-0.5b", "24 layers of width 896, 14 heads, 2 key-value heads"},
+    {"qwen2.5-1.5b", "28 layers of width 1536, 12 heads, 2 key-value heads"},
+    {"qwen2.5-3b", "36 layers of width 2048, 16 heads, 2 key-value heads"},
+    {"qwen2.5-7b", "28 layers of width 3584, 28 heads, 4 key-value heads"},
+    {"Qwen/Qwen2.5-0.5B", "qwen2.5-0.5b under its Hugging Face name; so the other three"},
+    {"Qwen/Qwen2.5-1.5B", "the same"},
+    {"Qwen/Qwen2.5-3B", "the same"},
+    {"Qwen/Qwen2.5-7B", "the same"},
 };
 
 }  // namespace
@@ -78,6 +125,10 @@ constexpr Choice kModels[] = {
 std::span<const Choice> choices(Schedule) { return kSchedules; }
 std::span<const Choice> choices(OptimizerName) { return kOptimizers; }
 std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
+std::span<const Choice> choices(StateType) { return kStateTypes; }
+std::span<const Choice> choices(LossOn) { return kLossOn; }
+std::span<const Choice> choices(TooLong) { return kTooLong; }
+std::span<const Choice> choices(BadRecord) { return kBadRecord; }
 std::span<const Choice> choices(ReduceType) { return kReduceTypes; }
 std::span<const Choice> choices(NonFinite) { return kNonFinite; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }

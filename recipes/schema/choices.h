@@ -18,6 +18,10 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(OptimizerName);
 [[nodiscard]] std::span<const Choice> choices(ComputeType);
 [[nodiscard]] std::span<const Choice> choices(ReduceType);
+[[nodiscard]] std::span<const Choice> choices(StateType);
+[[nodiscard]] std::span<const Choice> choices(LossOn);
+[[nodiscard]] std::span<const Choice> choices(TooLong);
+[[nodiscard]] std::span<const Choice> choices(BadRecord);
 [[nodiscard]] std::span<const Choice> choices(NonFinite);
 [[nodiscard]] std::span<const Choice> choices(Recompute);
 [[nodiscard]] std::span<const Choice> choices(Augmentation);

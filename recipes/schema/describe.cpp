@@ -11,10 +11,11 @@ constexpr double kMostSteps = 2000000000;
 
 void describe(Recipe& r, Visitor& v) {
   v.section("model", r.model, "What is trained. Sizes left at 0 are those of the name.");
+  v.section("lora", r.lora, "Low-rank adapters trained in place of the weights.");
   v.section("data", r.data, "What it is trained on.");
   v.section("batch", r.batch, "How many samples make an optimizer step.");
   v.section("optimizer", r.optimizer, "How the weights are updated.");
-  v.section("precision", r.precision, "Number formats. Master weights are always fp32.");
+  v.section("precision", r.precision, "Number formats of the computation and of the states.");
   v.section("parallel", r.parallel,
             "How the work is split over the ranks; the data axis is what the degrees leave over.");
   v.section("memory", r.memory, "What is given up to need less memory.");
@@ -24,7 +25,8 @@ void describe(Recipe& r, Visitor& v) {
 void describe(ModelConfig& c, Visitor& v) {
   v.field("name", c.name,
           {.text = "Model family and size.",
-           .source = "ViT, arXiv:2010.11929, table 1",
+           .source = "ViT, arXiv:2010.11929, table 1; BLOOM, arXiv:2211.05100, table 3; Qwen2.5, "
+                     "arXiv:2412.15115, table 1",
            .required = true,
            .form = Form::name,
            .names = model_names()});
@@ -60,6 +62,51 @@ void describe(ModelConfig& c, Visitor& v) {
           {.text = "Hidden width of the MLP; 0 takes what the name says.",
            .least = 0,
            .most = 1048576});
+  v.field("kv_heads", c.kv_heads,
+          {.text = "Key and value heads per layer (qwen); 0 takes what the name says.",
+           .least = 0,
+           .most = 4096,
+           .source = "arXiv:2305.13245"});
+  v.field("vocab_size", c.vocab_size,
+          {.text = "Rows of the token embedding (bloom, qwen); 0 takes what the name says.",
+           .unit = "tokens",
+           .least = 0,
+           .most = 16777216});
+  v.field("rope_theta", c.rope_theta,
+          {.text = "Base of the rotary positions (qwen); 0 takes what the name says.",
+           .least = 0,
+           .source = "arXiv:2104.09864"});
+  v.field("frozen", c.frozen,
+          {.text = "Patterns (* and ?) of the names of tensors that are not trained."});
+}
+
+void describe(LoraConfig& c, Visitor& v) {
+  v.field("rank", c.rank,
+          {.text = "Rank of the adapters; 0 trains the weights themselves.",
+           .least = 0,
+           .most = 4096,
+           .source = "arXiv:2106.09685, sec. 4.1"});
+  v.field("alpha", c.alpha,
+          {.text = "The adapters' product is scaled by alpha / rank.",
+           .least = 0,
+           .above_least = true});
+  v.field("dropout", c.dropout,
+          {.text = "Share of an adapter's input that is set to zero in training.",
+           .least = 0,
+           .most = 1,
+           .below_most = true});
+  v.field(
+      "targets", c.targets,
+      {.text = "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is "
+               "held against the last part of the name. Empty: query and value (vit), "
+               "query_key_value (bloom), q_proj, k_proj, v_proj and o_proj (qwen)."});
+  v.field(
+      "also_train", c.also_train,
+      {.text = "Patterns of tensors, or of modules that hold them, that are trained in full beside "
+               "the adapters, such as a new head."});
+  v.field("weights", c.weights,
+          {.text = "Folder of a PEFT adapter of the same rank, alpha and targets to start from; "
+                   "empty starts from new adapters."});
 }
 
 void describe(DataConfig& c, Visitor& v) {
@@ -76,6 +123,34 @@ void describe(DataConfig& c, Visitor& v) {
            .unit = "samples",
            .least = 1,
            .most = kMostSteps});
+  v.field("tokenizer", c.tokenizer,
+          {.text = "tokenizer.json or its folder; empty takes model.weights."});
+  v.field("sequence", c.sequence,
+          {.text = "Length of a sample of text; shorter ones are filled up.",
+           .unit = "tokens",
+           .least = 2,
+           .most = 1048576});
+  v.field("subset", c.subset,
+          {.text = "Uses the first so many samples of each split; 0 uses all.",
+           .unit = "samples",
+           .least = 0,
+           .most = kMostSteps});
+  v.field("loss", c.loss, {.text = "Tokens whose prediction is trained."});
+  v.field("packing", c.packing,
+          {.text = "Puts several samples into one sequence; none attends to another."});
+  v.field("prompt", c.prompt,
+          {.text = "Template of the part before the answer (jsonl); {NAME} stands for a field."});
+  v.field("response", c.response,
+          {.text = "Template of the answer (jsonl); {NAME} stands for a field."});
+  v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
+  v.field("bad_record", c.bad_record, {.text = "What becomes of a record that cannot be used."});
+  v.field("test_share", c.test_share,
+          {.text = "Share of the samples held out for evaluation where there is no test split.",
+           .least = 0,
+           .most = 1,
+           .below_most = true});
+  v.field("cache", c.cache,
+          {.text = "Folder for tokenised data; empty takes tokens/ in dstrain's cache folder."});
   v.field("workers", c.workers,
           {.text = "Threads that read and decode, per rank.",
            .unit = "threads",
@@ -122,6 +197,8 @@ void describe(OptimizerConfig& c, Visitor& v) {
           {.text = "Share of each weight, biases and norms included, taken off per step, times the "
                    "learning rate.",
            .least = 0});
+  v.field("no_decay", c.no_decay,
+          {.text = "Patterns (* and ?) of the names of tensors without weight decay."});
   v.field("clip_norm", c.clip_norm,
           {.text = "Gradients are scaled down to this global norm; 0 leaves them as they are.",
            .least = 0,
@@ -146,6 +223,7 @@ void describe(PrecisionConfig& c, Visitor& v) {
   v.field("compute", c.compute,
           {.text = "Format of weights and activations in the forward and backward pass.",
            .source = "arXiv:1710.03740"});
+  v.field("states", c.states, {.text = "Format of master weights and optimizer moments."});
   v.field("reduce", c.reduce, {.text = "Format in which gradients travel and are summed."});
   v.field("non_finite", c.non_finite,
           {.text = "What follows a step whose gradients are not finite."});
@@ -231,6 +309,13 @@ void describe(RunConfig& c, Visitor& v) {
   v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .least = 0});
   v.field("evaluate", c.evaluate,
           {.text = "How often the test split is evaluated.", .form = Form::interval});
+  v.field("generate", c.generate,
+          {.text = "Answers to test samples that are written out after each evaluation (text).",
+           .unit = "samples",
+           .least = 0,
+           .most = 1024});
+  v.field("generate_tokens", c.generate_tokens,
+          {.text = "Longest of these answers.", .unit = "tokens", .least = 1, .most = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
   v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
 }

@@ -47,14 +47,15 @@ struct EnumListSlot {
   std::span<const Choice> all;
 };
 /// The place in a struct that a field fills.
-using Slot = std::variant<int*, long*, double*, bool*, std::string*, std::vector<double>*, EnumSlot,
-                          EnumListSlot>;
+using Slot = std::variant<int*, long*, double*, bool*, std::string*, std::vector<double>*,
+                          std::vector<std::string>*, EnumSlot, EnumListSlot>;
 
 class Visitor;
 /// The only place where the fields are named: each calls `visitor.field` or `visitor.section` once
 /// per member, in the order in which people read them.
 void describe(Recipe& recipe, Visitor& visitor);
 void describe(ModelConfig& model, Visitor& visitor);
+void describe(LoraConfig& lora, Visitor& visitor);
 void describe(DataConfig& data, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);
 void describe(OptimizerConfig& optimizer, Visitor& visitor);

@@ -58,6 +58,8 @@ Json type_of(const Slot& slot, const Field& about) {
       if constexpr (std::is_same_v<Target, EnumListSlot>) {
         json["items"] = one_word(target.all);
         json["uniqueItems"] = true;
+      } else if constexpr (std::is_same_v<Target, std::vector<std::string>*>) {
+        json["items"] = {{"type", "string"}};
       } else {
         json["items"] = {{"type", "number"}};
         add_limits(json["items"], about, false);

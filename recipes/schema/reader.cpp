@@ -225,10 +225,15 @@ bool YamlReader::read_value(const std::string& path, const Node& node, const Slo
         }
         if (good) target.set(target.at, values);
       } else {
-        static_assert(std::is_same_v<Target, std::vector<double>*>);
-        std::vector<double> values(node.items.size());
+        static_assert(std::is_same_v<Target, std::vector<double>*> ||
+                      std::is_same_v<Target, std::vector<std::string>*>);
+        std::remove_pointer_t<Target> values(node.items.size());
         for (std::size_t i = 0; i < values.size(); ++i) {
-          good = read_number(path, node.items[i], about, values[i]) && good;
+          if constexpr (std::is_same_v<Target, std::vector<double>*>) {
+            good = read_number(path, node.items[i], about, values[i]) && good;
+          } else {
+            good = read_string(path, node.items[i], about, values[i]) && good;
+          }
         }
         if (good) *target = values;
       }

@@ -10,17 +10,31 @@ namespace dstrain {
 
 enum class Schedule { constant, linear, cosine };
 enum class OptimizerName { adamw, sgd };
-enum class ComputeType { fp32, bf16, fp16 };
+enum class ComputeType { fp32, bf16, fp16, fp8 };
+enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks };
 enum class Augmentation { random_crop, horizontal_flip };
-enum class DatasetName { digits, cifar10, cifar100, images, food101, random };
+enum class DatasetName {
+  digits,
+  cifar10,
+  cifar100,
+  images,
+  food101,
+  squad,
+  metamathqa,
+  jsonl,
+  random
+};
+enum class LossOn { all, response };
+enum class TooLong { truncate, skip, stop };
+enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
 
 struct ModelConfig {
-  std::string name;  ///< vit-tiny|vit-base|vit-large|vit-huge or a Hugging Face name of one of them
-  int classes = 0;   ///< 0: what the data says
+  std::string name;     ///< of a ViT, BLOOM or Qwen2.5 size, or its Hugging Face name
+  int classes = 0;      ///< 0: what the data says
   std::string weights;  ///< folder with config.json and safetensors; empty: random weights
   int image_size = 0;   ///< pixels; 0: what the name says. Same rule for every size below.
   int patch_size = 0;
@@ -29,18 +43,45 @@ struct ModelConfig {
   int layers = 0;
   int heads = 0;
   int mlp_width = 0;
+  int kv_heads = 0;
+  int vocab_size = 0;
+  double rope_theta = 0;
+  std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained
 
   bool operator==(const ModelConfig&) const = default;
+};
+
+struct LoraConfig {
+  int rank = 0;  ///< 0: no adapters
+  double alpha = 16;
+  double dropout = 0;
+  std::vector<std::string> targets;  ///< patterns of the names of linear maps
+  std::vector<std::string>
+      also_train;       ///< patterns of tensor names trained in full beside the adapters
+  std::string weights;  ///< folder of a PEFT adapter to start from; empty: new adapters
+
+  bool operator==(const LoraConfig&) const = default;
 };
 
 struct DataConfig {
   DatasetName name = DatasetName::digits;
   std::string path;  ///< file or folder of the data set; empty where it needs none
   std::vector<Augmentation> augment;
-  int crop_padding = 4;  ///< pixels around the image before the random crop
-  int samples = 10000;   ///< only for `random`: training samples
-  int workers = 2;       ///< decoding threads per rank
-  int prefetch = 4;      ///< micro-batches decoded ahead
+  int crop_padding = 4;   ///< pixels around the image before the random crop
+  int samples = 10000;    ///< only for `random`: training samples
+  std::string tokenizer;  ///< folder or file of the tokenizer; empty: model.weights
+  int sequence = 512;     ///< tokens of a sample, filled up or cut
+  int subset = 0;         ///< first samples of each split that are used; 0: all
+  LossOn loss = LossOn::all;
+  bool packing = false;  ///< several samples in one sequence
+  std::string prompt;    ///< template of jsonl
+  std::string response;  ///< template of jsonl
+  TooLong too_long = TooLong::truncate;
+  BadRecord bad_record = BadRecord::skip;
+  double test_share = 0.01;  ///< of the samples, where the data set has no test split
+  std::string cache;         ///< folder of tokenised data; empty: dstrain's cache folder
+  int workers = 2;           ///< decoding threads per rank
+  int prefetch = 4;          ///< micro-batches decoded ahead
 
   bool operator==(const DataConfig&) const = default;
 };
@@ -59,7 +100,8 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double momentum = 0.9;
   double weight_decay = 0.01;
-  double clip_norm = 1.0;  ///< 0: no clipping
+  std::vector<std::string> no_decay;  ///< patterns of tensor names without weight decay
+  double clip_norm = 1.0;             ///< 0: no clipping
   double label_smoothing = 0;
   Schedule schedule = Schedule::cosine;
   int warmup_steps = 0;
@@ -77,6 +119,7 @@ struct LossScaleConfig {
 
 struct PrecisionConfig {
   ComputeType compute = ComputeType::bf16;
+  StateType states = StateType::fp32;  ///< master weights and moments
   ReduceType reduce = ReduceType::fp32;
   NonFinite non_finite = NonFinite::skip;
   LossScaleConfig loss_scale;  ///< fp16 only
@@ -122,6 +165,8 @@ struct RunConfig {
   int steps = 0;
   long seed = 42;
   std::string evaluate = "epoch";  ///< "never", "epoch" or a number of steps
+  int generate = 0;                ///< answers written out after each evaluation
+  int generate_tokens = 64;        ///< longest answer
   CheckpointConfig checkpoint;
   std::string output = "runs";  ///< parent of the run directory
 
@@ -130,6 +175,7 @@ struct RunConfig {
 
 struct Recipe {
   ModelConfig model;
+  LoraConfig lora;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;

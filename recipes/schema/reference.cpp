@@ -42,6 +42,8 @@ std::string type_of(const Slot& slot, const Field& about) {
       return "one word";
     } else if constexpr (std::is_same_v<Target, EnumListSlot>) {
       return "list of words";
+    } else if constexpr (std::is_same_v<Target, std::vector<std::string>*>) {
+      return "list of texts";
     } else {
       return fmt::format("list of {} numbers{}", about.length, limits(about));
     }

@@ -64,6 +64,42 @@ void heads_divide_width(const Recipe& r, Findings& f) {
           divisors_near(m.width, m.heads));
 }
 
+void states_fit_compute(const Recipe& r, Findings& f) {
+  using enum ComputeType;
+  if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
+      r.precision.compute == fp8)
+    return;
+  f.error("precision.states",
+          fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
+                      spelling(r.precision.compute)),
+          "use states: fp32, or compute: bf16");
+}
+
+bool is_vision(const Recipe& r) {
+  return r.model.name.starts_with("vit") || r.model.name.starts_with("google/");
+}
+
+bool is_text(DatasetName name) {
+  using enum DatasetName;
+  return name == squad || name == metamathqa || name == jsonl;
+}
+
+void data_fit_the_model(const Recipe& r, Findings& f) {
+  if (r.data.name == DatasetName::random || is_text(r.data.name) != is_vision(r)) return;
+  f.error(
+      "data.name",
+      fmt::format("{} is a data set of {}, model.name {} takes {}", spelling(r.data.name),
+                  is_vision(r) ? "text" : "images", r.model.name, is_vision(r) ? "images" : "text"),
+      is_vision(r) ? "use a data set of images, or a bloom or qwen2.5 model"
+                   : "use squad, metamathqa, jsonl or random, or a vit model");
+}
+
+void templates_of_jsonl(const Recipe& r, Findings& f) {
+  if (r.data.name != DatasetName::jsonl || !r.data.response.empty()) return;
+  f.error("data.response", "missing; data.name jsonl is put into words by prompt and response",
+          "write for example response: \"{answer}\", and prompt: \"{question} \"");
+}
+
 void data_has_a_path(const Recipe& r, Findings& f) {
   using enum DatasetName;
   if (r.data.name == digits || r.data.name == random || !r.data.path.empty()) return;
@@ -135,6 +171,9 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
       {heads_divide_width, {"model.width", "model.heads"}},
+      {states_fit_compute, {"precision.compute", "precision.states"}},
+      {data_fit_the_model, {"data.name", "model.name"}},
+      {templates_of_jsonl, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {one_length, {"run.epochs", "run.steps"}},
@@ -148,9 +187,9 @@ const std::vector<Rule>& rules() {
 }
 
 /// The fields that decide which others have an effect.
-constexpr std::string_view kDeciding[] = {"data.name",         "data.augment",
-                                          "optimizer.name",    "optimizer.schedule",
-                                          "precision.compute", "parallel.zero.stage"};
+constexpr std::string_view kDeciding[] = {
+    "model.name",     "lora.rank",          "data.name",         "data.augment",
+    "optimizer.name", "optimizer.schedule", "precision.compute", "parallel.zero.stage"};
 
 }  // namespace
 
@@ -165,8 +204,30 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"data.samples"},
         fmt::format("only data.name random has it, here it is {}", spelling(r.data.name)));
   }
+  const bool vision = is_vision(r);
+  if (vision) {
+    add({"model.kv_heads", "model.vocab_size", "model.rope_theta", "data.tokenizer",
+         "data.sequence", "data.loss", "data.packing", "data.prompt", "data.response",
+         "data.too_long", "data.bad_record", "data.test_share", "data.subset", "data.cache",
+         "run.generate", "run.generate_tokens"},
+        fmt::format("model.name {} takes images", r.model.name));
+  } else {
+    add({"model.image_size", "model.patch_size", "model.channels", "model.classes", "data.augment",
+         "data.crop_padding", "optimizer.label_smoothing"},
+        fmt::format("model.name {} takes text", r.model.name));
+    if (!is_text(r.data.name)) {
+      add({"data.tokenizer", "data.loss", "data.packing", "data.too_long", "data.bad_record",
+           "data.test_share", "data.subset", "data.cache"},
+          "data.name random has no text");
+    }
+    if (r.data.name != DatasetName::jsonl) {
+      add({"data.prompt", "data.response"},
+          fmt::format("only data.name jsonl has it, here it is {}", spelling(r.data.name)));
+    }
+  }
   const auto& augment = r.data.augment;
-  if (std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
+  if (vision &&
+      std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
     add({"data.crop_padding"}, "data.augment has no random_crop");
   }
   if (r.optimizer.name == OptimizerName::sgd) {
@@ -176,6 +237,12 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   }
   if (r.optimizer.schedule == Schedule::constant) {
     add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");
+  }
+  if (r.lora.rank == 0) {
+    add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
+        "lora.rank 0 adds no adapters");
+  } else {
+    add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");
   }
   if (r.precision.compute != ComputeType::fp16) {
     add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval"},

@@ -19,6 +19,10 @@ std::string yaml_string(const std::string& text) {
   if (starts_plain && !is_null && std::all_of(text.begin(), text.end(), in_word)) return text;
   std::string quoted = "\"";
   for (const char c : text) {
+    if (c == '\n') {
+      quoted += "\\n";
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
     if (c == '$') quoted += '$';
@@ -33,6 +37,10 @@ std::string yaml_value(const Slot& slot) {
     using Source = decltype(source);
     if constexpr (std::is_same_v<Source, std::string*>) {
       return yaml_string(*source);
+    } else if constexpr (std::is_same_v<Source, std::vector<std::string>*>) {
+      std::vector<std::string> quoted;
+      for (const std::string& text : *source) quoted.push_back(yaml_string(text));
+      return fmt::format("[{}]", fmt::join(quoted, ", "));
     } else if constexpr (std::is_same_v<Source, std::vector<double>*>) {
       return fmt::format("[{}]", fmt::join(*source, ", "));
     } else if constexpr (std::is_same_v<Source, EnumSlot>) {

@@ -22,6 +22,7 @@ target_link_libraries(dstrain_torch INTERFACE
   -Wl,--no-as-needed -lstdc++ ${torch_dir}/lib/libtorch.so ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so
   ${torch_dir}/lib/libtorch_cuda.so ${torch_dir}/lib/libc10_cuda.so
   ${nvidia_dir}/nccl/lib/libnccl.so.2 ${nvidia_dir}/cu13/lib/libcudart.so.13 ${nvidia_dir}/cu13/lib/libcublas.so.13
+  ${nvidia_dir}/cu13/lib/libcublasLt.so.13
   -Wl,--as-needed Threads::Threads)
 
 # Run from the build tree with this environment; an installed tree finds the same wheel through DSTRAIN_SITE_PACKAGES' layout.

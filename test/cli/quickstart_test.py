@@ -11,7 +11,7 @@ with tempfile.TemporaryDirectory() as scratch:
     last = evaluations[max(evaluations)]
     print(f"test accuracy {last['accuracy']:.4f} on {last['samples']} samples")
     assert last["accuracy"] >= 0.95, last
-    assert last["samples"] == 360, last
+    assert last["targets"] == 360, last
     assert "test accuracy" in text and str(directory) in text, text
     for name in ("recipe.yaml", "plan.json", "environment.json", "events.jsonl", "ranks/rank0000.log",
                  "ranks/rank0001.log"):

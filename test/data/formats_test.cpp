@@ -24,7 +24,7 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-Sample read(const Dataset& dataset, std::int64_t index) {
+Sample read(const ImageDataset& dataset, std::int64_t index) {
   Sample sample{std::vector<std::uint8_t>(static_cast<std::size_t>(dataset.shape().bytes())), -1};
   sample.label = dataset.read(index, sample.pixels);
   return sample;
@@ -37,7 +37,7 @@ DataConfig config_of(DatasetName name, const std::filesystem::path& path = {}) {
   return data;
 }
 
-std::vector<int> labels_of(const Dataset& dataset) {
+std::vector<int> labels_of(const ImageDataset& dataset) {
   std::vector<int> labels;
   for (std::int64_t i = 0; i < dataset.size(); ++i) labels.push_back(read(dataset, i).label);
   return labels;
@@ -45,8 +45,8 @@ std::vector<int> labels_of(const Dataset& dataset) {
 
 TEST_CASE("the digits in the binary are the 1,797 of UCI, split 1,437 to 360", "[data]") {
   const auto data = config_of(DatasetName::digits);
-  const auto train = open_dataset(data, Split::train, 8, 0);
-  const auto test = open_dataset(data, Split::test, 8, 0);
+  const auto train = open_images(data, Split::train, 8, 0);
+  const auto test = open_images(data, Split::test, 8, 0);
   REQUIRE(train->size() == 1437);
   REQUIRE(test->size() == 360);
   REQUIRE(train->classes() == 10);
@@ -74,7 +74,7 @@ TEST_CASE("the digits in the binary are the 1,797 of UCI, split 1,437 to 360", "
 }
 
 TEST_CASE("the class counts of the digits' test part are balanced", "[data]") {
-  const auto test = open_dataset(config_of(DatasetName::digits), Split::test, 8, 0);
+  const auto test = open_images(config_of(DatasetName::digits), Split::test, 8, 0);
   std::map<int, int> count;
   for (const int label : labels_of(*test)) ++count[label];
   for (const auto& [label, number] : count) {  // 36 each, a third more or less
@@ -114,7 +114,7 @@ TEST_CASE("CIFAR-10 is read from its five training files and its test file", "[d
   write_cifar(folder / "test_batch.bin", 10000, 1, {{5, std::string(1, 7) + corner}});
 
   const auto train =
-      open_dataset(config_of(DatasetName::cifar10, folder.path()), Split::train, 32, 0);
+      open_images(config_of(DatasetName::cifar10, folder.path()), Split::train, 32, 0);
   REQUIRE(train->size() == 50000);
   REQUIRE(train->classes() == 10);
   REQUIRE(train->shape() == ImageShape{32, 32, 3});
@@ -127,8 +127,7 @@ TEST_CASE("CIFAR-10 is read from its five training files and its test file", "[d
     REQUIRE(last.label == 9);
     REQUIRE(last.pixels.back() == 200);
   }
-  const auto test =
-      open_dataset(config_of(DatasetName::cifar10, folder.path()), Split::test, 32, 0);
+  const auto test = open_images(config_of(DatasetName::cifar10, folder.path()), Split::test, 32, 0);
   REQUIRE(test->size() == 10000);
   REQUIRE(read(*test, 5).label == 7);
 }
@@ -139,13 +138,13 @@ TEST_CASE("CIFAR-100 takes the fine label", "[data]") {
   write_cifar(folder / "train.bin", 50000, 2, {{49999, labels + planes(1, 2, 3)}});
   write_cifar(folder / "test.bin", 10000, 2, {});
   const auto train =
-      open_dataset(config_of(DatasetName::cifar100, folder.path()), Split::train, 32, 0);
+      open_images(config_of(DatasetName::cifar100, folder.path()), Split::train, 32, 0);
   REQUIRE(train->size() == 50000);
   REQUIRE(train->classes() == 100);
   REQUIRE(read(*train, 49999).label == 99);
   REQUIRE(read(*train, 49999).pixels[0] == 1);
   REQUIRE(
-      open_dataset(config_of(DatasetName::cifar100, folder.path()), Split::test, 32, 0)->size() ==
+      open_images(config_of(DatasetName::cifar100, folder.path()), Split::test, 32, 0)->size() ==
       10000);
 }
 
@@ -161,11 +160,11 @@ TEST_CASE("image folders are read with classes in name order and their own test 
   write_file(folder / test_name / "zebra/1.png", test::encode_png(wide));
   const auto data = config_of(DatasetName::images, folder.path());
 
-  const auto train = open_dataset(data, Split::train, 28, 0);
+  const auto train = open_images(data, Split::train, 28, 0);
   REQUIRE(train->classes() == 2);
   REQUIRE(train->shape() == ImageShape{32, 32, 3});
   REQUIRE(labels_of(*train) == std::vector<int>{0, 0, 1});
-  const auto test = open_dataset(data, Split::test, 28, 0);
+  const auto test = open_images(data, Split::test, 28, 0);
   REQUIRE(labels_of(*test) == std::vector<int>{1});
   REQUIRE(test->classes() == 2);
 
@@ -185,8 +184,8 @@ TEST_CASE("a folder of classes without parts keeps every tenth image for the tes
     }
   }
   const auto data = config_of(DatasetName::images, folder.path());
-  const auto train = open_dataset(data, Split::train, 7, 0);
-  const auto test = open_dataset(data, Split::test, 7, 0);
+  const auto train = open_images(data, Split::train, 7, 0);
+  const auto test = open_images(data, Split::test, 7, 0);
   REQUIRE(train->size() == 36);
   REQUIRE(test->size() == 6);
   for (std::int64_t i = 0; i < 6; ++i) {
@@ -219,8 +218,8 @@ TEST_CASE("Food-101 is read by its lists, in text or JSON, with labels by classe
     write_file(folder / "meta/test.txt", "cheese_plate/22");
   }
   const auto data = config_of(DatasetName::food101, folder.path());
-  REQUIRE(labels_of(*open_dataset(data, Split::train, 14, 0)) == std::vector<int>{1, 0, 0});
-  const auto test = open_dataset(data, Split::test, 14, 0);
+  REQUIRE(labels_of(*open_images(data, Split::train, 14, 0)) == std::vector<int>{1, 0, 0});
+  const auto test = open_images(data, Split::test, 14, 0);
   REQUIRE(labels_of(*test) == std::vector<int>{1});
   REQUIRE(test->classes() == 2);
   REQUIRE(test->shape() == ImageShape{16, 16, 3});
@@ -229,14 +228,14 @@ TEST_CASE("Food-101 is read by its lists, in text or JSON, with labels by classe
 TEST_CASE("random images are a pure function of seed, part and index", "[data]") {
   auto data = config_of(DatasetName::random);
   data.samples = 200;
-  const auto train = open_dataset(data, Split::train, 24, 5);
+  const auto train = open_images(data, Split::train, 24, 5);
   REQUIRE(train->size() == 200);
   REQUIRE(train->classes() == 101);
   REQUIRE(train->shape() == ImageShape{24, 24, 3});
-  REQUIRE(read(*train, 17) == read(*open_dataset(data, Split::train, 24, 5), 17));
+  REQUIRE(read(*train, 17) == read(*open_images(data, Split::train, 24, 5), 17));
   REQUIRE(read(*train, 17) != read(*train, 18));
-  REQUIRE(read(*train, 17) != read(*open_dataset(data, Split::train, 24, 6), 17));
-  const auto test = open_dataset(data, Split::test, 24, 5);
+  REQUIRE(read(*train, 17) != read(*open_images(data, Split::train, 24, 6), 17));
+  const auto test = open_images(data, Split::test, 24, 5);
   REQUIRE(test->size() == 20);
   REQUIRE(read(*train, 17) != read(*test, 17));
   std::set<int> labels;

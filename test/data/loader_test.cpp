@@ -18,7 +18,7 @@ namespace {
 
 /// Sample i is a single pixel i % 251 with label i; one sample may be broken, and reads can be held
 /// up.
-class Counting final : public Dataset {
+class Counting final : public ImageDataset {
  public:
   explicit Counting(std::int64_t size) : size_(size) {}
   [[nodiscard]] std::int64_t size() const override { return size_; }

@@ -188,7 +188,7 @@ std::string message_of(const Case& wrong) {
   if (data.path.ends_with('/')) data.path.pop_back();
   std::string text;
   try {
-    const auto dataset = open_dataset(data, wrong.split, 28, 0);
+    const auto dataset = open_images(data, wrong.split, 28, 0);
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(dataset->shape().bytes()));
     static_cast<void>(dataset->read(0, pixels));
     return "no error";

@@ -1,42 +1,20 @@
-#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/kernels/augment.h"
 #include "engine/kernels/control.h"
-#include "engine/kernels/kernels.h"
-#include "engine/kernels/op_support.h"
-#include "engine/kernels/ops.h"
-#include "test/support/catch.h"
+#include "test/gpu/bench.h"
 
 /// How long every kernel takes on an H200 at the shapes of real models; hidden, run with
 /// `test_gpu "[bench]"`. Bytes are those of engine/kernels/README.md.
 namespace dstrain {
 namespace {
 
-constexpr double kCopyBytesPerS = 4.29e12;   // what a copy between large buffers reaches
-constexpr double kMemoryBytesPerS = 4.8e12;  // of the data sheet
-constexpr double kRotatedBytes = 240e6;      // several times the L2 cache of 60 MB
-constexpr double kRoundBytes = 1e9;          // so much that what stays in L2 hardly counts
-constexpr auto kType = at::kBFloat16;
-constexpr auto kDType = kernels::DType::bf16;
-
-using Run = std::function<void()>;
-
-struct Case {
-  std::string name, shape;
-  double bytes;
-  std::function<Run()> make;  ///< fresh random tensors, and the launch on them
-};
+using namespace test;
 
 struct Shape {
   const char* name;
@@ -45,49 +23,6 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{"ViT-B/16", 128, 197, 768, 3072, 12, 16, 86'567'656},
                              {"ViT-H/14", 64, 257, 1280, 5120, 16, 14, 632'045'800}};
-
-at::TensorOptions on_gpu(at::ScalarType type) { return at::TensorOptions(at::kCUDA).dtype(type); }
-at::Tensor random(at::IntArrayRef sizes, at::ScalarType type = kType) {
-  return at::randn(sizes, on_gpu(type));
-}
-at::Tensor random32(at::IntArrayRef sizes) { return random(sizes, at::kFloat); }
-void* data(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
-float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
-
-/// Seconds of one launch: the median over rounds of many launches, one after the other so that
-/// writes are paid, each on other tensors than the last. A long read before a round empties L2 and
-/// lets the host get ahead of the GPU.
-double seconds_of(const std::function<Run()>& make, double bytes) {
-  const at::Tensor large = random32({1 << 30});
-  const auto count = [](double wanted, double least, double most) {
-    return static_cast<std::size_t>(std::clamp(std::ceil(wanted), least, most));
-  };
-  const std::size_t num_launches = count(kRoundBytes / bytes, 8, 64);
-  const std::size_t num_sets = count(kRotatedBytes / bytes, bytes < 2e9 ? 2 : 1, 64);
-  std::vector<Run> sets;
-  for (std::size_t i = 0; i < num_sets; ++i) sets.push_back(make());
-  std::vector<double> times;
-  std::size_t next = 0;
-  for (int round = -1; round < 25; ++round) {  // round -1 warms up
-    at::cuda::CUDAEvent start(cudaEventDefault), stop(cudaEventDefault);
-    const at::Tensor sum = large.sum();
-    start.record();
-    for (std::size_t i = 0; i < num_launches; ++i) sets[next++ % num_sets]();
-    stop.record();
-    stop.synchronize();
-    const double round_s = 1e-3 * static_cast<double>(start.elapsed_time(stop));
-    if (round >= 0) times.push_back(round_s / static_cast<double>(num_launches));
-  }
-  std::nth_element(times.begin(), times.begin() + 12, times.end());
-  return times[12];
-}
-
-/// A launch whose arguments point into `owned`.
-template <typename Args>
-Run launch(void (*kernel)(const Args&, cudaStream_t), const Args& args,
-           std::vector<at::Tensor> owned) {
-  return [kernel, args, kept = std::move(owned)] { kernel(args, ops::current_stream()); };
-}
 
 std::vector<Case> norm_and_column_cases(const Shape& s) {
   const std::int64_t rows = s.rows(), dim = s.dim, hidden = s.hidden, qkv = 3 * s.dim;
@@ -152,25 +87,11 @@ std::vector<Case> norm_and_column_cases(const Shape& s) {
 }
 
 std::vector<Case> sequence_cases(const Shape& s) {
-  const std::int64_t batch = s.batch, tokens = s.tokens, dim = s.dim, heads = s.heads,
-                     patch = s.patch, head_dim = dim / heads;
+  const std::int64_t batch = s.batch, tokens = s.tokens, dim = s.dim, patch = s.patch;
   const double md = 2.0 * static_cast<double>(s.rows() * dim);
   const double images_bytes = 2.0 * static_cast<double>(batch * 3 * 224 * 224);
   const std::string at_dim = "[" + std::to_string(s.rows()) + ", " + std::to_string(dim) + "]";
   return {
-      {"pack_heads", at_dim, 6 * md,
-       [=] {  // laid out as attention's gradients: [batch, tokens, heads, head_dim]
-         const auto q = random({s.rows(), dim}), k = random({s.rows(), dim}),
-                    v = random({s.rows(), dim}), out = random({s.rows(), 3 * dim});
-         kernels::PackHeads args{
-             {data(q), data(k), data(v)}, {}, data(out), batch, heads, tokens, head_dim, kDType};
-         for (auto& stride : args.stride) {
-           stride[0] = tokens * dim;
-           stride[1] = head_dim;
-           stride[2] = dim;
-         }
-         return launch(kernels::cuda::pack_heads, args, {q, k, v, out});
-       }},
       {"patchify", "[" + std::to_string(batch) + ", 3, 224, 224]", 2 * images_bytes,
        [=] {
          const auto images = random({batch, 3, 224, 224}), patches = random({batch, 3, 224, 224});
@@ -293,49 +214,14 @@ Case augment_case(const Shape& s, int side) {
 }
 
 TEST_CASE("bench: every kernel", "[.bench]") {
-  std::puts("| kernel | shape | us | GB/s | share of 4.29 TB/s |\n| --- | --- | --- | --- | --- |");
+  print_head();
   for (const Shape& shape : kShapes) {
     std::vector<Case> cases = norm_and_column_cases(shape);
     for (const auto& more : {sequence_cases(shape), loss_cases(shape), optimizer_cases(shape)}) {
       cases.insert(cases.end(), more.begin(), more.end());
     }
     for (const int side : {32, 256}) cases.push_back(augment_case(shape, side));
-    for (const Case& c : cases) {
-      const double one_s = seconds_of(c.make, c.bytes), rate = c.bytes / one_s;
-      std::printf("| %s | %s %s | %.1f | %.0f | %.0f %% |\n", c.name.c_str(), shape.name,
-                  c.shape.c_str(), 1e6 * one_s, 1e-9 * rate, 100 * rate / kCopyBytesPerS);
-      std::fflush(stdout);
-      CAPTURE(c.name, shape.name);
-      CHECK(rate < kMemoryBytesPerS);  // else data came from L2, or was not touched
-    }
-  }
-}
-
-/// Backward counts as two and a half times forward's two products of 2 T^2 D each: it has five.
-TEST_CASE("bench: attention", "[.bench]") {
-  std::puts("| attention | shape | ms | TFLOP/s |\n| --- | --- | --- | --- |");
-  for (const Shape& s : kShapes) {
-    const double forward_flop =
-        4.0 * static_cast<double>(s.rows()) * static_cast<double>(s.tokens * s.dim);
-    for (const bool backward : {false, true}) {
-      const auto make = [&s, backward]() -> Run {
-        const auto qkv = random({s.rows(), 3 * s.dim}), grad = random({s.rows(), s.dim});
-        qkv.requires_grad_(backward);
-        return [=, &s] {
-          qkv.mutable_grad() = at::Tensor();  // else backward adds to the last one's
-          const at::Tensor out = ops::attention(qkv, s.batch, s.heads);
-          if (backward) out.backward(grad);
-        };
-      };
-      const double one_s = seconds_of(make, 8.0 * static_cast<double>(s.rows() * s.dim));
-      const double flop_per_s = (backward ? 3.5 : 1.0) * forward_flop / one_s;
-      std::printf("| %s | %s [%lld, 3, %lld, %lld] | %.3f | %.0f |\n",
-                  backward ? "forward + backward" : "forward", s.name,
-                  static_cast<long long>(s.rows()), static_cast<long long>(s.heads),
-                  static_cast<long long>(s.dim / s.heads), 1e3 * one_s, 1e-12 * flop_per_s);
-      std::fflush(stdout);
-      CHECK(flop_per_s < 989e12);  // the data sheet's dense bf16
-    }
+    print_rows(cases, shape.name);
   }
 }
 

@@ -6,52 +6,19 @@
 #include <ATen/ops/zeros.h>
 
 #include <limits>
-#include <vector>
 
 #include "engine/kernels/control.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
+#include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
-#include "test/support/catch.h"
-#include "test/support/near.h"
 
-/// Every kernel against its reference, twice, so that a result which does not repeat bit for bit is
-/// found too.
+/// Every kernel against its reference.
 namespace dstrain {
 namespace {
 
 using kernels::DType;
-using test::far;
-using Tensors = std::vector<at::Tensor>;
-
-Tensors clones(const Tensors& tensors, at::Device device) {
-  Tensors copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.clone().to(device));
-  return copies;
-}
-
-const void* in(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
-void* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
-float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
-
-/// `args(tensors)` fills the argument struct. Tensors from `first_result` on are results; their
-/// initial values count.
-template <typename MakeArgs, typename OnGpu, typename OnHost>
-void compare(const Tensors& tensors, std::size_t first_result, std::int64_t length,
-             const MakeArgs& args, const OnGpu& on_gpu, const OnHost& on_host) {
-  const Tensors host = clones(tensors, at::kCPU);
-  on_host(args(host));
-  Tensors gpu[2];
-  for (Tensors& run : gpu) {
-    run = clones(tensors, at::kCUDA);
-    on_gpu(args(run), ops::current_stream());
-  }
-  for (std::size_t i = first_result; i < tensors.size(); ++i) {
-    CAPTURE(i);
-    REQUIRE(far(gpu[0][i], host[i], tensors[i].scalar_type(), length) == "");
-    REQUIRE(gpu[0][i].equal(gpu[1][i]));
-  }
-}
+using namespace test;
 
 TEST_CASE("GPU: layer norm equals its reference", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
@@ -154,7 +121,7 @@ TEST_CASE("GPU: bias GELU and column sum equal their references", "[gpu][kernels
       kernels::cuda::column_sum, kernels::reference::column_sum);
 }
 
-TEST_CASE("GPU: patchify, embed_sequence and pack_heads equal their references", "[gpu][kernels]") {
+TEST_CASE("GPU: patchify and embed_sequence equal their references", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   test::Random random(3);
   for (const std::int64_t patch : {3, 14, 16}) {
@@ -204,25 +171,6 @@ TEST_CASE("GPU: patchify, embed_sequence and pack_heads equal their references",
                                               .dtype = ops::kernel_dtype(t[0])};
       },
       kernels::cuda::embed_sequence_backward, kernels::reference::embed_sequence_backward);
-  const std::int64_t head_dim = 16, heads = dim / head_dim;
-  const at::Tensor q = random({batch, heads, tokens, head_dim}, type);
-  compare(
-      {q, q * 2, q * 3, random({batch, tokens, 3, dim}, type)}, 3, 1,
-      [&](const Tensors& t) {
-        kernels::PackHeads args{.source = {in(t[0]), in(t[1]), in(t[2])},
-                                .stride = {},
-                                .out = out(t[3]),
-                                .batch = batch,
-                                .heads = heads,
-                                .tokens = tokens,
-                                .head_dim = head_dim,
-                                .dtype = ops::kernel_dtype(t[0])};
-        for (auto& stride : args.stride) {
-          for (std::size_t i = 0; i < 3; ++i) stride[i] = q.stride(static_cast<std::int64_t>(i));
-        }
-        return args;
-      },
-      kernels::cuda::pack_heads, kernels::reference::pack_heads);
 }
 
 TEST_CASE("GPU: cross entropy equals its reference", "[gpu][kernels]") {
@@ -391,8 +339,10 @@ TEST_CASE("GPU: operators and their gradients equal those on the CPU", "[gpu][ke
     up_weight.value.mul_(0.02);
     const at::Tensor rows = ops::embed_sequence(x, batch, token, positions);
     const auto [sum, y] = ops::add_layer_norm(rows, rows, norm_weight, norm_bias, 1e-6);
-    const at::Tensor attended = ops::attention(ops::linear(y, qkv_weight, qkv_bias), batch, heads);
-    const at::Tensor hidden = ops::linear_gelu(attended + sum, up_weight, up_bias);
+    const at::Tensor attended = ops::attention(
+        ops::linear(y, qkv_weight, &qkv_bias),
+        {.batch = batch, .heads = heads, .kv_heads = heads, .head_dim = y.size(1) / heads});
+    const at::Tensor hidden = ops::linear_gelu(attended + sum, up_weight, up_bias, ops::Gelu::erf);
     const at::Tensor logits = ops::first_token(hidden, batch);
     const auto on = x.options().dtype(at::kFloat);
     const at::Tensor totals = at::zeros({4}, on);

@@ -1,9 +1,11 @@
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/softmax.h>
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
 
-#include <cmath>
-
+#include "engine/base/error.h"
+#include "engine/kernels/attention_heads.h"
+#include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
+#include "test/kernels/plain_attention.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 #include "test/support/near.h"
@@ -11,33 +13,269 @@
 namespace dstrain {
 namespace {
 
-/// softmax(q k^T / sqrt(d)) v, written out.
-at::Tensor plain_attention(const at::Tensor& qkv, std::int64_t batch, std::int64_t heads) {
-  const std::int64_t head_dim = qkv.size(1) / 3 / heads;
-  const at::Tensor all = qkv.view({batch, -1, 3, heads, head_dim}).permute({2, 0, 3, 1, 4});
-  const at::Tensor scores = at::matmul(all.select(0, 0), all.select(0, 1).transpose(2, 3)) /
-                            std::sqrt(static_cast<double>(head_dim));
-  return at::matmul(at::softmax(scores, -1), all.select(0, 2))
-      .transpose(1, 2)
-      .reshape({qkv.size(0), qkv.size(1) / 3});
+using ops::AttentionShape;
+using Lengths = std::vector<std::int64_t>;
+
+enum class Kind { plain, causal, shared, rotary, linear, interleaved };
+
+AttentionShape shape_of(Kind kind) {
+  switch (kind) {
+    case Kind::plain:
+      return {.heads = 3, .kv_heads = 3, .head_dim = 8};
+    case Kind::causal:
+      return {.heads = 3, .kv_heads = 3, .head_dim = 8, .causal = true};
+    case Kind::shared:
+      return {.heads = 6, .kv_heads = 2, .head_dim = 8, .causal = true};
+    case Kind::rotary:
+      return {.heads = 4, .kv_heads = 2, .head_dim = 16, .causal = true, .rope_theta = 1e4};
+    case Kind::linear:
+      return {.heads = 6, .kv_heads = 6, .head_dim = 8, .causal = true, .alibi = true};
+    case Kind::interleaved:
+      return {.heads = 4,
+              .kv_heads = 4,
+              .head_dim = 16,
+              .interleaved = true,
+              .causal = true,
+              .rope_theta = 1e4,
+              .alibi = true};
+  }
+  return {};
+}
+
+struct Run {
+  at::Tensor out, grad;
+};
+
+template <typename Attend>
+Run run(const at::Tensor& qkv, const at::Tensor& dy, const Attend& attend) {
+  const at::Tensor leaf = test::leaf(qkv);
+  const at::Tensor out = attend(leaf);
+  out.backward(dy);
+  return {out.detach(), leaf.grad()};
 }
 
 TEST_CASE("attention equals the softmax formula, the packed gradient included", "[kernels]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto kind = GENERATE(Kind::plain, Kind::causal, Kind::shared, Kind::rotary, Kind::linear,
+                             Kind::interleaved);
   const std::int64_t tokens = GENERATE(1, 5, 197);
-  const std::int64_t heads = GENERATE(1, 3);
-  CAPTURE(c10::toString(dtype), tokens, heads);
+  CAPTURE(c10::toString(dtype), static_cast<int>(kind), tokens);
   test::Random random(1);
-  const std::int64_t batch = 2, head_dim = 8;
-  const at::Tensor qkv = test::leaf(random({batch * tokens, 3 * heads * head_dim}, dtype)),
-                   qkv64 = test::exact(qkv);
-  const at::Tensor dy = random({batch * tokens, heads * head_dim}, dtype);
-  const at::Tensor y = ops::attention(qkv, batch, heads),
-                   y64 = plain_attention(qkv64, batch, heads);
-  y.backward(dy);
-  y64.backward(dy.to(at::kDouble));
-  REQUIRE(test::far(y, y64, dtype, tokens) == "");
-  REQUIRE(test::far(qkv.grad(), qkv64.grad(), dtype, tokens) == "");
+  AttentionShape shape = shape_of(kind);
+  shape.batch = 2;
+  const at::Tensor qkv = random({2 * tokens, shape.qkv_width()}, dtype),
+                   dy = random({2 * tokens, shape.width()}, dtype);
+  const Run ours = run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape); });
+  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
+    return test::plain_attention(x, shape, {tokens, tokens});
+  });
+  REQUIRE(test::far(ours.out, plain.out, dtype, tokens) == "");
+  REQUIRE(test::far(ours.grad, plain.grad, dtype, tokens) == "");
+}
+
+TEST_CASE("attention in fp32 is within 1e-6 of the formula in double", "[kernels]") {
+  const auto kind =
+      GENERATE(Kind::causal, Kind::shared, Kind::rotary, Kind::linear, Kind::interleaved);
+  const std::int64_t tokens = GENERATE(33, 512);
+  CAPTURE(static_cast<int>(kind), tokens);
+  test::Random random(2);
+  AttentionShape shape = shape_of(kind);
+  shape.batch = 1;
+  const at::Tensor qkv = random({tokens, shape.qkv_width()}), dy = random({tokens, shape.width()});
+  const Run ours = run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape); });
+  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
+    return test::plain_attention(x, shape, {tokens});
+  });
+  const auto error = [](const at::Tensor& actual, const at::Tensor& expected) {
+    return ((actual.to(at::kDouble) - expected).abs().max() / expected.abs().max()).item<double>();
+  };
+  REQUIRE(error(ours.out, plain.out) < 1e-6);
+  REQUIRE(error(ours.grad, plain.grad) < 1e-6);
+}
+
+TEST_CASE("packed sequences do not see each other, empty ones do no harm", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const auto kind =
+      GENERATE(Kind::plain, Kind::shared, Kind::rotary, Kind::linear, Kind::interleaved);
+  const Lengths lengths = GENERATE(Lengths{7, 1, 20, 4}, Lengths{32}, Lengths{1, 31});
+  CAPTURE(c10::toString(dtype), static_cast<int>(kind), lengths.size());
+  test::Random random(3);
+  AttentionShape shape = shape_of(kind);
+  shape.batch = 2;  // sequences go over its borders
+  const ops::Sequences sequences = test::pack(lengths, 3);
+  const at::Tensor qkv = random({32, shape.qkv_width()}, dtype),
+                   dy = random({32, shape.width()}, dtype);
+  const Run ours =
+      run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape, sequences); });
+  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
+    return test::plain_attention(x, shape, lengths);
+  });
+  REQUIRE(test::far(ours.out, plain.out, dtype, 32) == "");
+  REQUIRE(test::far(ours.grad, plain.grad, dtype, 32) == "");
+}
+
+/// What a GPU does with linear biases in 16 bits, here with the references of its kernels.
+TEST_CASE("heads stretched for linear biases give the same attention", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto kind = GENERATE(Kind::linear, Kind::interleaved);
+  const std::int64_t tokens = GENERATE(5, 300);
+  CAPTURE(c10::toString(dtype), static_cast<int>(kind), tokens);
+  test::Random random(4);
+  AttentionShape shape = shape_of(kind);
+  shape.batch = 1;
+  const Lengths lengths = {tokens, 1, 2 * tokens};
+  const ops::Sequences sequences = test::pack(lengths, 1);
+  const std::int64_t rows = 3 * tokens + 1, wide = ops::stretched_widths(shape.head_dim).query_key;
+  const at::Tensor qkv = random({rows, shape.qkv_width()}, dtype),
+                   dy = random({rows, shape.width()}, dtype);
+  const Run plain = run(qkv.to(at::kDouble), dy.to(at::kDouble), [&](const at::Tensor& x) {
+    return test::plain_attention(x, shape, lengths);
+  });
+  const Run ours = run(qkv, dy, [&](const at::Tensor& x) {
+    return ops::attention_stretched(x, shape, sequences,
+                                    {.query_key = wide, .value = shape.head_dim});
+  });
+  // Scores of up to slope * 2 * tokens are summed in fp32; differences between them are what
+  // counts.
+  const auto length = static_cast<std::int64_t>(plain.out.numel() > 0 ? 2 * rows : 0);
+  REQUIRE(test::far(ours.out, plain.out, dtype, length) == "");
+  REQUIRE(test::far(ours.grad, plain.grad, dtype, length) == "");
+}
+
+TEST_CASE("stretched heads hold slopes and positions so that biases are exact sums", "[kernels]") {
+  const std::int64_t heads = 12, dim = 16, rows = 4;  // four slopes that are no powers of two
+  const auto dtype = GENERATE(at::kBFloat16, at::kHalf);
+  const AttentionShape shape{
+      .batch = 1, .heads = heads, .kv_heads = heads, .head_dim = dim, .causal = true};
+  ops::Sequences sequences = test::pack({rows});
+  const int places[] = {0, 255, 256, 65535};
+  std::copy(places, places + 4, sequences.positions.mutable_data_ptr<int>());
+  test::Random random(5);
+  const at::Tensor qkv = random({rows, shape.qkv_width()}, dtype);
+  const ops::Heads stretched =
+      ops::stretch_heads(qkv, shape, sequences, {.query_key = 32, .value = 32});
+  const ops::Heads own = ops::split_heads(qkv, shape, sequences);
+  for (std::size_t part = 0; part < 3; ++part) {
+    REQUIRE(stretched[part].narrow(3, 0, dim).equal(own[part]));
+    REQUIRE(stretched[part].narrow(3, dim + 4, 12).eq(0).all().item<bool>());
+  }
+  REQUIRE(stretched[2].narrow(3, dim, 4).eq(0).all().item<bool>());
+  const at::Tensor q = stretched[0].narrow(3, dim, 4).to(at::kDouble),
+                   k = stretched[1].narrow(3, dim, 4).to(at::kDouble);
+  const at::Tensor biases = at::matmul(q, k.transpose(2, 3)) / 4.0,
+                   exact = test::plain_slopes(heads).view({1, heads, 1, 1}) *
+                           sequences.positions.to(at::kDouble);
+  // Two roundings of a slope: 2^-9 of 2^-9 in bf16; fp16's second one may be subnormal.
+  REQUIRE(((biases - exact).abs() <= exact * 0x1p-17).all().item<bool>());
+}
+
+TEST_CASE("slopes are those of BLOOM", "[kernels]") {
+  for (const std::int64_t heads : {1, 2, 6, 7, 12, 16, 32, 112}) {
+    const at::Tensor expected = test::plain_slopes(heads);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      CAPTURE(heads, head);
+      REQUIRE(kernels::alibi_slope(head, heads) ==
+              Approx(expected[head].item<double>()).epsilon(1e-14));
+    }
+  }
+  REQUIRE(kernels::alibi_slope(0, 16) == Approx(std::sqrt(0.5)));
+  REQUIRE(kernels::alibi_slope(5, 6) == Approx(std::pow(2.0, -3.0)));
+}
+
+TEST_CASE("stretched widths are those measured", "[kernels]") {
+  REQUIRE(ops::stretched_widths(64).query_key == 80);
+  REQUIRE(ops::stretched_widths(80).query_key == 96);
+  REQUIRE(ops::stretched_widths(128).query_key == 144);
+  REQUIRE(ops::stretched_widths(72).query_key == 80);
+}
+
+/// The reference kernels against ATen on the CPU.
+TEST_CASE("references of rotate_heads and pack_heads", "[kernels][reference]") {
+  const bool interleaved = GENERATE(false, true), packed = GENERATE(false, true);
+  CAPTURE(interleaved, packed);
+  test::Random random(6);
+  const AttentionShape shape{.batch = 2,
+                             .heads = 3,
+                             .kv_heads = interleaved ? 3 : 1,
+                             .head_dim = 16,
+                             .interleaved = interleaved,
+                             .causal = true,
+                             .rope_theta = 1e4};
+  const std::int64_t tokens = 6, rows = 2 * tokens;
+  const ops::Sequences sequences = packed ? test::pack({5, 7}) : ops::Sequences{};
+  const at::Tensor qkv = random({rows, shape.qkv_width()});
+  const at::Tensor turned = qkv.clone();
+  ops::rotate_heads(turned, shape, sequences);
+  REQUIRE(!turned.equal(qkv));
+
+  const at::Tensor table = at::empty({tokens + 1, 8, 2});
+  for (std::int64_t position = 0; position <= tokens; ++position) {
+    for (std::int64_t i = 0; i < 8; ++i) {
+      const double angle =
+          static_cast<double>(position) * std::pow(1e4, -static_cast<double>(i) / 8);
+      table[position][i][0] = std::cos(angle);
+      table[position][i][1] = std::sin(angle);
+    }
+  }
+  const std::int32_t* positions =
+      packed ? sequences.positions.const_data_ptr<std::int32_t>() : nullptr;
+  const kernels::HeadLayout layout{shape.heads, shape.kv_heads, shape.head_dim, interleaved};
+  const at::Tensor reference = qkv.clone();
+  kernels::reference::rotate_heads({.qkv = reference.mutable_data_ptr(),
+                                    .table = table.const_data_ptr<float>(),
+                                    .positions = positions,
+                                    .rows = rows,
+                                    .tokens = tokens,
+                                    .layout = layout,
+                                    .dtype = kernels::DType::f32});
+  REQUIRE(test::far(reference, turned, at::kFloat, 1) == "");
+
+  // Back, from heads in another order of dimensions and wider than needed.
+  ops::Heads heads = ops::split_heads(turned, shape, sequences);
+  const at::Tensor out = at::empty_like(qkv);
+  kernels::PackHeads args{.source = {},
+                          .stride = {},
+                          .table = table.const_data_ptr<float>(),
+                          .positions = positions,
+                          .out = out.mutable_data_ptr(),
+                          .batch = heads[0].size(0),
+                          .tokens = heads[0].size(2),
+                          .layout = layout,
+                          .dtype = kernels::DType::f32};
+  for (std::size_t part = 0; part < 3; ++part) {
+    const at::Tensor wide = at::empty(
+        {heads[part].size(1), heads[part].size(0), heads[part].size(2), shape.head_dim + 8});
+    heads[part] = wide.transpose(0, 1).narrow(3, 0, shape.head_dim).copy_(heads[part]);
+    args.source[part] = heads[part].const_data_ptr();
+    for (std::int64_t dim = 0; dim < 3; ++dim) args.stride[part][dim] = heads[part].stride(dim);
+  }
+  kernels::reference::pack_heads(args);
+  REQUIRE(test::far(out, qkv, at::kFloat, 1) == "");
+  REQUIRE(test::far(ops::pack_heads(heads, qkv, shape, sequences), qkv, at::kFloat, 1) == "");
+  args.table = nullptr;
+  kernels::reference::pack_heads(args);
+  REQUIRE(out.equal(turned));
+}
+
+TEST_CASE("wrong shapes of attention are refused", "[kernels]") {
+  test::Random random(7);
+  const AttentionShape good{.batch = 1, .heads = 4, .kv_heads = 2, .head_dim = 8, .causal = true};
+  const at::Tensor qkv = random({6, good.qkv_width()});
+  const auto refused = [&](const auto& change) {
+    AttentionShape shape = good;
+    ops::Sequences sequences = test::pack({2, 4});
+    change(shape, sequences);
+    REQUIRE_THROWS_AS(ops::attention(qkv, shape, sequences), Error);
+  };
+  REQUIRE_NOTHROW(ops::attention(qkv, good, test::pack({2, 4})));
+  refused([](AttentionShape& shape, auto&) { shape.heads = 3; });
+  refused([](AttentionShape& shape, auto&) { shape.batch = 4; });
+  refused([](AttentionShape& shape, auto&) { shape.interleaved = true; });
+  refused([](AttentionShape& shape, auto&) { shape.alibi = true, shape.causal = false; });
+  refused([](auto&, ops::Sequences& sequences) { sequences.longest = 0; });
+  refused([](auto&, ops::Sequences& sequences) { sequences.positions.reset(); });
+  refused(
+      [](auto&, ops::Sequences& sequences) { sequences.starts = sequences.starts.to(at::kLong); });
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST_CASE("linear equals addmm and its gradients", "[kernels]") {
   Parameter weight = random.parameter({10, 2, 3, 4}, dtype), bias = random.parameter({10}, dtype);
   const at::Tensor x64 = exact(x), weight64 = exact(weight.value), bias64 = exact(bias.value);
 
-  const at::Tensor y = ops::linear(x, weight, bias);
+  const at::Tensor y = ops::linear(x, weight, &bias);
   y.backward(dy);
   const at::Tensor y64 = at::addmm(bias64, x64, weight64.view({10, 24}).t());
   y64.backward(dy.to(at::kDouble));
@@ -36,7 +36,7 @@ TEST_CASE("linear equals addmm and its gradients", "[kernels]") {
   REQUIRE(far(weight.gradient, weight64.grad(), at::kFloat, rows) == "");
   REQUIRE(far(bias.gradient, bias64.grad(), at::kFloat, rows) == "");
 
-  ops::linear(x, weight, bias).backward(dy);  // gradients add up
+  ops::linear(x, weight, &bias).backward(dy);  // gradients add up
   REQUIRE(far(weight.gradient, weight64.grad() * 2, at::kFloat, rows) == "");
   REQUIRE(far(bias.gradient, bias64.grad() * 2, at::kFloat, rows) == "");
 }
@@ -49,7 +49,7 @@ TEST_CASE("linear_gelu equals the exact GELU of addmm and its gradients", "[kern
   Parameter weight = random.parameter({40, 16}, dtype), bias = random.parameter({40}, dtype);
   const at::Tensor x64 = exact(x), weight64 = exact(weight.value), bias64 = exact(bias.value);
 
-  const at::Tensor y = ops::linear_gelu(x, weight, bias);
+  const at::Tensor y = ops::linear_gelu(x, weight, bias, ops::Gelu::erf);
   y.backward(dy);
   const at::Tensor y64 = at::gelu(at::addmm(bias64, x64, weight64.t()));
   y64.backward(dy.to(at::kDouble));
@@ -63,7 +63,7 @@ TEST_CASE("an operator reaches its weights although its input needs no gradient"
   test::Random random(3);
   const at::Tensor x = random({5, 8});
   Parameter weight = random.parameter({3, 8}, at::kFloat), bias = random.parameter({3}, at::kFloat);
-  ops::linear(x, weight, bias).sum().backward();
+  ops::linear(x, weight, &bias).sum().backward();
   REQUIRE(far(weight.gradient, x.sum(0).expand({3, 8}), at::kFloat, 5) == "");
   REQUIRE(far(bias.gradient, at::zeros_like(bias.value) + 5, at::kFloat, 5) == "");
 }
@@ -72,7 +72,7 @@ TEST_CASE("backward reads the parameter where it then lies", "[kernels]") {
   test::Random random(4);
   const at::Tensor x = leaf(random({5, 8}));
   Parameter weight = random.parameter({3, 8}, at::kFloat), bias = random.parameter({3}, at::kFloat);
-  const at::Tensor y = ops::linear(x, weight, bias);
+  const at::Tensor y = ops::linear(x, weight, &bias);
   const at::Tensor gathered_anew = weight.value.clone();
   weight.value.fill_(std::numeric_limits<float>::quiet_NaN());
   weight.value = gathered_anew;
@@ -128,7 +128,7 @@ TEST_CASE("patchify and linear equal the convolution", "[kernels]") {
   const at::Tensor images = random({3, 2, 8, 12});
   Parameter weight = random.parameter({5, 2, patch, patch}, at::kFloat),
             bias = random.parameter({5}, at::kFloat);
-  const at::Tensor y = ops::linear(ops::patchify(images, patch), weight, bias);
+  const at::Tensor y = ops::linear(ops::patchify(images, patch), weight, &bias);
   const at::Tensor expected = at::conv2d(images, weight.value, bias.value, patch);
   REQUIRE(far(y, expected.flatten(2).transpose(1, 2).reshape(y.sizes()), at::kFloat,
               2 * patch * patch) == "");
@@ -166,7 +166,7 @@ TEST_CASE("wrong shapes and released parameters are internal errors that name th
   Parameter weight = random.parameter({3, 8}, at::kFloat), bias = random.parameter({3}, at::kFloat);
   const auto message = [&](const at::Tensor& x) {
     try {
-      (void)ops::linear(x, weight, bias);
+      (void)ops::linear(x, weight, &bias);
     } catch (const Error& error) {
       REQUIRE(error.kind() == ErrorKind::internal);
       return std::string(error.what());

@@ -6,9 +6,11 @@
 
 #include <map>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
 namespace dstrain::test {
@@ -20,12 +22,10 @@ inline std::span<float> floats(const at::Tensor& tensor) {
 /// Gives every parameter plain fp32 tensors on the CPU: its first value from `source`, a gradient
 /// of zero.
 inline void bind_parameters(Model& model, const WeightSource& source) {
-  for (const auto& block : model.blocks) {
-    for (Parameter* parameter : block->parameters()) {
-      parameter->value = at::empty(parameter->shape, at::kFloat);
-      parameter->gradient = at::zeros(parameter->shape, at::kFloat);
-      source.read(*parameter, {0, parameter->numel()}, floats(parameter->value));
-    }
+  for (Parameter* parameter : all_parameters(model)) {
+    parameter->value = at::empty(parameter->shape, at::kFloat);
+    parameter->gradient = at::zeros(parameter->shape, at::kFloat);
+    source.read(*parameter, {0, parameter->numel()}, floats(parameter->value));
   }
 }
 
@@ -33,17 +33,28 @@ inline void bind_parameters(Model& model, const WeightSource& source) {
 inline std::map<std::string, std::vector<float>> part_values(Model& model,
                                                              at::Tensor Parameter::* member) {
   std::map<std::string, std::vector<float>> values;
-  for (const auto& block : model.blocks) {
-    for (Parameter* parameter : block->parameters()) {
-      const std::span<float> all = floats(parameter->*member);
-      const std::size_t size = all.size() / parameter->parts.size();
-      for (std::size_t i = 0; i < parameter->parts.size(); ++i) {
-        const auto part = all.subspan(i * size, size);
-        values[parameter->parts[i].name] = {part.begin(), part.end()};
-      }
+  for (Parameter* parameter : all_parameters(model)) {
+    std::span<float> rest = floats(parameter->*member);
+    for (const NamedShape& part : parameter->parts) {
+      const auto size = static_cast<std::size_t>(num_elements(part));
+      values[part.name] = {rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(size)};
+      rest = rest.subspan(size);
     }
   }
   return values;
+}
+
+/// Hands `values` to an export.
+inline TensorReader reader_of(const std::map<std::string, std::vector<float>>& values) {
+  return [&values](const NamedShape& part) { return values.at(part.name); };
+}
+
+/// The weight whose first part has that name.
+inline Parameter& parameter_named(const Model& model, const std::string& name) {
+  for (Parameter* parameter : all_parameters(model)) {
+    if (parameter->parts.at(0).name == name) return *parameter;
+  }
+  throw std::out_of_range(name);
 }
 
 }  // namespace dstrain::test

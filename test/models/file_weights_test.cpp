@@ -6,6 +6,7 @@
 #include "engine/base/file.h"
 #include "engine/models/vit_config.h"
 #include "engine/models/weights.h"
+#include "test/models/bind.h"
 #include "test/models/small_model.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -70,7 +71,9 @@ std::vector<float> read_all(const WeightSource& source, const Parameter& paramet
 }
 
 /// query, key and value of the first layer, stacked.
-Parameter& first_qkv(Model& model) { return *model.blocks[1]->parameters()[2]; }
+Parameter& first_qkv(Model& model) {
+  return test::parameter_named(model, "vit.encoder.layer.0.attention.attention.query.weight");
+}
 
 TEST_CASE("weights of a folder are read under their names, any range of them",
           "[models][weights]") {
@@ -112,9 +115,9 @@ TEST_CASE("weights in shards are found through the index", "[models][weights]") 
   write_file_atomically(folder / "model.safetensors.index.json", R"({"weight_map":{)" + map + "}}");
   std::vector<std::string> notes;
   const auto source = open_weights(folder.path(), model, 1, notes);
-  CHECK(read_all(*source, *model.blocks[3]->parameters()[0]) ==
+  CHECK(read_all(*source, test::parameter_named(model, "vit.layernorm.weight")) ==
         whole.at("vit.layernorm.weight").second);
-  CHECK(read_all(*source, *model.blocks[3]->parameters()[1]) ==
+  CHECK(read_all(*source, test::parameter_named(model, "vit.layernorm.bias")) ==
         whole.at("vit.layernorm.bias").second);
 }
 
@@ -167,7 +170,7 @@ TEST_CASE("another class count gives a new head and a note", "[models][weights]"
   CHECK(notes[0] == folder.path().string() +
                         " has a classifier for 7 classes, the model 3; a new head "
                         "(classifier.weight, classifier.bias) is drawn at random");
-  const Parameter& weight = *model.blocks[3]->parameters()[2];
+  const Parameter& weight = test::parameter_named(model, "classifier.weight");
   CHECK(read_all(*source, weight) == read_all(*make_random_weights(5), weight));
 }
 
@@ -191,7 +194,7 @@ TEST_CASE("a model without head but with a pooler loads with notes", "[models][w
                          " has no classifier; a new head for 3 classes is drawn at random",
                      folder.path().string() +
                          ": not used by this model: pooler.dense.bias, pooler.dense.weight"});
-  CHECK(read_all(*source, *model.blocks[3]->parameters()[0]) ==
+  CHECK(read_all(*source, test::parameter_named(model, "vit.layernorm.weight")) ==
         whole.at("vit.layernorm.weight").second);
 
   // The same file under a config.json that promises a classifier is broken.
@@ -200,6 +203,47 @@ TEST_CASE("a model without head but with a pooler loads with notes", "[models][w
   CHECK(error_of(folder.path(), model) ==
         folder.path().string() + ": no tensor 'classifier.weight' [3, 16]\n" +
             folder.path().string() + ": no tensor 'classifier.bias' [3]");
+}
+
+TEST_CASE("published BLOOM files load without prefix and with a second head", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = make_model(test::small_bloom_config(), {});
+  Content content = Content::of(model);
+  const auto whole = content.tensors;
+  for (const auto& [name, tensor] : whole)
+    content.rename(name, name.substr(std::string("transformer.").size()));
+  content.add("lm_head.weight", {50, 24}, 0);
+  content.write(folder / "model.safetensors");
+  std::vector<std::string> notes;
+  const auto source = open_weights(folder.path(), model, 5, notes);
+  CHECK(notes.empty());
+  const std::string name = "transformer.h.1.self_attention.query_key_value.bias";
+  CHECK(read_all(*source, test::parameter_named(model, name)) == whole.at(name).second);
+}
+
+TEST_CASE("files for another vocabulary are refused, naming both", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = make_model(test::small_qwen2_config(), {});
+  Content content = Content::of(model);
+  content.add("model.embed_tokens.weight", {60, 16}, 0);
+  content.write(folder / "model.safetensors");
+  CHECK(error_of(folder.path(), model) ==
+        (folder / "model.safetensors").string() +
+            ": tensor 'model.embed_tokens.weight' is for a vocabulary of 60 tokens, the model has "
+            "50");
+}
+
+TEST_CASE("pickled weights are refused with the way out", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = small_model(3);
+  write_file_atomically(folder / "pytorch_model-00001-of-00002.bin", "");
+  std::vector<std::string> notes;
+  try {
+    (void)open_weights(folder.path(), model, 1, notes);
+    FAIL("opened");
+  } catch (const Error& error) {
+    CHECK(error.hint().find("save the model again as safetensors") != std::string::npos);
+  }
 }
 
 TEST_CASE("names of transformers 5 in memory load as well", "[models][weights]") {
@@ -215,7 +259,8 @@ TEST_CASE("names of transformers 5 in memory load as well", "[models][weights]")
   std::vector<std::string> notes;
   const auto source = open_weights(folder.path(), model, 5, notes);
   CHECK(notes.empty());
-  CHECK(read_all(*source, *model.blocks[1]->parameters()[4]) ==
+  CHECK(read_all(*source, test::parameter_named(
+                              model, "vit.encoder.layer.0.attention.output.dense.weight")) ==
         whole.at("vit.encoder.layer.0.attention.output.dense.weight").second);
 }
 

@@ -3,6 +3,7 @@ save_pretrained wrote, and the same logits from what dstrain exports.
 
 usage: hf_vit.py VIT_PROBE; exit code 77 where transformers is not installed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -57,10 +58,24 @@ def file_gradients(model, config, folder):
     return load_file(folder / "model.safetensors")
 
 
-def check(probe, name, sizes, folder, **save_options):
+PUBLISHED_FIELDS = ("architectures", "attention_probs_dropout_prob", "hidden_act", "hidden_dropout_prob", "hidden_size",
+                    "id2label", "image_size", "initializer_range", "intermediate_size", "label2id", "layer_norm_eps",
+                    "model_type", "num_attention_heads", "num_channels", "num_hidden_layers", "patch_size", "qkv_bias")
+
+
+def as_published(folder):
+    """Leaves in config.json what google/vit-base-patch16-224 and vit-huge-patch14-224-in21k have there."""
+    config = json.loads((folder / "config.json").read_text())
+    config = {key: config[key] for key in PUBLISHED_FIELDS if key in config} | {"transformers_version": "4.13.0.dev0"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def check(probe, name, sizes, folder, change=None, **save_options):
     config = ViTConfig(**sizes)
     model = random_model(config)
     model.save_pretrained(folder / "theirs", **save_options)
+    if change is not None:
+        change(folder / "theirs")
     images = torch.randn(5, config.num_channels, config.image_size, config.image_size)
     labels = torch.randint(config.num_labels, (5,))
     save_file({"pixel_values": images, "labels": labels.float()}, folder / "input.safetensors")
@@ -94,16 +109,24 @@ def check(probe, name, sizes, folder, **save_options):
 
 
 def check_headless(probe, folder):
-    """A ViTModel's file: no `vit.` prefix, a pooler, no classifier."""
-    config = ViTConfig(**CASES["small"])
-    ViTModel(config).save_pretrained(folder / "theirs")
+    """A ViTModel's file, as vit-huge-patch14-224-in21k: no `vit.` prefix, a pooler, no classifier, no classes."""
+    config = ViTConfig(**{**CASES["small"], "num_labels": 2})
+    body = ViTModel(config)
+    body.save_pretrained(folder / "theirs")
+    as_published(folder / "theirs")
     images = torch.randn(2, 1, 8, 8)
     save_file({"pixel_values": images, "labels": torch.zeros(2)}, folder / "input.safetensors")
     done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / "output.safetensors",
                            folder / "ours"], check=True, capture_output=True, text=True)
-    for words in ("has no classifier; a new head for 10 classes", "not used by this model: pooler.dense.bias, pooler.dense.weight"):
+    for words in ("has no classifier; a new head for 2 classes", "not used by this model: pooler.dense.bias, pooler.dense.weight"):
         if words not in done.stdout:
             sys.exit(f"headless: '{words}' is not among the notes:\n{done.stdout}")
+    loaded = ViTForImageClassification.from_pretrained(folder / "ours").eval()
+    for tensor, value in loaded.vit.state_dict().items():
+        if not torch.equal(value, body.state_dict()[tensor]):
+            sys.exit(f"headless: {tensor} of the export is not that of the file")
+    with torch.no_grad():
+        compare("headless: logits", load_file(folder / "output.safetensors")["logits"], loaded(pixel_values=images).logits)
     print("headless: loads with a new head")
 
 
@@ -116,7 +139,7 @@ def main():
             folder = Path(root) / str(index)
             folder.mkdir()
             check(probe, name, sizes, folder)
-        for name, options in {"sharded": dict(max_shard_size="20KB"),
+        for name, options in {"sharded": dict(max_shard_size="20KB"), "published": dict(change=as_published),
                               "transformers 5 names": dict(save_original_format=False)}.items():
             folder = Path(root) / name.replace(" ", "-")
             folder.mkdir()

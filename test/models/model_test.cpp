@@ -5,6 +5,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/models/vit_config.h"
+#include "test/models/bind.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 std::string error_of(const ModelConfig& config, int data_classes, ErrorKind kind) {
   try {
-    (void)make_model(config, data_classes);
+    (void)make_model(config, {.classes = data_classes});
   } catch (const Error& error) {
     CHECK(error.kind() == kind);
     return error.what();
@@ -28,7 +29,7 @@ ModelConfig named(const std::string& name) {
 }
 
 std::int64_t num_parameters(const std::string& name, int classes) {
-  Model model = make_model(named(name), classes);
+  Model model = make_model(named(name), {.classes = classes});
   std::int64_t count = 0;
   for (const auto& block : model.blocks) {
     for (const Parameter* parameter : block->parameters()) count += parameter->numel();
@@ -51,13 +52,14 @@ TEST_CASE("recipe sizes override the name's", "[models]") {
   config.channels = 1;
   config.layers = 2;
   config.classes = 12;
-  Model model = make_model(config, 10);
+  Model model = make_model(config, {.classes = 10});
   CHECK(model.family == "vit");
   CHECK(model.blocks.size() == 4);
   CHECK(model.image_size == 8);
   CHECK(model.channels == 1);
   CHECK(model.classes == 12);
-  CHECK(model.blocks[0]->parameters()[1]->shape == std::vector<std::int64_t>{1, 17, 192});
+  CHECK(test::parameter_named(model, "vit.embeddings.position_embeddings").shape ==
+        std::vector<std::int64_t>{1, 17, 192});
   CHECK(model.blocks[2]->name() == "vit.encoder.layer.1");
 }
 
@@ -139,7 +141,7 @@ TEST_CASE("a config.json that dstrain cannot honour is refused with every reason
   };
   CHECK(error("{") == path + ": not JSON at byte 2");
   CHECK(error("[1]") == path + ": holds array, not an object");
-  CHECK(error(R"({"model_type":"bert"})") == path + ": model_type is 'bert', not 'vit'");
+  CHECK(error(R"({"model_type":"bert"})") == path + ": model_type is 'bert'");
   CHECK(
       error(
           R"({"model_type":"vit","hidden_act":"gelu_new","qkv_bias":false,"hidden_dropout_prob":0.1,

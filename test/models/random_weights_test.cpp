@@ -54,6 +54,23 @@ TEST_CASE("norms start at one and biases at zero", "[models]") {
   CHECK(values == std::vector<float>(4, 0));
 }
 
+double phi(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
+
+TEST_CASE("random weights follow the normal distribution", "[models]") {
+  constexpr int kNum = 1 << 20;
+  std::vector<float> x(kNum);
+  draw_weights(3, "w", Init::normal, 2, 0, x);
+  std::sort(x.begin(), x.end());
+  // Among a million, the largest lies between 4 and 7 standard deviations.
+  CHECK(x.front() < -8);
+  CHECK(x.front() > -14);
+  double worst = 0;
+  for (int i = 0; i < kNum; ++i) {
+    worst = std::max(worst, std::abs(phi(x[static_cast<std::size_t>(i)] / 2.0) - (i + 0.5) / kNum));
+  }
+  CHECK(worst < 1.95 / std::sqrt(double{kNum}));
+}
+
 TEST_CASE("random weights follow the normal distribution cut at two standard deviations",
           "[models]") {
   constexpr int kNum = 1 << 20;
@@ -63,7 +80,6 @@ TEST_CASE("random weights follow the normal distribution cut at two standard dev
   CHECK(x.front() > -2.0f);
   CHECK(x.back() < 2.0f);
   // Kolmogorov-Smirnov: 1.95 / sqrt(n) is passed by chance once in 1,000 draws; the draw is fixed.
-  const auto phi = [](double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); };
   double worst = 0;
   for (int i = 0; i < kNum; ++i) {
     const double expected = (phi(x[static_cast<std::size_t>(i)]) - phi(-2)) / (phi(2) - phi(-2));

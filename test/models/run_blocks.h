@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/nn/block.h"
@@ -36,7 +37,13 @@ inline Tensors run_backward(BlockRun& run, const Tensors& gradients) {
   return input_gradients;
 }
 
-/// Forward and backward of all blocks; returns the loss. `loss_gradient` is a scalar.
+/// Whether `block` has a weight that is trained.
+inline bool trains(Block& block) {
+  return std::ranges::any_of(block.parameters(), &Parameter::trainable);
+}
+
+/// Forward of all blocks and backward to the first that trains; returns the loss. `loss_gradient`
+/// is a scalar.
 inline at::Tensor run_model(Blocks& blocks, const Batch& batch, const Objective& objective,
                             const at::Tensor& loss_gradient) {
   std::vector<BlockRun> runs;
@@ -46,8 +53,9 @@ inline at::Tensor run_model(Blocks& blocks, const Batch& batch, const Objective&
   }
   const at::Tensor loss = runs.back().output[0].detach();
   Tensors gradients = {loss_gradient};
-  for (auto run = runs.rbegin(); run != runs.rend(); ++run)
-    gradients = run_backward(*run, gradients);
+  const auto first = std::ranges::find_if(blocks, [](const auto& block) { return trains(*block); });
+  for (auto i = static_cast<std::size_t>(first - blocks.begin()), run = runs.size(); run-- > i;)
+    gradients = run_backward(runs[run], gradients);
   return loss;
 }
 

@@ -17,6 +17,30 @@ inline ModelConfig small_config() {
   return config;
 }
 
-inline Model small_model(int classes) { return make_model(small_config(), classes); }
+/// A BLOOM of two layers, with a number of heads that is no power of two.
+inline ModelConfig small_bloom_config() {
+  ModelConfig config;
+  config.name = "bloom-560m";
+  config.width = 24;
+  config.layers = 2;
+  config.heads = 6;
+  config.vocab_size = 50;
+  return config;
+}
+
+/// A Qwen2 of two layers with grouped queries and a tied head.
+inline ModelConfig small_qwen2_config() {
+  ModelConfig config;
+  config.name = "qwen2.5-0.5b";
+  config.width = 16;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.mlp_width = 24;
+  config.vocab_size = 50;
+  return config;
+}
+
+inline Model small_model(int classes) { return make_model(small_config(), {.classes = classes}); }
 
 }  // namespace dstrain::test

@@ -24,7 +24,7 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
   ModelConfig config = test::small_config();
   config.mlp_width = GENERATE(16, 64);
   config.layers = 3;
-  Model model = make_model(config, 7);
+  Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = batch_of(model, 6);
   const Objective objective{.totals = at::zeros({kNumTotals})};
@@ -54,7 +54,7 @@ TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost
   config.heads = 4;
   config.mlp_width = GENERATE(64, 256);
   config.layers = 2;
-  Model model = make_model(config, 7);
+  Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = batch_of(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
@@ -80,7 +80,7 @@ TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost
 TEST_CASE("the cost of a model counts its multiply-adds", "[models][cost]") {
   ModelConfig config;
   config.name = "vit-base";
-  Model model = make_model(config, 1000);
+  Model model = make_model(config, {.classes = 1000});
   const ModelCost cost = model_cost(model, {.micro_batch = 2, .compute_bytes = 2});
   REQUIRE(cost.blocks.size() == 14);
   REQUIRE(cost.groups.size() == 14);

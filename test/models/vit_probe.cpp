@@ -39,7 +39,7 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
            const std::filesystem::path& output, const std::filesystem::path& exported) {
   ModelConfig config;
   config.weights = weights.string();
-  Model model = make_model(config, 0);
+  Model model = make_model(config, {});
   std::vector<std::string> notes;
   test::bind_parameters(model, *open_weights(weights, model, 0, notes));
   for (const std::string& note : notes) fmt::print("note: {}\n", note);
@@ -73,7 +73,8 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
     }
   }
   write_safetensors(output, tensors, {});
-  export_weights(exported, model, test::part_values(model, &Parameter::value), DType::f32);
+  const Values values = test::part_values(model, &Parameter::value);
+  export_weights(exported, model, test::reader_of(values), {});
 }
 
 }  // namespace

@@ -1,14 +1,26 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "engine/nn/attention.h"
+#include "engine/nn/gated_mlp.h"
 #include "engine/nn/layer_norm.h"
 #include "engine/nn/mlp.h"
+#include "engine/nn/parameter_order.h"
+#include "engine/nn/rms_norm.h"
+#include "engine/nn/token_embedding.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
@@ -23,10 +35,14 @@ std::vector<Parameter*> bound(Module& module) {
   return list;
 }
 
+/// x weight^T in double.
+at::Tensor times(const at::Tensor& x, const Parameter& weight) {
+  return at::matmul(x.to(at::kDouble), weight.value.to(at::kDouble).t());
+}
+
 /// x weight^T + bias in double.
 at::Tensor affine(const at::Tensor& x, const Parameter& weight, const Parameter& bias) {
-  return at::matmul(x.to(at::kDouble), weight.value.to(at::kDouble).t()) +
-         bias.value.to(at::kDouble);
+  return times(x, weight) + bias.value.to(at::kDouble);
 }
 
 bool near(const at::Tensor& got, const at::Tensor& expected) {
@@ -34,29 +50,70 @@ bool near(const at::Tensor& got, const at::Tensor& expected) {
          1e-5 * expected.abs().max().item<double>();
 }
 
+/// Softmax attention of one head, with `bias` [T, T] added to the scaled scores.
+at::Tensor one_head(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const at::Tensor& bias) {
+  const at::Tensor scores = at::matmul(q, k.t()) / std::sqrt(static_cast<double>(q.size(1))) + bias;
+  return at::matmul(at::softmax(scores, 1), v);
+}
+
+/// 0 where a token may look, else minus infinity.
+at::Tensor causal_bias(std::int64_t tokens) {
+  return at::full({tokens, tokens}, -std::numeric_limits<double>::infinity(), at::kDouble).triu(1);
+}
+
+/// Rotary positions on rows of one head: the pair (i, i + d/2) turned by position * theta^(-2i/d).
+at::Tensor rotated(const at::Tensor& x, double theta) {
+  const std::int64_t half = x.size(1) / 2;
+  const at::Tensor rate =
+      at::pow(theta, at::arange(half, x.options()) * (-1.0 / static_cast<double>(half)));
+  const at::Tensor angle = at::outer(at::arange(x.size(0), x.options()), rate);
+  const at::Tensor a = x.narrow(1, 0, half), b = x.narrow(1, half, half);
+  return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 1);
+}
+
 TEST_CASE("stacked matrices keep their names and shapes", "[nn]") {
-  Linear linear({"q", "k", "v"}, {4, 6}, 0.5);
+  Linear linear({{"q", 4}, {"k", 2}, {"v", 2}}, {6}, {Init::truncated_normal, 0.5});
   std::vector<Parameter*> list;
   linear.add_parameters(list);
   REQUIRE(list.size() == 2);
-  CHECK(list[0]->shape == std::vector<std::int64_t>{12, 6});
+  CHECK(list[0] == &linear.weight());
+  CHECK(list[0]->shape == std::vector<std::int64_t>{8, 6});
   CHECK(list[0]->parts[1].name == "k.weight");
-  CHECK(list[0]->parts[1].shape == std::vector<std::int64_t>{4, 6});
+  CHECK(list[0]->parts[1].shape == std::vector<std::int64_t>{2, 6});
   CHECK(list[0]->init == Init::truncated_normal);
   CHECK(list[0]->init_std == 0.5);
-  CHECK(list[1]->shape == std::vector<std::int64_t>{12});
+  CHECK(list[1] == linear.bias());
+  CHECK(list[1]->shape == std::vector<std::int64_t>{8});
   CHECK(list[1]->parts[2].name == "v.bias");
   CHECK(list[1]->init == Init::zeros);
-  CHECK(linear.flops(5) == 2 * 5 * 12 * 6);
+  CHECK(linear.flops(5) == 2 * 5 * 8 * 6);
+}
+
+TEST_CASE("a linear map without bias has none", "[nn]") {
+  Linear linear({{"o", 3}}, {4}, {}, /*has_bias=*/false);
+  const auto list = bound(linear);
+  REQUIRE(list.size() == 1);
+  CHECK(linear.bias() == nullptr);
+  const at::Tensor x = at::randn({5, 4});
+  CHECK(near(linear.forward(x), times(x, *list[0])));
+  CHECK_THROWS_WITH(linear.forward_gelu(x, ops::Gelu::erf), Catch::Contains("GELU without a bias"));
+}
+
+TEST_CASE("matrices stand before vectors, each kind in its order", "[nn]") {
+  Parameter a, b, c, d;
+  a.shape = {4}, b.shape = {2, 3}, c.shape = {1}, d.shape = {5, 1, 1};
+  CHECK(matrices_first({&a, &b, &c, &d}) == std::vector<Parameter*>{&b, &d, &a, &c});
 }
 
 TEST_CASE("self-attention is that of each head by itself", "[nn]") {
   constexpr std::int64_t kBatch = 2, kTokens = 5, kWidth = 12, kHeads = 3, kHeadDim = 4;
-  SelfAttention attention({.query = "q", .key = "k", .value = "v", .output = "o"}, kWidth, kHeads,
-                          0.02);
+  SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth,
+                          {.heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim}, {});
   const auto list = bound(attention);
   const at::Tensor x = at::randn({kBatch * kTokens, kWidth});
   const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  const at::Tensor none = at::zeros({kTokens, kTokens}, at::kDouble);
   std::vector<at::Tensor> samples;
   for (std::int64_t sample = 0; sample < kBatch; ++sample) {
     const at::Tensor rows = qkv.narrow(0, sample * kTokens, kTokens);
@@ -65,27 +122,98 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
       const auto part = [&](std::int64_t which) {
         return rows.narrow(1, which * kWidth + head * kHeadDim, kHeadDim);
       };
-      const at::Tensor scores = at::matmul(part(0), part(1).t()) / std::sqrt(double{kHeadDim});
-      heads.push_back(at::matmul(at::softmax(scores, 1), part(2)));
+      heads.push_back(one_head(part(0), part(1), part(2), none));
     }
     samples.push_back(at::cat(heads, 1));
   }
-  const at::Tensor expected = at::matmul(at::cat(samples), list[2]->value.to(at::kDouble).t()) +
-                              list[3]->value.to(at::kDouble);
-  CHECK(near(attention.forward(x, kBatch), expected));
+  CHECK(near(attention.forward(x, kBatch), affine(at::cat(samples), *list[2], *list[3])));
   CHECK(attention.flops(kBatch, kTokens) ==
         2 * 10 * 12 * 36 + 4 * kBatch * kTokens * kTokens * kWidth + 2 * 10 * 12 * 12);
 }
 
-TEST_CASE("the MLP is linear, exact GELU, linear", "[nn]") {
-  Mlp mlp("up", "down", 6, 10, 0.02);
+TEST_CASE("grouped queries share keys and values, turned by their positions", "[nn]") {
+  constexpr std::int64_t kTokens = 7, kWidth = 10, kHeads = 4, kKvHeads = 2, kHeadDim = 6;
+  constexpr double kTheta = 100;
+  SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth,
+                          {.heads = kHeads,
+                           .kv_heads = kKvHeads,
+                           .head_dim = kHeadDim,
+                           .causal = true,
+                           .rope_theta = kTheta},
+                          {}, {.qkv = true, .output = false});
+  const auto list = bound(attention);
+  REQUIRE(list.size() == 3);
+  CHECK(list[0]->shape == std::vector<std::int64_t>{8 * kHeadDim, kWidth});
+  CHECK(list[0]->parts[2].shape == std::vector<std::int64_t>{kKvHeads * kHeadDim, kWidth});
+  CHECK(list[2]->shape == std::vector<std::int64_t>{kWidth, kHeads * kHeadDim});
+  const at::Tensor x = at::randn({kTokens, kWidth});
+  const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  const auto head_at = [&](std::int64_t place) {
+    return qkv.narrow(1, place * kHeadDim, kHeadDim);
+  };
+  std::vector<at::Tensor> heads;
+  for (std::int64_t head = 0; head < kHeads; ++head) {
+    const std::int64_t shared = head / (kHeads / kKvHeads);
+    heads.push_back(one_head(rotated(head_at(head), kTheta),
+                             rotated(head_at(kHeads + shared), kTheta),
+                             head_at(kHeads + kKvHeads + shared), causal_bias(kTokens)));
+  }
+  CHECK(near(attention.forward(x, 1), times(at::cat(heads, 1), *list[2])));
+  CHECK(attention.flops(1, kTokens) == 2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
+}
+
+TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
+  constexpr std::int64_t kTokens = 6, kWidth = 12, kHeads = 3, kHeadDim = 4;
+  SelfAttention attention({.qkv = {"qkv"}, .output = "o"}, kWidth,
+                          {.heads = kHeads,
+                           .kv_heads = kHeads,
+                           .head_dim = kHeadDim,
+                           .interleaved = true,
+                           .causal = true,
+                           .alibi = true},
+                          {});
+  const auto list = bound(attention);
+  REQUIRE(list[0]->parts.size() == 1);
+  const at::Tensor x = at::randn({kTokens, kWidth});
+  const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  // Two heads have the slopes of a power of two, the third one from between them.
+  const std::array<double, 3> slopes = {1.0 / 16, 1.0 / 256, 1.0 / 4};
+  const at::Tensor place = at::arange(kTokens, at::kDouble);
+  std::vector<at::Tensor> heads;
+  for (std::int64_t head = 0; head < kHeads; ++head) {
+    const auto part = [&](std::int64_t which) {
+      return qkv.narrow(1, (3 * head + which) * kHeadDim, kHeadDim);
+    };
+    const at::Tensor distance = place.unsqueeze(0) - place.unsqueeze(1);
+    heads.push_back(
+        one_head(part(0), part(1), part(2),
+                 causal_bias(kTokens) + distance * slopes[static_cast<std::size_t>(head)]));
+  }
+  CHECK(near(attention.forward(x, 1), affine(at::cat(heads, 1), *list[2], *list[3])));
+}
+
+TEST_CASE("the MLP is linear, GELU, linear", "[nn]") {
+  const bool exact = GENERATE(true, false);
+  Mlp mlp({.up = "up", .down = "down"}, 6, 10, exact ? ops::Gelu::erf : ops::Gelu::tanh, {});
   const auto list = bound(mlp);
   const at::Tensor x = at::randn({7, 6});
   const at::Tensor z = affine(x, *list[0], *list[1]);
-  const at::Tensor hidden = z * 0.5 * ((z / std::sqrt(2.0)).erf() + 1);
-  CHECK(near(mlp.forward(x), at::matmul(hidden, list[2]->value.to(at::kDouble).t()) +
-                                 list[3]->value.to(at::kDouble)));
+  const at::Tensor half =
+      exact ? (z / std::sqrt(2.0)).erf()
+            : (std::sqrt(2 / std::acos(-1.0)) * (z + 0.044715 * z * z * z)).tanh();
+  CHECK(near(mlp.forward(x), affine(z * 0.5 * (half + 1), *list[2], *list[3])));
   CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 2);
+}
+
+TEST_CASE("the gated MLP multiplies silu of the gate with up", "[nn]") {
+  GatedMlp mlp({.gate = "gate", .up = "up", .down = "down"}, 6, 10, {});
+  const auto list = bound(mlp);
+  REQUIRE(list.size() == 2);
+  CHECK(list[0]->parts[1].name == "up.weight");
+  const at::Tensor x = at::randn({7, 6});
+  const at::Tensor z = times(x, *list[0]), gate = z.narrow(1, 0, 10), up = z.narrow(1, 10, 10);
+  CHECK(near(mlp.forward(x), times(gate * gate.sigmoid() * up, *list[1])));
+  CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 3);
 }
 
 TEST_CASE("layer norm returns the sum beside its norm", "[nn]") {
@@ -98,6 +226,29 @@ TEST_CASE("layer norm returns the sum beside its norm", "[nn]") {
   const at::Tensor unit = centred / (centred.pow(2).mean(1, true) + 1e-6).sqrt();
   CHECK(near(y, unit * list[0]->value + list[1]->value));
   CHECK(norm.forward(x, std::nullopt).first.equal(x));
+}
+
+TEST_CASE("root-mean-square norm returns the sum beside its norm", "[nn]") {
+  RmsNorm norm("n", 8, 1e-3);
+  const auto list = bound(norm);
+  REQUIRE(list.size() == 1);
+  const at::Tensor x = at::randn({3, 8}), delta = at::randn({3, 8});
+  const auto [sum, y] = norm.forward(x, delta);
+  CHECK(sum.equal(x + delta));
+  const at::Tensor wide = sum.to(at::kDouble);
+  CHECK(near(y, wide / (wide.pow(2).mean(1, true) + 1e-3).sqrt() * list[0]->value));
+  CHECK(norm.forward(x, std::nullopt).first.equal(x));
+}
+
+TEST_CASE("the embedding takes a row for each token", "[nn]") {
+  TokenEmbedding embedding("words", 9, 4, {Init::normal, 0.02});
+  const auto list = bound(embedding);
+  REQUIRE(list.size() == 1);
+  CHECK(list[0] == &embedding.table());
+  CHECK(list[0]->parts.at(0).name == "words.weight");
+  CHECK(list[0]->init == Init::normal);
+  const at::Tensor tokens = at::tensor({8, 0, 3, 3, 1, 0}, at::kLong).view({2, 3});
+  CHECK(embedding.forward(tokens).equal(list[0]->value.index_select(0, tokens.flatten())));
 }
 
 }  // namespace

@@ -142,6 +142,8 @@ TEST_CASE("neighbours of one lane cannot change places unless their order is fre
     // Updates do not touch each other, and a release may come later as long as nothing needs the
     // slot meanwhile.
     const bool free = (a.kind == ActionKind::update && b.kind == ActionKind::update) ||
+                      (a.kind == ActionKind::clear && b.kind != ActionKind::backward) ||
+                      b.kind == ActionKind::clear ||
                       (a.kind == ActionKind::release && b.group != a.group && b.block != a.group);
     if (a.lane != b.lane || free || a.lane == Lane::gather) continue;
     CAPTURE(stage, i, describe(a, c.cost), describe(b, c.cost));
@@ -182,10 +184,10 @@ TEST_CASE("fewer or smaller buffers than the program uses are reported", "[progr
       test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1, .recompute = false});
   const Program program = reordered_step(c, [](Program&) {});
   CHECK(problems(program, c) == "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slots; }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slot_elements; }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slots; }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slot_elements; }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { p.gather_slots.pop_back(); }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slots.front(); }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { p.gradient_slots.pop_back(); }), c) != "");
+  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slots.front(); }), c) != "");
   CHECK(problems(reordered_step(c, [](Program& p) { ++p.micro_batches; }), c) != "");
 }
 
@@ -212,12 +214,11 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
   CHECK(problems(without(program, reduce), c) ==
-        "#10 backward(block0), micro-batch 0 overwrites gradient slot 0, filled by #7 "
-        "backward(block2), "
+        "#12 clear(block0), micro-batch 0 overwrites gradient slot 0, taken by #7 clear(block2), "
         "micro-batch 0 and not reduced\n"
         "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
-        "#8 reduce(block2), micro-batch 0 does not wait for #7 backward(block2), micro-batch 0");
+        "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");
   const int forward = test::indices(program, ActionKind::forward).at(0);
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(forward)].after = {12}; }) ==
         "#3 forward(block0), micro-batch 0 waits for #12, which does not stand before it");

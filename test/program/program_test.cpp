@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <set>
 
 #include "engine/base/error.h"
@@ -13,6 +15,10 @@ using test::make_case;
 
 Program training(const Case& c) { return training_program(c.layout, c.cost, c.options); }
 
+std::string problems(const Program& program, const Case& c) {
+  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
+}
+
 std::size_t count(const Program& program, ActionKind kind) { return indices(program, kind).size(); }
 
 TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program]") {
@@ -23,8 +29,8 @@ TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program
   CHECK(count(program, ActionKind::reduce) == 0);
   CHECK(count(program, ActionKind::norm) == 1);
   CHECK(count(program, ActionKind::update) == 4);
-  CHECK(program.gather_slots == 0);
-  CHECK(program.gradient_slots == 0);
+  CHECK(program.gather_slots.empty());
+  CHECK(program.gradient_slots.empty());
 }
 
 TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-batch", "[program]") {
@@ -52,8 +58,8 @@ TEST_CASE("ZeRO-3 gathers per use, but keeps a group that is used twice in a row
   const Program program = training(c);
   CHECK(count(program, ActionKind::gather) == 3 * (2 * 6 - 1) - 2);
   CHECK(count(program, ActionKind::release) == count(program, ActionKind::gather));
-  CHECK(program.gather_slots == 3);
-  CHECK(program.gradient_slots == 2);
+  CHECK(program.gather_slots.size() == 3);
+  CHECK(program.gradient_slots.size() == 2);
 }
 
 TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
@@ -71,12 +77,73 @@ TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
 TEST_CASE("slots hold the largest group, and there are no more of them than groups", "[program]") {
   const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5, .recompute = false});
   const Program program = training(c);
-  CHECK(program.gather_slots == 2);
-  CHECK(program.gather_slot_elements == c.layout.flat[1].padded());
-  CHECK(program.gradient_slot_elements == c.layout.flat[1].padded());
+  const std::vector<std::int64_t> two(2, c.layout.flat[1].padded());
+  CHECK(program.gather_slots == two);
+  CHECK(program.gradient_slots == two);
   const Program one = training(make_case(3, 2, 1, 1, c.options));
-  CHECK(one.gather_slots == 1);
-  CHECK(one.gradient_slots == 1);
+  CHECK(one.gather_slots.size() == 1);
+  CHECK(one.gradient_slots.size() == 1);
+}
+
+/// Four blocks; the head reads the stem's group too, as a tied language model does.
+Case tied_case(int stage, const ProgramOptions& options) {
+  Case c = make_case(stage, 2, 1, 4, options);
+  c.cost.blocks[3].groups = {0, 3};
+  return c;
+}
+
+TEST_CASE("a group of several blocks is gathered once and reduced after the last of them",
+          "[program]") {
+  const Case c = tied_case(3, {.micro_batches = 2, .prefetch = 0, .recompute = false});
+  const Program program = training(c);
+  CHECK(problems(program, c) == "");
+  CHECK(program.gather_slots.back() == c.layout.flat[0].padded());
+  CHECK(program.gradient_slots.back() == c.layout.flat[0].padded());
+  int gathers = 0, reduces = 0;
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    if (action.group != 0) continue;
+    gathers += action.kind == ActionKind::gather ? 1 : 0;
+    if (action.kind != ActionKind::reduce) continue;
+    ++reduces;
+    REQUIRE(action.after.size() == 1);
+    CHECK(program.actions[static_cast<std::size_t>(action.after[0])].block == 0);
+  }
+  CHECK(gathers == 1);
+  CHECK(reduces == 2);
+}
+
+TEST_CASE("a tied model is sound under every strategy", "[program]") {
+  const int stage = GENERATE(0, 1, 2, 3), prefetch = GENERATE(0, 1, 4);
+  const bool recompute = GENERATE(false, true);
+  const Case c =
+      tied_case(stage, {.micro_batches = 3, .prefetch = prefetch, .recompute = recompute});
+  CHECK(problems(training(c), c) == "");
+  CHECK(problems(evaluation_program(c.layout, c.cost, c.options), c) == "");
+}
+
+TEST_CASE(
+    "frozen groups have neither gradient nor update, and backward ends at the first trained block",
+    "[program]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  Case c = make_case(stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  // Blocks 1 and 2 have adapters; the rest is frozen.
+  for (GroupCost& group : c.cost.groups) group.trainable = false;
+  c.cost.groups.push_back({"adapter1", {64}});
+  c.cost.groups.push_back({"adapter2", {64}});
+  c.cost.blocks[1].groups = {1, 4};
+  c.cost.blocks[2].groups = {2, 5};
+  c.layout = zero_layout(stage, Mesh(2, {.shard = 2}), c.cost, {});
+  const Program program = training(c);
+  CHECK(problems(program, c) == "");
+  CHECK(count(program, ActionKind::update) == 2);
+  CHECK(count(program, ActionKind::backward) == 2 * 3);
+  for (const Action& action : program.actions) {
+    if (action.kind == ActionKind::gather && stage < 3) CHECK(action.group >= 4);
+    if (action.kind == ActionKind::reduce || action.kind == ActionKind::clear)
+      CHECK(action.group >= 4);
+    if (action.kind == ActionKind::backward) CHECK(action.block >= 1);
+  }
 }
 
 TEST_CASE("gathers are listed as far ahead as the prefetch says", "[program]") {
@@ -100,7 +167,9 @@ TEST_CASE("every block but the head is recomputed, right before its backward", "
   CHECK(list.size() == 2 * 3);
   for (const int i : list) {
     const Action& again = program.actions[static_cast<std::size_t>(i)];
-    const Action& next = program.actions[static_cast<std::size_t>(i) + 1];
+    std::size_t after = static_cast<std::size_t>(i) + 1;
+    if (program.actions[after].kind == ActionKind::clear) ++after;
+    const Action& next = program.actions[after];
     CHECK(next.kind == ActionKind::backward);
     CHECK(next.block == again.block);
     CHECK(again.block < 3);
@@ -170,11 +239,19 @@ TEST_CASE("each ZeRO stage shards one kind of state more", "[layout]") {
   CHECK_THROWS_AS(zero_layout(-1, mesh, cost, {}), Error);
 }
 
-TEST_CASE("a model whose blocks share groups is refused", "[program]") {
+TEST_CASE("a block without a group, a group without a block and a frozen model are refused",
+          "[program]") {
   Case c = make_case(0, 1, 1, 2, {});
-  c.cost.blocks[1].groups = {0, 1};
+  c.cost.blocks[1].groups = {};
+  CHECK_THROWS_AS(training(c), Error);
+  c.cost.blocks[1].groups = {0};
   CHECK_THROWS_AS(training(c), Error);
   c.cost.blocks[1].groups = {1};
+  c.cost.groups[0].trainable = c.cost.groups[1].trainable = false;
+  CHECK_THROWS_AS(training(c), Error);
+  c = make_case(0, 1, 1, 2, {});
+  c.cost.blocks[1].groups = {0, 1};
+  CHECK(training(c).actions.size() > 0);
   c.options.micro_batches = 0;
   CHECK_THROWS_AS(training(c), Error);
 }

@@ -25,13 +25,17 @@ TEST_CASE("every recipe in the tree loads without a warning, says what it is and
   CHECK(num_recipes >= 13);
 }
 
-TEST_CASE("the stage in a recipe's name is the stage in the recipe", "[recipe]") {
+TEST_CASE("a recipe's name ends with its strategy, or says that it has adapters", "[recipe]") {
   for (const auto& entry : std::filesystem::directory_iterator("recipes/vit")) {
     const std::string name = entry.path().stem().string();
     const std::string strategy = name.substr(name.rfind('_') + 1);
     CAPTURE(name);
-    const int stage = load_recipe(entry.path()).recipe.parallel.zero.stage;
-    CHECK(strategy == (stage == 0 ? "ddp" : "zero" + std::to_string(stage)));
+    const Recipe recipe = load_recipe(entry.path()).recipe;
+    const int stage = recipe.parallel.zero.stage;
+    const std::string expected = recipe.lora.rank > 0 ? "lora"
+                                 : stage == 0         ? "ddp"
+                                                      : "zero" + std::to_string(stage);
+    CHECK(strategy == expected);
   }
 }
 

@@ -88,7 +88,7 @@ TEST_CASE("every step and evaluation is one line with its numbers", "[metrics]")
                      .loss = 0.5,
                      .accuracy = 0.75,
                      .top5 = 1,
-                     .samples = 360,
+                     .targets = 360,
                      .seconds = 0.5});
   writer.event("checkpoint_saved", 12,
                {{"path", "checkpoints/step-00000012"}, {"note", "a\n\"b\" \xff"}});
@@ -106,7 +106,7 @@ TEST_CASE("every step and evaluation is one line with its numbers", "[metrics]")
   REQUIRE(lines[0]["skipped_steps"] == 2);
   REQUIRE(lines[1]["kind"] == "evaluation");
   REQUIRE(lines[1]["top5"] == 1.0);
-  REQUIRE(lines[1]["samples"] == 360);
+  REQUIRE(lines[1]["targets"] == 360);
   const auto events = lines_of(dir / "events.jsonl");
   REQUIRE(events.size() == 1);
   REQUIRE(events[0]["kind"] == "checkpoint_saved");

@@ -39,12 +39,12 @@ EvaluationTotals evaluated(int ranks, int zero_stage) {
 
 TEST_CASE("evaluation counts every sample once and is the same under every strategy", "[train]") {
   const EvaluationTotals expected = evaluated(1, 0);
-  REQUIRE(expected.samples == 360);
+  REQUIRE(expected.targets == 360);
   const int ranks = GENERATE(2, 3);
   const int zero_stage = GENERATE(0, 1, 2, 3);
   CAPTURE(ranks, zero_stage);
   const EvaluationTotals found = evaluated(ranks, zero_stage);
-  REQUIRE(found.samples == 360);
+  REQUIRE(found.targets == 360);
   REQUIRE(found.loss == Approx(expected.loss).epsilon(1e-5));
   REQUIRE(found.top1 == Approx(expected.top1).margin(1.0 / 360));
   REQUIRE(found.top5 == Approx(expected.top5).margin(1.0 / 360));

@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cmd/command.h"
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/data/text/selection.h"
+#include "engine/data/text/text.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+using text::with_commas;
+
+struct Options {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+/// A live line on a terminal; elsewhere a line every few seconds.
+class Terminal final : public ProgressSink {
+ public:
+  ~Terminal() override { clear(); }
+  void note(const std::string& text) override {
+    clear();
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+  void progress(double share, const std::string& text) override {
+    constexpr int kBar = 30;
+    constexpr auto kPlainEvery = std::chrono::seconds(5);
+    if (live_) {
+      const int full = static_cast<int>(share * kBar);
+      std::fprintf(stderr, "\r[%s%s] %s\033[K", std::string(full, '#').c_str(),
+                   std::string(kBar - full, ' ').c_str(), text.c_str());
+      drawn_ = true;
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < kPlainEvery) return;
+    last_ = now;
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+
+ private:
+  void clear() {
+    if (drawn_) std::fprintf(stderr, "\r\033[K");
+    drawn_ = false;
+  }
+
+  bool live_ = ::isatty(STDERR_FILENO) == 1;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void print(const char* split, const TextStatistics& s) {
+  const auto percent = [](std::int64_t part, std::int64_t whole) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  };
+  fmt::print("{}\n", split);
+  fmt::print("  samples          {}, {} records left out\n", with_commas(s.samples),
+             with_commas(s.left_out));
+  fmt::print("  tokens           {}, {:.1f} % of them predicted\n", with_commas(s.tokens),
+             percent(s.targets, s.tokens));
+  fmt::print("  length           mean {:.1f}, median {}, 95 % up to {}, longest {}\n", s.mean,
+             s.p50, s.p95, s.longest);
+  fmt::print("  cut to {:<9} {} ({:.2f} %)\n", s.sequence, with_commas(s.cut),
+             percent(s.cut, s.samples));
+  fmt::print("  without packing  {} rows, {:.1f} % padding\n", with_commas(s.samples),
+             100 * s.padding_share());
+  fmt::print("  with packing     {} rows, {:.1f} % full\n", with_commas(s.packed_rows),
+             100 * s.packed_share());
+}
+
+nlohmann::ordered_json to_json(const TextStatistics& s) {
+  return {{"records", s.records},
+          {"samples", s.samples},
+          {"left_out", s.left_out},
+          {"cut", s.cut},
+          {"tokens", s.tokens},
+          {"targets", s.targets},
+          {"mean", s.mean},
+          {"p50", s.p50},
+          {"p95", s.p95},
+          {"longest", s.longest},
+          {"sequence", s.sequence},
+          {"padding_share", s.padding_share()},
+          {"packed_rows", s.packed_rows},
+          {"packed_share", s.packed_share()}};
+}
+
+int prepare(const Options& options) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  for (const Diagnostic& warning : loaded.warnings) {
+    std::fprintf(stderr, "%s\n", format(warning).c_str());
+  }
+  const Recipe& recipe = loaded.recipe;
+  using enum DatasetName;
+  if (recipe.data.name != squad && recipe.data.name != metamathqa && recipe.data.name != jsonl) {
+    throw Error(ErrorKind::usage,
+                "this recipe's data needs no preparation: it is not text of files",
+                "data.name: squad, metamathqa and jsonl are tokenised ahead of a run");
+  }
+  Terminal terminal;
+  nlohmann::ordered_json json;
+  for (const Split split : {Split::train, Split::test}) {
+    const char* name = split == Split::train ? "train" : "test";
+    if (split == Split::test && recipe.run.evaluate == "never") continue;
+    const TextStatistics statistics =
+        text_statistics(recipe.data, split, recipe.model.weights, recipe.run.seed, &terminal);
+    if (options.json) {
+      json[name] = to_json(statistics);
+    } else {
+      print(name, statistics);
+    }
+  }
+  if (options.json) fmt::print("{}\n", json.dump(2));
+  return 0;
+}
+
+}  // namespace
+
+Command add_data_prepare(CLI::App& root) {
+  auto options = std::make_shared<Options>();
+  CLI::App* app = root.add_subcommand(
+      "prepare",
+      "Tokenise a recipe's text ahead of a run and count it: samples, lengths, what is cut or left "
+      "out, what packing saves. A run that finds its text tokenised starts at once.\n"
+      "Example: dstrain data prepare recipes/bloom/bloom-560m_squad.yaml");
+  app->add_option("recipe,--recipe", options->recipe, "Recipe file (YAML).")->required();
+  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
+      ->expected(1)
+      ->take_all();
+  app->add_flag("--json", options->json, "Print one JSON object instead of text.");
+  return {app, [options] { return prepare(*options); }};
+}
+
+}  // namespace dstrain

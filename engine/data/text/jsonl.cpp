@@ -1,0 +1,56 @@
+#include "engine/data/text/jsonl.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/file.h"
+#include "engine/data/text/prompts.h"
+#include "engine/data/tokenizer/utf8.h"
+
+namespace dstrain::text {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+/// What is wrong with the line; empty when it became the record's words.
+std::string read_line(std::string_view line, const Template& prompt, const Template& response,
+                      Record& record) {
+  for (std::size_t at = 0; at < line.size();) {
+    const CodePoint point = code_point_at(line, at);
+    if (!point.valid) return fmt::format("not UTF-8 at byte {} of the line", at + 1);
+    at += point.length;
+  }
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::parse_error& error) {
+    return fmt::format("not JSON at byte {} of the line", error.byte);
+  }
+  if (!object.is_object()) return fmt::format("it is {}, expected an object", kind_of(object));
+  if (auto wrong = prompt.fill(object, record.prompt); !wrong.empty()) return wrong;
+  if (auto wrong = response.fill(object, record.response); !wrong.empty()) return wrong;
+  if (is_blank(record.response)) return "its answer is empty";
+  record.group = prompt.has_fields() ? record.prompt : record.response;
+  return "";
+}
+
+}  // namespace
+
+void read_jsonl(const std::filesystem::path& path, const Template& prompt, const Template& response,
+                const RecordSink& sink) {
+  const MappedFile file(path);
+  std::string_view rest = file.text();
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  const auto size = static_cast<double>(rest.size());
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (is_blank(line)) continue;
+    Record record{.number = number, .share = 1 - static_cast<double>(rest.size()) / size};
+    record.problem = read_line(line, prompt, response, record);
+    sink(std::move(record));
+  }
+}
+
+}  // namespace dstrain::text

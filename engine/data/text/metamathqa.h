@@ -1,0 +1,18 @@
+#pragma once
+
+#include <filesystem>
+
+#include "engine/data/text/record.h"
+
+namespace dstrain::text {
+
+/// MetaMathQA-395K.json: an array of {query, response, type, original_question}; or the same as
+/// parquet. The query becomes Qwen2.5's chat prompt after the message `system`, the response
+/// ends with <|im_end|>; samples that rephrase one original question are one group. Yu et al. 2023,
+/// arXiv:2309.12284.
+void read_metamathqa_json(const std::filesystem::path& file, const std::string& system,
+                          const RecordSink& sink);
+void read_metamathqa_parquet(const std::filesystem::path& file, const std::string& system,
+                             const RecordSink& sink);
+
+}  // namespace dstrain::text

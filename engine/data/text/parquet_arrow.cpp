@@ -1,0 +1,247 @@
+// The whole of libdstrain_parquet.so: parquet.h by Apache Arrow.
+#include <arrow/api.h>
+#include <arrow/io/file.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
+#include <parquet/exception.h>
+
+#include <algorithm>
+
+#include "engine/data/text/parquet.h"
+
+namespace dstrain::text {
+namespace {
+
+constexpr std::int64_t kRowsAtOnce = 1024;
+
+const char* type_name(ParquetType type) {
+  switch (type) {
+    case ParquetType::text:
+      return "text";
+    case ParquetType::texts:
+      return "a list of texts";
+    case ParquetType::integers:
+      return "a list of whole numbers";
+  }
+  return "";
+}
+
+bool is_text(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::DICTIONARY) {
+    return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  }
+  return type.id() == arrow::Type::STRING || type.id() == arrow::Type::LARGE_STRING;
+}
+
+bool is_list(const arrow::DataType& type) {
+  return type.id() == arrow::Type::LIST || type.id() == arrow::Type::LARGE_LIST;
+}
+
+bool fits(const arrow::DataType& type, ParquetType wanted) {
+  if (wanted == ParquetType::text) return is_text(type);
+  if (!is_list(type)) return false;
+  const arrow::DataType& entry = *static_cast<const arrow::BaseListType&>(type).value_type();
+  return wanted == ParquetType::texts
+             ? is_text(entry)
+             : entry.id() == arrow::Type::INT32 || entry.id() == arrow::Type::INT64;
+}
+
+/// Text `i` of a column of text; false where it is null.
+bool text_at(const arrow::Array& column, std::int64_t i, std::string_view& text) {
+  if (column.IsNull(i)) return false;
+  switch (column.type_id()) {
+    case arrow::Type::STRING:
+      text = static_cast<const arrow::StringArray&>(column).GetView(i);
+      return true;
+    case arrow::Type::LARGE_STRING:
+      text = static_cast<const arrow::LargeStringArray&>(column).GetView(i);
+      return true;
+    default: {
+      const auto& coded = static_cast<const arrow::DictionaryArray&>(column);
+      return text_at(*coded.dictionary(), coded.GetValueIndex(i), text);
+    }
+  }
+}
+
+bool integer_at(const arrow::Array& column, std::int64_t i, std::int64_t& value) {
+  if (column.IsNull(i)) return false;
+  value = column.type_id() == arrow::Type::INT32
+              ? static_cast<const arrow::Int32Array&>(column).Value(i)
+              : static_cast<const arrow::Int64Array&>(column).Value(i);
+  return true;
+}
+
+void fill_list(const arrow::Array& entries, std::int64_t first, std::int64_t end, ParquetType type,
+               ParquetValue& value) {
+  for (std::int64_t i = first; i < end; ++i) {
+    std::string_view text;
+    std::int64_t integer = 0;
+    if (type == ParquetType::texts) {
+      value.null |= !text_at(entries, i, text);
+      value.texts.push_back(text);
+    } else {
+      value.null |= !integer_at(entries, i, integer);
+      value.integers.push_back(integer);
+    }
+  }
+}
+
+ParquetValue value_at(const arrow::Array& column, std::int64_t row, ParquetType type) {
+  ParquetValue value;
+  if (type == ParquetType::text) {
+    std::string_view text;
+    value.null = !text_at(column, row, text);
+    value.texts.push_back(text);
+  } else if (column.IsNull(row)) {
+    value.null = true;
+  } else if (column.type_id() == arrow::Type::LIST) {
+    const auto& list = static_cast<const arrow::ListArray&>(column);
+    fill_list(*list.values(), list.value_offset(row), list.value_offset(row + 1), type, value);
+  } else {
+    const auto& list = static_cast<const arrow::LargeListArray&>(column);
+    fill_list(*list.values(), list.value_offset(row), list.value_offset(row + 1), type, value);
+  }
+  return value;
+}
+
+/// The field at "a.b", through structs; null when there is none.
+std::shared_ptr<arrow::Field> find_field(const arrow::FieldVector& fields, std::string_view name) {
+  const std::string_view first = name.substr(0, name.find('.'));
+  const auto at = std::ranges::find_if(fields, [&](const auto& f) { return f->name() == first; });
+  if (at == fields.end()) return nullptr;
+  if (first.size() == name.size()) return *at;
+  if ((*at)->type()->id() != arrow::Type::STRUCT) return nullptr;
+  return find_field((*at)->type()->fields(), name.substr(first.size() + 1));
+}
+
+class ArrowReader final : public ParquetReader {
+ public:
+  /// Returns what is wrong; empty when the file can be read.
+  std::string open(const std::string& path, std::vector<ParquetColumn> columns) {
+    columns_ = std::move(columns);
+    auto file = arrow::io::ReadableFile::Open(path);
+    if (!file.ok()) return file.status().message();
+    auto reader = parquet::arrow::OpenFile(*file, arrow::default_memory_pool());
+    if (!reader.ok()) return "not a parquet file: " + reader.status().message();
+    file_ = std::move(*reader);
+    file_->set_batch_size(kRowsAtOnce);
+    std::shared_ptr<arrow::Schema> schema;
+    if (const auto status = file_->GetSchema(&schema); !status.ok()) return status.message();
+    rows_ = file_->parquet_reader()->metadata()->num_rows();
+    if (auto wrong = check(*schema); !wrong.empty()) return wrong;
+    auto batches = file_->GetRecordBatchReader(all_row_groups(), leaves());
+    if (!batches.ok()) return batches.status().message();
+    batches_ = std::move(*batches);
+    return "";
+  }
+
+  [[nodiscard]] std::int64_t rows() const override { return rows_; }
+
+  [[nodiscard]] bool next(std::vector<std::vector<ParquetValue>>& values,
+                          std::string& error) override {
+    error.clear();
+    try {
+      if (const auto status = batches_->ReadNext(&batch_); !status.ok()) {
+        error = status.message();
+      } else if (batch_ != nullptr) {
+        error = read(values);
+      }
+    } catch (const std::exception& failure) {
+      error = failure.what();
+    }
+    return error.empty() && batch_ != nullptr;
+  }
+
+ private:
+  [[nodiscard]] std::string check(const arrow::Schema& schema) const {
+    for (const ParquetColumn& column : columns_) {
+      const auto field = find_field(schema.fields(), column.name);
+      if (field == nullptr) {
+        if (column.optional) continue;
+        return fmt::format("there is no column {}; it has {}", column.name,
+                           fmt::join(schema.field_names(), ", "));
+      }
+      if (!fits(*field->type(), column.type)) {
+        return fmt::format("column {} is {}, expected {}", column.name, field->type()->ToString(),
+                           type_name(column.type));
+      }
+    }
+    return "";
+  }
+
+  [[nodiscard]] std::vector<int> all_row_groups() const {
+    std::vector<int> groups(static_cast<std::size_t>(file_->num_row_groups()));
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
+    return groups;
+  }
+
+  /// Stored columns below the ones wanted: "answers.text" is stored as answers.text.list.element.
+  [[nodiscard]] std::vector<int> leaves() const {
+    std::vector<int> found;
+    const parquet::SchemaDescriptor& schema = *file_->parquet_reader()->metadata()->schema();
+    for (int i = 0; i < schema.num_columns(); ++i) {
+      const std::string path = schema.Column(i)->path()->ToDotString() + ".";
+      const auto wanted = [&](const ParquetColumn& c) { return path.starts_with(c.name + "."); };
+      if (std::ranges::any_of(columns_, wanted)) found.push_back(i);
+    }
+    return found;
+  }
+
+  /// The array of `name` in the batch, structs taken apart; null when the file has none.
+  [[nodiscard]] std::shared_ptr<arrow::Array> find_array(std::string_view name) const {
+    std::string_view first = name.substr(0, name.find('.'));
+    auto array = batch_->GetColumnByName(std::string(first));
+    while (array != nullptr && first.size() < name.size()) {
+      name.remove_prefix(first.size() + 1);
+      first = name.substr(0, name.find('.'));
+      // Flattened: an entry below a null struct is null.
+      const auto& parent = static_cast<const arrow::StructArray&>(*array);
+      const int index = parent.struct_type()->GetFieldIndex(std::string(first));
+      array = parent.GetFlattenedField(index, arrow::default_memory_pool()).ValueOr(nullptr);
+    }
+    return array;
+  }
+
+  [[nodiscard]] std::string read(std::vector<std::vector<ParquetValue>>& values) {
+    values.assign(columns_.size(), {});
+    arrays_.clear();
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      const auto array = find_array(columns_[c].name);
+      if (array == nullptr && !columns_[c].optional)
+        return "column " + columns_[c].name + " is gone";
+      if (array != nullptr) {
+        if (const auto status = array->Validate(); !status.ok()) return status.message();
+      }
+      for (std::int64_t row = 0; row < batch_->num_rows(); ++row) {
+        values[c].push_back(array == nullptr ? ParquetValue{.null = true}
+                                             : value_at(*array, row, columns_[c].type));
+      }
+      arrays_.push_back(array);
+    }
+    return "";
+  }
+
+  std::vector<ParquetColumn> columns_;
+  std::unique_ptr<parquet::arrow::FileReader> file_;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
+  std::shared_ptr<arrow::RecordBatch> batch_;          ///< what the values handed out point into
+  std::vector<std::shared_ptr<arrow::Array>> arrays_;  ///< the same, taken out of structs
+  std::int64_t rows_ = 0;
+};
+
+}  // namespace
+}  // namespace dstrain::text
+
+extern "C" __attribute__((visibility("default"))) dstrain::text::ParquetReader*
+dstrain_open_parquet(const std::string& file,
+                     const std::vector<dstrain::text::ParquetColumn>& columns, std::string& error) {
+  auto reader = std::make_unique<dstrain::text::ArrowReader>();
+  try {
+    error = reader->open(file, columns);
+  } catch (const std::exception& failure) {
+    error = failure.what();
+  }
+  return error.empty() ? reader.release() : nullptr;
+}

@@ -1,0 +1,77 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/data/text/parquet.h"
+
+namespace dstrain::text {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kLibrary = "libdstrain_parquet.so";
+
+/// Beside the binary that holds this function, or in lib/ of a folder above it.
+fs::path find_library() {
+  Dl_info here{};
+  DSTRAIN_CHECK(::dladdr(reinterpret_cast<const void*>(&find_library), &here) != 0,
+                "no binary holds this function");
+  fs::path folder = fs::absolute(here.dli_fname).parent_path();
+  if (fs::exists(folder / kLibrary)) return folder / kLibrary;
+  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (fs::exists(folder / "lib" / kLibrary)) return folder / "lib" / kLibrary;
+  }
+  return kLibrary;  // where the system looks
+}
+
+ParquetEntry load() {
+  const fs::path library = find_library();
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parquet files need {}, which cannot be loaded: {}", kLibrary, ::dlerror()),
+        "install pyarrow " DSTRAIN_PYARROW_VERSION
+        " (scripts/setup, or pip) and start through bin/dstrain, or put its folder into "
+        "LD_LIBRARY_PATH; or use the JSON files");
+  }
+  // The cast is how POSIX hands out functions.
+  const auto entry = reinterpret_cast<ParquetEntry>(::dlsym(handle, kParquetEntry));
+  DSTRAIN_CHECK(entry != nullptr, library.string() + " lacks " + kParquetEntry);
+  return entry;
+}
+
+}  // namespace
+
+std::unique_ptr<ParquetReader> open_parquet(const fs::path& file,
+                                            const std::vector<ParquetColumn>& columns) {
+  static const ParquetEntry kOpen = load();  // an Error leaves it for the next call
+  std::string error;
+  std::unique_ptr<ParquetReader> reader(kOpen(file.string(), columns, error));
+  if (reader == nullptr) {
+    throw Error(ErrorKind::data, fmt::format("{}: {}", file.string(), error),
+                "the file is damaged, cut off or of another data set");
+  }
+  return reader;
+}
+
+void for_each_parquet_row(
+    const fs::path& file, const std::vector<ParquetColumn>& columns,
+    const std::function<void(const ParquetRow&, std::int64_t number, double share)>& row) {
+  const auto reader = open_parquet(file, columns);
+  std::vector<std::vector<ParquetValue>> values;
+  std::string error;
+  ParquetRow out(columns.size());
+  std::int64_t number = 0;
+  while (reader->next(values, error)) {
+    for (std::size_t i = 0; i < values.front().size(); ++i) {
+      for (std::size_t c = 0; c < columns.size(); ++c) out[c] = &values[c][i];
+      ++number;
+      row(out, number, static_cast<double>(number) / static_cast<double>(reader->rows()));
+    }
+  }
+  if (error.empty()) return;
+  throw Error(ErrorKind::data, fmt::format("{}: after record {}: {}", file.string(), number, error),
+              "the file is damaged or cut off; fetch it again");
+}
+
+}  // namespace dstrain::text

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "engine/data/dataset.h"
+#include "engine/data/text/packing.h"
+#include "engine/data/text/selection.h"
+#include "engine/data/text/token_file.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain::text {
+
+/// Rows over the tokens of a file: one selected sample each, or several with data.packing. The
+/// label of a token is the one that follows it in its sample; the last token of a sample has none.
+/// With data.loss: response only tokens of the response, the end included, are labels.
+[[nodiscard]] std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file,
+                                                     Selection selection, std::int64_t seed);
+
+/// Labels of a sample of `length` tokens whose response begins at `response`.
+[[nodiscard]] std::int64_t num_targets(LossOn loss, std::int64_t length, std::int64_t response);
+
+/// Rows of random tokens below `vocab_size`, all of them labels; a pure function of (seed, split,
+/// index).
+[[nodiscard]] std::unique_ptr<TextDataset> make_random_rows(std::int64_t size, int sequence,
+                                                            std::int64_t vocab_size,
+                                                            std::int64_t seed, Split split);
+
+}  // namespace dstrain::text

@@ -1,0 +1,116 @@
+#include "engine/data/text/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/data/text/hash.h"
+#include "engine/data/text/tokenise.h"
+
+namespace dstrain::text {
+namespace {
+
+/// The groups of lower hash are held out; the records, where all are of one group.
+class HeldOut {
+ public:
+  HeldOut(const TokenFile& file, double share) {
+    if (share <= 0 || file.size() == 0) return;
+    for (std::int64_t i = 1; i < file.size() && one_group_; ++i) {
+      one_group_ = file.sample(i).group == file.sample(0).group;
+    }
+    std::uint64_t lowest = UINT64_MAX;
+    for (std::int64_t i = 0; i < file.size(); ++i) lowest = std::min(lowest, hash(file.sample(i)));
+    // 2^64 * share, below 2^64 since share < 1.
+    limit_ = std::max(static_cast<std::uint64_t>(std::ldexp(share, 64)), lowest + 1);
+  }
+  [[nodiscard]] bool contains(const TokenFile::Sample& sample) const {
+    return hash(sample) < limit_;
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t hash(const TokenFile::Sample& sample) const {
+    return one_group_ ? hash64(std::as_bytes(std::span(&sample.record, 1))) : sample.group;
+  }
+
+  std::uint64_t limit_ = 0;
+  bool one_group_ = true;
+};
+
+}  // namespace
+
+Selection select(const DataConfig& data, const SourceFiles& sources, const TokenFile& file,
+                 Part part) {
+  const TokenFileSummary& summary = file.summary();
+  if (data.bad_record == BadRecord::stop && summary.num_problems > 0) {
+    throw_problem(data, sources, summary);
+  }
+  Selection selection;
+  selection.unused = summary.num_problems;
+  if (!summary.problems.empty()) {
+    const Problem& first = summary.problems.front();
+    selection.first_left_out =
+        fmt::format("{}: {}", describe_record(data, sources, summary, first.record), first.text);
+  }
+  const HeldOut held_out(file, part == Part::whole ? 0 : data.test_share);
+  const std::int64_t most = data.subset == 0 ? file.size() : data.subset;
+  for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < most; ++i) {
+    const TokenFile::Sample& sample = file.sample(i);
+    if (part != Part::whole && held_out.contains(sample) != (part == Part::held_out)) continue;
+    const std::int64_t length = file.length(i);
+    if (length > data.sequence) {
+      const bool no_response =
+          data.loss == LossOn::response && std::cmp_greater_equal(sample.response, data.sequence);
+      const auto what = [&] {
+        const std::string record = describe_record(data, sources, summary, sample.record);
+        if (data.too_long == TooLong::truncate) {
+          return fmt::format("{}: its response begins after {} tokens, data.sequence is {}", record,
+                             sample.response, data.sequence);
+        }
+        return fmt::format("{}: it has {} tokens, data.sequence is {}", record, length,
+                           data.sequence);
+      };
+      if (data.too_long == TooLong::stop) {
+        throw Error(ErrorKind::data, what(),
+                    "raise data.sequence, or set data.too_long to truncate or skip");
+      }
+      if (data.too_long == TooLong::skip || no_response) {
+        if (selection.first_left_out.empty()) selection.first_left_out = what();
+        ++selection.too_long;
+        continue;
+      }
+      ++selection.cut;
+    }
+    selection.samples.push_back(static_cast<std::uint32_t>(i));
+    selection.lengths.push_back(
+        static_cast<std::int32_t>(std::min<std::int64_t>(length, data.sequence)));
+  }
+  return selection;
+}
+
+std::string with_commas(std::int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (auto at = static_cast<std::int64_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
+    digits.insert(static_cast<std::size_t>(at), 1, ',');
+  }
+  return digits;
+}
+
+std::string describe(const DataConfig& data, const char* split, const Selection& selection) {
+  std::string text =
+      fmt::format("data, {}: {} samples", split, with_commas(std::ssize(selection.samples)));
+  if (selection.cut > 0) {
+    text += fmt::format(", {} cut to {} tokens", with_commas(selection.cut), data.sequence);
+  }
+  return text + left_out_text(selection);
+}
+
+std::string left_out_text(const Selection& selection) {
+  const std::int64_t left_out = selection.too_long + selection.unused;
+  if (left_out == 0) return "";
+  return fmt::format(", {} left out: first at {}", with_commas(left_out), selection.first_left_out);
+}
+
+}  // namespace dstrain::text

@@ -1,0 +1,73 @@
+#include "engine/data/text/template.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+
+namespace dstrain::text {
+
+Template::Template(std::string_view text, const std::string& key) {
+  const auto fail = [&](std::size_t at, const char* what) {
+    throw Error(ErrorKind::usage, fmt::format("{}: character {}: {}", key, at + 1, what),
+                "a field stands in braces, {question}; braces themselves are doubled, {{ and }}");
+  };
+  std::string plain;
+  const auto end_plain = [&] {
+    if (!plain.empty()) pieces_.push_back({.text = std::exchange(plain, {})});
+  };
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c != '{' && c != '}') {
+      plain += c;
+    } else if (text.substr(at + 1).starts_with(c)) {
+      plain += c;
+      ++at;
+    } else if (c == '}') {
+      fail(at, "'}' without '{'");
+    } else {
+      const std::size_t close = text.find_first_of("{}", at + 1);
+      if (close == std::string_view::npos || text[close] == '{') fail(at, "'{' without '}'");
+      if (close == at + 1) fail(at, "no name between the braces");
+      end_plain();
+      pieces_.push_back(
+          {.text = std::string(text.substr(at + 1, close - at - 1)), .is_field = true});
+      at = close;
+    }
+  }
+  end_plain();
+}
+
+bool Template::has_fields() const { return std::ranges::any_of(pieces_, &Piece::is_field); }
+
+std::string Template::fill(const nlohmann::json& object, std::string& text) const {
+  text.clear();
+  for (const Piece& piece : pieces_) {
+    if (!piece.is_field) {
+      text += piece.text;
+      continue;
+    }
+    const auto field = object.find(piece.text);
+    if (field == object.end()) return fmt::format("it has no {}", piece.text);
+    if (field->is_string()) {
+      text += field->get_ref<const std::string&>();
+    } else if (field->is_number() || field->is_boolean()) {
+      text += field->dump();
+    } else {
+      return fmt::format("{} is {}, expected text", piece.text, kind_of(*field));
+    }
+  }
+  return "";
+}
+
+const char* kind_of(const nlohmann::json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  if (value.is_string()) return "text";
+  return value.is_boolean() ? "true or false" : "a number";
+}
+
+}  // namespace dstrain::text

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/dataset.h"
+#include "engine/data/text/progress_sink.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// Opens the split that `data` names: squad, metamathqa, jsonl from the cache of tokenised data,
+/// which is built first where needed; random needs no files. The tokenizer is data.tokenizer, else
+/// `model_weights` (the model's folder). Rows are packed by `seed`. `vocab_size` is the model's: a
+/// token outside it is an Error{data}. `progress` (may be null) hears how far building is and what
+/// was cut or left out. Collective in effect: ranks that open the same data build it once.
+[[nodiscard]] std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
+                                                     const std::string& model_weights,
+                                                     std::int64_t vocab_size, std::int64_t seed,
+                                                     ProgressSink* progress);
+
+/// A sample in words, and the tokens that a model goes on from.
+struct TextSample {
+  std::string prompt, response;
+  std::vector<std::int64_t> prompt_tokens;
+  std::int64_t end_token = 0;  ///< closes the response
+};
+/// The first `count` samples of the test split, fewer where it is smaller; none of random data.
+[[nodiscard]] std::vector<TextSample> sample_prompts(const DataConfig& data,
+                                                     const std::string& model_weights, int count,
+                                                     ProgressSink* progress);
+
+/// What is known of a split once it is tokenised. Lengths are those before cutting.
+struct TextStatistics {
+  std::int64_t records = 0;   ///< in the files that hold the split
+  std::int64_t samples = 0;   ///< of the split that are used; as many rows without packing
+  std::int64_t cut = 0;       ///< of them, cut to data.sequence
+  std::int64_t left_out = 0;  ///< records that cannot be used, and samples that are too long
+  std::int64_t tokens = 0;    ///< of the samples, cut
+  std::int64_t targets = 0;   ///< of these, predicted in training
+  double mean = 0;            ///< tokens per sample
+  std::int64_t p50 = 0, p95 = 0, longest = 0;
+  std::int64_t packed_rows = 0;  ///< with data.packing
+  int sequence = 0;
+  /// Share of a row's places without a token, and the share with one when packed.
+  [[nodiscard]] double padding_share() const;
+  [[nodiscard]] double packed_share() const;
+};
+[[nodiscard]] TextStatistics text_statistics(const DataConfig& data, Split split,
+                                             const std::string& model_weights, std::int64_t seed,
+                                             ProgressSink* progress);
+
+}  // namespace dstrain

@@ -1,0 +1,123 @@
+#include "engine/data/text/token_cache.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "engine/base/units.h"
+#include "engine/data/text/build_lock.h"
+#include "engine/data/text/file_stamp.h"
+#include "engine/data/text/hash.h"
+#include "engine/data/text/tokenise.h"
+#include "recipes/schema/choices.h"
+
+namespace dstrain::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Raised whenever the same files, tokenizer and options give other tokens, or the file another
+/// layout.
+constexpr int kFormat = 1;
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+std::string_view name_of(DatasetName name) {
+  for (const Choice& choice : choices(name)) {
+    if (choice.value == static_cast<int>(name)) return choice.name;
+  }
+  return "text";
+}
+
+/// Everything that the tokens depend on.
+std::string key_of(const DataConfig& data, const SourceFiles& sources, const EncoderSource& encoder,
+                   const fs::path& folder) {
+  std::string key = fmt::format("{}\n{}\n{}\n", kFormat, name_of(data.name), encoder.hash);
+  if (sources.unanswerable) key += "unanswerable\n";
+  if (data.name == DatasetName::jsonl) {
+    key += fmt::format("{} {}\n{}{}\n", data.prompt.size(), data.response.size(), data.prompt,
+                       data.response);
+  }
+  for (const fs::path& file : sources.files) key += content_hash(file, folder) + "\n";
+  return hash128(key);
+}
+
+TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
+                       const EncoderSource& source, const fs::path& path, const Tell& tell) {
+  const Encoder encoder = source.open();
+  constexpr std::int64_t kMostShort = 65536;
+  TokenFileWriter writer(path, encoder.vocab_size <= kMostShort ? 2 : 4);
+  TokenFileSummary summary = tokenise(data, sources, encoder, writer, tell);
+  writer.finish(summary);
+  return summary;
+}
+
+}  // namespace
+
+fs::path cache_folder(const DataConfig& data) {
+  if (!data.cache.empty()) return data.cache;
+  if (const char* cache = variable("DSTRAIN_CACHE")) return fs::path(cache) / "tokens";
+  if (const char* cache = variable("XDG_CACHE_HOME")) return fs::path(cache) / "dstrain/tokens";
+  if (const char* home = variable("HOME")) return fs::path(home) / ".cache/dstrain/tokens";
+  throw Error(ErrorKind::usage, "no folder for tokenised data: HOME is not set",
+              "name one in data.cache");
+}
+
+fs::path make_cache_folder(const DataConfig& data) {
+  fs::path folder = cache_folder(data);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!fs::is_directory(folder)) {
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot make the folder {} for tokenised data: {}", folder.string(),
+                            error.message()),
+                "name a folder that can be written in data.cache");
+  }
+  return folder;
+}
+
+TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
+                      const EncoderSource& encoder, ProgressSink* progress) {
+  const fs::path folder = make_cache_folder(data);
+  const std::string first = sources.files.front().filename().string();
+  const fs::path path = folder / fmt::format("{}-{}.tokens", name_of(data.name),
+                                             key_of(data, sources, encoder, folder));
+  std::string problem;
+  if (auto file = TokenFile::open(path, problem)) return std::move(*file);
+
+  const BuildLock lock(path.string() + ".lock", "tokenising " + first, progress);
+  if (auto file = TokenFile::open(path, problem)) return std::move(*file);
+  if (progress != nullptr && fs::exists(path)) {
+    progress->note(fmt::format("{} is made again: {}", path.string(), problem));
+  }
+  if (lock.held()) TokenFileWriter::remove_leftovers(path);
+  const auto begin = std::chrono::steady_clock::now();
+  const TokenFileSummary summary =
+      build(data, sources, encoder, path, [&](double share, const std::string& text) {
+        lock.tell(share, text);
+        if (progress != nullptr) progress->progress(share, text);
+      });
+  auto file = TokenFile::open(path, problem);
+  if (!file) {
+    throw Error(ErrorKind::usage,
+                fmt::format("{} was just written, yet {}", path.string(), problem),
+                "the disk of data.cache may be failing; name another folder");
+  }
+  if (progress != nullptr) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    progress->note(fmt::format("tokenised {}: {} records, {} tokens in {}, kept in {}", first,
+                               summary.num_records,
+                               format_count(static_cast<double>(file->num_tokens())),
+                               format_duration(seconds), path.string()));
+  }
+  return std::move(*file);
+}
+
+}  // namespace dstrain::text

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+
+#include "engine/data/text/encoder.h"
+#include "engine/data/text/progress_sink.h"
+#include "engine/data/text/sources.h"
+#include "engine/data/text/token_file.h"
+
+namespace dstrain::text {
+
+/// data.cache, else $DSTRAIN_CACHE/tokens, else tokens/ in dstrain's folder below XDG_CACHE_HOME or
+/// ~/.cache.
+[[nodiscard]] std::filesystem::path cache_folder(const DataConfig& data);
+
+/// The same, made where it is missing. Error{usage} when it cannot be.
+std::filesystem::path make_cache_folder(const DataConfig& data);
+
+/// The tokenised samples of `sources`, made first where the cache does not have them: the name of
+/// its file holds a hash of the files' content, the tokenizer, and what `data` says of the text.
+/// Length, loss, subset and packing are no part of it. Ranks and runs that want the same file wait
+/// for the one that makes it; a file that is damaged or half written is made again. `progress` may
+/// be null.
+[[nodiscard]] TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
+                                    const EncoderSource& encoder, ProgressSink* progress);
+
+}  // namespace dstrain::text

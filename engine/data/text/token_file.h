@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/file.h"
+#include "engine/data/text/hash.h"
+
+namespace dstrain::text {
+
+/// Little-endian; then the tokens (2 or 4 bytes each, filled up to 8 bytes), the index (`samples`
+/// times TokenFile::Sample) and the summary (JSON).
+struct TokenFileHeader {
+  static constexpr std::uint64_t kMagic = 0x316b6f7472747364;  // "dstrtok1"
+
+  std::uint64_t magic = kMagic;
+  std::uint64_t token_bytes = 4;
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t summary_bytes = 0;
+  std::uint64_t tokens_hash = 0;  ///< XXH3 of the tokens, without what fills them up
+  std::uint64_t index_hash = 0;   ///< XXH3 of index and summary
+  std::uint64_t header_hash = 0;  ///< XXH3 of what stands before it
+};
+
+/// A record that was left out.
+struct Problem {
+  std::int64_t record = 0;  ///< counted from 0 through all files
+  std::string text;
+  bool operator==(const Problem&) const = default;
+};
+
+/// What the file says about itself.
+struct TokenFileSummary {
+  /// Per input file: records in those before it, and the last one.
+  std::vector<std::int64_t> first_records;
+  std::int64_t num_records = 0;
+  std::int64_t num_problems = 0;
+  std::vector<Problem> problems;  ///< the first ones
+  std::uint32_t pad = 0;          ///< token that fills up rows
+  std::uint32_t end = 0;          ///< token that closes a sample
+  std::uint32_t highest = 0;      ///< token of a sample
+  std::int64_t highest_record = 0;
+  bool operator==(const TokenFileSummary&) const = default;
+};
+
+/// Tokenised samples in their order, memory-mapped. Movable; any thread may read.
+class TokenFile {
+ public:
+  struct Sample {
+    std::uint64_t end = 0;       ///< tokens of the file up to the end of this sample
+    std::uint64_t group = 0;     ///< hash that says which split it is in
+    std::uint32_t response = 0;  ///< its first token of the response
+    std::uint32_t record = 0;    ///< counted from 0 through all input files
+  };
+
+  /// Checks sizes and hashes; `problem` says why there is no such file or why it cannot be used.
+  /// The tokens themselves are read through only when the file changed since that was last done.
+  static std::optional<TokenFile> open(const std::filesystem::path& path, std::string& problem);
+
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(index_.size()); }
+  [[nodiscard]] const Sample& sample(std::int64_t i) const {
+    return index_[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] std::int64_t length(std::int64_t i) const {
+    return static_cast<std::int64_t>(sample(i).end - begin(i));
+  }
+  /// The first tokens of sample `i`, as many as `tokens` holds. Error{data} for a token that the
+  /// file cannot have.
+  void copy(std::int64_t i, std::span<std::int64_t> tokens) const;
+
+  [[nodiscard]] const TokenFileSummary& summary() const { return summary_; }
+  [[nodiscard]] std::int64_t num_tokens() const {
+    return static_cast<std::int64_t>(header_.tokens);
+  }
+
+ private:
+  explicit TokenFile(const std::filesystem::path& path) : path_(path), file_(path) {}
+  std::string check();
+  [[nodiscard]] std::uint64_t begin(std::int64_t i) const { return i == 0 ? 0 : sample(i - 1).end; }
+
+  std::filesystem::path path_;
+  MappedFile file_;
+  TokenFileHeader header_;
+  std::span<const Sample> index_;
+  TokenFileSummary summary_;
+};
+
+/// Writes a TokenFile sample by sample. Until finish() it is a temporary file beside `path`, which
+/// the destructor removes. Error{usage} when it cannot be written.
+class TokenFileWriter {
+ public:
+  TokenFileWriter(std::filesystem::path path, int token_bytes);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  /// `sample.end` is set here.
+  void add(std::span<const std::uint32_t> tokens, TokenFile::Sample sample);
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(index_.size()); }
+  /// Writes index and header, and renames the file to `path`.
+  void finish(const TokenFileSummary& summary);
+
+  /// Removes what killed writers of `path` left; only under the lock of `path`.
+  static void remove_leftovers(const std::filesystem::path& path);
+
+ private:
+  void write(std::span<const std::byte> bytes);
+  void flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int fd_ = -1;
+  int token_bytes_;
+  std::uint64_t tokens_ = 0;
+  std::vector<TokenFile::Sample> index_;
+  std::vector<std::byte> buffer_;
+  Hasher tokens_hash_;
+};
+
+}  // namespace dstrain::text

@@ -1,0 +1,42 @@
+#include "engine/data/text/token_file_summary.h"
+
+#include <nlohmann/json.hpp>
+
+namespace dstrain::text {
+
+using Json = nlohmann::json;
+
+std::string format_summary(const TokenFileSummary& s) {
+  Json problems = Json::array();
+  for (const Problem& p : s.problems) problems.push_back({{"record", p.record}, {"text", p.text}});
+  const Json json = {{"first_records", s.first_records},
+                     {"num_records", s.num_records},
+                     {"num_problems", s.num_problems},
+                     {"problems", problems},
+                     {"pad", s.pad},
+                     {"end", s.end},
+                     {"highest", s.highest},
+                     {"highest_record", s.highest_record}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool parse_summary(std::string_view text, TokenFileSummary& s) {
+  try {
+    const Json json = Json::parse(text);
+    json.at("first_records").get_to(s.first_records);
+    json.at("num_records").get_to(s.num_records);
+    json.at("num_problems").get_to(s.num_problems);
+    for (const Json& p : json.at("problems")) {
+      s.problems.push_back({.record = p.at("record"), .text = p.at("text")});
+    }
+    json.at("pad").get_to(s.pad);
+    json.at("end").get_to(s.end);
+    json.at("highest").get_to(s.highest);
+    json.at("highest_record").get_to(s.highest_record);
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+}  // namespace dstrain::text

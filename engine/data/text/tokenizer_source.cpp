@@ -1,0 +1,88 @@
+#include "engine/data/text/tokenizer_source.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "engine/base/error.h"
+#include "engine/data/text/file_stamp.h"
+#include "engine/data/text/token_cache.h"
+#include "engine/data/tokenizer/chat_template.h"
+
+namespace dstrain::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint32_t end_token(const Tokenizer& tokenizer, const fs::path& file) {
+  if (const auto end = tokenizer.eos()) return static_cast<std::uint32_t>(*end);
+  for (const char* name : {"<|endoftext|>", "</s>"}) {
+    if (const auto end = tokenizer.token_id(name)) return static_cast<std::uint32_t>(*end);
+  }
+  throw Error(ErrorKind::data,
+              fmt::format("{}: no end token: there is no eos_token in tokenizer_config.json beside "
+                          "it, and no <|endoftext|> or </s> in it",
+                          file.string()),
+              "put the model's tokenizer_config.json beside it");
+}
+
+Encoder open_encoder(const DataConfig& data, const fs::path& file) {
+  const auto tokenizer = Tokenizer::open(file);
+  const bool chat = data.name == DatasetName::metamathqa;
+  if (chat) {
+    for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
+      if (tokenizer->token_id(name)) continue;
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} has no token {}, which the chat prompts of data.name: metamathqa "
+                              "need",
+                              file.string(), name),
+                  "use a tokenizer of the Qwen2.5 family; for others, data.name: jsonl with "
+                  "data.prompt and data.response");
+    }
+  }
+  Encoder encoder;
+  encoder.append = [tokenizer](std::string_view text, std::vector<std::uint32_t>& tokens) {
+    for (const std::int32_t id : tokenizer->encode(text)) {
+      tokens.push_back(static_cast<std::uint32_t>(id));
+    }
+  };
+  encoder.vocab_size = tokenizer->vocab_size();
+  const std::uint32_t end = end_token(*tokenizer, file);
+  encoder.end = chat ? static_cast<std::uint32_t>(*tokenizer->token_id("<|im_end|>")) : end;
+  encoder.pad =
+      static_cast<std::uint32_t>(tokenizer->pad().value_or(static_cast<std::int32_t>(end)));
+  encoder.system = qwen_default_system(tokenizer->chat_template());
+  return encoder;
+}
+
+}  // namespace
+
+fs::path tokenizer_file(const DataConfig& data, const std::string& model_weights) {
+  const fs::path place = data.tokenizer.empty() ? model_weights : data.tokenizer;
+  if (place.empty()) {
+    throw Error(ErrorKind::usage, "no tokenizer: data.tokenizer and model.weights are empty",
+                "name the model's folder, or a tokenizer.json, in data.tokenizer");
+  }
+  const fs::path file = fs::is_directory(place) ? place / "tokenizer.json" : place;
+  if (!fs::exists(file)) {
+    throw Error(ErrorKind::data,
+                fmt::format("{} '{}': there is no {}",
+                            data.tokenizer.empty() ? "model.weights" : "data.tokenizer",
+                            place.string(), file.string()),
+                "name the model's folder, or a tokenizer.json, in data.tokenizer");
+  }
+  return file;
+}
+
+EncoderSource tokenizer_source(const DataConfig& data, const std::string& model_weights) {
+  const fs::path file = tokenizer_file(data, model_weights);
+  const fs::path config = file.parent_path() / "tokenizer_config.json";
+  const fs::path memory = make_cache_folder(data);
+  EncoderSource source;
+  source.hash = content_hash(file, memory);
+  if (fs::exists(config)) source.hash += content_hash(config, memory);
+  source.open = [data, file] { return open_encoder(data, file); };
+  return source;
+}
+
+}  // namespace dstrain::text

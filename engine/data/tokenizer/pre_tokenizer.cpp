@@ -1,0 +1,186 @@
+#include "engine/data/tokenizer/pre_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/data/tokenizer/json_fields.h"
+#include "engine/data/tokenizer/pattern_syntax.h"
+#include "engine/data/tokenizer/utf8.h"
+
+namespace dstrain {
+
+namespace {
+
+/// ByteLevel with use_regex: GPT-2's pattern.
+constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+constexpr int kDeepest = 16;
+
+/// Calls `take(begin, end)` for each match, like onig's find_iter: an empty match right after
+/// another is none.
+template <class Take>
+void for_each_match(const Pattern& pattern, std::string_view text, PatternScratch& scratch,
+                    Take take) {
+  std::size_t from = 0;
+  std::optional<std::size_t> last_end;
+  Pattern::Match match;
+  while (from <= text.size() && pattern.find(text, from, match, scratch)) {
+    if (match.begin == match.end && last_end == match.end) {
+      from += from < text.size() ? code_point_at(text, from).length : 1;
+      continue;
+    }
+    take(match.begin, match.end);
+    from = match.end;
+    last_end = match.end;
+  }
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const nlohmann::json& json, const std::string& path) {
+  read(json, path, "pre_tokenizer", 0);
+  if (!byte_level_) {
+    throw Error(ErrorKind::data, fmt::format("{}: pre_tokenizer has no ByteLevel", path),
+                "dstrain reads byte-level tokenizers, as BLOOM and Qwen2.5 have them");
+  }
+}
+
+void PreTokenizer::read(const nlohmann::json& json, const std::string& path,
+                        const std::string& place, int depth) {
+  const JsonFields fields(json, path, place);
+  const std::string type = fields.required_text("type");
+  if (byte_level_) fields.refuse("type", "nothing after ByteLevel");
+  if (type == "Sequence" && depth < kDeepest) {
+    const nlohmann::json& list = fields.list("pretokenizers");
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      read(list[i], path, fmt::format("{}.pretokenizers[{}]", place, i), depth + 1);
+    }
+  } else if (type == "Split") {
+    read_split(json, path, place);
+  } else if (type == "ByteLevel") {
+    read_byte_level(json, path, place);
+  } else {
+    fields.refuse("type", "Sequence, Split or ByteLevel, which are supported");
+  }
+}
+
+PreTokenizer::Behavior PreTokenizer::read_behavior(const nlohmann::json& json,
+                                                   const std::string& path,
+                                                   const std::string& place) {
+  const JsonFields fields(json, path, place);
+  const std::string behavior = fields.required_text("behavior");
+  if (behavior == "Removed") return Behavior::removed;
+  if (behavior == "Isolated") return Behavior::isolated;
+  if (behavior == "MergedWithPrevious") return Behavior::merged_with_previous;
+  if (behavior == "MergedWithNext") return Behavior::merged_with_next;
+  if (behavior == "Contiguous") return Behavior::contiguous;
+  fields.refuse("behavior", "Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+void PreTokenizer::read_split(const nlohmann::json& json, const std::string& path,
+                              const std::string& place) {
+  const JsonFields fields(json, path, place);
+  const nlohmann::json& pattern = fields.field("pattern");
+  const std::string where = fields.where("pattern");
+  const JsonFields pattern_fields(pattern, path, fields.place_of("pattern"));
+  const std::string source = pattern.contains("String")
+                                 ? literal_to_pcre2(pattern_fields.required_text("String"))
+                                 : to_pcre2(pattern_fields.required_text("Regex"), where);
+  steps_.push_back({.pattern = Pattern(source, where),
+                    .behavior = read_behavior(json, path, place),
+                    .invert = fields.flag("invert", false)});
+}
+
+void PreTokenizer::read_byte_level(const nlohmann::json& json, const std::string& path,
+                                   const std::string& place) {
+  const JsonFields fields(json, path, place);
+  byte_level_ = true;
+  if (fields.flag("add_prefix_space", true)) prefix_space_before_ = steps_.size();
+  if (!fields.flag("use_regex", true)) return;
+  const std::string where = fields.where("use_regex");
+  steps_.push_back({.pattern = Pattern(to_pcre2(kGpt2Pattern, where), where),
+                    .behavior = Behavior::isolated,
+                    .invert = false});
+}
+
+void PreTokenizer::apply(const Step& step, std::string_view text,
+                         std::vector<std::string_view>& words, Scratch& scratch) {
+  const auto add = [&](std::size_t begin, std::size_t end) {
+    if (end > begin) words.push_back(text.substr(begin, end - begin));
+  };
+  std::size_t end_of_last = 0;
+  if (step.behavior == Behavior::isolated) {
+    for_each_match(step.pattern, text, scratch.pattern_, [&](std::size_t begin, std::size_t end) {
+      add(end_of_last, begin);
+      add(begin, end);
+      end_of_last = end;
+    });
+    add(end_of_last, text.size());
+    return;
+  }
+
+  // Parts cover the text; neighbours are joined as `tokenizers` does.
+  auto& parts = scratch.parts_;
+  parts.clear();
+  for_each_match(step.pattern, text, scratch.pattern_, [&](std::size_t begin, std::size_t end) {
+    if (end_of_last != begin) parts.push_back({end_of_last, begin, step.invert});
+    parts.push_back({begin, end, !step.invert});
+    end_of_last = end;
+  });
+  if (end_of_last != text.size()) parts.push_back({end_of_last, text.size(), step.invert});
+
+  const bool backwards = step.behavior == Behavior::merged_with_next;
+  if (backwards) std::reverse(parts.begin(), parts.end());
+  const std::size_t first_word = words.size();
+  std::size_t begin = 0, end = 0;
+  bool joined_any = false, previous_match = false;
+  for (const Scratch::Part& part : parts) {
+    if (step.behavior == Behavior::removed) {
+      if (!part.is_match) add(part.begin, part.end);
+      continue;
+    }
+    const bool joins = step.behavior == Behavior::contiguous ? part.is_match == previous_match
+                                                             : part.is_match && !previous_match;
+    previous_match = part.is_match;
+    if (joins && joined_any) {
+      begin = std::min(begin, part.begin);
+      end = std::max(end, part.end);
+      continue;
+    }
+    if (joined_any) add(begin, end);
+    begin = part.begin;
+    end = part.end;
+    joined_any = true;
+  }
+  if (joined_any) add(begin, end);
+  if (backwards) std::reverse(words.begin() + static_cast<std::ptrdiff_t>(first_word), words.end());
+}
+
+void PreTokenizer::add_prefix_spaces(Scratch& scratch) const {
+  for (std::string_view& word : scratch.words_) {
+    if (word.starts_with(' ')) continue;
+    scratch.prefixed_.push_back(" " + std::string(word));
+    word = scratch.prefixed_.back();
+  }
+}
+
+const std::vector<std::string_view>& PreTokenizer::split(std::string_view text,
+                                                         Scratch& scratch) const {
+  scratch.prefixed_.clear();
+  scratch.words_.assign(1, text);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (prefix_space_before_ == i) add_prefix_spaces(scratch);
+    scratch.next_.clear();
+    for (const std::string_view word : scratch.words_)
+      apply(steps_[i], word, scratch.next_, scratch);
+    std::swap(scratch.words_, scratch.next_);
+  }
+  if (prefix_space_before_ == steps_.size()) add_prefix_spaces(scratch);
+  return scratch.words_;
+}
+
+}  // namespace dstrain

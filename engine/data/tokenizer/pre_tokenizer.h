@@ -1,0 +1,75 @@
+#pragma once
+
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/tokenizer/pattern.h"
+
+namespace dstrain {
+
+/// Cuts text into the words that byte pair encoding sees: `Split` steps, then `ByteLevel`, as
+/// tokenizer.json lists them.
+class PreTokenizer {
+ public:
+  /// Memory that cutting needs; one per thread.
+  class Scratch;
+
+  /// `json` is the value of "pre_tokenizer". Error{data} names `path`, the key and what is not
+  /// supported.
+  PreTokenizer(const nlohmann::json& json, const std::string& path);
+
+  /// The words of valid, not empty UTF-8 in order, as bytes; none is empty. They live as long as
+  /// `text` and until the next call with this scratch.
+  const std::vector<std::string_view>& split(std::string_view text, Scratch& scratch) const;
+
+ private:
+  /// What becomes of the parts of a text that match (`SplitDelimiterBehavior` of `tokenizers`).
+  enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
+  struct Step {
+    Pattern pattern;
+    Behavior behavior;
+    bool invert;
+  };
+
+  static Behavior read_behavior(const nlohmann::json& json, const std::string& path,
+                                const std::string& place);
+
+  void read(const nlohmann::json& json, const std::string& path, const std::string& place,
+            int depth);
+  void read_split(const nlohmann::json& json, const std::string& path, const std::string& place);
+  void read_byte_level(const nlohmann::json& json, const std::string& path,
+                       const std::string& place);
+
+  static void apply(const Step& step, std::string_view text, std::vector<std::string_view>& words,
+                    Scratch& scratch);
+  void add_prefix_spaces(Scratch& scratch) const;
+
+  std::vector<Step> steps_;  ///< ByteLevel's own pattern is the last of them
+  bool byte_level_ = false;  ///< seen while reading
+  std::optional<std::size_t>
+      prefix_space_before_;  ///< add_prefix_space: before the step of this index
+};
+
+class PreTokenizer::Scratch {
+ private:
+  friend class PreTokenizer;
+
+  struct Part {
+    std::size_t begin;
+    std::size_t end;
+    bool is_match;
+  };
+
+  PatternScratch pattern_;
+  std::vector<Part> parts_;
+  std::vector<std::string_view> words_;
+  std::vector<std::string_view> next_;
+  std::deque<std::string> prefixed_;  ///< words that got a space in front
+};
+
+}  // namespace dstrain

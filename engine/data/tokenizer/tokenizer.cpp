@@ -1,0 +1,195 @@
+#define XXH_INLINE_ALL
+#include "engine/data/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/data/tokenizer/bpe.h"
+#include "engine/data/tokenizer/decoder.h"
+#include "engine/data/tokenizer/nfc.h"
+#include "engine/data/tokenizer/pre_tokenizer.h"
+#include "engine/data/tokenizer/scratch_pool.h"
+#include "engine/data/tokenizer/tokenizer_file.h"
+#include "engine/data/tokenizer/utf8.h"
+
+namespace dstrain {
+
+namespace {
+
+constexpr std::uint64_t kLargestFile = std::uint64_t{256} << 20;
+
+/// All that one call of encode() writes to.
+struct Scratch {
+  PatternScratch pattern;
+  PreTokenizer::Scratch words;
+  Bpe::Scratch bpe;
+  std::string normalized;
+  std::vector<TextPart> parts;
+  std::vector<TextPart> normalized_parts;
+};
+
+/// Tokens that are looked for before (`normalized` false) or after the text is normalised, as they
+/// stand in it then.
+std::vector<AddedToken> tokens_to_find(std::vector<AddedToken> tokens, bool normalized,
+                                       bool to_nfc) {
+  std::erase_if(tokens, [&](const AddedToken& token) { return token.normalized != normalized; });
+  std::string buffer;
+  for (AddedToken& token : tokens) {
+    if (normalized && to_nfc) token.content = std::string(nfc(token.content, buffer));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  Parts(const TokenizerJson& file, const std::string& path)
+      : vocab(read_vocab(file, path)),
+        to_nfc(read_normalizer(file.rest, path)),
+        added(read_added_tokens(file.rest, vocab, path)),
+        raw_finder(tokens_to_find(added, false, to_nfc), path),
+        normalized_finder(tokens_to_find(added, true, to_nfc), path),
+        pre_tokenizer(
+            file.rest.contains("pre_tokenizer") ? file.rest.at("pre_tokenizer") : nlohmann::json(),
+            path),
+        bpe(file, vocab, path),
+        around(read_template(file.rest, path)) {
+    check_decoder(file.rest, path);
+    for (const TokenTable::Entry& entry : vocab.entries())
+      decoder.set(entry.id, vocab.token(entry), false);
+    std::string buffer;
+    for (const AddedToken& token : added) {
+      decoder.set(token.id, token.normalized && to_nfc ? nfc(token.content, buffer) : token.content,
+                  token.special);
+      vocab.set(token.content, token.id);
+    }
+  }
+
+  /// Appends the ids of text without tokens of `raw_finder`.
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids, Scratch& scratch) const {
+    if (to_nfc) text = nfc(text, scratch.normalized);
+    if (normalized_finder.empty()) return encode_words(text, ids, scratch);
+    scratch.normalized_parts.clear();
+    normalized_finder.split(text, scratch.normalized_parts, scratch.pattern);
+    for (const TextPart& part : scratch.normalized_parts) {
+      if (part.id != TextPart::kText) {
+        ids.push_back(part.id);
+      } else {
+        encode_words(part.text, ids, scratch);
+      }
+    }
+  }
+
+  void encode_words(std::string_view text, std::vector<std::int32_t>& ids, Scratch& scratch) const {
+    for (const std::string_view word : pre_tokenizer.split(text, scratch.words))
+      bpe.encode(word, ids, scratch.bpe);
+  }
+
+  TokenTable vocab;  ///< with the added tokens, once they are read
+  bool to_nfc;
+  std::vector<AddedToken> added;
+  AddedTokenFinder raw_finder;
+  AddedTokenFinder normalized_finder;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  std::vector<std::int32_t> around;  ///< read_template()
+  Decoder decoder;
+  std::optional<std::int32_t> bos, eos, pad;
+  std::string chat_template;
+  std::uint64_t content_hash = 0;
+  mutable ScratchPool<Scratch> scratches;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+std::shared_ptr<const Tokenizer> Tokenizer::open(const std::filesystem::path& file_or_folder) {
+  namespace fs = std::filesystem;
+  const bool is_folder = fs::is_directory(file_or_folder);
+  const fs::path file = is_folder ? file_or_folder / "tokenizer.json" : file_or_folder;
+  if (is_folder && !fs::exists(file)) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: holds no tokenizer.json", file_or_folder.string()),
+                "a folder with vocab.json and merges.txt alone becomes one by transformers' "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(...)");
+  }
+  const fs::path config = file.parent_path() / "tokenizer_config.json";
+  return parse(read_file(file, kLargestFile),
+               fs::exists(config) ? read_file(config, kLargestFile) : "", file.string());
+}
+
+std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,
+                                                  std::string_view config,
+                                                  const std::string& path) {
+  const TokenizerJson file = read_tokenizer_json(tokenizer_json, path);
+  check_model(file, path);
+  auto parts = std::make_unique<Parts>(file, path);
+  if (!config.empty()) {
+    const std::string config_path =
+        (std::filesystem::path(path).parent_path() / "tokenizer_config.json").string();
+    const TokenizerConfig facts = read_tokenizer_config(config, config_path);
+    const auto id_of = [&](const char* key,
+                           const std::optional<std::string>& token) -> std::optional<std::int32_t> {
+      if (!token) return {};
+      if (const auto id = parts->vocab.find(*token)) return id;
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: {}: '{}' is no token of {}", config_path, key, *token, path),
+                  "name a token that is there, or null");
+    };
+    parts->bos = id_of("bos_token", facts.bos);
+    parts->eos = id_of("eos_token", facts.eos);
+    parts->pad = id_of("pad_token", facts.pad);
+    parts->chat_template = facts.chat_template;
+  }
+  parts->content_hash = XXH3_64bits_withSeed(
+      config.data(), config.size(), XXH3_64bits(tokenizer_json.data(), tokenizer_json.size()));
+  return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::string replaced;
+  if (!is_utf8(text)) {
+    replaced = replace_invalid_utf8(text);
+    text = replaced;
+  }
+  const ScratchPool<Scratch>::Lease lease(parts_->scratches);
+  Scratch& scratch = *lease;
+  std::vector<std::int32_t> ids;
+  ids.reserve(text.size() / 4 + 8);
+  for (const std::int32_t around : parts_->around) {
+    if (around != kTemplateText) {
+      if (add_special_tokens) ids.push_back(around);
+      continue;
+    }
+    scratch.parts.clear();
+    parts_->raw_finder.split(text, scratch.parts, scratch.pattern);
+    for (const TextPart& part : scratch.parts) {
+      if (part.id != TextPart::kText) {
+        ids.push_back(part.id);
+      } else {
+        parts_->encode_text(part.text, ids, scratch);
+      }
+    }
+  }
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  return parts_->decoder.decode(ids, skip_special_tokens);
+}
+
+std::int32_t Tokenizer::vocab_size() const { return parts_->decoder.size(); }
+std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
+  return parts_->vocab.find(token);
+}
+std::optional<std::int32_t> Tokenizer::bos() const { return parts_->bos; }
+std::optional<std::int32_t> Tokenizer::eos() const { return parts_->eos; }
+std::optional<std::int32_t> Tokenizer::pad() const { return parts_->pad; }
+const std::string& Tokenizer::chat_template() const { return parts_->chat_template; }
+std::uint64_t Tokenizer::content_hash() const { return parts_->content_hash; }
+
+}  // namespace dstrain

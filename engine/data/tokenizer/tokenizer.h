@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dstrain {
+
+/// A byte-level BPE tokenizer from a Hugging Face tokenizer.json, as BLOOM and Qwen2.5 have it.
+/// Gives the ids that the `tokenizers` package (0.23) gives; truncation and padding of the file are
+/// not applied. Every method is safe from any thread.
+class Tokenizer {
+ public:
+  /// Opens tokenizer.json, or a folder that holds it; tokenizer_config.json beside it is read when
+  /// it is there. Error{data} names the file, the key, what was found and what is supported.
+  [[nodiscard]] static std::shared_ptr<const Tokenizer> open(
+      const std::filesystem::path& file_or_folder);
+
+  /// The same from texts; `path` is what messages call the first, `config` may be empty.
+  [[nodiscard]] static std::shared_ptr<const Tokenizer> parse(std::string_view tokenizer_json,
+                                                              std::string_view config,
+                                                              const std::string& path);
+
+  ~Tokenizer();
+
+  /// Bytes that are not UTF-8 are read as U+FFFD, like Python's errors="replace". Added tokens
+  /// inside the text become their ids. `add_special_tokens` adds what the file's post-processor
+  /// adds around a text; nothing for BLOOM and Qwen2.5.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
+                                                 bool add_special_tokens = false) const;
+
+  /// Ids without a token are left out, ill-formed UTF-8 becomes U+FFFD.
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
+                                   bool skip_special_tokens = true) const;
+
+  /// Greatest id + 1. A model's embedding may have more rows.
+  [[nodiscard]] std::int32_t vocab_size() const;
+  [[nodiscard]] std::optional<std::int32_t> token_id(std::string_view token) const;
+
+  /// From tokenizer_config.json; nothing where it names none.
+  [[nodiscard]] std::optional<std::int32_t> bos() const;
+  [[nodiscard]] std::optional<std::int32_t> eos() const;
+  [[nodiscard]] std::optional<std::int32_t> pad() const;
+  /// The Jinja text of tokenizer_config.json, empty where there is none (chat_template.h).
+  [[nodiscard]] const std::string& chat_template() const;
+
+  /// Hash of the files that were read, for keys of caches.
+  [[nodiscard]] std::uint64_t content_hash() const;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,176 @@
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e5m2.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/base/philox.h"
+#include "engine/kernels/reference_view.h"
+
+/// The kernels around matrix products as their definitions read, in double.
+namespace dstrain::kernels::reference {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+struct Activation {
+  double value, slope;
+};
+
+Activation gelu(double x, Gelu kind) {
+  if (kind == Gelu::erf) {
+    const double cdf = 0.5 * std::erfc(-x / std::sqrt(2.0));
+    return {x * cdf, cdf + x * std::exp(-0.5 * x * x) / std::sqrt(2 * kPi)};
+  }
+  const double factor = std::sqrt(2 / kPi);
+  const double t = std::tanh(factor * (x + 0.044715 * x * x * x));
+  return {0.5 * x * (1 + t),
+          0.5 * (1 + t) + 0.5 * x * (1 - t * t) * factor * (1 + 3 * 0.044715 * x * x)};
+}
+
+Activation silu(double x) {
+  const double s = sigmoid(x);
+  return {x * s, s * (1 + x * (1 - s))};
+}
+
+}  // namespace
+
+void bias_gelu(const BiasGelu& a) {
+  const View z(a.z, a.dtype), bias(a.bias, a.dtype), y(a.y, a.dtype);
+  for (std::int64_t i = 0; i < a.rows * a.cols; ++i)
+    y.set(i, gelu(z.at(i) + bias.at(i % a.cols), a.kind).value);
+}
+
+void bias_gelu_backward(const BiasGeluBackward& a) {
+  const View z(a.z, a.dtype), bias(a.bias, a.dtype), grad_y(a.grad_y, a.dtype),
+      grad_z(a.grad_z, a.dtype);
+  for (std::int64_t column = 0; column < a.cols; ++column) {
+    double sum = 0;
+    for (std::int64_t row = 0; row < a.rows; ++row) {
+      const std::int64_t i = row * a.cols + column;
+      const double grad = grad_y.at(i) * gelu(z.at(i) + bias.at(column), a.kind).slope;
+      grad_z.set(i, grad);
+      sum += grad;
+    }
+    if (a.grad_bias != nullptr) add_to(a.grad_bias[column], sum);
+  }
+}
+
+void column_sum(const ColumnSum& a) {
+  const View x(a.x, a.dtype);
+  for (std::int64_t column = 0; column < a.cols; ++column) {
+    double sum = 0;
+    for (std::int64_t row = 0; row < a.rows; ++row) sum += x.at(row * a.cols + column);
+    add_to(a.sum[column], sum);
+  }
+}
+
+void swiglu(const Swiglu& a) {
+  const View gate_up(a.gate_up, a.dtype), h(a.h, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    for (std::int64_t i = 0; i < a.cols; ++i) {
+      const std::int64_t gate = row * 2 * a.cols + i;
+      h.set(row * a.cols + i, silu(gate_up.at(gate)).value * gate_up.at(gate + a.cols));
+    }
+  }
+}
+
+void swiglu_backward(const SwigluBackward& a) {
+  const View gate_up(a.gate_up, a.dtype), grad_h(a.grad_h, a.dtype),
+      grad_gate_up(a.grad_gate_up, a.dtype), h(a.h, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    for (std::int64_t i = 0; i < a.cols; ++i) {
+      const std::int64_t gate = row * 2 * a.cols + i;
+      const Activation s = silu(gate_up.at(gate));
+      const double up = gate_up.at(gate + a.cols), grad = grad_h.at(row * a.cols + i);
+      grad_gate_up.set(gate, grad * up * s.slope);
+      grad_gate_up.set(gate + a.cols, grad * s.value);
+      if (h) h.set(row * a.cols + i, s.value * up);
+    }
+  }
+}
+
+void dropout(const Dropout& a) {
+  const View x(a.x, a.dtype), y(a.y, a.dtype);
+  const float factor = 1.0f / (1.0f - a.share);
+  for (std::int64_t i = 0; i < a.count; ++i) {
+    const auto words = Philox::at(a.key, 0, static_cast<std::uint64_t>(i / 4));
+    const bool kept = words.uniform(static_cast<int>(i % 4)) >= a.share;
+    y.set(i, kept ? static_cast<double>(static_cast<float>(x.at(i)) * factor) : 0);
+  }
+}
+
+void abs_max(const AbsMax& a) {
+  const View x(a.x, a.dtype);
+  std::fill_n(a.partial, kAbsMaxPartials, 0.0f);
+  for (std::int64_t i = 0; i < a.count; ++i)
+    a.partial[0] = std::fmax(a.partial[0], static_cast<float>(std::fabs(x.at(i))));
+}
+
+void quantize(const Quantize& a) {
+  const View x(a.x, a.dtype);
+  const bool values = a.format == Fp8Format::e4m3;
+  const float largest_code = values ? 448.0f : 57344.0f;
+  if (a.partial != nullptr) {
+    *a.scale =
+        std::fmax(*std::max_element(a.partial, a.partial + kAbsMaxPartials), 1e-30f) / largest_code;
+  }
+  const float factor = 1.0f / *a.scale;
+  for (std::int64_t i = 0; i < a.rows * a.cols; ++i) {
+    float scaled = static_cast<float>(x.at(i)) * factor;
+    if (std::fabs(scaled) > largest_code) scaled = std::copysign(largest_code, scaled);
+    const std::uint8_t code = values ? c10::Float8_e4m3fn(scaled).x : c10::Float8_e5m2(scaled).x;
+    if (a.out != nullptr) a.out[i] = code;
+    if (a.out_t != nullptr) a.out_t[(i % a.cols) * a.rows + i / a.cols] = code;
+  }
+}
+
+void vocab_loss(const VocabLoss& a) {
+  const View logits(a.logits, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const auto weight = static_cast<double>(a.weights[row]);
+    const std::int64_t first = row * a.stride, label = a.labels[row];
+    a.loss[row] = a.top1[row] = 0;
+    if (weight == 0) {
+      for (std::int64_t i = 0; i < a.classes && a.grad_loss != nullptr; ++i)
+        logits.set(first + i, 0);
+      continue;
+    }
+    const bool known = label >= 0 && label < a.classes;
+    const double own = known ? logits.at(first + label) : std::numeric_limits<double>::quiet_NaN();
+    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    bool beaten = !known;
+    for (std::int64_t i = 0; i < a.classes; ++i) {
+      const double x = logits.at(first + i);
+      most = std::fmax(most, x);
+      beaten = beaten || x > own || (x == own && i < label);
+    }
+    for (std::int64_t i = 0; i < a.classes; ++i) sum += std::exp(logits.at(first + i) - most);
+    a.loss[row] = static_cast<float>(weight * (most + std::log(sum) - own));
+    a.top1[row] = beaten ? 0 : a.weights[row];
+    if (a.grad_loss == nullptr) continue;
+    const double factor = weight * static_cast<double>(*a.grad_loss);
+    for (std::int64_t i = 0; i < a.classes; ++i) {
+      const double softmax = std::exp(logits.at(first + i) - most) / sum;
+      logits.set(first + i, factor * (softmax - (i == label ? 1 : 0)));
+    }
+  }
+}
+
+void vocab_totals(const VocabTotals& a) {
+  double sums[3] = {};
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    sums[0] += static_cast<double>(a.loss[row]);
+    sums[1] += static_cast<double>(a.top1[row]);
+    sums[2] += static_cast<double>(a.weights[row]);
+  }
+  if (a.loss_sum != nullptr) *a.loss_sum = static_cast<float>(sums[0]);
+  add_to(a.totals[0], sums[0]);
+  add_to(a.totals[1], sums[1]);
+  add_to(a.totals[3], sums[2]);
+}
+
+}  // namespace dstrain::kernels::reference

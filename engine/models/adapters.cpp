@@ -1,0 +1,94 @@
+#include "engine/models/adapters.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/models/file_names.h"
+#include "engine/models/groups.h"
+#include "recipes/schema/text.h"
+
+namespace dstrain {
+namespace {
+
+constexpr const char* kPrefix = "base_model.model.";
+
+/// The projections of the attention, as adapters of each family usually have them.
+std::vector<std::string> usual_targets(const std::string& family) {
+  if (family == "bloom") return {"query_key_value"};
+  if (family == "qwen2") return {"q_proj", "k_proj", "v_proj", "o_proj"};
+  return {"query", "value"};
+}
+
+/// Calls visit(map) for each linear map that may have an adapter.
+template <class Visit>
+void for_each_map(const Model& model, Visit visit) {
+  for (const auto& block : model.blocks) {
+    for (Linear* linear : block->linears()) {
+      for (std::size_t part = 0; part < linear->parts().size(); ++part)
+        visit(AdaptedMap{.linear = linear, .part = part});
+    }
+  }
+}
+
+/// Whether `pattern` means the linear map `name`, by any name that files have for it.
+bool means(const std::string& pattern, const std::string& family, const std::string& name) {
+  return std::ranges::any_of(file_names(family, name), [&](const std::string& known) {
+    return matches_module(pattern, known);
+  });
+}
+
+[[noreturn]] void fail_unmatched(const Model& model, const std::string& pattern) {
+  std::set<std::string> last_parts;
+  for_each_map(model, [&](const AdaptedMap& map) {
+    last_parts.insert(map.name().substr(map.name().rfind('.') + 1));
+  });
+  throw Error(ErrorKind::usage,
+              fmt::format("lora.targets: no linear map's name matches '{}'", shown(pattern)),
+              fmt::format("the last parts of their names are {}", fmt::join(last_parts, ", ")));
+}
+
+}  // namespace
+
+std::string adapter_prefix(const std::string& map) { return kPrefix + map; }
+
+bool is_adapter(const std::string& tensor) { return tensor.starts_with(kPrefix); }
+
+void add_adapters(Model& model, const LoraConfig& config) {
+  for (Parameter* parameter : all_parameters(model)) parameter->trainable = false;
+  const std::vector<std::string> patterns =
+      config.targets.empty() ? usual_targets(model.family) : config.targets;
+  const LowRankOptions options = {
+      .rank = config.rank, .scale = adapter_scale(config), .dropout = config.dropout};
+  std::set<std::string> matched;
+  for_each_map(model, [&](const AdaptedMap& map) {
+    bool wanted = false;
+    for (const std::string& pattern : patterns) {
+      if (!means(pattern, model.family, map.name())) continue;
+      wanted = true;
+      matched.insert(pattern);
+    }
+    if (wanted) map.linear->add_adapter(map.part, adapter_prefix(map.name()), options);
+  });
+  for (const std::string& pattern : patterns) {
+    if (!matched.contains(pattern)) fail_unmatched(model, pattern);
+  }
+  train(model, config.also_train, "lora.also_train");
+}
+
+std::vector<AdaptedMap> adapted_maps(const Model& model) {
+  std::set<std::string> tensors;
+  for (const Parameter* parameter : all_parameters(model)) {
+    if (is_adapter(parameter->parts[0].name)) tensors.insert(parameter->parts[0].name);
+  }
+  std::vector<AdaptedMap> maps;
+  for_each_map(model, [&](const AdaptedMap& map) {
+    if (tensors.contains(adapter_prefix(map.name()) + ".lora_A.weight")) maps.push_back(map);
+  });
+  return maps;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,119 @@
+#include "engine/models/bloom_config.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+#include "engine/models/config_file.h"
+#include "engine/models/config_sizes.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::array<Size<BloomConfig>, 4> kSizes = {{
+    {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &BloomConfig::width, 65536},
+    {"layers", {"n_layer", "num_hidden_layers"}, &ModelConfig::layers, &BloomConfig::layers, 4096},
+    {"heads", {"n_head", "num_attention_heads"}, &ModelConfig::heads, &BloomConfig::heads, 4096},
+    {"vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &BloomConfig::vocab_size, 1 << 24},
+}};
+constexpr std::span<const Size<BloomConfig>> kAllSizes = kSizes;
+
+/// Reads the fields of config.json that change the result; the rest (precision of the softmax, ways
+/// of computing the same) is left alone.
+BloomConfig read_config(const std::filesystem::path& weights) {
+  ConfigFile file(weights, "bloom");
+  BloomConfig config;
+  read_sizes(file, kAllSizes, config);
+  config.norm_eps = file.number_within("layer_norm_epsilon", 0, 1, config.norm_eps);
+  config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
+  config.tied = file.flag("tie_word_embeddings", true);
+  if (file.flag("apply_residual_connection_post_layernorm", false)) {
+    file.refuse("apply_residual_connection_post_layernorm",
+                "false; dstrain takes the residual before the layer norm");
+  }
+  for (const char* key : {"hidden_dropout", "attention_dropout"}) {
+    if (file.number(key, 0) == 0) continue;
+    config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains BLOOM without dropout",
+                                       file.path().string(), key, file.json().at(key).dump()));
+  }
+  file.raise();
+  config.file = file.json().dump();
+  return config;
+}
+
+}  // namespace
+
+std::optional<BloomConfig> bloom_named(std::string name) {
+  constexpr std::string_view kOwner = "bigscience/";
+  if (name.starts_with(kOwner)) name = name.substr(kOwner.size());
+  struct Named {
+    std::string_view name;
+    std::int64_t width, layers, heads;
+  };
+  constexpr std::array<Named, 5> kPublished = {{{"bloom-560m", 1024, 24, 16},
+                                                {"bloom-1b1", 1536, 24, 16},
+                                                {"bloom-1b7", 2048, 24, 16},
+                                                {"bloom-3b", 2560, 30, 32},
+                                                {"bloom-7b1", 4096, 30, 32}}};
+  for (const Named& one : kPublished) {
+    if (one.name != name) continue;
+    BloomConfig config;
+    config.width = one.width, config.layers = one.layers, config.heads = one.heads;
+    config.vocab_size = 250880;
+    return config;
+  }
+  return std::nullopt;
+}
+
+BloomConfig bloom_config(const ModelConfig& recipe) {
+  Problems problems = foreign_keys(recipe, "BLOOM", {"vocab_size"});
+  raise_problems(ErrorKind::usage, problems,
+                 "leave it out of the recipe; the MLP of BLOOM is 4 times as wide as the model");
+  const std::optional<BloomConfig> named = bloom_named(recipe.name);
+  const bool from_file = !recipe.weights.empty();
+  BloomConfig config = from_file ? read_config(recipe.weights) : named.value();
+  if (from_file) {
+    compare_sizes(recipe, named, kAllSizes, config, problems);
+  } else {
+    override_sizes(recipe, kAllSizes, config);
+  }
+  check_limits(kAllSizes, config, problems);
+  if (problems.empty()) check_multiple("width", config.width, "heads", config.heads, problems);
+  raise_problems(ErrorKind::usage, problems,
+                 from_file ? "leave the sizes out of the recipe: the weights have their own"
+                           : "change the sizes under model");
+  return config;
+}
+
+std::string bloom_config_json(const BloomConfig& config) {
+  nlohmann::json json = {
+      {"model_type", "bloom"},
+      {"apply_residual_connection_post_layernorm", false},
+      {"attention_dropout", 0.0},
+      {"bos_token_id", 1},
+      {"eos_token_id", 2},
+      {"hidden_dropout", 0.0},
+      {"initializer_range", config.init_std},
+      {"layer_norm_epsilon", config.norm_eps},
+      {"pad_token_id", 3},
+      {"tie_word_embeddings", config.tied},
+      {"use_cache", true},
+  };
+  // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
+  if (!config.file.empty()) json = nlohmann::json::parse(config.file);
+  json["architectures"] = {"BloomForCausalLM"};
+  for (const Size<BloomConfig>& size : kSizes) json[size.file_keys[0]] = config.*size.size;
+  return json.dump(2) + "\n";
+}
+
+std::vector<std::string> bloom_file_names(const std::string& name) {
+  constexpr std::string_view kPrefix = "transformer.";
+  if (!name.starts_with(kPrefix)) return {name};
+  return {name, name.substr(kPrefix.size())};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,121 @@
+#include "engine/models/config_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/models/json_file.h"
+
+namespace dstrain {
+namespace {
+
+std::filesystem::path config_path(const std::filesystem::path& weights) {
+  const std::filesystem::path path = weights / "config.json";
+  if (std::filesystem::exists(path)) return path;
+  throw Error(ErrorKind::data,
+              fmt::format("model.weights: {} has no config.json", weights.string()),
+              "name a folder with config.json and model.safetensors, from Hugging Face or "
+              "`dstrain checkpoint export`");
+}
+
+}  // namespace
+
+void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint) {
+  if (!problems.empty()) throw Error(kind, fmt::format("{}", fmt::join(problems, "\n")), hint);
+}
+
+Problems foreign_keys(const ModelConfig& recipe, const std::string& family,
+                      const std::vector<std::string_view>& own) {
+  const std::array<std::pair<std::string_view, bool>, 8> keys = {{
+      {"classes", recipe.classes != 0},
+      {"image_size", recipe.image_size != 0},
+      {"patch_size", recipe.patch_size != 0},
+      {"channels", recipe.channels != 0},
+      {"mlp_width", recipe.mlp_width != 0},
+      {"kv_heads", recipe.kv_heads != 0},
+      {"vocab_size", recipe.vocab_size != 0},
+      {"rope_theta", recipe.rope_theta != 0},
+  }};
+  Problems problems;
+  for (const auto& [key, set] : keys) {
+    if (set && std::find(own.begin(), own.end(), key) == own.end())
+      problems.push_back(fmt::format("model.{}: {} has none", key, family));
+  }
+  return problems;
+}
+
+std::string model_type_of(const std::filesystem::path& weights) {
+  const nlohmann::json json = read_json_object(config_path(weights));
+  const auto found = json.find("model_type");
+  if (found == json.end()) return "";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+ConfigFile::ConfigFile(const std::filesystem::path& weights, const std::string& model_type)
+    : path_(config_path(weights)), json_(read_json_object(path_)) {
+  const std::string type = text("model_type", "");
+  if (type == model_type) return;
+  throw Error(
+      ErrorKind::data,
+      fmt::format("{}: model_type is '{}', not '{}'", path_.string(), type, model_type),
+      fmt::format("model.weights needs the folder of a {} model that transformers' save_pretrained "
+                  "wrote",
+                  model_type));
+}
+
+bool ConfigFile::has(const std::string& key) const {
+  return json_.contains(key) && !json_[key].is_null();
+}
+
+std::string ConfigFile::text(const char* key, const std::string& otherwise) const {
+  if (!has(key)) return otherwise;
+  return json_[key].is_string() ? json_[key].get<std::string>() : json_[key].dump();
+}
+
+double ConfigFile::number(const char* key, double otherwise) {
+  if (!has(key)) return otherwise;
+  if (json_[key].is_number()) return json_[key].get<double>();
+  refuse(key, "a number");
+  return otherwise;
+}
+
+double ConfigFile::number_within(const char* key, double least, double most, double otherwise) {
+  const double value = number(key, otherwise);
+  if (value >= least && value <= most) return value;
+  refuse(key, fmt::format("a number from {} to {}", least, most));
+  return otherwise;
+}
+
+bool ConfigFile::flag(const char* key, bool otherwise) {
+  if (!has(key)) return otherwise;
+  if (json_[key].is_boolean()) return json_[key].get<bool>();
+  refuse(key, "true or false");
+  return otherwise;
+}
+
+std::int64_t ConfigFile::size(const char* key, std::int64_t most, std::int64_t otherwise,
+                              bool pair) {
+  if (!has(key)) return otherwise;
+  const nlohmann::json& value = json_[key];
+  const bool two = pair && value.is_array() && value.size() == 2 && value[0] == value[1];
+  const nlohmann::json& one = two ? value[0] : value;
+  if (one.is_number_unsigned() && one.get<std::uint64_t>() >= 1 &&
+      one.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)) {
+    return one.get<std::int64_t>();
+  }
+  refuse(key, fmt::format("a whole number from 1 to {}", most));
+  return otherwise;
+}
+
+void ConfigFile::refuse(const char* key, const std::string& wanted) {
+  problems_.push_back(
+      fmt::format("{}: {} is {}; it must be {}", path_.string(), key, json_[key].dump(), wanted));
+}
+
+void ConfigFile::raise() const {
+  raise_problems(ErrorKind::data, problems_, "change config.json, or choose other weights");
+}
+
+}  // namespace dstrain

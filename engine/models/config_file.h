@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// Sentences about what does not fit, gathered so that all of them are shown at once.
+using Problems = std::vector<std::string>;
+
+/// Throws Error of `kind` with one problem a line, if there are any.
+void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint);
+
+/// Problems with the keys under model that the recipe sets and the family has not: those that some
+/// family lacks, unless they are among `own`.
+[[nodiscard]] Problems foreign_keys(const ModelConfig& recipe, const std::string& family,
+                                    const std::vector<std::string_view>& own);
+
+/// model_type of the config.json in the folder `weights`. Error{data} when there is none.
+[[nodiscard]] std::string model_type_of(const std::filesystem::path& weights);
+
+/// Fields of a config.json by kind. A field that is not what it must be becomes a problem, and the
+/// value asked for is `otherwise`, as when it is missing or null.
+class ConfigFile {
+ public:
+  /// Of the folder `weights`. Error{data} when there is none or it is for another `model_type`.
+  ConfigFile(const std::filesystem::path& weights, const std::string& model_type);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const nlohmann::json& json() const { return json_; }
+  [[nodiscard]] bool has(const std::string& key) const;
+
+  [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const;
+  [[nodiscard]] double number(const char* key, double otherwise);
+  /// From `least` to `most`.
+  [[nodiscard]] double number_within(const char* key, double least, double most, double otherwise);
+  [[nodiscard]] bool flag(const char* key, bool otherwise);
+  /// From 1 to `most`; with `pair` also twice the same, as height and width may stand apart.
+  [[nodiscard]] std::int64_t size(const char* key, std::int64_t most, std::int64_t otherwise,
+                                  bool pair = false);
+
+  /// "config.json: KEY is VALUE; it must be WANTED".
+  void refuse(const char* key, const std::string& wanted);
+  void add_problem(std::string problem) { problems_.push_back(std::move(problem)); }
+  /// Error{data} with all problems.
+  void raise() const;
+
+ private:
+  std::filesystem::path path_;
+  nlohmann::json json_;
+  Problems problems_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,120 @@
+#include "engine/models/groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/base/error.h"
+#include "recipes/schema/text.h"
+
+namespace dstrain {
+namespace {
+
+using Matcher = bool (*)(const std::string& pattern, const std::string& tensor);
+
+/// Sets `flag` to `value` where a pattern matches all parts of a parameter.
+void mark(const Model& model, const std::vector<std::string>& patterns, const std::string& key,
+          Matcher matcher, bool Parameter::* flag, bool value) {
+  const std::vector<Parameter*> parameters = all_parameters(model);
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (Parameter* parameter : parameters) {
+      const auto matching = std::ranges::count_if(
+          parameter->parts, [&](const NamedShape& part) { return matcher(pattern, part.name); });
+      if (matching == 0) continue;
+      found = true;
+      if (std::cmp_equal(matching, parameter->parts.size())) {
+        parameter->*flag = value;
+        continue;
+      }
+      std::string names;
+      for (const NamedShape& part : parameter->parts)
+        names += (names.empty() ? "" : ", ") + part.name;
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: '{}' matches only some of {}, which are one matrix here", key,
+                              shown(pattern), names),
+                  "write a pattern that matches all of them or none");
+    }
+    if (!found) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}: no tensor's name matches '{}'", key, shown(pattern)),
+                  fmt::format("names look like {} and {}", parameters.front()->parts.front().name,
+                              parameters.back()->parts.front().name));
+    }
+  }
+}
+
+}  // namespace
+
+bool matches(const std::string& pattern, const std::string& name) {
+  std::size_t p = 0, n = 0, star = std::string::npos, resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (star != std::string::npos) {
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string::npos;
+}
+
+bool matches_module(const std::string& pattern, const std::string& name) {
+  // rfind's npos + 1 is 0: all of the name.
+  return matches(pattern,
+                 pattern.find('.') != std::string::npos ? name : name.substr(name.rfind('.') + 1));
+}
+
+void freeze(const Model& model, const std::vector<std::string>& patterns, const std::string& key) {
+  mark(model, patterns, key, matches, &Parameter::trainable, false);
+}
+
+void train(const Model& model, const std::vector<std::string>& patterns, const std::string& key) {
+  const auto matcher = [](const std::string& pattern, const std::string& tensor) {
+    return matches(pattern, tensor) || matches_module(pattern, tensor.substr(0, tensor.rfind('.')));
+  };
+  mark(model, patterns, key, matcher, &Parameter::trainable, true);
+}
+
+void exempt_from_decay(const Model& model, const std::vector<std::string>& patterns,
+                       const std::string& key) {
+  mark(model, patterns, key, matches, &Parameter::decay, false);
+}
+
+GroupedParameters group_parameters(const Model& model) {
+  GroupedParameters grouped;
+  std::map<const Parameter*, int> group_of;
+  for (const auto& block : model.blocks) {
+    std::vector<Parameter*> fresh[2];  // frozen, trained
+    for (Parameter* parameter : block->parameters()) {
+      if (!group_of.contains(parameter)) fresh[parameter->trainable ? 1 : 0].push_back(parameter);
+    }
+    const bool split = !fresh[0].empty() && !fresh[1].empty();
+    for (const bool trained : {false, true}) {
+      std::vector<Parameter*>& group = fresh[trained ? 1 : 0];
+      if (group.empty()) continue;
+      std::ranges::stable_sort(
+          group, {}, [](const Parameter* p) { return std::tuple(p->shape.size() < 2, !p->decay); });
+      for (const Parameter* parameter : group)
+        group_of[parameter] = static_cast<int>(grouped.groups.size());
+      grouped.names.push_back(block->name() + (split && !trained ? " (frozen)" : ""));
+      grouped.groups.push_back(std::move(group));
+    }
+    std::vector<int> read;
+    for (const Parameter* parameter : block->parameters()) read.push_back(group_of.at(parameter));
+    std::ranges::sort(read);
+    read.erase(std::unique(read.begin(), read.end()), read.end());
+    grouped.of_block.push_back(std::move(read));
+  }
+  return grouped;
+}
+
+}  // namespace dstrain

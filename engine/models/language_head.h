@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/nn/block.h"
+#include "engine/nn/layer_norm.h"
+#include "engine/nn/linear.h"
+#include "engine/nn/rms_norm.h"
+
+namespace dstrain {
+
+/// What the blocks of a language model share.
+struct LanguageShape {
+  std::int64_t width = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t sequence = 0;  ///< tokens of a sample
+};
+
+/// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
+/// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a
+/// matrix of its own.
+///
+/// Legend: B batch, T tokens, D width, V vocabulary, M = B * T rows.
+class LanguageHead final : public Block {
+ public:
+  using Norm = std::variant<LayerNorm, RmsNorm>;
+
+  /// `tied` is the embedding's table, which must outlive the head; null for a matrix of its own,
+  /// which files name "lm_head.weight".
+  LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied, const InitialWeights& init);
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const Objective& objective) override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+
+  /// {x, delta} -> [M, V].
+  [[nodiscard]] at::Tensor logits(const Tensors& input);
+
+ private:
+  /// The final norm's output for {x, delta}.
+  [[nodiscard]] at::Tensor normalize(const Tensors& input);
+  void choose_next(const Tensors& input, const at::Tensor& next_tokens);
+
+  std::string name_;
+  LanguageShape shape_;
+  Norm norm_;
+  Parameter own_table_;
+  Parameter* table_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,276 @@
+#include "engine/models/peft.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/models/adapters.h"
+#include "engine/models/config_file.h"
+#include "engine/models/file_names.h"
+#include "engine/models/json_file.h"
+#include "engine/models/parts.h"
+#include "engine/models/weight_folder.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "adapter_config.json";
+constexpr const char* kWeightsName = "adapter_model.safetensors";
+
+/// The tensor's name without what PEFT puts before all names.
+std::string bare(const std::string& tensor) {
+  return is_adapter(tensor) ? tensor.substr(adapter_prefix("").size()) : tensor;
+}
+
+/// Names that PEFT's files may have for our `tensor`, an adapter's or a module's.
+std::vector<std::string> peft_names(const std::string& family, const std::string& tensor) {
+  std::vector<std::string> names = file_names(family, bare(tensor));
+  for (std::string& name : names) name = adapter_prefix(name);
+  return names;
+}
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+/// What makes an adapter another function than ours. PEFT writes all its options, most of them
+/// null, false or empty.
+void check_config(const fs::path& path, const nlohmann::json& json, const LoraConfig& config,
+                  Problems& problems) {
+  const auto value = [&](const char* key) { return json.value(key, nlohmann::json()); };
+  const auto problem = [&](const char* key, const std::string& wanted) {
+    problems.push_back(
+        fmt::format("{}: {} is {}; {}", path.string(), key, value(key).dump(), wanted));
+  };
+  if (value("peft_type") != "LORA") problem("peft_type", "dstrain reads LORA");
+  if (value("r") != config.rank)
+    problem("r", fmt::format("lora.rank is {}, make them equal", config.rank));
+  if (!value("lora_alpha").is_number() || value("lora_alpha").get<double>() != config.alpha)
+    problem("lora_alpha", fmt::format("lora.alpha is {:g}, make them equal", config.alpha));
+  if (!value("bias").is_null() && value("bias") != "none") problem("bias", "it must be \"none\"");
+  for (const char* key : {"use_dora", "use_rslora", "use_qalora", "use_bdlora", "lora_bias",
+                          "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layer_replication",
+                          "target_parameters", "trainable_token_indices"}) {
+    const nlohmann::json found = value(key);
+    if (!found.empty() && found != false) problem(key, "dstrain has no such adapters");
+  }
+  // These starts change the base as well, which is not written beside the adapter.
+  const nlohmann::json init = value("init_lora_weights");
+  const auto names = {"gaussian", "eva", "orthogonal"};
+  if (init.is_string() && std::ranges::find(names, init) == names.end())
+    problem("init_lora_weights", "convert the adapter as PEFT's documentation of it says");
+}
+
+class AdapterFile final : public WeightSource {
+ public:
+  AdapterFile(const fs::path& folder, const Model& model, const LoraConfig& config,
+              std::unique_ptr<WeightSource> base)
+      : base_(std::move(base)), file_(folder / kWeightsName) {
+    Problems problems;
+    check_config(folder / kConfigName, read_json_object(folder / kConfigName), config, problems);
+    for (const Parameter* parameter : all_parameters(model)) {
+      for (const NamedShape& part : parameter->parts) {
+        if (parameter->trainable) place(model.family, part, problems);
+      }
+    }
+    refuse_unknown(problems);
+    if (!problems.empty()) {
+      throw Error(ErrorKind::data, listed(problems, "\n"),
+                  "lora.rank, alpha, targets and also_train must be those of the adapter in "
+                  "lora.weights, and the model the one it was made for");
+    }
+  }
+
+  void read(const Parameter& parameter, Range range, std::span<float> out) const override {
+    if (!places_.contains(parameter.parts[0].name)) return base_->read(parameter, range, out);
+    for_each_part(parameter, range, out,
+                  [&](const NamedShape& part, std::int64_t begin, std::span<float> piece) {
+                    file_.read(places_.at(part.name), begin, piece);
+                  });
+  }
+
+ private:
+  void place(const std::string& family, const NamedShape& part, Problems& problems) {
+    const std::vector<std::string> names = peft_names(family, part.name);
+    const auto found = std::ranges::find_if(
+        names, [&](const std::string& name) { return file_.entries().contains(name); });
+    if (found == names.end()) {
+      problems.push_back(fmt::format("{}: no tensor '{}' [{}]", file_.path().string(),
+                                     adapter_prefix(memory_name(family, bare(part.name))),
+                                     fmt::join(part.shape, ", ")));
+      return;
+    }
+    const SafetensorsFile::Entry& entry = file_.entries().at(*found);
+    if (entry.shape != part.shape) {
+      problems.push_back(fmt::format("{}: tensor '{}' is [{}], the model needs [{}]",
+                                     file_.path().string(), *found, fmt::join(entry.shape, ", "),
+                                     fmt::join(part.shape, ", ")));
+    } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+      problems.push_back(fmt::format("{}: tensor '{}' is {}; dstrain reads F32, F16 and BF16",
+                                     file_.path().string(), *found, entry.dtype));
+    }
+    places_.emplace(part.name, *found);
+  }
+
+  void refuse_unknown(Problems& problems) const {
+    std::set<std::string> known;
+    for (const auto& [part, name] : places_) known.insert(name);
+    for (const auto& [name, entry] : file_.entries()) {
+      if (known.contains(name)) continue;
+      problems.push_back(
+          fmt::format("{}: tensor '{}' is not trained here", file_.path().string(), name));
+    }
+  }
+
+  std::unique_ptr<WeightSource> base_;
+  SafetensorsFile file_;
+  std::map<std::string, std::string> places_;  ///< by part name
+};
+
+/// The last parts of the adapted maps' names where these mean them and no others, else all of each
+/// name; as transformers has them in memory.
+std::set<std::string> target_modules(const Model& model) {
+  std::set<std::string> names, last_parts;
+  for (const AdaptedMap& map : adapted_maps(model))
+    names.insert(memory_name(model.family, map.name()));
+  for (const std::string& name : names) last_parts.insert(last_part(name));
+  for (const auto& block : model.blocks) {
+    for (Linear* linear : block->linears()) {
+      for (const LinearPart& part : linear->parts()) {
+        const std::string name = memory_name(model.family, part.name);
+        if (last_parts.contains(last_part(name)) && !names.contains(name)) return names;
+      }
+    }
+  }
+  return last_parts;
+}
+
+/// The modules of the tensors that are trained in full.
+std::set<std::string> modules_to_save(const Model& model) {
+  std::set<std::string> modules;
+  for (const Parameter* parameter : all_parameters(model)) {
+    if (!parameter->trainable) continue;
+    for (const NamedShape& part : parameter->parts) {
+      if (!is_adapter(part.name)) modules.insert(module_of(part.name));
+    }
+  }
+  return modules;
+}
+
+/// 16 rather than 16.0, as people write it.
+nlohmann::json plain_number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<long>(value);
+  return value;
+}
+
+nlohmann::json config_json(const Model& model, const LoraConfig& config,
+                           const std::set<std::string>& modules, const std::string& base) {
+  nlohmann::json json = {{"peft_type", "LORA"},
+                         {"task_type", nullptr},
+                         {"base_model_name_or_path", nullptr},
+                         {"revision", nullptr},
+                         {"inference_mode", true},
+                         {"r", config.rank},
+                         {"lora_alpha", plain_number(config.alpha)},
+                         {"lora_dropout", config.dropout},
+                         {"target_modules", target_modules(model)},
+                         {"modules_to_save", nullptr},
+                         {"bias", "none"},
+                         {"fan_in_fan_out", false},
+                         {"init_lora_weights", true},
+                         {"use_rslora", false},
+                         {"use_dora", false},
+                         {"rank_pattern", nlohmann::json::object()},
+                         {"alpha_pattern", nlohmann::json::object()},
+                         {"layers_to_transform", nullptr},
+                         {"layers_pattern", nullptr}};
+  if (model.is_language()) json["task_type"] = "CAUSAL_LM";
+  if (!base.empty()) json["base_model_name_or_path"] = base;
+  if (!modules.empty()) {
+    json["modules_to_save"] = nlohmann::json::array();
+    for (const std::string& module : modules)
+      json["modules_to_save"].push_back(memory_name(model.family, module));
+  }
+  return json;
+}
+
+}  // namespace
+
+std::unique_ptr<WeightSource> open_adapter(const fs::path& folder, const Model& model,
+                                           const LoraConfig& config,
+                                           std::unique_ptr<WeightSource> base) {
+  if (!fs::exists(folder / kWeightsName)) {
+    throw Error(ErrorKind::data, fmt::format("{}: {} is not there", folder.string(), kWeightsName),
+                "lora.weights needs a folder that PEFT's save_pretrained wrote");
+  }
+  return std::make_unique<AdapterFile>(folder, model, config, std::move(base));
+}
+
+void export_adapter(const fs::path& folder, const Model& model, const LoraConfig& config,
+                    const TensorReader& read, const AdapterExport& options) {
+  const std::set<std::string> modules = modules_to_save(model);
+  const auto saved = [&](const std::string& tensor) {
+    return is_adapter(tensor) || std::ranges::any_of(modules, [&](const std::string& module) {
+             return tensor.starts_with(module + ".");
+           });
+  };
+  std::vector<NamedShape> parts;
+  std::vector<SafetensorsTensor> tensors;
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const NamedShape& part : parameter->parts) {
+      if (!saved(part.name)) continue;
+      parts.push_back(part);
+      tensors.push_back({.name = adapter_prefix(memory_name(model.family, bare(part.name))),
+                         .shape = part.shape,
+                         .dtype = options.dtype,
+                         .values = {}});
+    }
+  }
+  fs::create_directories(folder);
+  SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});
+  for (const NamedShape& part : parts) writer.write(read(part));
+  writer.commit();
+  write_file_atomically(folder / kConfigName,
+                        config_json(model, config, modules, options.base).dump(2) + "\n");
+}
+
+TensorReader merged(const Model& model, const LoraConfig& config, TensorReader read) {
+  struct Adapter {
+    NamedShape a, b;
+  };
+  std::map<std::string, Adapter> adapters;  // by the name of the matrix
+  for (const AdaptedMap& map : adapted_maps(model)) {
+    const std::int64_t rows = map.linear->parts()[map.part].rows;
+    const std::int64_t columns = map.linear->weight().numel() / map.linear->weight().shape[0];
+    const std::string prefix = adapter_prefix(map.name());
+    adapters[map.name() + ".weight"] = {.a = {prefix + ".lora_A.weight", {config.rank, columns}},
+                                        .b = {prefix + ".lora_B.weight", {rows, config.rank}}};
+  }
+  return [adapters = std::move(adapters), read = std::move(read),
+          scale = adapter_scale(config)](const NamedShape& part) {
+    std::vector<float> values = read(part);
+    const auto found = adapters.find(part.name);
+    if (found == adapters.end()) return values;
+    std::vector<float> a = read(found->second.a), b = read(found->second.b);
+    const auto matrix = [](std::vector<float>& of, const std::vector<std::int64_t>& shape) {
+      return at::from_blob(of.data(), shape, at::kFloat);
+    };
+    matrix(values, part.shape)
+        .addmm_(matrix(b, found->second.b.shape), matrix(a, found->second.a.shape), 1, scale);
+    return values;
+  };
+}
+
+}  // namespace dstrain

@@ -1,0 +1,30 @@
+#include "engine/models/trainable.h"
+
+#include <utility>
+
+#include "engine/models/adapters.h"
+#include "engine/models/groups.h"
+#include "engine/models/peft.h"
+
+namespace dstrain {
+
+Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
+  Model model = make_model(recipe.model, inputs);
+  freeze(model, recipe.model.frozen, "model.frozen");
+  if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
+  exempt_from_decay(model, recipe.optimizer.no_decay, "optimizer.no_decay");
+  return model;
+}
+
+std::unique_ptr<WeightSource> first_weights(const Recipe& recipe, Model& model,
+                                            std::vector<std::string>& notes) {
+  notes.insert(notes.end(), model.notes.begin(), model.notes.end());
+  auto source = recipe.model.weights.empty()
+                    ? make_random_weights(recipe.run.seed)
+                    : open_weights(recipe.model.weights, model, recipe.run.seed, notes);
+  if (recipe.lora.rank > 0 && !recipe.lora.weights.empty())
+    source = open_adapter(recipe.lora.weights, model, recipe.lora, std::move(source));
+  return source;
+}
+
+}  // namespace dstrain

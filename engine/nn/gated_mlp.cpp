@@ -1,0 +1,28 @@
+#include "engine/nn/gated_mlp.h"
+
+namespace dstrain {
+
+GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
+                   const InitialWeights& init)
+    : mlp_width_(mlp_width),
+      gate_up_({{names.gate, mlp_width}, {names.up, mlp_width}}, {width}, init,
+               /*has_bias=*/false),
+      down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false) {}
+
+at::Tensor GatedMlp::forward(const at::Tensor& x_MD, std::uint64_t dropout_seed) {
+  return down_.forward_swiglu(gate_up_.forward(x_MD, dropout_seed), dropout_seed);
+}
+
+Bytes GatedMlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
+  // Gate and up; their product only for adapters, the weight's gradient makes it again.
+  const Bytes product = down_.has_adapters() ? rows * mlp_width_ * compute_bytes : 0;
+  return gate_up_.saved_bytes(rows, compute_bytes) + 2 * rows * mlp_width_ * compute_bytes +
+         product + down_.adapter_bytes(rows, compute_bytes);
+}
+
+void GatedMlp::add_parameters(std::vector<Parameter*>& list) {
+  gate_up_.add_parameters(list);
+  down_.add_parameters(list);
+}
+
+}  // namespace dstrain

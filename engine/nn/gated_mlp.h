@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/nn/linear.h"
+
+namespace dstrain {
+
+/// What files call the three linears of a gated feed-forward branch.
+struct GatedMlpNames {
+  std::string gate, up, down;
+};
+
+/// The gated feed-forward branch, (silu(x gate^T) * (x up^T)) down^T, without biases; gate and up
+/// are one product. Shazeer 2020, arXiv:2002.05202, eq. 5.
+class GatedMlp {
+ public:
+  GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
+           const InitialWeights& init);
+
+  /// x [M, D] -> [M, D].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::uint64_t dropout_seed = 0);
+
+  void add_parameters(std::vector<Parameter*>& list);
+  void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }
+  /// Forward, for `rows` rows of x.
+  [[nodiscard]] Flops flops(std::int64_t rows) const {
+    return gate_up_.flops(rows) + down_.flops(rows);
+  }
+  /// Kept for backward, for `rows` rows of x.
+  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+
+ private:
+  std::int64_t mlp_width_;
+  Linear gate_up_;
+  Linear down_;
+};
+
+}  // namespace dstrain

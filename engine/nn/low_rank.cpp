@@ -1,0 +1,42 @@
+#include "engine/nn/low_rank.h"
+
+#include <cmath>
+
+#include "engine/base/philox.h"
+#include "engine/base/stable_hash.h"
+#include "engine/kernels/ops.h"
+
+namespace dstrain {
+namespace {
+
+Parameter matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
+  Parameter parameter;
+  parameter.shape = {rows, columns};
+  parameter.parts = {{name + ".weight", parameter.shape}};
+  return parameter;
+}
+
+}  // namespace
+
+LowRank::LowRank(const std::string& prefix, std::int64_t columns, std::int64_t rows,
+                 std::int64_t first_output, const LowRankOptions& options)
+    : options_(options),
+      first_output_(first_output),
+      name_hash_(stable_hash(prefix)),
+      a_(matrix(prefix + ".lora_A", options.rank, columns)),
+      b_(matrix(prefix + ".lora_B", rows, options.rank)) {
+  // Uniform within 1 / sqrt(columns), whose variance is a third of the bound's square.
+  a_.init = Init::uniform;
+  a_.init_std = 1 / std::sqrt(3.0 * static_cast<double>(columns));
+}
+
+at::Tensor LowRank::add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
+                           std::uint64_t dropout_seed) {
+  // Two adapters of a micro-batch must not drop the same elements.
+  const Philox random = Philox::at(dropout_seed, name_hash_, 0);
+  const std::uint64_t seed = std::uint64_t{random.word[1]} << 32 | random.word[0];
+  return ops::add_low_rank(y_MN, x_MK, a_, b_, options_.scale, first_output_,
+                           dropout_seed == 0 ? 0 : options_.dropout, seed);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/kernels/parameter.h"
+
+namespace dstrain {
+
+struct LowRankOptions {
+  std::int64_t rank = 0;
+  double scale = 1;    ///< of the product
+  double dropout = 0;  ///< share of x's elements set to zero in training
+};
+
+/// What is added to one matrix of a linear map: y + scale * dropout(x) a^T b^T, where only a and b
+/// are trained. Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
+class LowRank {
+ public:
+  /// Of the matrix [rows, columns] whose outputs begin at `first_output` of y. Files name the
+  /// tensors PREFIX.lora_A.weight [rank, columns], which starts as a linear layer's weight does in
+  /// PyTorch, and PREFIX.lora_B.weight [rows, rank], which starts at zero.
+  LowRank(const std::string& prefix, std::int64_t columns, std::int64_t rows,
+          std::int64_t first_output, const LowRankOptions& options);
+
+  /// Adds to y [M, N] in place; x [M, columns]. `dropout_seed` is the micro-batch's; 0: no dropout.
+  [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
+                                  std::uint64_t dropout_seed);
+
+  void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
+  /// Forward, for `rows` rows of x.
+  [[nodiscard]] Flops flops(std::int64_t rows) const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(a_.numel() + b_.numel());
+  }
+  /// Kept for backward beside x: the rows of x a^T.
+  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const {
+    return rows * options_.rank * compute_bytes;
+  }
+
+ private:
+  LowRankOptions options_;
+  std::int64_t first_output_;
+  std::uint64_t name_hash_;
+  Parameter a_;
+  Parameter b_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/kernels/parameter.h"
+
+namespace dstrain {
+
+/// Root-mean-square norm that adds a pending branch on its way in, so that the sum is read and
+/// written once.
+class RmsNorm {
+ public:
+  static constexpr int kNumStatistics = 1;  ///< fp32 numbers kept of a row: 1 / root mean square
+
+  /// Files name the tensor PREFIX.weight, [width]; it starts at one.
+  RmsNorm(const std::string& prefix, std::int64_t width, double eps);
+
+  /// (x + delta, norm(x + delta)); without `delta` the first is x itself. All [M, D].
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> forward(
+      const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD);
+
+  void add_parameters(std::vector<Parameter*>& list) { list.push_back(&weight_); }
+
+ private:
+  Parameter weight_;
+  double eps_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,98 @@
+#include "engine/train/generate.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+/// One sample on its way: its tokens so far, and which of them are the answer.
+struct Row {
+  std::vector<std::int64_t> tokens;
+  std::size_t answer_begin = 0;
+  bool ended = false;
+};
+
+Row start_row(const TextSample& sample, const GenerateOptions& options) {
+  const auto room =
+      static_cast<std::size_t>(std::max<std::int64_t>(1, options.sequence - options.most_tokens));
+  const std::vector<std::int64_t>& prompt = sample.prompt_tokens;
+  const std::size_t kept = std::min(prompt.size(), room);
+  Row row{.tokens = {prompt.end() - static_cast<std::ptrdiff_t>(kept), prompt.end()}};
+  row.answer_begin = kept;
+  row.ended = kept == 0;
+  return row;
+}
+
+Batch batch_of(const std::vector<Row>& rows, const GenerateOptions& options, at::Tensor& last) {
+  const std::int64_t count = options.micro_batch, length = options.sequence;
+  const at::Tensor tokens = at::zeros({count, length}, at::kLong);
+  last = at::zeros({count}, at::kLong);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::ranges::copy(rows[r].tokens, tokens.mutable_data_ptr<std::int64_t>() +
+                                          static_cast<std::int64_t>(r) * length);
+    last.mutable_data_ptr<std::int64_t>()[r] =
+        std::max<std::int64_t>(0, static_cast<std::int64_t>(rows[r].tokens.size()) - 1);
+  }
+  Batch batch;
+  batch.tokens = tokens.to(options.device);
+  batch.labels = at::zeros({count * length}, batch.tokens.options());
+  batch.weights = at::zeros({count * length}, batch.tokens.options().dtype(at::kFloat));
+  return batch;
+}
+
+/// Rank 0's choice holds for all: on the others rounding may differ, and with it the end.
+void agree(Communicator& ranks, at::Tensor& tokens, c10::Device device) {
+  if (ranks.size() == 1) return;
+  at::Tensor shared = tokens.to(at::kFloat).to(device);  // token numbers are exact in fp32
+  if (ranks.rank() != 0) shared.zero_();
+  ranks.all_reduce(shared, ReduceOp::sum);
+  tokens = shared.cpu().to(at::kLong);
+}
+
+void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Executor& executor,
+              Communicator& ranks, const GenerateOptions& options) {
+  for (int token = 0; token < options.most_tokens; ++token) {
+    if (std::ranges::all_of(rows, &Row::ended)) return;
+    at::Tensor last;
+    const Batch batch = batch_of(rows, options, last);
+    at::Tensor next = executor.next_tokens(batch, last);
+    agree(ranks, next, options.device);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      if (rows[r].ended) continue;
+      const std::int64_t found = next.const_data_ptr<std::int64_t>()[r];
+      rows[r].ended = found == samples[r].end_token;
+      if (!rows[r].ended) rows[r].tokens.push_back(found);
+      if (std::cmp_greater_equal(rows[r].tokens.size(), options.sequence)) rows[r].ended = true;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
+                                      const std::vector<TextSample>& samples,
+                                      const Tokenizer& tokenizer, const GenerateOptions& options) {
+  std::vector<GeneratedAnswer> answers;
+  const auto step = static_cast<std::size_t>(options.micro_batch);
+  for (std::size_t first = 0; first < samples.size(); first += step) {
+    const std::span<const TextSample> some =
+        std::span(samples).subspan(first, std::min(step, samples.size() - first));
+    std::vector<Row> rows;
+    for (const TextSample& sample : some) rows.push_back(start_row(sample, options));
+    complete(rows, some, executor, ranks, options);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const std::vector<std::int32_t> ids(
+          rows[r].tokens.begin() + static_cast<std::ptrdiff_t>(rows[r].answer_begin),
+          rows[r].tokens.end());
+      answers.push_back({some[r].prompt, some[r].response, tokenizer.decode(ids)});
+    }
+  }
+  return answers;
+}
+
+}  // namespace dstrain

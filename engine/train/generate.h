@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/data/text/text.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/train/executor.h"
+
+namespace dstrain {
+
+struct GenerateOptions {
+  c10::Device device{c10::kCPU};
+  std::int64_t micro_batch = 0;  ///< samples of one pass
+  std::int64_t sequence = 0;     ///< tokens that the model takes
+  int most_tokens = 0;           ///< of an answer
+};
+
+struct GeneratedAnswer {
+  std::string prompt;
+  std::string expected;
+  std::string generated;
+};
+
+/// Answers to `samples`, token by token, always the most likely one; each pass reads the whole
+/// sequence. A prompt that leaves no room loses its beginning. Every rank of `ranks` makes the same
+/// answers, since weights may be spread over them: collective.
+[[nodiscard]] std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
+                                                    const std::vector<TextSample>& samples,
+                                                    const Tokenizer& tokenizer,
+                                                    const GenerateOptions& options);
+
+}  // namespace dstrain

@@ -1,0 +1,112 @@
+"""20 AdamW steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's AdamW on transformers' model
+of the same weights: BLOOM and Qwen2, norms and biases without weight decay, gradients clipped."""
+import copy
+import json
+import pathlib
+import random
+import tempfile
+
+try:
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    raise SystemExit(77)
+
+from support import expect_success, losses, only_run, run
+
+STEPS, SAMPLES, SEQUENCE = 20, 12, 24
+LR, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 0.7
+TOLERANCE = 1e-4  # relative
+
+
+def write_tokenizer(folder, texts):
+    """Byte-level BPE of 300 tokens, the last of which ends a text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False,
+                                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}))
+    return tokenizer
+
+
+def expected_losses(model, rows):
+    """Mean loss over all labelled tokens before each step; every step sees all rows."""
+    tokens = torch.zeros(len(rows), SEQUENCE, dtype=torch.long)
+    labels = torch.full((len(rows), SEQUENCE), -100)
+    for row, ids in enumerate(rows):
+        tokens[row, :len(ids)] = torch.tensor(ids)
+        labels[row, :len(ids) - 1] = torch.tensor(ids[1:])
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1]},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
+    found = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def check(name, config, stage, scratch, tokenizer, texts):
+    config._attn_implementation = "eager"
+    model = (BloomForCausalLM if config.model_type == "bloom" else Qwen2ForCausalLM)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)  # so that predictions differ from the first step on
+    model.save_pretrained(scratch / name)
+    end = tokenizer.token_to_id("<|endoftext|>")
+    expected = expected_losses(copy.deepcopy(model), [(tokenizer.encode(text).ids + [end])[:SEQUENCE] for text in texts])
+    sizes = f"width: {config.hidden_size}, layers: {config.num_hidden_layers}, heads: {config.num_attention_heads}, vocab_size: {config.vocab_size}"
+    if config.model_type == "qwen2":
+        sizes += f", kv_heads: {config.num_key_value_heads}, mlp_width: {config.intermediate_size}"
+    sizes += f", name: {'bloom-560m' if config.model_type == 'bloom' else 'qwen2.5-0.5b'}"
+    last = ', "*ln_f*"' if config.model_type == "bloom" else ""
+    recipe = scratch / f"{name}.yaml"
+    recipe.write_text(f"""
+model:     {{ weights: "{scratch / name}", {sizes} }}
+data:      {{ name: jsonl, path: "{scratch / 'data'}", response: "{{text}}", tokenizer: "{scratch / 'tokenizer'}", sequence: {SEQUENCE},
+             cache: "{scratch / 'cache'}" }}
+batch:     {{ global: {SAMPLES}, micro: 2 }}
+optimizer: {{ name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}, weight_decay: {DECAY}, clip_norm: {CLIP},
+             schedule: constant, no_decay: ["*norm*", "*.bias"{last}] }}
+precision: {{ compute: fp32 }}
+parallel:  {{ zero: {{ stage: {stage} }}, backend: gloo }}
+run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: never }}, output: "{scratch / (name + '_runs')}" }}
+""")
+    expect_success(run("launch", recipe, "--ranks", 2))
+    curve = losses(only_run(scratch / (name + "_runs")))
+    assert sorted(curve) == list(range(1, STEPS + 1)), curve
+    apart = max(abs(curve[step + 1] - loss) / loss for step, loss in enumerate(expected))
+    assert apart <= TOLERANCE, (apart, curve, expected)
+    assert expected[-1] < 0.9 * expected[0], expected
+    print(f"{name}: losses of {STEPS} steps within {apart:.2g}, {expected[0]:.4f} to {expected[-1]:.4f}")
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    draw = random.Random(0)
+    words = ["red", "green", "apple", "house", "river", "stone", "is", "the", "of", "twelve", "42", "Tree"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(SAMPLES)]
+    (scratch / "data").mkdir()
+    for split in ("train", "test"):
+        (scratch / "data" / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (scratch / "tokenizer").mkdir()
+    tokenizer = write_tokenizer(scratch / "tokenizer", texts)
+    assert any(len(tokenizer.encode(text).ids) >= SEQUENCE for text in texts), "no text is cut"
+    vocab = tokenizer.get_vocab_size()
+    qwen2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=vocab)
+    for name, config, stage in (
+            ("bloom", BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=vocab), 2),
+            ("qwen2_tied", Qwen2Config(**qwen2, tie_word_embeddings=True), 3),
+            ("qwen2_untied", Qwen2Config(**qwen2, tie_word_embeddings=False), 0)):
+        check(name, config, stage, scratch, tokenizer, texts)

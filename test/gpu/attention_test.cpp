@@ -1,0 +1,297 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <vector>
+
+#include "engine/kernels/attention_heads.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/gpu/compare.h"
+#include "test/kernels/plain_attention.h"
+#include "test/kernels/tensors.h"
+
+/// Attention on a GPU against the formula in double, and the kernels around it against their
+/// references.
+namespace dstrain {
+namespace {
+
+using namespace test;
+using ops::AttentionShape;
+using Lengths = std::vector<std::int64_t>;
+
+struct Model {
+  const char* name;
+  AttentionShape shape;
+};
+const Model kModels[] = {
+    {"ViT-B", {.heads = 12, .kv_heads = 12, .head_dim = 64}},
+    {"ViT-H", {.heads = 16, .kv_heads = 16, .head_dim = 80}},
+    {"Qwen2.5-3B",
+     {.heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6}},
+    {"Qwen2.5-0.5B",
+     {.heads = 14, .kv_heads = 2, .head_dim = 64, .causal = true, .rope_theta = 1e6}},
+    {"BLOOM-560m",
+     {.heads = 16,
+      .kv_heads = 16,
+      .head_dim = 64,
+      .interleaved = true,
+      .causal = true,
+      .alibi = true}},
+    {"BLOOM-3b",
+     {.heads = 32,
+      .kv_heads = 32,
+      .head_dim = 80,
+      .interleaved = true,
+      .causal = true,
+      .alibi = true}},
+    {"BLOOM-7b1",
+     {.heads = 32,
+      .kv_heads = 32,
+      .head_dim = 128,
+      .interleaved = true,
+      .causal = true,
+      .alibi = true}}};
+
+ops::Sequences on_gpu(const ops::Sequences& host) {
+  if (!host.starts.defined()) return host;
+  return {.starts = host.starts.to(at::kCUDA),
+          .longest = host.longest,
+          .positions = host.positions.to(at::kCUDA)};
+}
+
+double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual.cpu().to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+}
+
+/// The largest error within `far`'s bound, and the norm of all errors within three roundings of the
+/// result: scores, probabilities and results are rounded once each, independently.
+void require_close(const at::Tensor& actual, const at::Tensor& expected, at::ScalarType type,
+                   std::int64_t length) {
+  REQUIRE(far(actual, expected, type, length) == "");
+  REQUIRE(relative_error(actual, expected) <
+          3 * unit_roundoff(type) + 0x1p-22 * static_cast<double>(length));
+}
+
+template <typename Attend>
+void require_formula(const AttentionShape& shape, const Lengths& lengths, std::int64_t rows,
+                     at::ScalarType type, const Attend& attend) {
+  Random random(7);
+  const at::Tensor qkv = random({rows, shape.qkv_width()}, type),
+                   dy = random({rows, shape.width()}, type);
+  const at::Tensor qkv64 = exact(qkv), y64 = plain_attention(qkv64, shape, lengths);
+  y64.backward(dy.to(at::kDouble));
+  const at::Tensor on_device = leaf(qkv.to(at::kCUDA));
+  const at::Tensor y = attend(on_device);
+  y.backward(dy.to(at::kCUDA));
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  {
+    INFO("output");
+    require_close(y.detach(), y64.detach(), type, longest);
+  }
+  const ops::Heads grads = ops::split_heads(on_device.grad(), shape, {}),
+                   grads64 = ops::split_heads(qkv64.grad(), shape, {});
+  for (std::size_t part = 0; part < 3; ++part) {
+    INFO("gradient of " << (part == 0 ? "queries" : part == 1 ? "keys" : "values"));
+    if (longest == 1 && part < 2) {  // one token sees itself whatever it is
+      REQUIRE(grads[part].abs().max().item<double>() < unit_roundoff(type));
+    } else {
+      require_close(grads[part], grads64[part], type, longest);
+    }
+  }
+}
+
+TEST_CASE("GPU: attention of real models equals the formula", "[gpu][attention]") {
+  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
+  const std::int64_t tokens = GENERATE(33, 512, 1000);
+  CAPTURE(model.name, tokens);
+  AttentionShape shape = model.shape;
+  shape.batch = 2;
+  require_formula(shape, {tokens, tokens}, 2 * tokens, at::kBFloat16,
+                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
+}
+
+TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][attention]") {
+  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
+  const std::int64_t tokens = GENERATE(33, 512, 1000);
+  CAPTURE(model.name, tokens);
+  AttentionShape shape = model.shape;
+  shape.batch = 2;
+  const Lengths lengths = {tokens - 7, 1, tokens, 6};
+  const ops::Sequences sequences = on_gpu(pack(lengths, 3));
+  require_formula(shape, lengths, 2 * tokens, at::kBFloat16,
+                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
+}
+
+TEST_CASE("GPU: packed attention takes sequences of one token", "[gpu][attention]") {
+  const AttentionShape shape{
+      .batch = 1, .heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6};
+  const Lengths lengths(40, 1);
+  const ops::Sequences sequences = on_gpu(pack(lengths, 2));
+  require_formula(shape, lengths, 40, at::kBFloat16,
+                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
+}
+
+TEST_CASE("GPU: attention in fp16 and fp32 equals the formula", "[gpu][attention]") {
+  const auto type = GENERATE(at::kHalf, at::kFloat);
+  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
+  const std::int64_t tokens = GENERATE(33, 197);
+  const bool packed = GENERATE(false, true);
+  CAPTURE(c10::toString(type), model.name, tokens, packed);
+  AttentionShape shape = model.shape;
+  shape.batch = 2;
+  const Lengths lengths = packed ? Lengths{5, tokens, tokens - 5} : Lengths{tokens, tokens};
+  const ops::Sequences sequences = packed ? on_gpu(pack(lengths, 2)) : ops::Sequences{};
+  require_formula(shape, lengths, 2 * tokens, type,
+                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
+}
+
+/// Every width that the benchmark compares.
+TEST_CASE("GPU: attention with stretched heads equals the formula", "[gpu][attention]") {
+  const auto widths = GENERATE(std::pair<int, int>{72, 72}, std::pair<int, int>{80, 80},
+                               std::pair<int, int>{72, 64}, std::pair<int, int>{80, 64});
+  const std::int64_t tokens = GENERATE(197, 2048);
+  CAPTURE(widths.first, widths.second, tokens);
+  AttentionShape shape = kModels[4].shape;
+  shape.batch = 1;
+  require_formula(shape, {tokens}, tokens, at::kBFloat16, [&](const at::Tensor& qkv) {
+    return ops::attention_stretched(qkv, shape, {},
+                                    {.query_key = widths.first, .value = widths.second});
+  });
+}
+
+at::Tensor random_table(Random& random, std::int64_t length, std::int64_t head_dim) {
+  const at::Tensor angles = random({length, head_dim / 2});
+  return at::stack({angles.cos(), angles.sin()}, -1).contiguous();
+}
+
+at::Tensor random_places(Random& random, std::int64_t rows, std::int64_t below) {
+  return (random({rows}).abs() * 1000).to(at::kInt).remainder(below).to(at::kInt);
+}
+
+const std::int32_t* places(const at::Tensor& tensor, bool used) {
+  return used ? tensor.const_data_ptr<std::int32_t>() : nullptr;
+}
+
+TEST_CASE("GPU: rotate_heads and pack_heads equal their references", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t head_dim = GENERATE(16, 80, 128), kv_heads = GENERATE(1, 5);
+  const bool interleaved = GENERATE(false, true), packed = GENERATE(false, true);
+  CAPTURE(c10::toString(type), head_dim, kv_heads, interleaved, packed);
+  Random random(8);
+  const std::int64_t batch = 3, tokens = 67, rows = batch * tokens;
+  const kernels::HeadLayout layout{interleaved ? kv_heads : 3 * kv_heads, kv_heads, head_dim,
+                                   interleaved};
+  const at::Tensor table = random_table(random, tokens, head_dim),
+                   positions = random_places(random, rows, tokens);
+  compare(
+      {table, positions, random({rows, layout.width()}, type)}, 2, 1,
+      [&](const Tensors& t) {
+        return kernels::RotateHeads{.qkv = out(t[2]),
+                                    .table = t[0].const_data_ptr<float>(),
+                                    .positions = places(t[1], packed),
+                                    .rows = rows,
+                                    .tokens = tokens,
+                                    .layout = layout,
+                                    .dtype = ops::kernel_dtype(t[2])};
+      },
+      kernels::cuda::rotate_heads, kernels::reference::rotate_heads);
+  const std::int64_t wide = head_dim + 16;  // gradients of stretched heads
+  const bool turned = GENERATE(false, true);
+  compare(
+      {table, positions, random({batch, tokens, layout.heads, wide}, type),
+       random({batch, kv_heads, tokens, wide}, type), random({batch, tokens, kv_heads, wide}, type),
+       random({rows, layout.width()}, type)},
+      5, 1,
+      [&](const Tensors& t) {
+        kernels::PackHeads args{.source = {in(t[2]), in(t[3]), in(t[4])},
+                                .stride = {},
+                                .table = turned ? t[0].const_data_ptr<float>() : nullptr,
+                                .positions = places(t[1], packed),
+                                .out = out(t[5]),
+                                .batch = batch,
+                                .tokens = tokens,
+                                .layout = layout,
+                                .dtype = ops::kernel_dtype(t[5])};
+        const at::Tensor heads[] = {t[2].transpose(1, 2), t[3], t[4].transpose(1, 2)};
+        for (std::size_t part = 0; part < 3; ++part) {
+          for (std::int64_t dim = 0; dim < 3; ++dim)
+            args.stride[part][dim] = heads[part].stride(dim);
+        }
+        return args;
+      },
+      kernels::cuda::pack_heads, kernels::reference::pack_heads);
+}
+
+TEST_CASE("GPU: pack_heads takes heads of 8 elements", "[gpu][kernels]") {
+  Random random(9);
+  const kernels::HeadLayout layout{3, 3, 8, false};
+  const at::Tensor heads = random({2, 3, 5, 8}, at::kBFloat16);
+  compare(
+      {heads, heads * 2, heads * 3, random({10, layout.width()}, at::kBFloat16)}, 3, 1,
+      [&](const Tensors& t) {
+        kernels::PackHeads args{.source = {in(t[0]), in(t[1]), in(t[2])},
+                                .stride = {},
+                                .table = nullptr,
+                                .positions = nullptr,
+                                .out = out(t[3]),
+                                .batch = 2,
+                                .tokens = 5,
+                                .layout = layout,
+                                .dtype = kernels::DType::bf16};
+        for (auto& stride : args.stride) {
+          for (std::int64_t dim = 0; dim < 3; ++dim) stride[dim] = heads.stride(dim);
+        }
+        return args;
+      },
+      kernels::cuda::pack_heads, kernels::reference::pack_heads);
+}
+
+TEST_CASE("GPU: stretch_heads and resize_rows equal their references", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t head_dim = GENERATE(8, 64, 80), heads = GENERATE(1, 12, 16);
+  const bool interleaved = GENERATE(false, true), packed = GENERATE(false, true),
+             values_too = GENERATE(false, true);
+  CAPTURE(c10::toString(type), head_dim, heads, interleaved, packed, values_too);
+  Random random(10);
+  const std::int64_t tokens = 300, rows = 2 * tokens,
+                     wide = ops::stretched_widths(head_dim).query_key;
+  const kernels::HeadLayout layout{heads, heads, head_dim, interleaved};
+  const at::Tensor stretched = random({rows, heads, wide}, type);
+  compare(
+      {random({rows, layout.width()}, type), random_places(random, rows, kernels::kAlibiPositions),
+       stretched, stretched, stretched},
+      2, 1,
+      [&](const Tensors& t) {
+        return kernels::StretchHeads{
+            .qkv = in(t[0]),
+            .positions = places(t[1], packed),
+            .query = out(t[2]),
+            .key = out(t[3]),
+            .value = values_too ? out(t[4]) : nullptr,
+            .rows = rows,
+            .tokens = tokens,
+            .stretched = wide,
+            .layout = layout,
+            .inverse_scale = static_cast<float>(std::sqrt(static_cast<double>(head_dim))),
+            .dtype = ops::kernel_dtype(t[0])};
+      },
+      kernels::cuda::stretch_heads, kernels::reference::stretch_heads);
+  for (const bool widen : {false, true}) {
+    const std::int64_t from = widen ? head_dim : wide, to = widen ? wide : head_dim;
+    compare(
+        {random({rows, from}, type), random({rows, to}, type)}, 1, 1,
+        [&](const Tensors& t) {
+          return kernels::ResizeRows{.source = in(t[0]),
+                                     .out = out(t[1]),
+                                     .rows = rows,
+                                     .from = from,
+                                     .to = to,
+                                     .dtype = ops::kernel_dtype(t[0])};
+        },
+        kernels::cuda::resize_rows, kernels::reference::resize_rows);
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,149 @@
+#include "engine/kernels/gemm.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cublasLt.h>
+
+#include <cstdlib>
+#include <limits>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/kernels/fp8.h"
+#include "engine/kernels/gemm_cache.h"
+#include "test/gpu/compare.h"
+#include "test/kernels/tensors.h"
+
+namespace dstrain {
+namespace {
+
+using test::far;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+at::Tensor exact_product(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a.to(at::kDouble), b.to(at::kDouble));
+}
+
+/// `tensor` with columns dense instead of rows.
+at::Tensor turned(const at::Tensor& tensor) { return tensor.t().contiguous().t(); }
+
+TEST_CASE("GPU: products of views equal those in double, aligned or not", "[gpu][gemm]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto [m, n, k] =
+      GENERATE(std::tuple{1, 1, 1}, std::tuple{5, 7, 9}, std::tuple{130, 200, 72},
+               std::tuple{512, 1024, 768}, std::tuple{64, 333, 4001});
+  const bool wide = GENERATE(false, true), a_turned = GENERATE(false, true),
+             b_turned = GENERATE(false, true);
+  CAPTURE(c10::toString(type), m, n, k, wide, a_turned, b_turned);
+  test::Random random(1);
+  const auto out_type = wide ? at::kFloat : type;
+  at::Tensor a = random({m, k}, type).to(at::kCUDA), b = random({k, n}, type).to(at::kCUDA);
+  const at::Tensor bias = random({n}, out_type).to(at::kCUDA);
+  if (a_turned) a = turned(a);
+  if (b_turned) b = turned(b);
+  const at::Tensor product = exact_product(a, b);
+  const at::Tensor before = random({m, n + 3}, out_type).to(at::kCUDA), whole = before.clone(),
+                   cut = whole.narrow(1, 2, n);
+  ops::multiply(a, b, cut, {.alpha = 0.5, .add = true});
+  REQUIRE(far(cut, product * 0.5 + before.narrow(1, 2, n), out_type, k) == "");
+  REQUIRE(whole.narrow(1, 0, 2).equal(before.narrow(1, 0, 2)));
+  REQUIRE(whole.narrow(1, n + 2, 1).equal(before.narrow(1, n + 2, 1)));
+  const at::Tensor out = at::full({m, n}, kNan, bias.options()), again = out.clone();
+  ops::multiply(a, b, out);
+  REQUIRE(far(out, product, out_type, k) == "");
+  ops::multiply(a, b, again);
+  REQUIRE(out.equal(again));
+  ops::multiply(a, b, out, {.bias = bias});
+  REQUIRE(far(out, product + bias.to(at::kDouble), out_type, k) == "");
+}
+
+TEST_CASE("GPU: measuring changes nothing that is added to", "[gpu][gemm]") {
+  test::Random random(2);
+  const at::Tensor a = random({320, 176}, at::kBFloat16).to(at::kCUDA),
+                   b = random({176, 304}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor out = at::full({320, 304}, 5.0, a.options().dtype(at::kFloat));
+  ops::multiply(a, b, out, {.add = true});  // the first of its kind
+  REQUIRE(far(out, exact_product(a, b) + 5, at::kFloat, 176) == "");
+}
+
+TEST_CASE("GPU: sums of rows come with a product, or apart", "[gpu][gemm]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf, at::kFloat);
+  const bool add = GENERATE(false, true);
+  const auto [rows, in, out_width] =
+      GENERATE(std::tuple{4096, 1024, 3072}, std::tuple{1000, 264, 136}, std::tuple{77, 10, 9});
+  test::Random random(3);
+  const at::Tensor x = random({rows, in}, type).to(at::kCUDA),
+                   dy = random({rows, out_width}, type).to(at::kCUDA);
+  const at::Tensor out = at::full({out_width, in}, 2, x.options().dtype(at::kFloat)),
+                   sums = at::full({out_width}, kNan, out.options());
+  const bool run = ops::multiply_and_sum(dy.t(), x, out, sums, add);
+  WARN("sums of rows of " << c10::toString(type) << " [" << rows << ", " << out_width
+                          << "]: " << (run ? "with the product" : "apart"));
+  if (!run) return;
+  REQUIRE(far(out, exact_product(dy.t(), x) + (add ? 2 : 0), at::kFloat, rows) == "");
+  REQUIRE(far(sums, dy.to(at::kDouble).sum(0), at::kFloat, rows) == "");
+}
+
+TEST_CASE("GPU: FP8 products equal those of their codes", "[gpu][gemm][fp8]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf, at::kFloat);
+  const bool fast = GENERATE(false, true), gradient = GENERATE(false, true);
+  CAPTURE(c10::toString(type), fast, gradient);
+  using kernels::Fp8Format;
+  test::Random random(4);
+  const at::Tensor a = random({144, 512}, at::kBFloat16).to(at::kCUDA),
+                   b = random({272, 512}, at::kBFloat16).to(at::kCUDA);
+  const auto a8 = ops::quantize(a, gradient ? Fp8Format::e5m2 : Fp8Format::e4m3, ops::Sides::rows),
+             b8 = ops::quantize(b, Fp8Format::e4m3, ops::Sides::rows);
+  const at::Tensor product = exact_product(a8.rows.to(at::kFloat), b8.rows.to(at::kFloat).t()) *
+                             a8.scale.to(at::kDouble) * b8.scale.to(at::kDouble);
+  const at::Tensor out = at::full({144, 272}, kNan, a.options().dtype(type));
+  ops::multiply(a8.rows, b8.rows.t(), out,
+                {.a_scale = a8.scale, .b_scale = b8.scale, .fast = fast});
+  // Short sums keep about 13 bits after the first.
+  REQUIRE(far(out, product, fast ? at::kBFloat16 : type, fast ? 512 : 1 << 14) == "");
+}
+
+TEST_CASE("GPU: a captured product of a shape not seen before replays", "[gpu][gemm]") {
+  test::Random random(5);
+  const at::Tensor a = random({176, 208}, at::kBFloat16).to(at::kCUDA),
+                   b = random({208, 240}, at::kBFloat16).to(at::kCUDA);
+  const at::Tensor out = at::full({176, 240}, kNan, a.options());
+  const at::Tensor expected = exact_product(a, b);  // makes the library's handle before the capture
+  const auto stream = c10::cuda::getStreamFromPool();
+  at::cuda::CUDAGraph graph;
+  {
+    const c10::cuda::CUDAStreamGuard guard(stream);
+    graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    ops::multiply(a, b, out);
+    graph.capture_end();
+  }
+  graph.replay();
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  REQUIRE(far(out, expected, at::kBFloat16, 208) == "");
+  a.mul_(2);
+  graph.replay();
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  REQUIRE(far(out, expected * 2, at::kBFloat16, 208) == "");
+}
+
+TEST_CASE("GPU: what was measured is on disk", "[gpu][gemm]") {
+  if (const char* tune = std::getenv("DSTRAIN_GEMM_TUNE"); tune != nullptr && *tune == '0') return;
+  test::Random random(6);
+  const at::Tensor a = random({96, 224}, at::kBFloat16).to(at::kCUDA),
+                   b = random({112, 224}, at::kBFloat16).to(at::kCUDA);
+  ops::multiply(a, b.t(), at::zeros({96, 112}, a.options()));
+  const auto file =
+      gemm_cache_file(at::cuda::getCurrentDeviceProperties()->name, cublasLtGetVersion());
+  if (file.empty()) return;
+  REQUIRE(GemmCache(file)
+              .find("96 x 112 x 224, a BFloat16/224, b BFloat16/224T, out BFloat16/112, align 16")
+              .has_value());
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,244 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+
+#include <memory>
+
+#include "engine/kernels/fp8.h"
+#include "engine/kernels/gemm.h"
+#include "engine/kernels/ops.h"
+#include "test/gpu/bench.h"
+
+/// Matrix products and the kernels around them at the shapes of real models; hidden, run with
+/// `test_gpu "[.bench]"`. With DSTRAIN_GEMM_TUNE=0 the products run as cuBLASLt proposes.
+namespace dstrain {
+namespace {
+
+using namespace test;
+
+struct Shape {
+  const char* name;
+  std::int64_t rows, width, qkv, hidden, classes;
+  bool gated;  ///< gate and up in one product, no biases there
+};
+constexpr Shape kShapes[] = {{"Qwen2.5-3B", 16384, 2048, 2560, 11008, 151'936, true},
+                             {"Qwen2.5-0.5B", 16384, 896, 1152, 4864, 151'936, true},
+                             {"BLOOM-560m", 16384, 1024, 3072, 4096, 250'880, false},
+                             {"ViT-H/14", 16448, 1280, 3840, 5120, 1000, false}};
+constexpr std::int64_t kHeadRows = 4096;
+constexpr double kPeakFlopPerS = 989e12, kPeakFp8FlopPerS = 1979e12;  // of the data sheet, dense
+
+std::string text(std::int64_t a, std::int64_t b) {
+  return "[" + std::to_string(a) + ", " + std::to_string(b) + "]";
+}
+
+std::vector<Case> activation_cases(const Shape& s) {
+  const std::int64_t rows = s.rows, cols = s.hidden;
+  const double mf = 2.0 * static_cast<double>(rows * cols);
+  if (!s.gated) {
+    return {{"bias_gelu, tanh", text(rows, cols), 2 * mf,
+             [=] {
+               const auto z = random({rows, cols}), bias = random({cols}), y = random({rows, cols});
+               return launch<kernels::BiasGelu>(
+                   kernels::cuda::bias_gelu,
+                   {data(z), data(bias), data(y), rows, cols, kDType, kernels::Gelu::tanh},
+                   {z, bias, y});
+             }},
+            {"bias_gelu_backward, tanh", text(rows, cols), 3 * mf, [=] {
+               const auto z = random({rows, cols}), bias = random({cols}),
+                          dy = random({rows, cols}), dz = random({rows, cols}),
+                          dbias = random32({cols}),
+                          partial = random32({kernels::column_partials(rows, cols), cols});
+               return launch<kernels::BiasGeluBackward>(
+                   kernels::cuda::bias_gelu_backward,
+                   {data(z), data(bias), data(dy), data(dz), fp32(dbias), fp32(partial), rows, cols,
+                    kDType, kernels::Gelu::tanh},
+                   {z, bias, dy, dz, dbias, partial});
+             }}};
+  }
+  return {{"swiglu", text(rows, cols), 3 * mf,
+           [=] {
+             const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols});
+             return launch<kernels::Swiglu>(
+                 kernels::cuda::swiglu, {data(gate_up), data(h), rows, cols, kDType}, {gate_up, h});
+           }},
+          {"swiglu_backward", text(rows, cols), 6 * mf, [=] {
+             const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
+                        grad = random({rows, 2 * cols}), h = random({rows, cols});
+             return launch<kernels::SwigluBackward>(
+                 kernels::cuda::swiglu_backward,
+                 {data(gate_up), data(dh), data(grad), data(h), rows, cols, kDType},
+                 {gate_up, dh, grad, h});
+           }}};
+}
+
+std::vector<Case> narrow_cases(const Shape& s) {
+  const std::int64_t rows = s.rows, cols = s.hidden;
+  const double elements = static_cast<double>(rows * cols);
+  const auto quantize = [=](bool by_rows, bool by_columns) {
+    return [=] {
+      const auto x = random({rows, cols}), scale = random32({1}),
+                 partial = random32({kernels::kAbsMaxPartials}),
+                 out = at::randint(256, {rows, cols}, on_gpu(at::kByte)),
+                 out_t = at::randint(256, {cols, rows}, on_gpu(at::kByte));
+      return launch<kernels::Quantize>(
+          kernels::cuda::quantize,
+          {data(x), by_rows ? out.mutable_data_ptr<std::uint8_t>() : nullptr,
+           by_columns ? out_t.mutable_data_ptr<std::uint8_t>() : nullptr, fp32(partial),
+           fp32(scale), rows, cols, kernels::Fp8Format::e4m3, kDType},
+          {x, scale, partial, out, out_t});
+    };
+  };
+  return {{"dropout", text(rows, s.width), 4.0 * static_cast<double>(rows * s.width),
+           [=, width = s.width] {
+             const auto x = random({rows, width}), y = random({rows, width});
+             return launch<kernels::Dropout>(
+                 kernels::cuda::dropout, {data(x), data(y), rows * width, 5, 0.1f, kDType}, {x, y});
+           }},
+          {"abs_max", text(rows, cols), 2 * elements,
+           [=] {
+             const auto x = random({rows, cols}), partial = random32({kernels::kAbsMaxPartials});
+             return launch<kernels::AbsMax>(kernels::cuda::abs_max,
+                                            {data(x), fp32(partial), rows * cols, kDType},
+                                            {x, partial});
+           }},
+          {"quantize, rows", text(rows, cols), 3 * elements, quantize(true, false)},
+          {"quantize, columns", text(rows, cols), 3 * elements, quantize(false, true)},
+          {"quantize, both", text(rows, cols), 4 * elements, quantize(true, true)}};
+}
+
+/// Bytes: logits once in, gradients once out.
+Case vocab_case(const Shape& s) {
+  const std::int64_t rows = kHeadRows, classes = s.classes;
+  return {"vocab_loss", text(rows, classes), 4.0 * static_cast<double>(rows * classes), [=] {
+            const auto logits = random({rows, classes}),
+                       labels = at::randint(classes, {rows}, on_gpu(at::kLong)),
+                       weights = at::ones({rows}, on_gpu(at::kFloat)), grad_loss = random32({1}),
+                       loss = random32({rows}), top1 = random32({rows});
+            return launch<kernels::VocabLoss>(
+                kernels::cuda::vocab_loss,
+                {data(logits), labels.const_data_ptr<std::int64_t>(), fp32(weights),
+                 fp32(grad_loss), fp32(loss), fp32(top1), rows, classes, classes, kDType},
+                {logits, labels, weights, grad_loss, loss, top1});
+          }};
+}
+
+TEST_CASE("bench: kernels around products", "[.bench]") {
+  print_head();
+  for (const Shape& s : kShapes) {
+    print_rows(activation_cases(s), s.name);
+    if (s.classes > 10'000) print_rows({vocab_case(s)}, s.name);
+  }
+  print_rows(narrow_cases(kShapes[0]), kShapes[0].name);
+}
+
+struct Product {
+  const char* name;
+  std::int64_t rows, in, out;
+  bool bias;
+};
+
+std::vector<Product> products_of(const Shape& s) {
+  std::vector<Product> list = {
+      {"qkv", s.rows, s.width, s.qkv, true},
+      {"output", s.rows, s.width, s.width, !s.gated},
+      {s.gated ? "gate up" : "up", s.rows, s.width, s.gated ? 2 * s.hidden : s.hidden, false},
+      {"down", s.rows, s.hidden, s.width, !s.gated}};
+  if (s.classes > 10'000) list.push_back({"head", kHeadRows, s.width, s.classes, false});
+  return list;
+}
+
+void print_product(const Shape& s, const Product& p, const char* what, double flop_factor,
+                   double peak, const std::function<Run()>& make) {
+  const double flop = 2.0 * static_cast<double>(p.rows * p.in) * static_cast<double>(p.out);
+  const double bytes = 2.0 * static_cast<double>(p.rows * (p.in + p.out) + p.in * p.out);
+  const double one_s = seconds_of(make, bytes), rate = flop_factor * flop / one_s;
+  std::printf("| %s | %s | %s [%lld, %lld, %lld] | %.3f | %.0f |\n", what, s.name, p.name,
+              static_cast<long long>(p.rows), static_cast<long long>(p.in),
+              static_cast<long long>(p.out), 1e3 * one_s, 1e-12 * rate);
+  std::fflush(stdout);
+  CHECK(rate < peak);
+}
+
+void print_products(const Shape& s, const Product& p) {
+  const auto weight_of = [p] { return random({p.out, p.in}); };
+  print_product(s, p, "forward", 1, kPeakFlopPerS, [=]() -> Run {
+    const auto x = random({p.rows, p.in}), w = weight_of(), y = random({p.rows, p.out}),
+               bias = p.bias ? random({p.out}) : at::Tensor();
+    return [=] { ops::multiply(x, w.t(), y, {.bias = bias}); };
+  });
+  print_product(s, p, "input gradient", 1, kPeakFlopPerS, [=]() -> Run {
+    const auto dx = random({p.rows, p.in}), w = weight_of(), dy = random({p.rows, p.out});
+    return [=] { ops::multiply(dy, w, dx); };
+  });
+  for (const bool add : {false, true}) {
+    print_product(s, p, add ? "weight gradient, added" : "weight gradient", 1, kPeakFlopPerS,
+                  [=]() -> Run {
+                    const auto x = random({p.rows, p.in}), dy = random({p.rows, p.out}),
+                               gradient = random32({p.out, p.in});
+                    return [=] { ops::multiply(dy.t(), x, gradient, {.add = add}); };
+                  });
+  }
+}
+
+/// Forward and backward of the operator: three products; in FP8 with all its conversions, the
+/// weight's kept.
+void print_linear(const Shape& s, const Product& p, bool fp8) {
+  print_product(s, p, fp8 ? "linear, FP8" : "linear", 3, fp8 ? kPeakFp8FlopPerS : kPeakFlopPerS,
+                [=]() -> Run {
+                  const auto weight = std::make_shared<Parameter>(),
+                             bias = std::make_shared<Parameter>();
+                  weight->shape = {p.out, p.in};
+                  weight->value = random({p.out, p.in});
+                  weight->gradient = random32({p.out, p.in});
+                  weight->fp8 = fp8;
+                  weight->version = 1;
+                  bias->shape = {p.out};
+                  bias->value = random({p.out});
+                  bias->gradient = random32({p.out});
+                  const auto x = random({p.rows, p.in}), dy = random({p.rows, p.out});
+                  x.requires_grad_(true);
+                  return [=] {
+                    x.mutable_grad() = at::Tensor();
+                    ops::linear(x, *weight, p.bias ? bias.get() : nullptr).backward(dy);
+                  };
+                });
+}
+
+TEST_CASE("bench: products", "[.bench]") {
+  std::puts("| product | model | rows, in, out | ms | TFLOP/s |\n| --- | --- | --- | --- | --- |");
+  for (const Shape& s : kShapes) {
+    for (const Product& p : products_of(s)) {
+      print_products(s, p);
+      print_linear(s, p, false);
+      if (p.rows % 16 == 0 && p.out < 100'000) print_linear(s, p, true);
+    }
+  }
+}
+
+/// Forward and backward, 3 products and the loss between them, per row of the batch.
+TEST_CASE("bench: the head", "[.bench]") {
+  std::puts(
+      "| head | model | rows, width, classes | ms | TFLOP/s |\n| --- | --- | --- | --- | --- |");
+  for (const Shape& s : kShapes) {
+    if (s.classes < 10'000) continue;
+    print_product(s, {"head", s.rows, s.width, s.classes, false}, "linear_cross_entropy", 3,
+                  kPeakFlopPerS, [&s]() -> Run {
+                    const auto table = std::make_shared<Parameter>();
+                    table->shape = {s.classes, s.width};
+                    table->value = random({s.classes, s.width}).mul_(0.02);
+                    table->gradient = random32({s.classes, s.width});
+                    const auto x = random({s.rows, s.width}),
+                               labels = at::randint(s.classes, {s.rows}, on_gpu(at::kLong)),
+                               weights = at::ones({s.rows}, on_gpu(at::kFloat)),
+                               totals = random32({4});
+                    x.requires_grad_(true);
+                    return [=] {
+                      x.mutable_grad() = at::Tensor();
+                      ops::linear_cross_entropy(x, *table, labels, weights, totals).backward();
+                    };
+                  });
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,369 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/gpu/compare.h"
+#include "test/kernels/tensors.h"
+
+/// The kernels around matrix products against their references, and the operators made of both
+/// against the CPU.
+namespace dstrain {
+namespace {
+
+using test::compare;
+using test::far;
+using test::fp32;
+using test::in;
+using test::out;
+using test::Tensors;
+
+at::TensorOptions on_gpu() { return at::TensorOptions(at::kCUDA).dtype(at::kFloat); }
+std::uint8_t* bytes(const at::Tensor& codes) {
+  return static_cast<std::uint8_t*>(codes.mutable_data_ptr());
+}
+
+TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradient",
+          "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 591), cols = GENERATE(10, 64, 1000, 4096);
+  const bool bias_too = GENERATE(true, false);
+  CAPTURE(c10::toString(type), rows, cols, bias_too);
+  test::Random random(1);
+  const at::Tensor z = random({rows, cols}, type) * 2, bias = random({cols}, type);
+  const at::Tensor partial = at::empty({kernels::column_partials(rows, cols), cols}, on_gpu());
+  compare(
+      {z, bias, z}, 2, 8,
+      [&](const Tensors& t) {
+        return kernels::BiasGelu{.z = in(t[0]),
+                                 .bias = in(t[1]),
+                                 .y = out(t[2]),
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .dtype = ops::kernel_dtype(t[0]),
+                                 .kind = kernels::Gelu::tanh};
+      },
+      kernels::cuda::bias_gelu, kernels::reference::bias_gelu);
+  compare(
+      {z, bias, random({rows, cols}, type), z, random({cols})}, 3, std::max<std::int64_t>(rows, 8),
+      [&](const Tensors& t) {
+        return kernels::BiasGeluBackward{.z = in(t[0]),
+                                         .bias = in(t[1]),
+                                         .grad_y = in(t[2]),
+                                         .grad_z = out(t[3]),
+                                         .grad_bias = bias_too ? fp32(t[4]) : nullptr,
+                                         .partial = bias_too ? fp32(partial) : nullptr,
+                                         .rows = rows,
+                                         .cols = cols,
+                                         .dtype = ops::kernel_dtype(t[0]),
+                                         .kind = kernels::Gelu::tanh};
+      },
+      kernels::cuda::bias_gelu_backward, kernels::reference::bias_gelu_backward);
+}
+
+TEST_CASE("GPU: SwiGLU equals its reference, and backward gives h bit for bit", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 7, 591), cols = GENERATE(1, 10, 64, 1000, 11008);
+  const bool again = GENERATE(true, false);
+  CAPTURE(c10::toString(type), rows, cols, again);
+  test::Random random(2);
+  const at::Tensor gate_up = random({rows, 2 * cols}, type) * 3, h = random({rows, cols}, type);
+  const auto forward = [&](const Tensors& t) {
+    return kernels::Swiglu{.gate_up = in(t[0]),
+                           .h = out(t[1]),
+                           .rows = rows,
+                           .cols = cols,
+                           .dtype = ops::kernel_dtype(t[0])};
+  };
+  const auto backward = [&](const Tensors& t) {
+    return kernels::SwigluBackward{.gate_up = in(t[0]),
+                                   .grad_h = in(t[1]),
+                                   .grad_gate_up = out(t[2]),
+                                   .h = again ? out(t[3]) : nullptr,
+                                   .rows = rows,
+                                   .cols = cols,
+                                   .dtype = ops::kernel_dtype(t[0])};
+  };
+  compare({gate_up, h}, 1, 8, forward, kernels::cuda::swiglu, kernels::reference::swiglu);
+  compare({gate_up, h, gate_up, h}, 2, 8, backward, kernels::cuda::swiglu_backward,
+          kernels::reference::swiglu_backward);
+  if (!again) return;
+  const Tensors gpu = test::clones({gate_up, h, gate_up, h}, at::kCUDA);
+  const at::Tensor h_forward = at::zeros_like(gpu[3]);
+  kernels::cuda::swiglu(forward({gpu[0], h_forward}), ops::current_stream());
+  kernels::cuda::swiglu_backward(backward(gpu), ops::current_stream());
+  REQUIRE(gpu[3].equal(h_forward));
+}
+
+TEST_CASE("GPU: dropout equals its reference bit for bit", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t count = GENERATE(1, 8, 1003, 300000);
+  const float share = GENERATE(0.05f, 0.5f);
+  CAPTURE(c10::toString(type), count, share);
+  test::Random random(3);
+  const Tensors host = {random({count}, type), at::zeros({count}, type)},
+                gpu = test::clones(host, at::kCUDA);
+  const auto args = [&](const Tensors& t) {
+    return kernels::Dropout{.x = in(t[0]),
+                            .y = out(t[1]),
+                            .count = count,
+                            .key = 0x123456789abcdefull,
+                            .share = share,
+                            .dtype = ops::kernel_dtype(t[0])};
+  };
+  kernels::reference::dropout(args(host));
+  kernels::cuda::dropout(args(gpu), ops::current_stream());
+  REQUIRE(gpu[1].cpu().equal(host[1]));
+}
+
+TEST_CASE("GPU: FP8 codes and scale equal the reference bit for bit", "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto format = GENERATE(kernels::Fp8Format::e4m3, kernels::Fp8Format::e5m2);
+  const auto [rows, cols] = GENERATE(std::pair{16, 16}, std::pair{144, 272}, std::pair{128, 2048},
+                                     std::pair{1040, 48}, std::pair{2048, 1024});
+  const bool by_rows = GENERATE(true, false), by_columns = GENERATE(true, false),
+             known = GENERATE(false, true);
+  CAPTURE(c10::toString(type), rows, cols, by_rows, by_columns, known);
+  test::Random random(4);
+  const auto codes = at::TensorOptions(at::kByte);
+  const Tensors host = {random({rows, cols}, type) * 0.3, at::zeros({rows, cols}, codes),
+                        at::zeros({cols, rows}, codes), at::zeros({kernels::kAbsMaxPartials}),
+                        at::full({1}, 0.01, at::kFloat)};
+  const Tensors gpu = test::clones(host, at::kCUDA);
+  const auto most = [&](const Tensors& t) {
+    return kernels::AbsMax{.x = in(t[0]),
+                           .partial = fp32(t[3]),
+                           .count = t[0].numel(),
+                           .dtype = ops::kernel_dtype(t[0])};
+  };
+  const auto args = [&, r = rows, c = cols](const Tensors& t) {
+    return kernels::Quantize{.x = in(t[0]),
+                             .out = by_rows ? bytes(t[1]) : nullptr,
+                             .out_t = by_columns ? bytes(t[2]) : nullptr,
+                             .partial = known ? nullptr : fp32(t[3]),
+                             .scale = fp32(t[4]),
+                             .rows = r,
+                             .cols = c,
+                             .format = format,
+                             .dtype = ops::kernel_dtype(t[0])};
+  };
+  kernels::reference::abs_max(most(host));
+  kernels::reference::quantize(args(host));
+  kernels::cuda::abs_max(most(gpu), ops::current_stream());
+  kernels::cuda::quantize(args(gpu), ops::current_stream());
+  REQUIRE(gpu[3].max().item<float>() == host[3].max().item<float>());
+  for (const std::size_t i : {1, 2, 4}) {
+    CAPTURE(i);
+    REQUIRE(gpu[i].cpu().equal(host[i]));
+  }
+}
+
+TEST_CASE("GPU: the vocabulary loss equals its reference", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 70), classes = GENERATE(2, 10, 1003, 8200, 50257);
+  const bool training = GENERATE(true, false);
+  CAPTURE(c10::toString(type), rows, classes, training);
+  test::Random random(5);
+  const std::int64_t stride = (classes + 7) / 8 * 8;
+  const at::Tensor weights = random({rows}).gt(-1).to(at::kFloat);
+  const at::Tensor labels = (random({rows}).abs() * 10000).to(at::kLong).remainder(classes);
+  at::Tensor logits = random({rows, stride}, type);
+  if (rows > 1) {
+    logits[1][classes / 2].fill_(9);  // the label's own
+    labels[1] = classes / 2;
+    weights[1] = 0.5f;
+    logits[2].fill_(1);  // all alike
+    labels[2] = 0;
+    weights[2] = 1;
+  }
+  const at::Tensor grad_loss = at::full({1}, 3, at::kFloat), zeros = at::zeros({rows});
+  compare(
+      {labels, weights, grad_loss, logits, zeros, zeros}, 3, classes,
+      [&](const Tensors& t) {
+        return kernels::VocabLoss{.logits = out(t[3]),
+                                  .labels = t[0].const_data_ptr<std::int64_t>(),
+                                  .weights = fp32(t[1]),
+                                  .grad_loss = training ? fp32(t[2]) : nullptr,
+                                  .loss = fp32(t[4]),
+                                  .top1 = fp32(t[5]),
+                                  .rows = rows,
+                                  .classes = classes,
+                                  .stride = stride,
+                                  .dtype = ops::kernel_dtype(t[3])};
+      },
+      kernels::cuda::vocab_loss, kernels::reference::vocab_loss);
+  compare(
+      {random({rows}), random({rows}), weights, at::zeros({1}), random({4})}, 3, rows,
+      [&](const Tensors& t) {
+        return kernels::VocabTotals{.loss = fp32(t[0]),
+                                    .top1 = fp32(t[1]),
+                                    .weights = fp32(t[2]),
+                                    .loss_sum = fp32(t[3]),
+                                    .totals = fp32(t[4]),
+                                    .rows = rows};
+      },
+      kernels::cuda::vocab_totals, kernels::reference::vocab_totals);
+}
+
+/// Makes inputs and parameters on one device; the same numbers on every device.
+class Maker {
+ public:
+  Maker(at::Device device, at::ScalarType type) : device_(device), type_(type) {}
+
+  at::Tensor input(at::IntArrayRef sizes) {
+    return test::leaf((random_(sizes)).to(type_).to(device_));
+  }
+  at::Tensor fixed(const at::Tensor& tensor) { return tensor.to(device_); }
+  Parameter parameter(at::IntArrayRef sizes, double scale = 1) {
+    Parameter made = random_.parameter(sizes, type_);
+    made.value = (made.value * scale).to(device_);
+    made.gradient = at::full(made.gradient.sizes(), 7, made.gradient.options()).to(device_);
+    made.gradient_empty = true;
+    return made;
+  }
+  at::Tensor labels(std::int64_t rows, std::int64_t classes) {
+    return fixed((random_({rows}).abs() * 10000).to(at::kLong).remainder(classes));
+  }
+  at::Tensor weights(std::int64_t rows) { return fixed(random_({rows}).gt(-0.5).to(at::kFloat)); }
+  [[nodiscard]] at::Tensor totals() const {
+    return at::zeros({4}, at::TensorOptions(device_).dtype(at::kFloat));
+  }
+
+ private:
+  test::Random random_{6};
+  at::Device device_;
+  at::ScalarType type_;
+};
+
+/// `op(maker)` returns what it computed and added, alike on both devices up to rounding.
+template <typename Operator>
+void same_on_both(at::ScalarType type, std::int64_t length, const Operator& op) {
+  Maker on_gpu_maker(at::kCUDA, type), on_cpu_maker(at::kCPU, type);
+  const Tensors gpu = op(on_gpu_maker), cpu = op(on_cpu_maker);
+  for (std::size_t i = 0; i < gpu.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(far(gpu[i], cpu[i], type, length) == "");
+  }
+}
+
+TEST_CASE("GPU: linear maps and their gradients equal those on the CPU", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool fp8 = GENERATE(false, true), with_bias = GENERATE(false, true);
+  const auto [rows, k, n] = GENERATE(std::tuple{1, 24, 10}, std::tuple{37, 33, 17},
+                                     std::tuple{592, 256, 320}, std::tuple{1024, 1024, 768});
+  CAPTURE(c10::toString(type), fp8, with_bias, rows, k, n);
+  if (fp8 && type == at::kFloat) return;  // 16-bit types only, on a GPU
+  same_on_both(type, 4 * std::max({rows, k, n}),
+               [&, m = rows, in_width = k, out_width = n](Maker& make) -> Tensors {
+                 Parameter weight = make.parameter({out_width, in_width}, 0.1),
+                           bias = make.parameter({out_width}, 0.1);
+                 weight.fp8 = fp8;
+                 const at::Tensor x = make.input({m, in_width});
+                 const at::Tensor dy = make.input({m, out_width}).detach();
+                 const auto step = [&] {
+                   const at::Tensor y = ops::linear(x, weight, with_bias ? &bias : nullptr);
+                   y.backward(dy);
+                   return y;
+                 };
+                 (void)step();  // overwrites the gradients
+                 const at::Tensor y = step();
+                 Tensors all = {y, x.grad(), weight.gradient};
+                 if (with_bias) all.push_back(bias.gradient);
+                 return all;
+               });
+}
+
+TEST_CASE("GPU: frozen parameters are spared, and the rest equals the CPU", "[gpu][kernels]") {
+  const bool weight_frozen = GENERATE(true, false), bias_frozen = GENERATE(true, false),
+             fp8 = GENERATE(false, true);
+  CAPTURE(weight_frozen, bias_frozen, fp8);
+  same_on_both(at::kBFloat16, 1024, [&](Maker& make) -> Tensors {
+    Parameter weight = make.parameter({64, 48}), bias = make.parameter({64});
+    weight.fp8 = fp8;
+    const auto freeze = [](Parameter& parameter) {
+      parameter.trainable = false;
+      parameter.gradient = at::Tensor();
+    };
+    if (weight_frozen) freeze(weight);
+    if (bias_frozen) freeze(bias);
+    const at::Tensor x = make.input({32, 48});
+    const at::Tensor y = ops::linear(x, weight, &bias);
+    ops::bias_gelu(y, bias, ops::Gelu::tanh).sum().backward();
+    Tensors all = {y, x.grad()};
+    if (!weight_frozen) all.push_back(weight.gradient);
+    if (!bias_frozen) all.push_back(bias.gradient);
+    return all;
+  });
+}
+
+TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const bool fp8 = GENERATE(false, true), frozen = GENERATE(false, true);
+  const double dropout = GENERATE(0.0, 0.25);
+  CAPTURE(c10::toString(type), fp8, frozen, dropout);
+  if (fp8 && type == at::kFloat) return;
+  same_on_both(type, 8192, [&](Maker& make) -> Tensors {
+    const std::int64_t rows = 208, wide = 160, width = 96, rank = 8;
+    Parameter up = make.parameter({2 * wide, width}, 0.1),
+              down = make.parameter({width, wide}, 0.1), a = make.parameter({rank, width}, 0.1),
+              b = make.parameter({wide, rank}, 0.1);
+    up.fp8 = down.fp8 = fp8;
+    if (frozen) {
+      up.trainable = down.trainable = false;
+      up.gradient = down.gradient = at::Tensor();
+    }
+    const at::Tensor x = make.input({rows, width});
+    const at::Tensor both =
+        ops::add_low_rank(ops::linear(x, up, nullptr), x, a, b, 2, wide, dropout, 5);
+    const at::Tensor y = ops::swiglu_linear(both, down);
+    y.backward(make.input({rows, width}).detach());
+    Tensors all = {y, x.grad(), a.gradient, b.gradient};
+    if (!frozen) all.insert(all.end(), {up.gradient, down.gradient});
+    return all;
+  });
+}
+
+TEST_CASE("GPU: the head's loss and gradients equal those on the CPU", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const std::int64_t rows = GENERATE(1, 300), classes = GENERATE(17, 1000, 32003);
+  CAPTURE(c10::toString(type), rows, classes);
+  same_on_both(type, 8192, [&](Maker& make) -> Tensors {
+    Parameter table = make.parameter({classes, 64}, 0.2);
+    const at::Tensor x = make.input({rows, 64}), labels = make.labels(rows, classes),
+                     weights = make.weights(rows), totals = make.totals();
+    (ops::linear_cross_entropy(x, table, labels, weights, totals) * 16).backward();
+    const at::Tensor evaluated = make.totals();
+    const c10::AutoGradMode off(false);
+    const at::Tensor loss =
+        ops::linear_cross_entropy(x.detach(), table, labels, weights, evaluated);
+    REQUIRE(loss.equal(evaluated[0]));
+    REQUIRE(evaluated.equal(totals));
+    return {totals[0], totals[3], x.grad(), table.gradient};
+  });
+}
+
+TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]") {
+  const std::int64_t rows = 6000, classes = 151'936, width = 64;  // 5 chunks
+  Maker make(at::kCUDA, at::kBFloat16);
+  Parameter table = make.parameter({classes, width}, 0.2), other = table;
+  other.gradient = at::zeros_like(table.gradient);
+  const at::Tensor x = make.input({rows, width}), labels = make.labels(rows, classes),
+                   weights = make.weights(rows), totals = make.totals(), parts = make.totals();
+  ops::linear_cross_entropy(x, table, labels, weights, totals).backward();
+  const at::Tensor dx = x.grad().clone();
+  x.mutable_grad() = at::Tensor();
+  for (std::int64_t first = 0; first < rows; first += 1000) {
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, first, 1000); };
+    ops::linear_cross_entropy(part(x), other, part(labels), part(weights), parts).backward();
+  }
+  REQUIRE(far(totals, parts, at::kFloat, rows) == "");
+  REQUIRE(far(dx, x.grad(), at::kBFloat16, classes) == "");
+  REQUIRE(far(table.gradient, other.gradient, at::kFloat, rows) == "");
+}
+
+}  // namespace
+}  // namespace dstrain

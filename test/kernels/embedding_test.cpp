@@ -1,0 +1,97 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+using test::far;
+
+at::Tensor indices(const std::vector<std::int64_t>& values) {
+  return at::tensor(at::ArrayRef<std::int64_t>(values));
+}
+
+TEST_CASE("embed_tokens takes rows by token and adds their gradients up", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  CAPTURE(c10::toString(dtype));
+  test::Random random(1);
+  Parameter table = random.parameter({6, 8}, dtype);
+  const at::Tensor tokens = indices({3, 5, 3, 0, 3, 5}).view({2, 3}), dy = random({6, 8}, dtype);
+  const at::Tensor y = ops::embed_tokens(tokens, table);
+  REQUIRE(y.equal(at::index_select(table.value, 0, tokens.flatten())));
+  y.backward(dy);
+  const at::Tensor wide = dy.to(at::kDouble), expected = at::zeros({6, 8}, at::kDouble);
+  expected[3] += wide[0] + wide[2] + wide[4];
+  expected[5] += wide[1] + wide[5];
+  expected[0] += wide[3];
+  REQUIRE(far(table.gradient, expected, at::kFloat, 3) == "");
+
+  ops::embed_tokens(tokens, table).backward(dy);  // gradients add up
+  REQUIRE(far(table.gradient, expected * 2, at::kFloat, 6) == "");
+  table.gradient.fill_(1e30);
+  table.gradient_empty = true;
+  ops::embed_tokens(tokens, table).backward(dy);
+  REQUIRE(far(table.gradient, expected, at::kFloat, 3) == "");
+}
+
+TEST_CASE("a frozen table leaves no trace in the graph", "[kernels]") {
+  test::Random random(2);
+  Parameter table = random.parameter({6, 8}, at::kFloat);
+  table.trainable = false;
+  table.gradient = at::Tensor();
+  REQUIRE_FALSE(ops::embed_tokens(indices({1, 2}), table).requires_grad());
+}
+
+TEST_CASE("a token outside the table is an internal error that names both", "[kernels]") {
+  test::Random random(3);
+  Parameter table = random.parameter({6, 8}, at::kFloat);
+  const std::int64_t wrong = GENERATE(-1, 6);
+  try {
+    (void)ops::embed_tokens(indices({1, wrong}), table);
+    FAIL("no error");
+  } catch (const Error& error) {
+    REQUIRE(error.kind() == ErrorKind::internal);
+    REQUIRE(std::string(error.what()).find(std::to_string(wrong)) != std::string::npos);
+    REQUIRE(std::string(error.what()).find("table [6, 8]") != std::string::npos);
+  }
+}
+
+TEST_CASE("the embedding references agree with the operator", "[kernels][reference]") {
+  test::Random random(4);
+  Parameter table = random.parameter({5, 8}, at::kFloat);
+  const at::Tensor tokens = indices({4, 1, 1, 4, 0}), dy = random({5, 8});
+  const at::Tensor y = ops::embed_tokens(tokens, table), y2 = at::empty({5, 8});
+  y.backward(dy);
+  const at::Tensor gradient = at::zeros({5, 8});
+  kernels::reference::embed_tokens({.tokens = tokens.const_data_ptr<std::int64_t>(),
+                                    .table = table.value.const_data_ptr(),
+                                    .out = y2.mutable_data_ptr(),
+                                    .rows = 5,
+                                    .vocab = 5,
+                                    .dim = 8,
+                                    .dtype = kernels::DType::f32});
+  kernels::reference::embed_tokens_backward({.tokens = tokens.const_data_ptr<std::int64_t>(),
+                                             .grad_out = dy.const_data_ptr(),
+                                             .grad_table = gradient.mutable_data_ptr<float>(),
+                                             .scratch = nullptr,
+                                             .rows = 5,
+                                             .vocab = 5,
+                                             .dim = 8,
+                                             .dtype = kernels::DType::f32});
+  REQUIRE(y2.equal(y));
+  REQUIRE(far(gradient, table.gradient, at::kFloat, 2) == "");
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,156 @@
+#include "engine/kernels/fp8.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+#include "engine/kernels/gemm.h"
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+/// FP8 as the CPU computes it: rounded to eight bits, multiplied in fp32.
+namespace dstrain {
+namespace {
+
+using kernels::Fp8Format;
+using ops::Sides;
+using test::far;
+using test::leaf;
+
+at::Tensor plain(const at::Tensor& codes, const at::Tensor& scale) {
+  return codes.to(at::kFloat) * scale;
+}
+
+TEST_CASE("quantize keeps every value to half a step, and the largest exactly", "[kernels][fp8]") {
+  const auto format = GENERATE(Fp8Format::e4m3, Fp8Format::e5m2);
+  const double step = format == Fp8Format::e4m3 ? 0x1p-4 : 0x1p-3;  // half of it, relative
+  const double smallest = format == Fp8Format::e4m3 ? 0x1p-10 / 448 : 0x1p-17 / 57344;
+  test::Random random(1);
+  const at::Tensor x = random({32, 48}) * 1e-3;
+  const auto q = ops::quantize(x, format, Sides::both);
+  const at::Tensor error = (plain(q.rows, q.scale) - x).abs();
+  const at::Tensor most = x.abs().max();
+  REQUIRE(error.le(x.abs() * (step * 1.001) + most * smallest).all().item<bool>());
+  REQUIRE(far(plain(q.rows, q.scale).abs().max(), most, at::kFloat, 1) == "");
+  REQUIRE(plain(q.columns, q.scale).equal(plain(q.rows, q.scale).t()));
+}
+
+TEST_CASE("quantize rounds to the nearest code, ties to even", "[kernels][fp8]") {
+  const std::vector<float> values = {448, 1, 1.0625f, 1.1875f, 1.125f, 0x1p-9f, 0x1p-10f, -0.0f};
+  const std::vector<float> expected = {448, 1, 1, 1.25f, 1.125f, 0x1p-9f, 0, -0.0f};
+  const at::Tensor x = at::tensor(at::ArrayRef<float>(values)).repeat({16, 2});
+  const auto q = ops::quantize(x, Fp8Format::e4m3, Sides::rows);
+  REQUIRE(q.scale.item<float>() == 1);
+  REQUIRE_FALSE(q.columns.defined());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    REQUIRE(q.rows.to(at::kFloat)[0][static_cast<std::int64_t>(i)].item<float>() == expected[i]);
+}
+
+TEST_CASE("nothing but zeros, and values beyond a known scale, stay finite", "[kernels][fp8]") {
+  const auto zeros = ops::quantize(at::zeros({16, 16}), Fp8Format::e4m3, Sides::rows);
+  REQUIRE(plain(zeros.rows, zeros.scale).eq(0).all().item<bool>());
+  const at::Tensor one = at::full({}, 1, at::kFloat);
+  const auto clipped =
+      ops::quantize(at::full({16, 16}, 1e6, at::kFloat), Fp8Format::e4m3, Sides::rows, one);
+  REQUIRE(clipped.rows.to(at::kFloat).eq(448).all().item<bool>());
+}
+
+struct Layer {
+  explicit Layer(at::ScalarType dtype) {
+    test::Random random(2);
+    x = leaf(random({32, 48}, dtype));
+    dy = random({32, 16}, dtype) * 1e-2;
+    weight = random.parameter({16, 48}, dtype);
+    bias = random.parameter({16}, dtype);
+    weight.fp8 = true;
+  }
+  at::Tensor x, dy;
+  Parameter weight, bias;
+};
+
+TEST_CASE("a linear map in FP8 is the product of rounded operands, gradients too",
+          "[kernels][fp8]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  Layer layer(dtype);
+  const at::Tensor y = ops::linear(layer.x, layer.weight, &layer.bias);
+  y.backward(layer.dy);
+  const auto rounded = [](const at::Tensor& tensor, Fp8Format format) {
+    const auto q = ops::quantize(tensor.detach(), format, Sides::rows);
+    return plain(q.rows, q.scale).to(at::kDouble);
+  };
+  const at::Tensor x8 = rounded(layer.x, Fp8Format::e4m3),
+                   weight8 = rounded(layer.weight.value, Fp8Format::e4m3),
+                   dy8 = rounded(layer.dy, Fp8Format::e5m2);
+  REQUIRE(far(y, at::mm(x8, weight8.t()) + layer.bias.value.to(at::kDouble), dtype, 48) == "");
+  REQUIRE(far(layer.x.grad(), at::mm(dy8, weight8), dtype, 16) == "");
+  REQUIRE(far(layer.weight.gradient, at::mm(dy8.t(), x8), at::kFloat, 32) == "");
+  REQUIRE(far(layer.bias.gradient, layer.dy.to(at::kDouble).sum(0), at::kFloat, 32) == "");
+  // And near the product itself, but not it.
+  const at::Tensor y64 = at::mm(layer.x.to(at::kDouble), layer.weight.value.to(at::kDouble).t()) +
+                         layer.bias.value.to(at::kDouble);
+  const double apart = (y.to(at::kDouble) - y64).norm().item<double>() / y64.norm().item<double>();
+  REQUIRE(apart > 0.005);
+  REQUIRE(apart < 0.06);
+}
+
+TEST_CASE("sizes that are no multiples of 16 stay in the compute dtype", "[kernels][fp8]") {
+  test::Random random(3);
+  const auto [rows, in, out] =
+      GENERATE(std::tuple{31, 32, 16}, std::tuple{32, 24, 16}, std::tuple{32, 32, 10});
+  const at::Tensor x = random({rows, in});
+  Parameter weight = random.parameter({out, in}, at::kFloat);
+  weight.trainable = false;
+  const at::Tensor plain_y = ops::linear(x, weight, nullptr);
+  weight.fp8 = true;
+  REQUIRE(ops::linear(x, weight, nullptr).equal(plain_y));
+}
+
+TEST_CASE("swiglu_linear in FP8 equals swiglu and linear in FP8", "[kernels][fp8]") {
+  test::Random random(4);
+  const at::Tensor a = leaf(random({32, 96})), b = leaf(a), dy = random({32, 16});
+  Parameter one = random.parameter({16, 48}, at::kFloat), other = one;
+  one.fp8 = other.fp8 = true;
+  other.gradient = at::zeros({16, 48});
+  ops::swiglu_linear(a, one).backward(dy);
+  ops::linear(ops::swiglu(b), other, nullptr).backward(dy);
+  REQUIRE(a.grad().equal(b.grad()));
+  REQUIRE(one.gradient.equal(other.gradient));
+}
+
+TEST_CASE("a frozen FP8 weight passes the gradient on", "[kernels][fp8]") {
+  Layer layer(at::kFloat), trained(at::kFloat);
+  layer.weight.trainable = false;
+  layer.weight.gradient = at::Tensor();
+  ops::linear(layer.x, layer.weight, &layer.bias).backward(layer.dy);
+  ops::linear(trained.x, trained.weight, &trained.bias).backward(trained.dy);
+  REQUIRE(layer.x.grad().equal(trained.x.grad()));
+  REQUIRE(layer.bias.gradient.equal(trained.bias.gradient));
+}
+
+TEST_CASE("codes of a weight are kept while its version stays, and made anew after",
+          "[kernels][fp8]") {
+  Layer layer(at::kFloat);
+  Parameter& weight = layer.weight;
+  const auto run = [&] { return ops::linear(layer.x, weight, nullptr).detach(); };
+  const at::Tensor first = run();
+  REQUIRE_FALSE(weight.fp8_copies.rows.defined());  // nobody counts versions
+  weight.version = 1;
+  REQUIRE(run().equal(first));
+  REQUIRE(weight.fp8_copies.rows.defined());
+  const at::Tensor value = weight.value.clone();
+  weight.value.mul_(2);
+  REQUIRE(run().equal(first));
+  weight.version = 2;
+  const at::Tensor second = run();
+  REQUIRE(far(second, first * 2, at::kFloat, 1) == "");
+  weight.fp8_copies = {};
+  REQUIRE(run().equal(second));
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,233 @@
+#include "engine/kernels/gemm.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/kernels/gemm_cache.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+using test::far;
+
+TEST_CASE("a product of views equals that of copies", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const bool wide = GENERATE(false, true);  // out in fp32
+  const bool add = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), wide, add);
+  test::Random random(1);
+  const auto out_type = wide ? at::kFloat : dtype;
+  const at::Tensor a = random({5, 9}, dtype), b = random({9, 7}, dtype);
+  const at::Tensor a_t = a.t().contiguous().t(), b_t = b.t().contiguous().t();
+  at::Tensor b_cut = random({9, 20}, dtype).narrow(1, 3, 7);
+  b_cut.copy_(b);
+  const at::Tensor before = random({5, 20}, out_type);
+  const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble)) * 0.5;
+  for (const at::Tensor& left : {a, a_t}) {
+    for (const at::Tensor& right : {b, b_t, b_cut}) {
+      const at::Tensor whole = before.clone(), out = whole.narrow(1, 4, 7);
+      if (!add) out.fill_(std::numeric_limits<float>::quiet_NaN());
+      ops::multiply(left, right, out, {.alpha = 0.5, .add = add});
+      const at::Tensor expected = add ? product + before.narrow(1, 4, 7) : product;
+      REQUIRE(far(out, expected, out_type, 9) == "");
+      REQUIRE(whole.narrow(1, 0, 4).equal(before.narrow(1, 0, 4)));
+      REQUIRE(whole.narrow(1, 11, 9).equal(before.narrow(1, 11, 9)));
+    }
+  }
+}
+
+TEST_CASE("a product over nothing is zero, or the bias", "[kernels]") {
+  const at::Tensor a = at::zeros({3, 0}), b = at::zeros({0, 2}), out = at::full({3, 2}, 7.0);
+  ops::multiply(a, b, out, {.add = true});
+  REQUIRE(out.eq(7).all().item<bool>());
+  ops::multiply(a, b, out, {.bias = at::full({2}, 4.0)});
+  REQUIRE(out.eq(4).all().item<bool>());
+  ops::multiply(a, b, out);
+  REQUIRE(out.eq(0).all().item<bool>());
+}
+
+TEST_CASE("operands that do not fit are named", "[kernels]") {
+  test::Random random(2);
+  const auto message = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+    try {
+      ops::multiply(a, b, out);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  REQUIRE(message(random({2, 3}), random({4, 5}), random({2, 5}))
+              .find("product of a [2, 3] Float and b [4, 5] Float into out [2, 5] Float") !=
+          std::string::npos);
+  REQUIRE(message(random({2, 3}), random({3, 5}, at::kHalf), random({2, 5})) != "no error");
+  REQUIRE(message(random({2, 3}), random({3, 5}), random({5, 2}).t()) != "no error");
+}
+
+GemmChoice choice_of(std::uint64_t first) { return {.algorithm = {first, 2, 3}, .time_s = 1e-3}; }
+
+TEST_CASE("choices of products come back from their file", "[kernels][gemm_cache]") {
+  const test::TempDir folder;
+  const auto file = folder.path() / "below" / "gemm.json";
+  const std::uint64_t large = std::numeric_limits<std::uint64_t>::max();  // beyond a double
+  {
+    GemmCache cache(file);
+    REQUIRE_FALSE(cache.find("a").has_value());
+    REQUIRE(cache.add("a", choice_of(large)) == choice_of(large));
+    (void)cache.add("b", choice_of(1));
+    REQUIRE(cache.find("a") == choice_of(large));
+  }
+  const GemmCache cache(file);
+  REQUIRE(cache.find("a")->algorithm == choice_of(large).algorithm);
+  REQUIRE(cache.find("a")->time_s == Approx(1e-3));
+  REQUIRE(cache.find("b").has_value());
+}
+
+TEST_CASE("the first choice of all processes stays, unless it is replaced",
+          "[kernels][gemm_cache]") {
+  const test::TempDir folder;
+  const auto file = folder.path() / "gemm.json";
+  GemmCache one(file), two(file);  // both saw an empty file
+  REQUIRE(one.add("a", choice_of(1)) == choice_of(1));
+  REQUIRE(two.add("a", choice_of(2)).algorithm == choice_of(1).algorithm);
+  (void)two.add("b", choice_of(3));
+  REQUIRE(GemmCache(file).find("b").has_value());
+  two.replace("a", choice_of(4));
+  REQUIRE(two.find("a")->algorithm == choice_of(4).algorithm);
+  REQUIRE(GemmCache(file).find("a")->algorithm == choice_of(4).algorithm);
+}
+
+TEST_CASE("processes that add at once lose nothing", "[kernels][gemm_cache]") {
+  const test::TempDir folder;
+  const auto file = folder.path() / "gemm.json";
+  constexpr int kProcesses = 4, kEach = 8;
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      GemmCache cache(file);
+      for (int i = 0; i < kEach; ++i)
+        (void)cache.add(fmt::format("{} {}", process, i), choice_of(1));
+      ::_exit(0);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+  }
+  const GemmCache cache(file);
+  for (int process = 0; process < kProcesses; ++process) {
+    for (int i = 0; i < kEach; ++i) REQUIRE(cache.find(fmt::format("{} {}", process, i)));
+  }
+}
+
+TEST_CASE("a broken file of choices counts as empty and is written anew", "[kernels][gemm_cache]") {
+  const std::string broken = GENERATE(
+      "", "{", "[]", "null", R"({"format": 2, "products": {}})", R"({"format": 1})",
+      R"({"format": 1, "products": []})",
+      R"({"format": 1, "products": {"a": {"algorithm": [1, 2], "time_us": 1}}})",
+      R"({"format": 1, "products": {"a": {"algorithm": [1,2,3,4,5,6,7,-8], "time_us": 1}}})",
+      R"({"format": 1, "products": {"a": {"algorithm": [1,2,3,4,5,6,7,8], "time_us": "x"}}})",
+      R"({"format": 1, "products": {"a": 5}})");
+  CAPTURE(broken);
+  const test::TempDir folder;
+  const auto file = folder.path() / "gemm.json";
+  std::ofstream(file) << broken;
+  GemmCache cache(file);
+  REQUIRE_FALSE(cache.find("a").has_value());
+  (void)cache.add("a", choice_of(1));
+  REQUIRE(GemmCache(file).find("a").has_value());
+}
+
+TEST_CASE("where no file can be written, choices are kept in memory", "[kernels][gemm_cache]") {
+  const test::TempDir folder;
+  std::ofstream(folder.path() / "not_a_folder") << "x";
+  for (const auto& file : {std::filesystem::path(), folder.path() / "not_a_folder" / "gemm.json"}) {
+    GemmCache cache(file);
+    REQUIRE(cache.add("a", choice_of(1)) == choice_of(1));
+    REQUIRE(cache.find("a") == choice_of(1));
+    cache.replace("a", choice_of(2));
+    REQUIRE(cache.find("a") == choice_of(2));
+  }
+}
+
+/// Sets a variable of the environment until the end of the scope.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  ~Variable() {
+    if (before_) {
+      ::setenv(name_, before_->c_str(), 1);
+    } else {
+      ::unsetenv(name_);
+    }
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("the file of choices is named by GPU and version", "[kernels][gemm_cache]") {
+  const Variable home("HOME", "/h");
+  {
+    const Variable cache("DSTRAIN_CACHE", "/c");
+    REQUIRE(gemm_cache_file("NVIDIA H200", 130100) == "/c/gemm-nvidia-h200-130100.json");
+  }
+  const Variable cache("DSTRAIN_CACHE", "");
+  REQUIRE(gemm_cache_file("a/b", 1) == "/h/.cache/dstrain/gemm-a-b-1.json");
+  const Variable no_home("HOME", "");
+  REQUIRE(gemm_cache_file("a", 1).empty());
+}
+
+TEST_CASE("each field of a product's key changes its text", "[kernels][gemm_cache]") {
+  const GemmKey key{.m = 1, .n = 2, .k = 3, .a_stride = 4, .b_stride = 5, .out_stride = 6};
+  std::vector<GemmKey> keys(13, key);
+  keys[1].m = keys[2].n = keys[3].k = 9;
+  keys[4].a_stride = keys[5].b_stride = keys[6].out_stride = 9;
+  keys[7].a_transposed = keys[8].b_transposed = true;
+  keys[9].out_type = at::kBFloat16;
+  keys[10].bias = keys[11].row_sums = true;
+  keys[12].alignment = 2;
+  std::set<std::string> texts;
+  for (const GemmKey& each : keys) texts.insert(each.text());
+  REQUIRE(texts.size() == keys.size());
+  REQUIRE(GemmKey{.m = 16384,
+                  .n = 2048,
+                  .k = 512,
+                  .a_stride = 512,
+                  .b_stride = 512,
+                  .out_stride = 2048,
+                  .b_transposed = true,
+                  .a_type = at::kBFloat16,
+                  .b_type = at::kBFloat16,
+                  .out_type = at::kFloat,
+                  .bias = true}
+              .text() ==
+          "16384 x 2048 x 512, a BFloat16/512, b BFloat16/512T, out Float/2048, align 16, bias");
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,239 @@
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/silu.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/base/error.h"
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+/// Operators with a weight: what each computes, its gradients, and what a frozen weight is spared.
+namespace dstrain {
+namespace {
+
+using test::exact;
+using test::far;
+using test::leaf;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+void freeze(Parameter& parameter) {
+  parameter.trainable = false;
+  parameter.gradient = at::Tensor();
+}
+
+/// A buffer that holds nothing yet, as at the start of a step.
+void empty_gradient(Parameter& parameter) {
+  parameter.gradient.fill_(kNan);
+  parameter.gradient_empty = true;
+}
+
+TEST_CASE("linear works without a bias", "[kernels]") {
+  test::Random random(1);
+  const at::Tensor x = leaf(random({6, 8})), dy = random({6, 5});
+  Parameter weight = random.parameter({5, 8}, at::kFloat);
+  const at::Tensor y = ops::linear(x, weight, nullptr);
+  y.backward(dy);
+  REQUIRE(far(y, at::mm(x, weight.value.t()), at::kFloat, 8) == "");
+  REQUIRE(far(x.grad(), at::mm(dy, weight.value), at::kFloat, 5) == "");
+  REQUIRE(far(weight.gradient, at::mm(dy.t(), x), at::kFloat, 6) == "");
+}
+
+TEST_CASE("a gradient that holds nothing yet is overwritten, whatever lies there", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  test::Random random(2);
+  const at::Tensor x = leaf(random({6, 8}, dtype)), dy = random({6, 5}, dtype);
+  Parameter weight = random.parameter({5, 8}, dtype), bias = random.parameter({5}, dtype);
+  empty_gradient(weight);
+  empty_gradient(bias);
+  ops::linear(x, weight, &bias).backward(dy);
+  const at::Tensor dy64 = dy.to(at::kDouble);
+  REQUIRE(far(weight.gradient, at::mm(dy64.t(), x.to(at::kDouble)), at::kFloat, 6) == "");
+  REQUIRE(far(bias.gradient, dy64.sum(0), at::kFloat, 6) == "");
+  REQUIRE_FALSE(weight.gradient_empty);
+  REQUIRE_FALSE(bias.gradient_empty);
+  ops::linear(x, weight, &bias).backward(dy);
+  REQUIRE(far(weight.gradient, at::mm(dy64.t(), x.to(at::kDouble)) * 2, at::kFloat, 6) == "");
+}
+
+TEST_CASE("frozen weights and biases get no gradient, and the input's stays", "[kernels]") {
+  const bool weight_frozen = GENERATE(true, false), bias_frozen = GENERATE(true, false);
+  CAPTURE(weight_frozen, bias_frozen);
+  test::Random random(3);
+  const at::Tensor x = leaf(random({6, 8})), dy = random({6, 5});
+  Parameter weight = random.parameter({5, 8}, at::kFloat), bias = random.parameter({5}, at::kFloat);
+  if (weight_frozen) freeze(weight);
+  if (bias_frozen) freeze(bias);
+  ops::linear(x, weight, &bias).backward(dy);
+  REQUIRE(far(x.grad(), at::mm(dy, weight.value), at::kFloat, 5) == "");
+  if (!weight_frozen) REQUIRE(far(weight.gradient, at::mm(dy.t(), x), at::kFloat, 6) == "");
+  if (!bias_frozen) REQUIRE(far(bias.gradient, dy.sum(0), at::kFloat, 6) == "");
+  const at::Tensor input = random({6, 8});
+  REQUIRE(ops::linear(input, weight, &bias).requires_grad() == !(weight_frozen && bias_frozen));
+  REQUIRE(ops::linear_gelu(input, weight, bias, ops::Gelu::erf).requires_grad() ==
+          !(weight_frozen && bias_frozen));
+}
+
+TEST_CASE("linear_gelu in both forms equals that of ATen and its gradients", "[kernels]") {
+  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
+  const bool frozen = GENERATE(false, true);
+  CAPTURE(frozen);
+  test::Random random(4);
+  const at::Tensor x = leaf(random({21, 16})), dy = random({21, 40});
+  Parameter weight = random.parameter({40, 16}, at::kFloat),
+            bias = random.parameter({40}, at::kFloat);
+  const at::Tensor x64 = exact(x), weight64 = exact(weight.value), bias64 = exact(bias.value);
+  if (frozen) freeze(weight), freeze(bias);
+  const at::Tensor y = ops::linear_gelu(x, weight, bias, kind);
+  y.backward(dy);
+  const at::Tensor y64 =
+      at::gelu(at::addmm(bias64, x64, weight64.t()), kind == ops::Gelu::tanh ? "tanh" : "none");
+  y64.backward(dy.to(at::kDouble));
+  REQUIRE(far(y, y64, at::kFloat, 16) == "");
+  REQUIRE(far(x.grad(), x64.grad(), at::kFloat, 40) == "");
+  if (frozen) return;
+  REQUIRE(far(weight.gradient, weight64.grad(), at::kFloat, 21) == "");
+  REQUIRE(far(bias.gradient, bias64.grad(), at::kFloat, 21) == "");
+}
+
+TEST_CASE("swiglu_linear equals its formula and gradients, the weight frozen or not", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool frozen = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), frozen);
+  test::Random random(5);
+  const at::Tensor gate_up = leaf(random({19, 2 * 12}, dtype)), dy = random({19, 7}, dtype);
+  Parameter weight = random.parameter({7, 12}, dtype);
+  const at::Tensor gate_up64 = exact(gate_up), weight64 = exact(weight.value);
+  if (frozen) freeze(weight);
+  const at::Tensor y = ops::swiglu_linear(gate_up, weight);
+  y.backward(dy);
+  const at::Tensor h64 = at::silu(gate_up64.narrow(1, 0, 12)) * gate_up64.narrow(1, 12, 12);
+  const at::Tensor y64 = at::mm(h64, weight64.t());
+  y64.backward(dy.to(at::kDouble));
+  REQUIRE(far(y, y64, dtype, 12) == "");
+  REQUIRE(far(gate_up.grad(), gate_up64.grad(), dtype, 12) == "");
+  if (!frozen) REQUIRE(far(weight.gradient, weight64.grad(), dtype, 19) == "");
+}
+
+TEST_CASE("swiglu_linear and swiglu with linear are the same", "[kernels]") {
+  test::Random random(6);
+  const at::Tensor a = leaf(random({9, 16})), b = leaf(a), dy = random({9, 4});
+  Parameter one = random.parameter({4, 8}, at::kFloat), other = one;
+  other.gradient = at::zeros_like(one.gradient);
+  const at::Tensor y = ops::swiglu_linear(a, one), z = ops::linear(ops::swiglu(b), other, nullptr);
+  y.backward(dy);
+  z.backward(dy);
+  REQUIRE(y.equal(z));
+  REQUIRE(a.grad().equal(b.grad()));
+  REQUIRE(one.gradient.equal(other.gradient));
+}
+
+TEST_CASE("a low-rank term is added to its columns only, with its gradients", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  CAPTURE(c10::toString(dtype));
+  test::Random random(7);
+  const std::int64_t rows = 11, in = 16, rank = 3, out = 5, column = 4;
+  const at::Tensor x = leaf(random({rows, in}, dtype)), dy = random({rows, 12}, dtype);
+  Parameter weight = random.parameter({12, in}, dtype), a = random.parameter({rank, in}, dtype),
+            b = random.parameter({out, rank}, dtype);
+  const at::Tensor x64 = exact(x), a64 = exact(a.value), b64 = exact(b.value);
+  const at::Tensor base64 = at::mm(x64, weight.value.to(at::kDouble).t());
+  const at::Tensor plain = ops::linear(x, weight, nullptr).detach();
+  const at::Tensor y =
+      ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 1.5, column, 0, 0);
+  y.backward(dy);
+  const at::Tensor term64 = at::mm(at::mm(x64, a64.t()), b64.t()) * 1.5;
+  const at::Tensor dy64 = dy.to(at::kDouble);
+  (base64 * dy64).sum().backward();
+  (term64 * dy64.narrow(1, column, out)).sum().backward();
+  at::Tensor y64 = base64.detach().clone();
+  y64.narrow(1, column, out).add_(term64.detach());
+  REQUIRE(far(y, y64, dtype, 32) == "");
+  REQUIRE(y.narrow(1, 0, column).equal(plain.narrow(1, 0, column)));
+  REQUIRE(y.narrow(1, 9, 3).equal(plain.narrow(1, 9, 3)));
+  REQUIRE(far(x.grad(), x64.grad(), dtype, 32) == "");
+  REQUIRE(far(a.gradient, a64.grad(), dtype, rows) == "");
+  REQUIRE(far(b.gradient, b64.grad(), dtype, rows) == "");
+}
+
+TEST_CASE("low-rank terms train although everything below them is frozen", "[kernels]") {
+  test::Random random(8);
+  const at::Tensor x = random({6, 8});
+  Parameter weight = random.parameter({5, 8}, at::kFloat), a = random.parameter({2, 8}, at::kFloat),
+            b = random.parameter({5, 2}, at::kFloat);
+  freeze(weight);
+  const bool freeze_a = GENERATE(false, true);
+  if (freeze_a) freeze(a);
+  empty_gradient(b);
+  ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 2, 0, 0, 0).sum().backward();
+  const at::Tensor u = at::mm(x, a.value.t());
+  REQUIRE(far(b.gradient, u.sum(0).expand({5, 2}) * 2, at::kFloat, 6) == "");
+  if (freeze_a) return;
+  const at::Tensor du = b.value.sum(0) * 2;
+  REQUIRE(far(a.gradient, at::mm(du.unsqueeze(1), x.sum(0).unsqueeze(0)), at::kFloat, 6) == "");
+}
+
+TEST_CASE("a low-rank term is added in evaluation too", "[kernels]") {
+  test::Random random(11);
+  const c10::AutoGradMode off(false);
+  const at::Tensor x = random({6, 8});
+  Parameter weight = random.parameter({5, 8}, at::kFloat), a = random.parameter({2, 8}, at::kFloat),
+            b = random.parameter({5, 2}, at::kFloat);
+  const at::Tensor plain = ops::linear(x, weight, nullptr),
+                   y = ops::add_low_rank(plain.clone(), x, a, b, 2, 0, 0, 0);
+  const at::Tensor term = at::mm(at::mm(x, a.value.t()), b.value.t()) * 2;
+  REQUIRE(far(y, plain + term, at::kFloat, 8) == "");
+  REQUIRE_FALSE(y.requires_grad());
+}
+
+TEST_CASE("dropout of a low-rank term drops its share, by seed, alike in both directions",
+          "[kernels]") {
+  test::Random random(9);
+  const std::int64_t rows = 200, in = 64;
+  const at::Tensor x = leaf(at::zeros_like(random({rows, in})) + 1), eye = random({in, in});
+  Parameter a = random.parameter({in, in}, at::kFloat), b = random.parameter({in, in}, at::kFloat);
+  a.value.zero_().fill_diagonal_(1);
+  b.value.zero_().fill_diagonal_(1);
+  const auto run = [&](std::uint64_t seed) {
+    return ops::add_low_rank(at::zeros_like(eye).repeat({rows / in + 1, 1}).narrow(0, 0, rows), x,
+                             a, b, 1, 0, 0.25, seed);
+  };
+  const at::Tensor y = run(1);
+  const double kept = y.detach().ne(0).to(at::kDouble).mean().item<double>();
+  REQUIRE(std::abs(kept - 0.75) < 0.02);
+  REQUIRE(far(y.detach().masked_select(y.detach().ne(0)).max(), at::zeros({}) + 1 / 0.75,
+              at::kFloat, 1) == "");
+  REQUIRE(y.equal(run(1)));
+  REQUIRE_FALSE(y.equal(run(2)));
+  y.sum().backward();
+  REQUIRE(x.grad().ne(0).equal(y.detach().ne(0)));
+}
+
+TEST_CASE("wrong shapes of low-rank terms and gated products are named", "[kernels]") {
+  test::Random random(10);
+  Parameter a = random.parameter({2, 8}, at::kFloat), b = random.parameter({5, 2}, at::kFloat);
+  const auto message = [](const auto& call) {
+    try {
+      (void)call();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string low_rank = message([&] {
+    return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2, 0, 0);
+  });
+  REQUIRE(low_rank.find("base [3, 6], x [3, 8], a [2, 8], b [5, 2], column 2") !=
+          std::string::npos);
+  const std::string gated = message([&] { return ops::swiglu_linear(random({3, 18}), a); });
+  REQUIRE(gated.find("gate_up [3, 18], weight [2, 8]") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace dstrain

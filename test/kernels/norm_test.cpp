@@ -1,0 +1,167 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+using test::exact;
+using test::far;
+using test::leaf;
+
+constexpr double kEps = 1e-6;
+
+/// As transformers' Qwen2RMSNorm computes: statistics in fp32, the weight after rounding.
+at::Tensor transformers_norm(const at::Tensor& x, const at::Tensor& weight) {
+  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor variance = wide.pow(2).mean(-1, true);
+  return weight * (wide * at::rsqrt(variance + kEps)).to(x.scalar_type());
+}
+
+TEST_CASE("add_rms_norm is transformers' Qwen2RMSNorm of the sum, bit for bit", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t dim = GENERATE(8, 40, 896);
+  CAPTURE(c10::toString(dtype), dim);
+  test::Random random(1);
+  const at::Tensor x = random({23, dim}, dtype), delta = random({23, dim}, dtype);
+  Parameter weight = random.parameter({dim}, dtype);
+  const auto [sum, y] = ops::add_rms_norm(x, delta, weight, kEps);
+  REQUIRE(sum.equal(x + delta));
+  REQUIRE(y.equal(transformers_norm(x + delta, weight.value)));
+  const auto [same, alone] = ops::add_rms_norm(x, std::nullopt, weight, kEps);
+  REQUIRE(same.equal(x));
+  REQUIRE(alone.equal(transformers_norm(x, weight.value)));
+}
+
+TEST_CASE("add_rms_norm's gradients are those of the formula, residual included", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool with_delta = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), with_delta);
+  test::Random random(2);
+  const std::int64_t rows = 23, dim = 40;
+  const at::Tensor x = leaf(random({rows, dim}, dtype)), delta = leaf(random({rows, dim}, dtype));
+  const at::Tensor dsum = random({rows, dim}, dtype), dy = random({rows, dim}, dtype);
+  Parameter weight = random.parameter({dim}, dtype);
+  const at::Tensor x64 = exact(x), delta64 = exact(delta), weight64 = exact(weight.value);
+
+  const auto step = [&] {
+    const auto [sum, y] =
+        ops::add_rms_norm(x, with_delta ? std::optional(delta) : std::nullopt, weight, kEps);
+    ((sum * dsum).sum() + (y * dy).sum()).backward();
+  };
+  step();
+  const at::Tensor sum64 = with_delta ? x64 + delta64 : x64;
+  const at::Tensor y64 = transformers_norm(sum64, weight64);
+  ((sum64 * dsum.to(at::kDouble)).sum() + (y64 * dy.to(at::kDouble)).sum()).backward();
+  REQUIRE(far(x.grad(), x64.grad(), dtype, dim) == "");
+  if (with_delta) REQUIRE(far(delta.grad(), delta64.grad(), dtype, dim) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), dtype, rows) == "");
+
+  step();  // gradients add up
+  REQUIRE(far(weight.gradient, weight64.grad() * 2, dtype, rows) == "");
+  weight.gradient.fill_(1e30);  // until somebody says that the buffer holds nothing
+  weight.gradient_empty = true;
+  step();
+  REQUIRE(far(weight.gradient, weight64.grad(), dtype, rows) == "");
+  REQUIRE_FALSE(weight.gradient_empty);
+}
+
+TEST_CASE("add_rms_norm works when only one of its results is used", "[kernels]") {
+  test::Random random(3);
+  const at::Tensor x = leaf(random({4, 16})), x64 = exact(x);
+  Parameter weight = random.parameter({16}, at::kFloat);
+  ops::add_rms_norm(x, std::nullopt, weight, kEps).second.pow(2).sum().backward();
+  transformers_norm(x64, weight.value.to(at::kDouble)).pow(2).sum().backward();
+  REQUIRE(far(x.grad(), x64.grad(), at::kFloat, 64) == "");
+
+  const at::Tensor z = leaf(random({4, 16}));
+  ops::add_rms_norm(z, std::nullopt, weight, kEps).first.sum().backward();
+  REQUIRE(z.grad().eq(1).all().item<bool>());
+}
+
+TEST_CASE("a norm's frozen weights get no gradient and change nobody else's", "[kernels]") {
+  test::Random random(4);
+  const at::Tensor x = random({7, 16}), dy = random({7, 16});
+  Parameter weight = random.parameter({16}, at::kFloat), bias = random.parameter({16}, at::kFloat);
+  const at::Tensor trained = leaf(x);
+  ops::add_rms_norm(trained, std::nullopt, weight, kEps).second.backward(dy);
+  const at::Tensor layer_trained = leaf(x);
+  Parameter layer_weight = weight, layer_bias = bias;
+  layer_weight.gradient = at::zeros({16});
+  ops::add_layer_norm(layer_trained, std::nullopt, layer_weight, layer_bias, kEps)
+      .second.backward(dy);
+
+  weight.trainable = false;
+  weight.gradient = at::Tensor();  // a frozen weight has none
+  const at::Tensor frozen = leaf(x);
+  ops::add_rms_norm(frozen, std::nullopt, weight, kEps).second.backward(dy);
+  REQUIRE(frozen.grad().equal(trained.grad()));
+  REQUIRE_FALSE(ops::add_rms_norm(x, std::nullopt, weight, kEps).second.requires_grad());
+
+  const at::Tensor half_frozen = leaf(x);
+  Parameter other_bias = random.parameter({16}, at::kFloat);
+  other_bias.value = bias.value;
+  ops::add_layer_norm(half_frozen, std::nullopt, weight, other_bias, kEps).second.backward(dy);
+  REQUIRE(half_frozen.grad().equal(layer_trained.grad()));
+  REQUIRE(other_bias.gradient.equal(layer_bias.gradient));
+  other_bias.trainable = false;
+  other_bias.gradient = at::Tensor();
+  const at::Tensor all_frozen = leaf(x);
+  ops::add_layer_norm(all_frozen, std::nullopt, weight, other_bias, kEps).second.backward(dy);
+  REQUIRE(all_frozen.grad().equal(layer_trained.grad()));
+  REQUIRE_FALSE(
+      ops::add_layer_norm(x, std::nullopt, weight, other_bias, kEps).second.requires_grad());
+}
+
+TEST_CASE("the RMS norm references agree with the operator", "[kernels][reference]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  test::Random random(5);
+  const std::int64_t rows = 5, dim = 24;
+  const at::Tensor x = leaf(random({rows, dim}, dtype)), delta = random({rows, dim}, dtype);
+  const at::Tensor dsum = random({rows, dim}, dtype), dy = random({rows, dim}, dtype);
+  Parameter weight = random.parameter({dim}, dtype);
+  const auto [sum, y] = ops::add_rms_norm(x, delta, weight, kEps);
+  ((sum * dsum).sum() + (y * dy).sum()).backward();
+
+  const at::Tensor sum2 = at::empty_like(sum), y2 = at::empty_like(y), dx = at::empty_like(y);
+  const at::Tensor rstd = at::empty({rows}), dweight = at::zeros({dim});
+  const auto type = dtype == at::kFloat ? kernels::DType::f32 : kernels::DType::bf16;
+  kernels::reference::add_rms_norm({.x = x.const_data_ptr(),
+                                    .delta = delta.const_data_ptr(),
+                                    .weight = weight.value.const_data_ptr(),
+                                    .sum = sum2.mutable_data_ptr(),
+                                    .y = y2.mutable_data_ptr(),
+                                    .rstd = rstd.mutable_data_ptr<float>(),
+                                    .rows = rows,
+                                    .dim = dim,
+                                    .eps = static_cast<float>(kEps),
+                                    .dtype = type});
+  kernels::reference::add_rms_norm_backward({.sum = sum2.const_data_ptr(),
+                                             .weight = weight.value.const_data_ptr(),
+                                             .grad_y = dy.const_data_ptr(),
+                                             .grad_sum = dsum.const_data_ptr(),
+                                             .rstd = rstd.const_data_ptr<float>(),
+                                             .grad_x = dx.mutable_data_ptr(),
+                                             .grad_weight = dweight.mutable_data_ptr<float>(),
+                                             .partial = nullptr,
+                                             .rows = rows,
+                                             .dim = dim,
+                                             .dtype = type});
+  REQUIRE(sum2.equal(sum));
+  REQUIRE(far(y2, y, dtype, dim) == "");
+  REQUIRE(far(dx, x.grad(), dtype, dim) == "");
+  REQUIRE(far(dweight, weight.gradient, at::kFloat, rows) == "");
+}
+
+}  // namespace
+}  // namespace dstrain

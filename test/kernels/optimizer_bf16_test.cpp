@@ -1,0 +1,243 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/optimizer.h"
+#include "engine/kernels/stochastic_rounding.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+using namespace optimizer;
+using kernels::bf16_value;
+using kernels::round_stochastically;
+
+/// What finish_gradients leaves in the control tensor before step `step`.
+at::Tensor control_at(int step, float skip = 0) {
+  at::Tensor control = at::zeros({kControlSize});
+  control[kAppliedSteps] = step;
+  control[kGradientFactor] = 1;
+  control[kSkip] = skip;
+  return control;
+}
+
+at::Tensor filled(std::int64_t count, double value, at::ScalarType dtype = at::kBFloat16) {
+  return at::full({count}, value, dtype);
+}
+
+AdamW adam_states(const at::Tensor& parameters, const at::Tensor& gradient) {
+  return {.master = parameters.clone(),
+          .exp_avg = at::zeros_like(parameters),
+          .exp_avg_sq = at::zeros_like(parameters),
+          .gradient = gradient,
+          .compute = {},
+          .lr = 1e-2,
+          .seed = 7};
+}
+
+double mean_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).mean().item<double>(); }
+
+TEST_CASE("a number is rounded up as often as the part cut off is large", "[kernels]") {
+  const float x = GENERATE(1.0f, 1.001f, -3.14159f, 1e-39f, 6.55e4f, 0.0f, 1.00390625f);
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  std::uint32_t ups = 0;
+  for (std::uint32_t random = 0; random < 65536; ++random) {
+    const std::uint16_t rounded = round_stochastically(x, random);
+    REQUIRE((rounded == bits >> 16 || rounded == (bits >> 16) + 1));
+    ups += rounded != bits >> 16;
+  }
+  REQUIRE(ups == (bits & 0xffffu));
+}
+
+TEST_CASE("stochastic rounding keeps infinities and nans", "[kernels]") {
+  const std::uint32_t random = GENERATE(0u, 1u, 65535u);
+  const float inf = std::numeric_limits<float>::infinity();
+  REQUIRE(bf16_value(round_stochastically(inf, random)) == inf);
+  REQUIRE(bf16_value(round_stochastically(-inf, random)) == -inf);
+  for (const std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00000u})
+    REQUIRE(std::isnan(bf16_value(round_stochastically(std::bit_cast<float>(bits), random))));
+}
+
+TEST_CASE("bf16 parameters follow steps far below their last bit", "[kernels]") {
+  const std::int64_t count = 200'000;
+  const double lr = 1e-4;  // half of bf16's last bit below 1 is 20 times that
+  AdamW adam = adam_states(filled(count, 1), filled(count, 0.5, at::kFloat));
+  adam.lr = lr;
+  Sgd descent{.master = filled(count, 1),
+              .momentum_buffer = filled(count, 0),
+              .gradient = filled(count, 1, at::kFloat),
+              .compute = {},
+              .lr = lr,
+              .momentum = 0};
+  for (int step = 1; step <= 20; ++step) {
+    adamw(adam, control_at(step));
+    sgd(descent, control_at(step));
+  }
+  // A rounding errs by 2e-3 at most, 20 of them by 9e-3 / sqrt(count) = 2e-5 on average.
+  REQUIRE(std::abs(mean_of(adam.master) - (1 - 20 * lr)) < 8e-5);
+  REQUIRE(std::abs(mean_of(descent.master) - (1 - 20 * lr)) < 8e-5);
+}
+
+TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[kernels]") {
+  const std::int64_t count = 50'000;
+  AdamW adam = adam_states(filled(count, 1), filled(count, 0, at::kFloat));
+  adam.exp_avg_sq.fill_(0.75);
+  adam.exp_avg.fill_(0.75);
+  adam.beta1 = adam.beta2 = 0.999;
+  for (int step = 1; step <= 200; ++step) adamw(adam, control_at(step));
+  REQUIRE(mean_of(adam.exp_avg_sq) == Approx(0.75 * std::pow(0.999, 200)).epsilon(0.002));
+  REQUIRE(mean_of(adam.exp_avg) == Approx(0.75 * std::pow(0.999, 200)).epsilon(0.002));
+}
+
+TEST_CASE("bf16 AdamW stays near fp32 AdamW for 20 steps", "[kernels]") {
+  test::Random random(1);
+  const std::int64_t count = 5001;
+  const at::Tensor start = random({count}, at::kBFloat16);
+  AdamW narrow = adam_states(start, {}), wide = adam_states(start.to(at::kFloat), {});
+  narrow.compute = narrow.master;  // the same tensor is as good as none
+  narrow.weight_decay = wide.weight_decay = 0.1;
+  for (int step = 1; step <= 20; ++step) {
+    narrow.gradient = wide.gradient = random({count});
+    adamw(narrow, control_at(step));
+    adamw(wide, control_at(step));
+  }
+  const at::Tensor difference = narrow.master.to(at::kFloat) - wide.master;
+  REQUIRE(difference.abs().max().item<float>() < 0.1f);
+  REQUIRE(difference.pow(2).mean().sqrt().item<float>() < 0.015f);
+  REQUIRE(std::abs(mean_of(difference)) < 1e-3);
+}
+
+TEST_CASE("results do not depend on how parameters are divided into shards", "[kernels]") {
+  test::Random random(2);
+  const std::int64_t count = 40'000, cut = GENERATE(8, 1001, 33'000);
+  const at::Tensor start = random({count}, at::kBFloat16), gradient = random({count});
+  const auto run = [&](std::int64_t first, std::int64_t size, std::uint64_t seed, int step) {
+    AdamW adam = adam_states(start.narrow(0, first, size), gradient.narrow(0, first, size));
+    adam.seed = seed;
+    adam.first_element = first;
+    adamw(adam, control_at(step));
+    Sgd descent{.master = start.narrow(0, first, size).clone(),
+                .momentum_buffer = at::zeros({size}, at::kBFloat16),
+                .gradient = adam.gradient,
+                .compute = {},
+                .lr = 1e-2,
+                .seed = seed,
+                .first_element = first};
+    sgd(descent, control_at(step));
+    return std::vector<at::Tensor>{adam.master, adam.exp_avg, adam.exp_avg_sq, descent.master,
+                                   descent.momentum_buffer};
+  };
+  const auto whole = run(0, count, 7, 3), left = run(0, cut, 7, 3),
+             right = run(cut, count - cut, 7, 3);
+  const auto other_seed = run(0, count, 8, 3), other_step = run(0, count, 7, 4);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(whole[i].equal(at::cat({left[i], right[i]})));
+    REQUIRE_FALSE(whole[i].equal(other_seed[i]));
+    REQUIRE_FALSE(whole[i].equal(other_step[i]));
+  }
+}
+
+TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
+  test::Random random(3);
+  const at::Tensor start = random({100}, at::kBFloat16);
+  AdamW adam = adam_states(start, random({100}));
+  Sgd descent{.master = start.clone(),
+              .momentum_buffer = start.clone(),
+              .gradient = adam.gradient,
+              .compute = {},
+              .lr = 1};
+  adamw(adam, control_at(1, 1));
+  sgd(descent, control_at(1, 1));
+  REQUIRE(adam.master.equal(start));
+  REQUIRE(adam.exp_avg.eq(0).all().item<bool>());
+  REQUIRE(descent.master.equal(start));
+  REQUIRE(descent.momentum_buffer.equal(start));
+}
+
+TEST_CASE("bf16 parameters want bf16 moments and no compute copy beside them", "[kernels]") {
+  test::Random random(4);
+  const auto message = [](const AdamW& adam) {
+    try {
+      adamw(adam, control_at(1));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  AdamW adam = adam_states(random({10}, at::kBFloat16), random({10}));
+  adam.exp_avg_sq = at::zeros({10});
+  REQUIRE(message(adam).find("the second moment is not flat dense BFloat16") != std::string::npos);
+  adam = adam_states(random({10}, at::kBFloat16), random({10}));
+  adam.compute = adam.master.clone();
+  REQUIRE(message(adam).find("no compute copy") != std::string::npos);
+}
+
+TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels][reference]") {
+  test::Random random(5);
+  const std::int64_t count = 10'001, first = 5;
+  const at::Tensor control = control_at(3);
+  AdamW adam = adam_states(random({count}, at::kBFloat16), random({count}));
+  adam.exp_avg = random({count}, at::kBFloat16);
+  adam.exp_avg_sq = random({count}, at::kBFloat16).abs();
+  adam.first_element = first;
+  const at::Tensor parameters = adam.master.clone(), average = adam.exp_avg.clone(),
+                   square = adam.exp_avg_sq.clone();
+  adamw(adam, control);
+  kernels::reference::adamw_bf16({.parameters = parameters.mutable_data_ptr(),
+                                  .exp_avg = average.mutable_data_ptr(),
+                                  .exp_avg_sq = square.mutable_data_ptr(),
+                                  .gradient = adam.gradient.const_data_ptr<float>(),
+                                  .control = control.const_data_ptr<float>(),
+                                  .count = count,
+                                  .lr = adam.lr,
+                                  .beta1 = adam.beta1,
+                                  .beta2 = adam.beta2,
+                                  .eps = adam.eps,
+                                  .weight_decay = adam.weight_decay,
+                                  .seed = adam.seed,
+                                  .first_element = first});
+  // fp32 and double seldom fall on two sides of a random threshold.
+  const auto differing = [](const at::Tensor& a, const at::Tensor& b) {
+    return mean_of(a.ne(b)) < 1e-3 ? test::far(a, b, at::kBFloat16, 1) : "too many differ";
+  };
+  REQUIRE(differing(adam.master, parameters) == "");
+  REQUIRE(differing(adam.exp_avg, average) == "");
+  REQUIRE(differing(adam.exp_avg_sq, square) == "");
+
+  Sgd descent{.master = random({count}, at::kBFloat16),
+              .momentum_buffer = random({count}, at::kBFloat16),
+              .gradient = random({count}),
+              .compute = {},
+              .lr = 0.1,
+              .weight_decay = 0.1,
+              .seed = 9,
+              .first_element = first};
+  const at::Tensor parameters2 = descent.master.clone(), buffer = descent.momentum_buffer.clone();
+  sgd(descent, control);
+  kernels::reference::sgd_bf16({.parameters = parameters2.mutable_data_ptr(),
+                                .momentum_buffer = buffer.mutable_data_ptr(),
+                                .gradient = descent.gradient.const_data_ptr<float>(),
+                                .control = control.const_data_ptr<float>(),
+                                .count = count,
+                                .lr = 0.1,
+                                .momentum = 0.9,
+                                .weight_decay = 0.1,
+                                .seed = 9,
+                                .first_element = first});
+  REQUIRE(differing(descent.master, parameters2) == "");
+  REQUIRE(differing(descent.momentum_buffer, buffer) == "");
+}
+
+}  // namespace
+}  // namespace dstrain

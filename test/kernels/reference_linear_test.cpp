@@ -1,0 +1,154 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "engine/base/philox.h"
+#include "engine/kernels/fp8.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+/// The references of the kernels around products, against the operators on the CPU.
+namespace dstrain {
+namespace {
+
+using kernels::DType;
+using test::far;
+
+const float* in(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
+float* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+
+TEST_CASE("the tanh GELU references agree with the operator", "[kernels][reference]") {
+  test::Random random(1);
+  const std::int64_t rows = 7, cols = 10;
+  const at::Tensor z = test::leaf(random({rows, cols})), dy = random({rows, cols});
+  Parameter bias = random.parameter({cols}, at::kFloat);
+  const at::Tensor y = ops::bias_gelu(z, bias, ops::Gelu::tanh);
+  y.backward(dy);
+  const at::Tensor y2 = at::empty_like(dy), dz = at::empty_like(dy), dbias = at::zeros({cols});
+  kernels::reference::bias_gelu({.z = in(z),
+                                 .bias = in(bias.value),
+                                 .y = out(y2),
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .dtype = DType::f32,
+                                 .kind = kernels::Gelu::tanh});
+  kernels::reference::bias_gelu_backward({.z = in(z),
+                                          .bias = in(bias.value),
+                                          .grad_y = in(dy),
+                                          .grad_z = out(dz),
+                                          .grad_bias = out(dbias),
+                                          .partial = nullptr,
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .dtype = DType::f32,
+                                          .kind = kernels::Gelu::tanh});
+  REQUIRE(far(y2, y, at::kFloat, 4) == "");
+  REQUIRE(far(dz, z.grad(), at::kFloat, 4) == "");
+  REQUIRE(far(dbias, bias.gradient, at::kFloat, rows) == "");
+}
+
+TEST_CASE("the SwiGLU references agree with the operator", "[kernels][reference]") {
+  test::Random random(2);
+  const std::int64_t rows = 5, cols = 6;
+  const at::Tensor gate_up = test::leaf(random({rows, 2 * cols})), dh = random({rows, cols});
+  const at::Tensor h = ops::swiglu(gate_up);
+  h.backward(dh);
+  const at::Tensor h2 = at::empty_like(dh), h3 = at::empty_like(dh),
+                   grad = at::empty({rows, 2 * cols});
+  kernels::reference::swiglu(
+      {.gate_up = in(gate_up), .h = out(h2), .rows = rows, .cols = cols, .dtype = DType::f32});
+  kernels::reference::swiglu_backward({.gate_up = in(gate_up),
+                                       .grad_h = in(dh),
+                                       .grad_gate_up = out(grad),
+                                       .h = out(h3),
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .dtype = DType::f32});
+  REQUIRE(far(h2, h, at::kFloat, 4) == "");
+  REQUIRE(h3.equal(h2));
+  REQUIRE(far(grad, gate_up.grad(), at::kFloat, 4) == "");
+}
+
+TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels][reference]") {
+  const auto format = GENERATE(kernels::Fp8Format::e4m3, kernels::Fp8Format::e5m2);
+  test::Random random(3);
+  const at::Tensor x = random({32, 48}) * 3;
+  const auto expected = ops::quantize(x, format, ops::Sides::both);
+  const at::Tensor partial = at::empty({kernels::kAbsMaxPartials}), scale = at::empty({}),
+                   rows = at::empty_like(expected.rows), columns = at::empty_like(expected.columns);
+  kernels::reference::abs_max(
+      {.x = in(x), .partial = out(partial), .count = x.numel(), .dtype = DType::f32});
+  const auto bytes = [](const at::Tensor& codes) {
+    return static_cast<std::uint8_t*>(codes.mutable_data_ptr());
+  };
+  kernels::reference::quantize({.x = in(x),
+                                .out = bytes(rows),
+                                .out_t = bytes(columns),
+                                .partial = in(partial),
+                                .scale = out(scale),
+                                .rows = 32,
+                                .cols = 48,
+                                .format = format,
+                                .dtype = DType::f32});
+  REQUIRE(scale.equal(expected.scale));
+  REQUIRE(rows.view(at::kByte).equal(expected.rows.view(at::kByte)));
+  REQUIRE(columns.view(at::kByte).equal(expected.columns.view(at::kByte)));
+}
+
+TEST_CASE("the dropout reference reads word i % 4 of counter i / 4", "[kernels][reference]") {
+  const std::int64_t count = 103;
+  const at::Tensor x = at::full({count}, 3, at::kFloat), y = at::empty_like(x);
+  kernels::reference::dropout(
+      {.x = in(x), .y = out(y), .count = count, .key = 77, .share = 0.25f, .dtype = DType::f32});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto words = Philox::at(77, 0, static_cast<std::uint64_t>(i / 4));
+    const bool kept = words.uniform(static_cast<int>(i % 4)) >= 0.25f;
+    REQUIRE(in(y)[i] == (kept ? 4.0f : 0.0f));
+  }
+}
+
+TEST_CASE("the vocabulary loss references agree with the operator", "[kernels][reference]") {
+  test::Random random(4);
+  const std::int64_t rows = 6, classes = 11, stride = 16;
+  const at::Tensor labels = (random({rows}).abs() * 100).to(at::kLong).remainder(classes),
+                   weights = random({rows}).gt(-0.7).to(at::kFloat), totals = at::zeros({4});
+  Parameter table;  // the identity: logits are the input
+  table.shape = {classes, classes};
+  table.value = at::zeros({classes, classes}).fill_diagonal_(1);
+  table.trainable = false;
+  const at::Tensor x = test::leaf(random({rows, classes}));
+  (ops::linear_cross_entropy(x, table, labels, weights, totals) * 3).backward();
+
+  const at::Tensor logits = at::full({rows, stride}, 8, at::kFloat);
+  logits.narrow(1, 0, classes).copy_(x.detach());
+  const at::Tensor loss = at::empty({rows}), top1 = at::empty({rows}),
+                   grad_loss = at::full({1}, 3, at::kFloat), totals2 = at::full({4}, 5, at::kFloat),
+                   sum = at::empty({1});
+  kernels::reference::vocab_loss({.logits = out(logits),
+                                  .labels = labels.const_data_ptr<std::int64_t>(),
+                                  .weights = in(weights),
+                                  .grad_loss = in(grad_loss),
+                                  .loss = out(loss),
+                                  .top1 = out(top1),
+                                  .rows = rows,
+                                  .classes = classes,
+                                  .stride = stride,
+                                  .dtype = DType::f32});
+  kernels::reference::vocab_totals({.loss = in(loss),
+                                    .top1 = in(top1),
+                                    .weights = in(weights),
+                                    .loss_sum = out(sum),
+                                    .totals = out(totals2),
+                                    .rows = rows});
+  REQUIRE(far(totals2 - 5, totals, at::kFloat, rows * classes) == "");
+  REQUIRE(far(sum[0], totals[0], at::kFloat, rows * classes) == "");
+  REQUIRE(far(logits.narrow(1, 0, classes), x.grad(), at::kFloat, classes) == "");
+  REQUIRE(logits.narrow(1, classes, stride - classes).eq(8).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace dstrain

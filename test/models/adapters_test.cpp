@@ -1,0 +1,294 @@
+#include "engine/models/adapters.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/normal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/models/groups.h"
+#include "engine/models/peft.h"
+#include "engine/models/trainable.h"
+#include "engine/models/vit.h"
+#include "test/models/bind.h"
+#include "test/models/language_batch.h"
+#include "test/models/live_bytes.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+constexpr ModelInputs kInputs{.classes = 5, .sequence = 16};
+
+Recipe recipe_of(const ModelConfig& model, const LoraConfig& lora) {
+  Recipe recipe;
+  recipe.model = model;
+  recipe.lora = lora;
+  return recipe;
+}
+
+Model adapted(const LoraConfig& lora, const ModelConfig& config = test::small_config()) {
+  return make_trainable_model(recipe_of(config, lora), kInputs);
+}
+
+/// With adapters that do something.
+Model bound(const LoraConfig& lora, const ModelConfig& config = test::small_config()) {
+  Model model = adapted(lora, config);
+  test::bind_parameters(model, *make_random_weights(3));
+  for (Parameter* parameter : all_parameters(model)) {
+    if (parameter->parts[0].name.ends_with("lora_B.weight")) parameter->value.normal_(0, 0.3);
+  }
+  return model;
+}
+
+std::set<std::string> trained(const Model& model) {
+  std::set<std::string> names;
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const NamedShape& part : parameter->parts) {
+      if (parameter->trainable) names.insert(part.name);
+    }
+  }
+  return names;
+}
+
+std::set<std::string> adapted_names(const Model& model) {
+  std::set<std::string> names;
+  for (const AdaptedMap& map : adapted_maps(model)) names.insert(map.name());
+  return names;
+}
+
+Batch images(const Model& model, std::int64_t size) {
+  return {.images = at::randn({size, model.channels, model.image_size, model.image_size}),
+          .labels = at::zeros({size}, at::kLong),
+          .weights = at::ones({size})};
+}
+
+at::Tensor logits_of(Model& model, const Batch& batch, std::uint64_t dropout_seed = 0) {
+  const at::NoGradGuard no_gradients;
+  Tensors state;
+  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
+    state = model.blocks[i]->forward(state, batch, {.dropout_seed = dropout_seed});
+  return dynamic_cast<VitHead&>(*model.blocks.back()).logits(state);
+}
+
+std::string error_of(const LoraConfig& lora) {
+  try {
+    (void)adapted(lora);
+  } catch (const Error& error) {
+    return std::string(error.what()) + " | " + error.hint();
+  }
+  return "no error";
+}
+
+TEST_CASE("adapters are trained and nothing else, but what the recipe names", "[models][lora]") {
+  const std::string layer = "base_model.model.vit.encoder.layer.1.attention.attention.";
+  const Model plain = adapted({.rank = 2, .targets = {"vit.encoder.layer.1.*.value"}});
+  CHECK(trained(plain) ==
+        std::set<std::string>{layer + "value.lora_A.weight", layer + "value.lora_B.weight"});
+  const Model with_head = adapted({.rank = 2,
+                                   .targets = {"vit.encoder.layer.1.*.value"},
+                                   .also_train = {"classifier", "vit.layernorm.bias"}});
+  CHECK(trained(with_head) ==
+        std::set<std::string>{layer + "value.lora_A.weight", layer + "value.lora_B.weight",
+                              "classifier.weight", "classifier.bias", "vit.layernorm.bias"});
+  // A block that trains something has a group of each kind; the first layer none to train.
+  const GroupedParameters grouped = group_parameters(with_head);
+  CHECK(grouped.names == std::vector<std::string>{"vit.embeddings", "vit.encoder.layer.0",
+                                                  "vit.encoder.layer.1 (frozen)",
+                                                  "vit.encoder.layer.1", "classifier (frozen)",
+                                                  "classifier"});
+}
+
+TEST_CASE("targets mean linear maps by any name that files have for them", "[models][lora]") {
+  const auto names = [](const ModelConfig& config, std::vector<std::string> targets) {
+    return adapted_names(adapted({.rank = 1, .targets = std::move(targets)}, config));
+  };
+  const ModelConfig vit = test::small_config(), bloom = test::small_bloom_config(),
+                    qwen2 = test::small_qwen2_config();
+  CHECK(names(vit, {}) == names(vit, {"query", "value"}));
+  CHECK(names(vit, {"q_proj", "v_proj"}) == names(vit, {"query", "value"}));
+  CHECK(names(vit, {"query", "value"}).size() == 4);
+  CHECK(names(vit, {"*"}).size() == 12);
+  CHECK(names(vit, {"vit.encoder.layer.0.*.key"}) ==
+        std::set<std::string>{"vit.encoder.layer.0.attention.attention.key"});
+  CHECK(names(bloom, {}) ==
+        std::set<std::string>{"transformer.h.0.self_attention.query_key_value",
+                              "transformer.h.1.self_attention.query_key_value"});
+  CHECK(names(bloom, {"h.1.mlp.*"}) == std::set<std::string>{"transformer.h.1.mlp.dense_h_to_4h",
+                                                             "transformer.h.1.mlp.dense_4h_to_h"});
+  CHECK(names(qwen2, {}) == names(qwen2, {"?_proj"}));
+  CHECK(names(qwen2, {"?_proj"}).size() == 8);
+  CHECK(names(qwen2, {"*_proj"}).size() == 14);
+
+  CHECK_THAT(error_of({.rank = 1, .targets = {"querry"}}),
+             Catch::Contains("lora.targets: no linear map's name matches 'querry'") &&
+                 Catch::Contains("dense, key, query, value"));
+  CHECK_THAT(error_of({.rank = 1, .also_train = {"clasifier"}}),
+             Catch::Contains("lora.also_train: no tensor's name matches 'clasifier'"));
+  CHECK_THAT(error_of({.rank = 1, .also_train = {"query"}}),
+             Catch::Contains("lora.also_train: 'query' matches only some of"));
+}
+
+TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "[models][lora]") {
+  Model plain = test::small_model(5), model = adapted({.rank = 4});
+  test::bind_parameters(plain, *make_random_weights(3));
+  test::bind_parameters(model, *make_random_weights(3));
+  const Batch batch = images(plain, 3);
+  CHECK(at::equal(logits_of(model, batch), logits_of(plain, batch)));
+
+  (void)test::run_model(model.blocks, batch, {.totals = at::zeros({kNumTotals})}, at::ones({}));
+  for (const Parameter* parameter : all_parameters(model)) {
+    CAPTURE(parameter->parts[0].name);
+    const bool learns = parameter->parts[0].name.ends_with("lora_B.weight");
+    CHECK((parameter->gradient.abs().max().item<float>() > 0) == learns);
+  }
+}
+
+TEST_CASE("an adapter's first matrix starts uniform within 1 / sqrt(columns)", "[models][lora]") {
+  ModelConfig config = test::small_config();
+  config.width = 256;
+  Model model = adapted({.rank = 64}, config);
+  test::bind_parameters(model, *make_random_weights(3));
+  const at::Tensor a =
+      test::parameter_named(model,
+                            "base_model.model.vit.encoder.layer.0.attention.attention.query."
+                            "lora_A.weight")
+          .value;
+  const double bound = 1.0 / 16, deviation = bound / std::sqrt(3.0);
+  CHECK(a.abs().max().item<double>() <= bound);
+  CHECK(a.abs().max().item<double>() > 0.999 * bound);
+  // 16384 values: the mean is within 4 of its deviations, the variance within 2 %.
+  CHECK(std::abs(a.mean().item<double>()) < 4 * deviation / 128);
+  CHECK(a.var().item<double>() == Approx(deviation * deviation).epsilon(0.02));
+}
+
+TEST_CASE("the product of an adapter is scaled by alpha / rank", "[models][lora]") {
+  Model once = bound({.rank = 4, .alpha = 4}), twice = bound({.rank = 4, .alpha = 8});
+  for (const AdaptedMap& map : adapted_maps(twice)) {
+    const std::string name = adapter_prefix(map.name()) + ".lora_B.weight";
+    test::parameter_named(twice, name).value.copy_(test::parameter_named(once, name).value).div_(2);
+  }
+  const Batch batch = images(once, 3);
+  CHECK(at::allclose(logits_of(once, batch), logits_of(twice, batch), 1e-5, 1e-6));
+}
+
+TEST_CASE("dropout is a function of the micro-batch's seed and drops the right share",
+          "[models][lora]") {
+  LoraConfig lora{.rank = 4, .dropout = 0.5};
+  Model model = bound(lora);
+  const Batch batch = images(model, 3);
+  const at::Tensor plain = logits_of(model, batch);
+  CHECK(at::equal(logits_of(model, batch, 7), logits_of(model, batch, 7)));
+  CHECK(!at::equal(logits_of(model, batch, 7), logits_of(model, batch, 8)));
+  CHECK(!at::equal(logits_of(model, batch, 7), plain));
+
+  // One adapter by itself on x = 1: with a = 1 and b = 1 the output counts what was kept.
+  constexpr std::int64_t kRows = 64, kWidth = 256;
+  LowRank adapter("one", kWidth, 1, 0, {.rank = 1, .scale = 1, .dropout = 0.3});
+  LowRank other("two", kWidth, 1, 0, {.rank = 1, .scale = 1, .dropout = 0.3});
+  std::vector<Parameter*> weights;
+  adapter.add_parameters(weights);
+  other.add_parameters(weights);
+  for (Parameter* weight : weights) weight->value = at::ones(weight->shape);
+  const at::NoGradGuard no_gradients;
+  const at::Tensor x = at::ones({kRows, kWidth});
+  const auto sums = [&](LowRank& of, std::uint64_t seed) {
+    return of.add_to(at::zeros({kRows, 1}), x, seed);
+  };
+  CHECK(at::equal(sums(adapter, 0), at::ones({kRows, 1}) * kWidth));
+  const at::Tensor kept = sums(adapter, 5) * 0.7;
+  // 16384 draws of 0.7: within 4 deviations.
+  CHECK(kept.mean().item<double>() / kWidth == Approx(0.7).margin(4 * 0.4583 / 128));
+  CHECK(!at::equal(sums(adapter, 5), sums(other, 5)));
+}
+
+TEST_CASE("every block with adapters keeps exactly the bytes that its cost states",
+          "[models][lora][cost]") {
+  const ModelConfig config =
+      GENERATE(test::small_config(), test::small_bloom_config(), test::small_qwen2_config());
+  const std::vector<std::string> targets =
+      GENERATE(std::vector<std::string>{}, std::vector<std::string>{"*"});
+  const double dropout = GENERATE(0, 0.5);
+  CAPTURE(config.name, targets, dropout);
+  Model model = bound({.rank = 4, .dropout = dropout, .targets = targets}, config);
+  const Batch batch = model.is_language() ? test::language_batch(model, 6) : images(model, 6);
+  const Objective objective{.dropout_seed = 9, .totals = at::zeros({kNumTotals})};
+  const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
+
+  Tensors before = model.blocks[0]->forward({}, batch, objective);
+  for (std::size_t i = 1; i + 1 < model.blocks.size(); ++i) {
+    Block& block = *model.blocks[i];
+    CAPTURE(block.name());
+    const BlockCost cost = block.cost(shape);
+    test::LiveBytes memory;
+    const std::int64_t start = memory.live();
+    test::BlockRun run = test::run_forward(block, before, batch, objective);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
+    before = run.output;
+    for (at::Tensor& tensor : before) tensor = tensor.detach();
+  }
+}
+
+TEST_CASE("an exported adapter loads again, element for element", "[models][lora][weights]") {
+  const test::TempDir folder;
+  LoraConfig lora{
+      .rank = 3, .alpha = 6, .targets = {"query", "dense"}, .also_train = {"classifier"}};
+  Model model = bound(lora);
+  const auto values = test::part_values(model, &Parameter::value);
+  export_adapter(folder / "out", model, lora, test::reader_of(values), {});
+
+  lora.weights = (folder / "out").string();
+  Model loaded = adapted(lora);
+  std::vector<std::string> notes;
+  Recipe recipe = recipe_of(test::small_config(), lora);
+  recipe.run.seed = 3;  // of the base
+  test::bind_parameters(loaded, *first_weights(recipe, loaded, notes));
+  CHECK(test::part_values(loaded, &Parameter::value) == values);
+
+  SECTION("what does not fit is named") {
+    lora.alpha = 5;
+    lora.targets = {"query"};
+    Model other = adapted(lora);
+    CHECK_THROWS_WITH(
+        open_adapter(folder / "out", other, lora, make_random_weights(3)),
+        Catch::Contains("lora_alpha is 6; lora.alpha is 5") &&
+            Catch::Contains("vit.layers.0.attention.o_proj.lora_A.weight' is not trained here"));
+  }
+}
+
+TEST_CASE("merged weights give the logits of base and adapter", "[models][lora][weights]") {
+  const LoraConfig lora{.rank = 3, .alpha = 6, .targets = {"*"}};
+  Model model = bound(lora), plain = test::small_model(5);
+  const auto values = test::part_values(model, &Parameter::value);
+  const TensorReader read = merged(model, lora, test::reader_of(values));
+  test::bind_parameters(plain, *make_random_weights(3));
+  for (Parameter* parameter : all_parameters(plain)) {
+    std::int64_t row = 0;
+    for (const NamedShape& part : parameter->parts) {
+      const std::vector<float> read_values = read(part);
+      const at::Tensor rows = parameter->value.narrow(0, row, part.shape[0]);
+      std::copy(read_values.begin(), read_values.end(), test::floats(rows).begin());
+      row += part.shape[0];
+    }
+  }
+  const Batch batch = images(model, 3);
+  const at::Tensor expected = logits_of(model, batch);
+  CHECK((logits_of(plain, batch) - expected).abs().max().item<double>() <=
+        1e-5 * expected.abs().max().item<double>());
+  Model base = test::small_model(5);
+  test::bind_parameters(base, *make_random_weights(3));
+  CHECK(!at::allclose(logits_of(base, batch), expected));
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,260 @@
+"""dstrain's BLOOM and Qwen2 against transformers' BloomForCausalLM and Qwen2ForCausalLM on files that save_pretrained
+wrote: logits, loss and every gradient in fp32 and bf16, greedy next tokens, the losses of AdamW steps, and the same
+logits from what dstrain exports.
+
+usage: hf_lm.py LM_PROBE; exit code 77 where transformers is not installed."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM
+except ImportError as error:
+    print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
+    sys.exit(77)
+
+TOLERANCE = 1e-5  # of the largest value of a tensor, our fp32 against transformers in double
+LOSS_TOLERANCE = 1e-4  # relative, of the losses of AdamW steps in fp32
+STEPS, BATCH, TOKENS = 20, 3, 13
+LR, BETAS, EPS, WEIGHT_DECAY = 2e-3, (0.9, 0.95), 1e-8, 0.1
+
+QWEN2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+             vocab_size=67)
+CASES = {
+    "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
+    "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
+    "qwen2, tied": Qwen2Config(**QWEN2, tie_word_embeddings=True),
+    "qwen2, untied": Qwen2Config(**QWEN2, tie_word_embeddings=False, rope_theta=500.0, rms_norm_eps=1e-5),
+    "qwen2, one key head": Qwen2Config(**{**QWEN2, "num_key_value_heads": 1, "vocab_size": 72}),
+}
+
+
+def random_model(config):
+    make = BloomForCausalLM if config.model_type == "bloom" else Qwen2ForCausalLM
+    config._attn_implementation = "eager"
+    model = make(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = torch.randn_like(parameter) * 0.2
+            norm = "norm" in name or "ln_f" in name
+            parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
+    return model
+
+
+def compare(what, ours, theirs, allowed):
+    """Largest difference over what is allowed."""
+    difference = (ours - theirs).abs().max().item()
+    if ours.shape != theirs.shape or not difference <= allowed:
+        sys.exit(f"{what}: differs by {difference:.3g}, allowed {allowed:.3g} (shapes {ours.shape}, {theirs.shape})")
+    return difference / allowed
+
+
+def make_data(vocab_size):
+    """Batches of random tokens. The last samples are padded, one label in seven is not asked for."""
+    tokens = torch.randint(vocab_size, (STEPS, BATCH, TOKENS))
+    lengths = torch.randint(2, TOKENS + 1, (STEPS, BATCH, 1))
+    place = torch.arange(TOKENS)
+    tokens = torch.where(place < lengths, tokens, torch.zeros_like(tokens))
+    labels = tokens.roll(-1, 2)
+    weights = ((place + 1 < lengths) & (torch.rand(tokens.shape) > 1 / 7)).float()
+    weights[:, 0, 0] = 1
+    return {"tokens": tokens, "labels": torch.where(weights > 0, labels, 0).flatten(1), "weights": weights.flatten(1),
+            "last": lengths[0, :, 0] - 1}
+
+
+def mean_loss(logits, data, step):
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), data["labels"][step], reduction="none")
+    weights = data["weights"][step].to(losses.dtype)
+    return (losses * weights).sum() / weights.sum()
+
+
+def check_own_loss(name, model, data):
+    """The loss that transformers computes by itself is that of our labels and weights."""
+    tokens, weights = data["tokens"][0], data["weights"][0].view(BATCH, TOKENS)
+    wanted = torch.cat([torch.zeros(BATCH, 1), weights[:, :-1]], 1) > 0
+    own = model(tokens, labels=torch.where(wanted, tokens, -100)).loss
+    ours = mean_loss(model(tokens).logits, data, 0)
+    compare(f"{name}: transformers' own loss", ours, own, TOLERANCE * own.item())
+
+
+def results(model, data):
+    """Logits, loss and gradients by file name of the first batch."""
+    model.zero_grad()
+    logits = model(data["tokens"][0]).logits
+    loss = mean_loss(logits, data, 0)
+    loss.backward()
+    found = {"logits": logits.detach().flatten(0, 1).clone(), "loss": loss.detach()}
+    for name, parameter in model.named_parameters():  # a tied head is listed once
+        found["gradient/" + name] = parameter.grad.clone()
+    return found
+
+
+def exact_results(model, data):
+    """The same in double, without the rounding of the comparison's other side."""
+    return results(copy.deepcopy(model).double(), data)
+
+
+def run_probe(probe, folder, dtype):
+    done = subprocess.run([probe, folder / "theirs", folder / "input.safetensors", folder / f"{dtype}.safetensors",
+                           folder / "ours", dtype], capture_output=True, text=True)
+    if done.returncode != 0 or done.stdout:
+        sys.exit(f"{folder}: {done.stdout}{done.stderr}")
+    return load_file(folder / f"{dtype}.safetensors")
+
+
+def check_fp32(name, ours, theirs):
+    if {key for key in ours if key.startswith("gradient/")} != {key for key in theirs if key.startswith("gradient/")}:
+        sys.exit(f"{name}: gradients of different tensors: {sorted(set(ours) ^ set(theirs))}")
+    worst = {key: TOLERANCE * compare(f"{name}: {key}", ours[key], value, TOLERANCE * value.abs().max().item())
+             for key, value in theirs.items()}
+    compare(f"{name}: loss without gradients", ours["evaluated"], theirs["loss"], TOLERANCE * theirs["loss"].item())
+    return worst
+
+
+def rounding_bounds(model, data, exact, draws=8):
+    """What rounding to bf16 may do to each result, from the fp32 model: every module's output is multiplied by
+    1 + u, u uniform within 2^-8 (one step of bf16, twice what one rounding does, as some modules round more than once),
+    which multiplies the gradient that comes back by the same. Four times the largest deviation in some draws."""
+    hooks = [module.register_forward_hook(
+        lambda _, __, out: out * (1 + (2 * torch.rand_like(out) - 1) / 256) if torch.is_tensor(out) else out)
+        for module in model.modules() if not list(module.children())]
+    bounds = {key: 0.0 for key in exact}
+    for _ in range(draws):
+        for key, value in results(model, data).items():
+            bounds[key] = max(bounds[key], 4 * (value - exact[key]).abs().max().item())
+    for hook in hooks:
+        hook.remove()
+    return bounds
+
+
+def check_bf16(name, probe, folder, model, data):
+    """Same weights, rounded to bf16, in fp32 by transformers and in bf16 by us."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+    exact = results(model, data)
+    bounds = rounding_bounds(model, data, exact)
+    ours = run_probe(probe, folder, "bf16")
+    worst = {key: compare(f"{name}: bf16 {key}", ours[key], value, bounds[key]) for key, value in exact.items()}
+    if all(torch.equal(ours[key], value) for key, value in exact.items()):
+        sys.exit(f"{name}: the bf16 run was not in bf16")
+    return max(worst.values())
+
+
+def adamw_losses(model, data):
+    """Loss before each step; vectors have no weight decay."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=LR, betas=BETAS,
+                                  eps=EPS, weight_decay=WEIGHT_DECAY)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = mean_loss(model(data["tokens"][step]).logits, data, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses)
+
+
+def check_export(name, folder, model, data):
+    loaded, report = AutoModelForCausalLM.from_pretrained(folder / "ours", output_loading_info=True,
+                                                          attn_implementation="eager")
+    if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        sys.exit(f"{name}: transformers does not load the export: {report}")
+    if type(loaded) is not type(model) or loaded.dtype != torch.float32:
+        sys.exit(f"{name}: the export is a {type(loaded)} in {loaded.dtype}")
+    if not (folder / "ours" / "model.safetensors.index.json").exists():
+        sys.exit(f"{name}: the export is not in shards")
+    with torch.no_grad():
+        again, logits = loaded.eval()(data["tokens"][0]).logits, model(data["tokens"][0]).logits
+    if not torch.equal(again, logits):
+        sys.exit(f"{name}: logits of the export differ by {(again - logits).abs().max().item():.3g}")
+
+
+def check(probe, name, config, folder, **save_options):
+    model = random_model(config)
+    model.save_pretrained(folder / "theirs", **save_options)
+    data = make_data(config.vocab_size)
+    save_file({**{key: value.float() for key, value in data.items()},
+               "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
+    check_own_loss(name, model, data)
+    ours, theirs = run_probe(probe, folder, "fp32"), exact_results(model, data)
+    worst = check_fp32(name, ours, theirs)
+    last = theirs["logits"].view(BATCH, TOKENS, -1)[torch.arange(BATCH), data["last"]]
+    if not torch.equal(ours["next"].long(), last.argmax(1)):
+        sys.exit(f"{name}: next tokens {ours['next']}, expected {last.argmax(1)}")
+    check_export(name, folder, model, data)
+    losses = adamw_losses(model, data)
+    apart = ((ours["losses"] - losses).abs() / losses).max().item()
+    if not apart <= LOSS_TOLERANCE:
+        sys.exit(f"{name}: AdamW losses differ by {apart:.3g}: {ours['losses']}, expected {losses}")
+    model.load_state_dict(type(model).from_pretrained(folder / "theirs").state_dict())
+    bf16 = check_bf16(name, probe, folder, model, data)
+    tensor = max(worst, key=worst.get)
+    print(f"{name}: {len(theirs) - 2} gradients, worst difference {worst[tensor]:.2g} of the largest value ({tensor}); "
+          f"bf16 within {bf16:.2g} of its bound; AdamW losses within {apart:.2g}")
+
+
+def without_prefix(folder):
+    """As published BLOOM files are: no `transformer.` prefix, n_embed and num_attention_heads."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name.removeprefix("transformer."): tensor for name, tensor in tensors.items()},
+              folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["n_embed"], config["num_attention_heads"] = config.pop("hidden_size"), config.pop("n_head")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def earlier_config(folder):
+    """As transformers 4 and the published Qwen2.5 files write it."""
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_theta"], config["torch_dtype"] = config.pop("rope_parameters")["rope_theta"], config.pop("dtype")
+    del config["layer_types"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def check_published(probe, name, config, folder, change):
+    """The same logits from a folder as it is published."""
+    model = random_model(config)
+    model.save_pretrained(folder / "theirs")
+    change(folder / "theirs")
+    data = make_data(config.vocab_size)
+    save_file({**{key: value.float() for key, value in data.items()},
+               "optimizer": torch.tensor([LR, *BETAS, EPS, WEIGHT_DECAY])}, folder / "input.safetensors")
+    ours, theirs = run_probe(probe, folder, "fp32"), exact_results(model, data)
+    check_fp32(name, ours, theirs)
+    check_export(name, folder, model, data)
+    print(f"{name}: loads and exports")
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    probe = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as root:
+        for index, (name, config) in enumerate(CASES.items()):
+            folder = Path(root) / str(index)
+            folder.mkdir()
+            check(probe, name, config, folder)
+        folder = Path(root) / "sharded"
+        folder.mkdir()
+        check(probe, "qwen2, sharded", CASES["qwen2, untied"], folder, max_shard_size="20KB")
+        if not (folder / "theirs" / "model.safetensors.index.json").exists():
+            sys.exit("transformers wrote no shards")
+        for name, config, change in (("bloom, published", CASES["bloom, 6 heads"], without_prefix),
+                                     ("qwen2, published", CASES["qwen2, untied"], earlier_config)):
+            folder = Path(root) / name.replace(", ", "-")
+            folder.mkdir()
+            check_published(probe, name, config, folder, change)
+
+
+main()

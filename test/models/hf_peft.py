@@ -1,0 +1,203 @@
+"""dstrain's low-rank adapters against PEFT on transformers' ViT, BLOOM and Qwen2: an adapter that PEFT wrote is trained
+by AdamW in fp32 on both sides. Equal logits before, equal losses of 20 steps, and after them equal logits of dstrain's
+adapter in PEFT and of its merged weights in transformers.
+
+usage: hf_peft.py PEFT_PROBE; exit code 77 where peft is not installed."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file, save_file
+    from transformers import (BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig,
+                              ViTForImageClassification)
+except ImportError as error:
+    print(f"skipped: this python has no peft ({error}); scripts/test installs it")
+    sys.exit(77)
+
+TOLERANCE = 1e-5  # of the largest logit
+LOSS_TOLERANCE = 1e-4  # relative
+STEPS, BATCH, TOKENS = 20, 4, 11
+LR, WEIGHT_DECAY = 2e-3, 0.1
+
+VIT = ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=8,
+                patch_size=4, num_channels=3, num_labels=7)
+BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
+QWEN2 = Qwen2Config(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                    intermediate_size=48, vocab_size=67, tie_word_embeddings=True)
+MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "qwen2": Qwen2ForCausalLM}
+LATER = [f"model.layers.{layer}.mlp.{name}_proj" for layer in (1, 2) for name in ("up", "down")]
+
+# name: configuration, rank, alpha, PEFT's target_modules, our targets, modules trained in full
+CASES = {
+    "vit": (VIT, 4, 8, ["q_proj", "v_proj"], [], ["classifier"]),
+    "vit, all maps": (VIT, 3, 3, ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"],
+                      ["query", "key", "value", "dense"], ["classifier", "vit.layernorm"]),
+    "vit, one layer": (VIT, 2, 5, ["vit.layers.1.attention.v_proj"], ["vit.layers.1.*.v_proj"], []),
+    "bloom": (BLOOM, 4, 8, ["query_key_value"], [], []),
+    "bloom, all maps": (BLOOM, 2, 4, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+                        ["query_key_value", "dense*"], []),
+    "qwen2": (QWEN2, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "qwen2, all maps": (QWEN2, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+                        ["*_proj"], ["model.norm"]),
+    "qwen2, later layers": (QWEN2, 2, 4, LATER, LATER, []),
+}
+
+
+def random_model(config):
+    config._attn_implementation = "eager"
+    model = MAKE[config.model_type](config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = torch.randn_like(parameter) * 0.2
+            norm = "norm" in name or "ln_f" in name
+            parameter.copy_(1 + spread if norm and name.endswith("weight") else spread)
+    return model
+
+
+def make_data(config):
+    if config.model_type == "vit":
+        return {"images": torch.randn(STEPS, BATCH, config.num_channels, config.image_size, config.image_size),
+                "labels": torch.randint(config.num_labels, (STEPS, BATCH))}
+    tokens = torch.randint(config.vocab_size, (STEPS, BATCH, TOKENS))
+    weights = torch.ones(STEPS, BATCH, TOKENS)
+    weights[:, :, -1] = 0
+    return {"tokens": tokens, "labels": (tokens.roll(-1, 2) * weights.long()).flatten(1), "weights": weights.flatten(1)}
+
+
+def logits_of(model, data, step):
+    logits = model(data["images"][step] if "images" in data else data["tokens"][step]).logits
+    return logits.flatten(0, -2)
+
+
+def adamw_losses(model, data):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=LR, weight_decay=WEIGHT_DECAY)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        each = torch.nn.functional.cross_entropy(logits_of(model, data, step), data["labels"][step], reduction="none")
+        weights = data.get("weights", torch.ones_like(data["labels"]))[step].float()
+        loss = (each * weights).sum() / weights.sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses)
+
+
+def compare(what, ours, theirs):
+    difference, scale = (ours - theirs).abs().max().item(), theirs.abs().max().item()
+    if ours.shape != theirs.shape or not difference <= TOLERANCE * scale:
+        sys.exit(f"{what}: differs by {difference:.3g}, allowed {TOLERANCE * scale:.3g} (shapes {ours.shape}, {theirs.shape})")
+
+
+def check(probe, name, folder, config, rank, alpha, target_modules, targets, full):
+    base = random_model(config)
+    base.save_pretrained(folder / "base")
+    theirs = get_peft_model(base, LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=target_modules,
+                                             modules_to_save=full or None)).eval()
+    with torch.no_grad():  # B would start at zero, and A would get no gradient
+        for key, parameter in theirs.named_parameters():
+            if "lora_B" in key:
+                parameter.normal_(std=0.2)
+    theirs.save_pretrained(folder / "start")
+    data = make_data(config)
+    save_file({key: value.float() for key, value in data.items()}, folder / "input.safetensors")
+    (folder / "options.json").write_text(json.dumps({"rank": rank, "alpha": alpha, "targets": targets, "also_train": full,
+                                                     "lr": LR, "weight_decay": WEIGHT_DECAY}))
+    done = subprocess.run([probe, folder], capture_output=True, text=True)
+    if done.returncode != 0 or done.stdout:
+        sys.exit(f"{name}: {done.stdout}{done.stderr}")
+    ours = load_file(folder / "output.safetensors")
+
+    with torch.no_grad():
+        compare(f"{name}: logits of PEFT's adapter", ours["before"], logits_of(theirs, data, 0))
+        plain = logits_of(MAKE[config.model_type].from_pretrained(folder / "base", attn_implementation="eager").eval(), data, 0)
+        if torch.allclose(plain, ours["before"]):
+            sys.exit(f"{name}: the adapter does nothing")
+    losses = adamw_losses(theirs, data)
+    apart = ((ours["losses"] - losses).abs() / losses).max().item()
+    if not apart <= LOSS_TOLERANCE:
+        sys.exit(f"{name}: AdamW losses differ by {apart:.3g}: {ours['losses']}, expected {losses}")
+
+    make = MAKE[config.model_type]
+    loaded = PeftModel.from_pretrained(make.from_pretrained(folder / "base", attn_implementation="eager"),
+                                       folder / "adapter").eval()
+    whole, report = make.from_pretrained(folder / "merged", output_loading_info=True, attn_implementation="eager")
+    if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        sys.exit(f"{name}: transformers does not load the merged weights: {report}")
+    with torch.no_grad():
+        compare(f"{name}: logits of our adapter in PEFT", logits_of(loaded, data, 0), ours["after"])
+        compare(f"{name}: logits of the merged weights", logits_of(whole.eval(), data, 0), ours["after"])
+    started, written = load_file(folder / "start/adapter_model.safetensors"), load_file(folder / "adapter/adapter_model.safetensors")
+    if set(started) != set(written):
+        sys.exit(f"{name}: tensors of other names: {sorted(set(started) ^ set(written))}")
+    print(f"{name}: {len(written)} tensors, losses within {apart:.2g}, equal logits in PEFT and merged")
+
+
+def check_earlier_names(probe, folder):
+    """An adapter of a ViT that PEFT wrote under transformers 4."""
+    check(probe, "vit", folder, *CASES["vit"])
+    start = folder / "start"
+    config = json.loads((start / "adapter_config.json").read_text())
+    config["target_modules"] = ["query", "value"]
+    (start / "adapter_config.json").write_text(json.dumps(config))
+    earlier = {key.replace("vit.layers.", "vit.encoder.layer.").replace(".q_proj.", ".attention.query.")
+               .replace(".v_proj.", ".attention.value."): value
+               for key, value in load_file(start / "adapter_model.safetensors").items()}
+    save_file(earlier, start / "adapter_model.safetensors")
+    before = load_file(folder / "output.safetensors")
+    subprocess.run([probe, folder], check=True)
+    if not all(torch.equal(value, before[key]) for key, value in load_file(folder / "output.safetensors").items()):
+        sys.exit("the names of transformers 4 give another result")
+    print("vit, names of transformers 4: equal")
+
+
+def check_refusals(probe, folder):
+    """What does not fit is named."""
+    config = json.loads((folder / "start/adapter_config.json").read_text())
+    options = json.loads((folder / "options.json").read_text())
+    for changed, words in (({"r": 5}, ["r is 5; lora.rank is 4"]), ({"use_dora": True}, ["use_dora is true"]),
+                           ({"lora_alpha": 9}, ["lora_alpha is 9; lora.alpha is 8"]),
+                           ({"init_lora_weights": "pissa"}, ["init_lora_weights is \"pissa\""])):
+        (folder / "start/adapter_config.json").write_text(json.dumps({**config, **changed}))
+        expect_refusal(probe, folder, words)
+    (folder / "start/adapter_config.json").write_text(json.dumps(config))
+    for changed, words in (({"also_train": []}, ["classifier.weight' is not trained here"]),
+                           ({"targets": ["query"]}, ["value.lora_A.weight' is not trained here"]),
+                           ({"targets": ["query", "key", "value"]}, ["no tensor 'base_model.model.vit.layers.0.attention.k_proj.lora_A.weight' [4, 32]"]),
+                           ({"targets": ["q_prj"]}, ["lora.targets", "'q_prj'", "dense, key, query, value"]),
+                           ({"also_train": ["clasifier"]}, ["lora.also_train", "'clasifier'"])):
+        (folder / "options.json").write_text(json.dumps({**options, **changed}))
+        expect_refusal(probe, folder, words)
+    print("refusals: named")
+
+
+def expect_refusal(probe, folder, words):
+    done = subprocess.run([probe, folder], capture_output=True, text=True)
+    if done.returncode not in (64, 65) or not all(word in done.stderr for word in words):
+        sys.exit(f"expected {words}, exit {done.returncode}: {done.stderr}")
+
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    probe = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as root:
+        for index, (name, case) in enumerate(CASES.items()):
+            folder = Path(root) / str(index)
+            folder.mkdir()
+            check(probe, name, folder, *case)
+        folder = Path(root) / "earlier"
+        folder.mkdir()
+        check_earlier_names(probe, folder)
+        check_refusals(probe, folder)
+
+
+main()

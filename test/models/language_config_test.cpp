@@ -1,0 +1,228 @@
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/models/bloom_config.h"
+#include "engine/models/model.h"
+#include "engine/models/qwen2_config.h"
+#include "test/models/bind.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+std::string error_of(const ModelConfig& config, ErrorKind kind) {
+  try {
+    (void)make_model(config, {.sequence = 8});
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::int64_t num_parameters(const std::string& name) {
+  ModelConfig config;
+  config.name = name;
+  const Model model = make_model(config, {});
+  std::int64_t count = 0;
+  for (const Parameter* parameter : all_parameters(model)) count += parameter->numel();
+  return count;
+}
+
+TEST_CASE("the named language models have the parameter counts of the published ones", "[models]") {
+  CHECK(num_parameters("bloom-560m") == 559'214'592);
+  CHECK(num_parameters("bigscience/bloom-1b1") == 1'065'314'304);
+  CHECK(num_parameters("bloom-1b7") == 1'722'408'960);
+  CHECK(num_parameters("bloom-3b") == 3'002'557'440);
+  CHECK(num_parameters("bloom-7b1") == 7'069'016'064);
+  CHECK(num_parameters("qwen2.5-0.5b") == 494'032'768);
+  CHECK(num_parameters("Qwen/Qwen2.5-1.5B") == 1'543'714'304);
+  CHECK(num_parameters("Qwen/Qwen2.5-3B-Instruct") == 3'085'938'688);
+  CHECK(num_parameters("qwen2.5-7b") == 7'615'616'512);
+}
+
+TEST_CASE("a language model says what it is", "[models]") {
+  const Model bloom = make_model(test::small_bloom_config(), {.sequence = 8});
+  CHECK(bloom.family == "bloom");
+  CHECK(bloom.is_language());
+  CHECK(bloom.vocab_size == 50);
+  CHECK(bloom.sequence == 8);
+  CHECK(bloom.classes == 0);
+  REQUIRE(bloom.blocks.size() == 4);
+  CHECK(bloom.blocks[2]->name() == "transformer.h.1");
+  CHECK(bloom.blocks[2]->linears().size() == 4);
+  const Model qwen2 = make_model(test::small_qwen2_config(), {.sequence = 8});
+  CHECK(qwen2.family == "qwen2");
+  CHECK(qwen2.blocks[1]->linears().size() == 4);
+  CHECK_FALSE(test::small_model(3).is_language());
+  CHECK(test::small_model(3).blocks[1]->linears().size() == 4);
+}
+
+TEST_CASE("a tied head reads the embedding's own table", "[models]") {
+  const Model tied = make_model(test::small_qwen2_config(), {.sequence = 8});
+  CHECK(tied.blocks.back()->parameters()[0] == tied.blocks[0]->parameters()[0]);
+  ModelConfig config = test::small_qwen2_config();
+  config.name = "qwen2.5-7b";
+  const Model untied = make_model(config, {.sequence = 8});
+  CHECK(untied.blocks.back()->parameters()[0]->parts[0].name == "lm_head.weight");
+  CHECK(all_parameters(untied).size() == all_parameters(tied).size() + 1);
+}
+
+TEST_CASE("matrices of every block lie before its vectors", "[models]") {
+  for (const ModelConfig& config :
+       {test::small_bloom_config(), test::small_qwen2_config(), test::small_config()}) {
+    const Model model = make_model(config, {.classes = 3, .sequence = 8});
+    for (const auto& block : model.blocks) {
+      CAPTURE(block->name());
+      bool vector = false;
+      for (const Parameter* parameter : block->parameters()) {
+        CHECK((parameter->shape.size() == 1 || !vector));
+        vector = parameter->shape.size() == 1;
+      }
+    }
+  }
+}
+
+TEST_CASE("keys of another family are refused by name", "[models]") {
+  ModelConfig config = test::small_bloom_config();
+  config.patch_size = 4;
+  config.kv_heads = 2;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.patch_size: BLOOM has none\nmodel.kv_heads: BLOOM has none");
+  config = test::small_qwen2_config();
+  config.classes = 10;
+  CHECK(error_of(config, ErrorKind::usage) == "model.classes: Qwen2.5 has none");
+  config = test::small_config();
+  config.rope_theta = 10000;
+  config.vocab_size = 10;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.vocab_size: ViT has none\nmodel.rope_theta: ViT has none");
+}
+
+TEST_CASE("sizes of a language model that do not fit are named", "[models]") {
+  ModelConfig config = test::small_qwen2_config();
+  config.heads = 3;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.width: 16 is not a multiple of model.heads (3)\n"
+        "model.heads: 3 is not a multiple of model.kv_heads (2)");
+  config = test::small_qwen2_config();
+  config.heads = 16;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.width: 16 / model.heads (16) is 1, but rotary positions need an even number");
+  config = test::small_qwen2_config();
+  config.rope_theta = 0.5;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.rope_theta: 0.5 is not between 1 and 1000000000000");
+  config = test::small_bloom_config();
+  config.vocab_size = -1;
+  CHECK(error_of(config, ErrorKind::usage) == "model.vocab_size: -1 is not between 1 and 16777216");
+}
+
+TEST_CASE("config.json of a published BLOOM is read", "[models]") {
+  const test::TempDir folder;
+  write_file_atomically(folder / "config.json", R"({
+    "apply_residual_connection_post_layernorm": false, "attention_dropout": 0.1,
+    "attention_softmax_in_fp32": true, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0,
+    "initializer_range": 0.01, "layer_norm_epsilon": 1e-05, "model_type": "bloom", "n_embed": 24,
+    "n_inner": null, "n_layer": 3, "num_attention_heads": 6, "offset_alibi": 100,
+    "pad_token_id": 3, "seq_length": 2048, "slow_but_exact": true, "vocab_size": 99})");
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const BloomConfig bloom = bloom_config(config);
+  CHECK(bloom.width == 24);
+  CHECK(bloom.layers == 3);
+  CHECK(bloom.heads == 6);
+  CHECK(bloom.vocab_size == 99);
+  CHECK(bloom.init_std == 0.01);
+  CHECK(bloom.tied);
+  const Model model = make_model(config, {.sequence = 4});
+  CHECK(model.notes ==
+        std::vector<std::string>{(folder / "config.json").string() +
+                                 ": attention_dropout is 0.1; dstrain trains BLOOM without "
+                                 "dropout"});
+  const nlohmann::json json = nlohmann::json::parse(model.config_json);
+  CHECK(json["hidden_size"] == 24);
+  CHECK(json["n_head"] == 6);
+  CHECK(json["pad_token_id"] == 3);
+  config.vocab_size = 100;
+  CHECK(error_of(config, ErrorKind::usage) == "model.vocab_size: 100 in the recipe, but " +
+                                                  (folder / "config.json").string() +
+                                                  " has vocab_size 99");
+}
+
+TEST_CASE("what a language model's config.json asks for and dstrain has not is refused",
+          "[models]") {
+  const test::TempDir folder;
+  const std::string path = (folder / "config.json").string();
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const auto error = [&](const std::string& json) {
+    write_file_atomically(path, json);
+    return error_of(config, ErrorKind::data);
+  };
+  CHECK(error(R"({"model_type":"bloom","n_head":2,"n_layer":"2","vocab_size":9,
+                  "apply_residual_connection_post_layernorm":true})") ==
+        path + ": no n_embed\n" + path +
+            ": n_layer is \"2\"; it must be a whole number from 1 to 4096\n" + path +
+            ": apply_residual_connection_post_layernorm is true; it must be false; dstrain takes "
+            "the residual before the layer norm");
+  const std::string sizes =
+      R"("hidden_size":16,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,
+         "intermediate_size":24,"vocab_size":50)";
+  CHECK(error(R"({"model_type":"qwen2","use_sliding_window":true,"hidden_act":"gelu",
+                  "rope_scaling":{"type":"yarn"},"head_dim":8,)" +
+              sizes + "}") ==
+        path +
+            ": rope_scaling is {\"type\":\"yarn\"}; it must be null; dstrain has no scaled "
+            "rotary positions\n" +
+            path +
+            ": hidden_act is \"gelu\"; it must be \"silu\", the only activation that "
+            "dstrain has for Qwen2\n" +
+            path +
+            ": use_sliding_window is true; it must be false; dstrain attends to all earlier "
+            "tokens\n" +
+            path + ": head_dim is 8; it must be hidden_size / num_attention_heads");
+  CHECK(error(R"({"model_type":"qwen2","rope_parameters":{"rope_type":"linear"},)" + sizes + "}") ==
+        path +
+            ": rope_parameters is {\"rope_type\":\"linear\"}; it must be of "
+            "rope_type \"default\"; dstrain has no scaled rotary positions");
+  config.name = "bloom-560m";
+  CHECK(error(R"({"model_type":"qwen2"})") == path + ": model_type is 'qwen2', not 'bloom'");
+}
+
+TEST_CASE("both generations of config.json say the rotary base", "[models]") {
+  const test::TempDir folder;
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const auto theta = [&](const std::string& field) {
+    write_file_atomically(
+        folder / "config.json",
+        R"({"model_type":"qwen2","hidden_size":16,"num_hidden_layers":2,"num_attention_heads":4,
+            "num_key_value_heads":2,"intermediate_size":24,"vocab_size":50)" +
+            field + "}");
+    return qwen2_config(config).rope_theta;
+  };
+  CHECK(theta("") == 10000);
+  CHECK(theta(R"(,"rope_theta":1000000.0,"rope_scaling":null)") == 1e6);
+  CHECK(theta(R"(,"rope_parameters":{"rope_theta":5000.0,"rope_type":"default"})") == 5000);
+  config.rope_theta = 6000;
+  CHECK(error_of(config, ErrorKind::usage) == "model.rope_theta: 6000 in the recipe, but " +
+                                                  (folder / "config.json").string() +
+                                                  " has rope_theta 5000");
+}
+
+TEST_CASE("published names without prefix are known", "[models]") {
+  CHECK(bloom_file_names("transformer.h.0.mlp.dense_h_to_4h.bias") ==
+        std::vector<std::string>{"transformer.h.0.mlp.dense_h_to_4h.bias",
+                                 "h.0.mlp.dense_h_to_4h.bias"});
+  CHECK(qwen2_file_names("model.norm.weight") ==
+        std::vector<std::string>{"model.norm.weight", "norm.weight"});
+  CHECK(qwen2_file_names("lm_head.weight") == std::vector<std::string>{"lm_head.weight"});
+}
+
+}  // namespace
+}  // namespace dstrain

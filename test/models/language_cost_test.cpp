@@ -1,0 +1,114 @@
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+
+#include "engine/models/bloom_config.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/language_batch.h"
+#include "test/models/live_bytes.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+TEST_CASE("every block of a language model keeps exactly the bytes that its cost states",
+          "[models][cost]") {
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config());
+  config.layers = 3;
+  Model model = make_model(config, {.sequence = 16});
+  test::bind_parameters(model, *make_random_weights(1));
+  const Batch batch = test::language_batch(model, 6);
+  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
+
+  // What stays for all layers and steps, the table of rotary positions, is made at first use.
+  (void)test::run_model(model.blocks, batch, objective, at::ones({}));
+  Tensors before;
+  for (const auto& block : model.blocks) {
+    CAPTURE(block->name());
+    const BlockCost cost = block->cost(shape);
+    test::LiveBytes memory;
+    (void)memory.take_peak();
+    const std::int64_t start = memory.live();
+    test::BlockRun run = test::run_forward(*block, before, batch, objective);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
+    Bytes boundary = 0;
+    for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());
+    CHECK(boundary == cost.boundary_bytes);
+    before = run.output;
+    for (at::Tensor& tensor : before) tensor = tensor.detach();
+  }
+}
+
+TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
+  const bool bloom = GENERATE(true, false);
+  ModelConfig config = bloom ? test::small_bloom_config() : test::small_qwen2_config();
+  config.width = 96;
+  config.vocab_size = 300;
+  if (!bloom) config.mlp_width = 256;
+  Model model = make_model(config, {.sequence = 128});
+  test::bind_parameters(model, *make_random_weights(1));
+  const Batch batch = test::language_batch(model, 8);
+  const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
+  constexpr Bytes kRows = 8 * 128;
+  const Objective objective{.totals = at::zeros({kNumTotals})};
+
+  std::vector<test::BlockRun> runs;
+  test::LiveBytes memory;
+  for (const auto& block : model.blocks) {
+    runs.push_back(
+        test::run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, objective));
+  }
+  Tensors gradients = {at::ones({})};
+  for (std::size_t i = model.blocks.size(); i-- > 0;) {
+    CAPTURE(model.blocks[i]->name());
+    const BlockCost cost = model.blocks[i]->cost(shape);
+    // ATen's steps on a CPU make tensors that one kernel of a GPU does not: of the loss five times
+    // the logits, of SwiGLU three products, of GELU four; attention's do not grow with the batch.
+    const bool head = i + 1 == model.blocks.size();
+    const Bytes cpu_only = (Bytes{1} << 20) + kRows * 4 *
+                                                  (head     ? 5 * 300
+                                                   : i == 0 ? 0
+                                                   : bloom  ? 4 * 4 * 96
+                                                            : 3 * 256);
+    (void)memory.take_peak();
+    gradients = test::run_backward(runs[i], gradients);
+    CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);
+  }
+}
+
+TEST_CASE("the cost of a language model counts its multiply-adds", "[models][cost]") {
+  ModelConfig config;
+  config.name = "qwen2.5-3b";
+  Model model = make_model(config, {.sequence = 1024});
+  const ModelCost cost = model_cost(model, {.micro_batch = 2, .compute_bytes = 2});
+  REQUIRE(cost.blocks.size() == 38);
+  Flops total = 0;
+  for (const BlockCost& block : cost.blocks) total += block.forward_flops;
+  // A multiply-add per weight and token, without norms, biases and the embedding, but with the head
+  // that shares its table; 2 T D a token for half of the attention's square.
+  const double tokens = 2 * 1024, weights = 3'085'938'688 - 36.0 * (2048 + 512) - 73 * 2048;
+  CHECK(total == Approx(2 * tokens * (weights + 36 * 1024 * 2048)).epsilon(1e-12));
+  CHECK(cost.batch_bytes == 2 * 1024 * 20);
+  CHECK(cost.blocks[0].forward_flops == 0);
+}
+
+TEST_CASE("linear biases in 16 bits keep a second, wider output", "[models][cost]") {
+  ModelConfig config;
+  config.name = "bloom-560m";
+  Model model = make_model(config, {.sequence = 2048});
+  const auto saved = [&](int bytes) {
+    return model.blocks[2]->cost({.micro_batch = 1, .compute_bytes = bytes}).saved_bytes;
+  };
+  constexpr Bytes kRows = 2048, kStatistics = kRows * (2 * 2 + 16) * 4;
+  // Per row: two sums and outputs of norms, three times query, key, value, the attention's output,
+  // and four times twice the GELU's; heads are 80 wide instead of 64.
+  CHECK(saved(4) == kRows * (3 + 3 + 1 + 8) * 1024 * 4 + kStatistics);
+  CHECK(saved(2) == kRows * ((3 + 3 + 1 + 8) * 1024 + 16 * 80) * 2 + kStatistics);
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,177 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/models/language_head.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/language_batch.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+using Values = std::map<std::string, std::vector<float>>;
+
+constexpr int kTokens = 8;
+
+Model make_bound(const ModelConfig& config) {
+  Model model = make_model(config, {.sequence = kTokens});
+  test::bind_parameters(model, *make_random_weights(4));
+  // Weights of the usual size make all predictions alike; larger ones tell mistakes apart.
+  for (Parameter* parameter : all_parameters(model)) {
+    if (parameter->init == Init::normal) parameter->value.mul_(20);
+  }
+  return model;
+}
+
+struct Result {
+  Values gradients;
+  std::vector<float> totals;
+};
+
+/// Sums and gradients of a model on these batches, one after the other.
+Result run(const ModelConfig& config, const std::vector<Batch>& batches) {
+  Model model = make_bound(config);
+  const Objective objective{.totals = at::zeros({kNumTotals})};
+  for (const Batch& batch : batches)
+    (void)test::run_model(model.blocks, batch, objective, at::ones({}));
+  const auto totals = test::floats(objective.totals);
+  return {.gradients = test::part_values(model, &Parameter::gradient),
+          .totals = {totals.begin(), totals.end()}};
+}
+
+/// Largest difference over largest value, over all tensors.
+double worst_difference(const Values& a, const Values& b) {
+  double difference = 0, largest = 0;
+  for (const auto& [name, values] : a) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference = std::max(difference, std::abs(double{values[i]} - double{b.at(name)[i]}));
+      largest = std::max(largest, std::abs(double{values[i]}));
+    }
+  }
+  return difference / largest;
+}
+
+ModelConfig config_of(const std::string& family) {
+  return family == "bloom" ? test::small_bloom_config() : test::small_qwen2_config();
+}
+
+Batch random_batch(const ModelConfig& config, std::int64_t size) {
+  return test::language_batch(make_model(config, {.sequence = kTokens}), size);
+}
+
+Batch joined(const Batch& a, const Batch& b) {
+  return {.tokens = at::cat({a.tokens, b.tokens}),
+          .labels = at::cat({a.labels, b.labels}),
+          .weights = at::cat({a.weights, b.weights})};
+}
+
+/// Output of all blocks but the head.
+Tensors before_head(Model& model, const Batch& batch) {
+  const at::NoGradGuard no_gradients;
+  Tensors state;
+  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
+    state = model.blocks[i]->forward(state, batch, {});
+  return state;
+}
+
+LanguageHead& head_of(Model& model) { return dynamic_cast<LanguageHead&>(*model.blocks.back()); }
+
+TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const Batch a = random_batch(config, 2), b = random_batch(config, 3);
+  const Result apart = run(config, {a, b}), together = run(config, {joined(a, b)});
+  CHECK(apart.totals[0] == Approx(together.totals[0]).epsilon(1e-5));
+  CHECK(worst_difference(apart.gradients, together.gradients) < 1e-5);
+  CHECK(together.totals[2] == 0);
+  CHECK(together.totals[3] == 5 * kTokens);
+  CHECK(worst_difference(together.gradients, run(config, {a}).gradients) > 1e-2);
+}
+
+TEST_CASE("a token of weight zero adds nothing, whatever follows the last one that counts",
+          "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  Batch batch = random_batch(config, 2);
+  batch.weights.view({2, kTokens}).narrow(1, 5, 3).zero_();
+  Batch other = batch;
+  other.tokens = batch.tokens.clone();
+  other.labels = batch.labels.clone();
+  other.tokens.narrow(1, 6, 2).zero_();
+  other.labels.view({2, kTokens}).narrow(1, 5, 3).zero_();
+  const Result one = run(config, {batch}), two = run(config, {other});
+  CHECK(one.totals[3] == 10);
+  CHECK(one.totals[0] == Approx(two.totals[0]).epsilon(1e-6));
+  CHECK(worst_difference(one.gradients, two.gradients) < 1e-6);
+}
+
+TEST_CASE("every parameter of a language model gets a gradient", "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const Values gradients = run(config, {random_batch(config, 4)}).gradients;
+  for (const auto& [name, values] : gradients) {
+    CAPTURE(name);
+    CHECK_FALSE(std::all_of(values.begin(), values.end(), [](float value) { return value == 0; }));
+  }
+}
+
+TEST_CASE("packed sequences do not see each other", "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  Batch packed = random_batch(config, 1);
+  packed.sequences = {.starts = at::tensor({0, 3, 8, 8}, at::kInt),
+                      .longest = 5,
+                      .positions = at::tensor({0, 1, 2, 0, 1, 2, 3, 4}, at::kInt)};
+  std::vector<Batch> apart;
+  for (const auto& [first, length] : {std::pair{0, 3}, std::pair{3, 5}}) {
+    apart.push_back({.tokens = packed.tokens.narrow(1, first, length).contiguous(),
+                     .labels = packed.labels.narrow(0, first, length),
+                     .weights = packed.weights.narrow(0, first, length)});
+  }
+  const Result together = run(config, {packed}), alone = run(config, apart);
+  CHECK(together.totals[0] == Approx(alone.totals[0]).epsilon(1e-5));
+  CHECK(worst_difference(together.gradients, alone.gradients) < 1e-5);
+}
+
+TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  Model model = make_bound(config);
+  const Batch batch = test::language_batch(model, 2);
+  const Tensors state = before_head(model, batch);
+  const at::NoGradGuard no_gradients;
+  const at::Tensor logits = head_of(model).logits(state);
+  CHECK(logits.sizes() == at::IntArrayRef{2 * kTokens, 50});
+  const at::Tensor totals = at::zeros({kNumTotals});
+  const at::Tensor loss = head_of(model).forward(state, batch, {.totals = totals}).at(0);
+  const at::Tensor own =
+      at::log_softmax(logits.to(at::kDouble), 1).gather(1, batch.labels.unsqueeze(1)).neg().sum();
+  CHECK(loss.item<double>() == Approx(own.item<double>()).epsilon(1e-6));
+  CHECK(totals[1].item<std::int64_t>() ==
+        at::argmax(logits, 1).eq(batch.labels).sum().item<std::int64_t>());
+}
+
+TEST_CASE("generation gives the most likely token after each sample's last", "[models]") {
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  Model model = make_bound(config);
+  const Batch batch = test::language_batch(model, 3);
+  const Tensors state = before_head(model, batch);
+  const at::NoGradGuard no_gradients;
+  const at::Tensor logits = head_of(model).logits(state).view({3, kTokens, 50});
+  const at::Tensor next = at::tensor({0, 7, 4}, at::kLong);
+  (void)head_of(model).forward(state, batch, {.next_tokens = next});
+  for (const auto& [sample, place] : {std::pair{0, 0}, std::pair{1, 7}, std::pair{2, 4}}) {
+    CHECK(next[sample].item<std::int64_t>() ==
+          at::argmax(logits[sample][place]).item<std::int64_t>());
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "recipes/schema/load.h"
+#include "test/support/catch.h"
+#include "test/train/sessions.h"
+
+using namespace dstrain;
+
+namespace {
+
+constexpr int kSteps = 10;
+
+/// A language model small enough for many of them, on random tokens.
+Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
+  const bool qwen = model.starts_with("qwen");
+  std::vector<std::string> all = {"model.name=" + model,
+                                  "model.width=32",
+                                  "model.layers=3",
+                                  "model.heads=4",
+                                  "model.vocab_size=97",
+                                  "data.samples=64",
+                                  "data.sequence=16",
+                                  "batch.global=24",
+                                  "batch.micro=4",
+                                  "precision.compute=fp32",
+                                  fmt::format("run.steps={}", kSteps),
+                                  "optimizer.lr=0.003",
+                                  "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"};
+  if (qwen) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_recipe(
+             qwen ? "recipes/qwen/qwen2.5-3b_random.yaml" : "recipes/bloom/bloom-560m_random.yaml",
+             all)
+      .recipe;
+}
+
+std::vector<double> losses(const std::string& model, int ranks,
+                           const std::vector<std::string>& overrides) {
+  const Recipe recipe = small_recipe(model, overrides);
+  std::vector<std::vector<double>> by_rank(static_cast<std::size_t>(ranks));
+  test::with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        session.seek(0);
+        for (int step = 0; step < kSteps; ++step) {
+          session.enqueue_step(/*stop=*/false);
+          by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
+        }
+      });
+  for (const auto& other : by_rank) REQUIRE(other == by_rank.front());
+  return by_rank.front();
+}
+
+void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t step = 0; step < found.size(); ++step) {
+    CAPTURE(step, found[step], expected[step]);
+    REQUIRE(std::abs(found[step] - expected[step]) <= 1e-5 * std::abs(expected[step]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a language model has the losses of one rank under every strategy", "[train][parity]") {
+  // Tied head (a group of two blocks), untied head, ALiBi with a tied head.
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "qwen2.5-7b", "bloom-560m");
+  const std::vector<double> expected = losses(model, 1, {});
+  CHECK(std::abs(expected.front() - std::log(97)) < 0.1);  // random weights know nothing
+  const int stage = GENERATE(0, 1, 2, 3);
+  CAPTURE(model, stage);
+  check_near(losses(model, 2, {fmt::format("parallel.zero.stage={}", stage)}), expected);
+  check_near(losses(model, 3,
+                    {fmt::format("parallel.zero.stage={}", stage), "batch.micro=3",
+                     "memory.recompute=blocks"}),
+             expected);
+}
+
+TEST_CASE("frozen tensors stay as they were, the others learn", "[train]") {
+  const std::vector<std::string> frozen = {
+      "model.frozen=[\"model.embed_tokens.weight\", \"model.layers.0.*\"]"};
+  const int ranks = GENERATE(1, 2);
+  const int stage = GENERATE(0, 2, 3);
+  CAPTURE(ranks, stage);
+  auto overrides = frozen;
+  overrides.push_back(fmt::format("parallel.zero.stage={}", stage));
+  const Recipe recipe = small_recipe("qwen2.5-7b", overrides);
+  test::with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        const auto before = session.gathered_weights();
+        session.seek(0);
+        session.enqueue_step(/*stop=*/false);
+        (void)session.executor().take_outcome();
+        const auto after = session.gathered_weights();
+        for (const auto& [name, values] : before) {
+          const bool fixed =
+              name == "model.embed_tokens.weight" || name.starts_with("model.layers.0.");
+          if ((after.at(name) == values) != fixed) FAIL("tensor " + name);
+        }
+      });
+}

@@ -1,0 +1,152 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/models/weights.h"
+#include "engine/train/base_weights.h"
+#include "recipes/schema/load.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+#include "test/train/checkpoint_support.h"
+#include "test/train/sessions.h"
+
+using namespace dstrain;
+
+namespace {
+
+constexpr int kSteps = 12;
+
+Recipe lora_recipe(const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = {"batch.global=48",
+                                  "batch.micro=8",
+                                  "run.steps=12",
+                                  "run.epochs=0",
+                                  "optimizer.warmup_steps=0",
+                                  "model.layers=2",
+                                  "lora.rank=4",
+                                  "lora.dropout=0.2",
+                                  "lora.also_train=[classifier]"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_recipe("recipes/quickstart.yaml", all).recipe;
+}
+
+double take_step(Session& session) {
+  session.enqueue_step(/*stop=*/false);
+  return session.executor().take_outcome().loss;
+}
+
+std::vector<double> losses(int ranks, const std::vector<std::string>& overrides) {
+  std::vector<double> found;
+  test::with_sessions(
+      ranks, [&](int) { return lora_recipe(overrides); },
+      [&](int rank, Session& session) {
+        session.seek(0);
+        for (int step = 0; step < kSteps; ++step) {
+          const double loss = take_step(session);
+          if (rank == 0) found.push_back(loss);
+        }
+      });
+  return found;
+}
+
+void check_equal(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t step = 0; step < found.size(); ++step) {
+    CAPTURE(step);
+    CHECK(std::abs(found[step] - expected[step]) <= 1e-5 * std::abs(expected[step]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("adapters with dropout train alike under every strategy", "[train][lora][parity]") {
+  static const std::vector<double> alone = losses(1, {"parallel.zero.stage=0"});
+  REQUIRE(alone.back() < alone.front());
+  SECTION("ZeRO stages") {
+    const int stage = GENERATE(0, 1, 2, 3);
+    CAPTURE(stage);
+    check_equal(losses(2, {fmt::format("parallel.zero.stage={}", stage)}), alone);
+  }
+  SECTION("recomputation draws the same masks") {
+    check_equal(losses(1, {"parallel.zero.stage=0", "memory.recompute=blocks"}), alone);
+  }
+  SECTION("masks change with the seed of the run, not with the recipe's other numbers") {
+    CHECK(losses(1, {"parallel.zero.stage=0", "lora.dropout=0"}) != alone);
+    CHECK(losses(1, {"parallel.zero.stage=0"}) == alone);
+  }
+}
+
+TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[train][lora]") {
+  const test::TempDir folder;
+  const Recipe recipe = lora_recipe({"parallel.zero.stage=0"});
+  std::vector<double> whole, resumed;
+  test::with_sessions(
+      1, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.seek(0);
+        for (int step = 0; step < 5; ++step) whole.push_back(take_step(session));
+        const auto saver = make_saver(make_memory_store(), {.root = folder.path(), .attempt = "1"});
+        CheckpointState state = test::test_state(5, 1);
+        state.base = base_reference(recipe);
+        saver->start(state, session.states().snapshot());
+        REQUIRE(saver->wait().value().ok);
+        for (int step = 5; step < kSteps; ++step) whole.push_back(take_step(session));
+      });
+  const auto reader = CheckpointReader::open(folder / "step-00000005", /*verify=*/true);
+  CHECK(reader->state().base == "random weights of seed 42");
+  for (const TensorSlice& tensor : reader->tensors()) {
+    CAPTURE(tensor.name);
+    CHECK((tensor.name.find("lora_") != std::string::npos ||
+           tensor.name.find("classifier.") != std::string::npos));
+  }
+  test::with_sessions(
+      1, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.states().restore(*reader);
+        session.executor().set_control({.applied_steps = 5});
+        session.seek(5);
+        for (int step = 5; step < kSteps; ++step) resumed.push_back(take_step(session));
+      });
+  CHECK(resumed == std::vector<double>(whole.begin() + 5, whole.end()));
+}
+
+TEST_CASE("frozen weights are named by their content", "[train][lora]") {
+  const test::TempDir folder;
+  const auto folder_with = [&](const std::string& name, float value, std::size_t size) {
+    std::filesystem::create_directories(folder / name);
+    const std::vector<float> values(size, value);
+    write_safetensors(folder.path() / name / "model.safetensors",
+                      {{.name = "w",
+                        .shape = {static_cast<std::int64_t>(size)},
+                        .dtype = DType::f32,
+                        .values = values}},
+                      {});
+    Recipe recipe;
+    recipe.lora.rank = 1;
+    recipe.model.weights = (folder / name).string();
+    return recipe;
+  };
+  constexpr std::size_t kTwoParts = 20'000'000;  // 80 MB
+  const std::string first = base_reference(folder_with("first", 1, kTwoParts));
+  CHECK(first.starts_with("xxh3-128 of its files: "));
+  CHECK(base_reference(folder_with("again", 1, kTwoParts)) == first);
+  CHECK(base_reference(folder_with("other", 2, kTwoParts)) != first);
+  CHECK(base_reference(folder_with("small", 1, 4)) != first);
+
+  Recipe random;
+  CHECK(base_reference(random).empty());
+  random.model.frozen = {"vit.*"};
+  CHECK(base_reference(random) == "random weights of seed 42");
+  random.run.seed = 7;
+  CHECK(base_reference(random) == "random weights of seed 7");
+
+  CHECK_NOTHROW(check_base("step-00000001", first, first));
+  CHECK_THAT(
+      test::checkpoint_error([&] { check_base("step-00000001", first, "other"); }),
+      Catch::Contains("step-00000001") && Catch::Contains(first) && Catch::Contains("'other'"));
+  CHECK_THAT(test::checkpoint_error([&] { check_base("step-00000001", "", "other"); }),
+             Catch::Contains("none"));
+}
