@@ -28,9 +28,9 @@ namespace {
 
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{64} << 20;
 constexpr int kCandidates = 12;
-constexpr double kClose = 1.1;   // candidates so much slower than the best are not timed again
-constexpr int kRepetitions = 3;  // of those that are
-constexpr double kLeastTime_s = 2e-4;  // timed at once, so that the clock's steps do not count
+constexpr double kClose = 1.1;       // candidates so much slower than the best are not timed again
+constexpr int kRepetitions = 3;      // of those that are
+constexpr double kLeastTime = 2e-4;  // seconds of a timing, against the clock's steps
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 cudaDataType_t library_type(c10::ScalarType type) {
@@ -130,7 +130,8 @@ class Description {
  private:
   template <typename Value>
   void set(const GemmKey& key, cublasLtMatmulDescAttributes_t what, Value value) {
-    require(key, cublasLtMatmulDescSetAttribute(&product_, what, &value, sizeof(value)));
+    const auto* address = static_cast<const void*>(&value);
+    require(key, cublasLtMatmulDescSetAttribute(&product_, what, address, sizeof(value)));
   }
   static void layout(const GemmKey& key, cublasLtMatrixLayoutOpaque_t& layout, c10::ScalarType type,
                      std::int64_t rows, std::int64_t cols, std::int64_t stride, bool transposed) {
@@ -266,7 +267,7 @@ class Session {
     }
     const double least = *std::min_element(times.begin(), times.end());
     if (least == kInfinite) return std::nullopt;
-    const int launches = std::clamp(static_cast<int>(std::ceil(kLeastTime_s / least)), 1, 20);
+    const int launches = std::clamp(static_cast<int>(std::ceil(kLeastTime / least)), 1, 20);
     std::vector<double> finals(candidates.size(), kInfinite);
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {
       for (std::size_t i = 0; i < candidates.size(); ++i) {

@@ -27,7 +27,8 @@ class WeightSource {
 [[nodiscard]] std::unique_ptr<WeightSource> make_random_weights(std::int64_t seed);
 /// All tensors of `model` from `folder` (model.safetensors or an index of shards; fp32, fp16 or
 /// bf16; under any name that files of its family use). A head of another class count is drawn at
-/// random and named in `notes`, and so are adapters. Error{data} lists all missing and misshapen tensors at once.
+/// random and named in `notes`, and so are adapters. Error{data} lists all missing and misshapen
+/// tensors at once.
 [[nodiscard]] std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& folder,
                                                          Model& model, std::int64_t seed,
                                                          std::vector<std::string>& notes);

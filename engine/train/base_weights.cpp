@@ -65,7 +65,8 @@ std::string hash_of(const std::vector<MappedFile>& files) {
 
 std::string base_reference(const Recipe& recipe) {
   if (recipe.lora.rank == 0 && recipe.model.frozen.empty()) return {};
-  if (recipe.model.weights.empty()) return fmt::format("random weights of seed {}", recipe.run.seed);
+  if (recipe.model.weights.empty())
+    return fmt::format("random weights of seed {}", recipe.run.seed);
   return "xxh3-128 of its files: " + hash_of(weight_files(recipe.model.weights));
 }
 

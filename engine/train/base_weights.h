@@ -13,8 +13,8 @@ namespace dstrain {
 /// at a time.
 [[nodiscard]] std::string base_reference(const Recipe& recipe);
 
-/// Error{checkpoint} when a checkpoint in `path` with the frozen weights `saved` cannot go on, or be
-/// exported, with those of `found`.
+/// Error{checkpoint} when a checkpoint in `path` with the frozen weights `saved` cannot go on, or
+/// be exported, with those of `found`.
 void check_base(const std::filesystem::path& path, const std::string& saved,
                 const std::string& found);
 

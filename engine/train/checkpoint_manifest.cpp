@@ -245,13 +245,13 @@ std::int64_t num_elements(const std::vector<std::int64_t>& shape) {
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointState& s = manifest.state;
   Json state = {{"step", s.step},
-                      {"samples", s.samples},
-                      {"optimizer_steps", s.optimizer_steps},
-                      {"loss_scale", s.loss_scale},
-                      {"good_steps", s.good_steps},
-                      {"skipped_steps", s.skipped_steps},
-                      {"world_size", s.world_size},
-                      {"recipe", s.recipe}};
+                {"samples", s.samples},
+                {"optimizer_steps", s.optimizer_steps},
+                {"loss_scale", s.loss_scale},
+                {"good_steps", s.good_steps},
+                {"skipped_steps", s.skipped_steps},
+                {"world_size", s.world_size},
+                {"recipe", s.recipe}};
   if (!s.base.empty()) state["base"] = s.base;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,

@@ -22,6 +22,8 @@ constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
 constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
 constexpr std::int64_t kNumSums = kStopVotes + 1;
 
+constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
+
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// Buffers that serve two programs in turn.
@@ -82,6 +84,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
   objective_.label_smoothing = options.optimizer.label_smoothing;
   objective_.totals = sums_.narrow(0, kTotals, kNumTotals);
   evaluation_objective_.totals = objective_.totals;
+  seed_ = at::zeros({}, fp32);
   inputs_.resize(model.blocks.size());
   outputs_.resize(model.blocks.size());
   set_control(
@@ -131,6 +134,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
+    seed_.copy_(at::div(control_.select(0, optimizer::kLossScale),
+                        std::max(1.0, static_cast<double>(inputs.targets))));
   }
   run(training_, source, inputs, objective_, /*gather_resident=*/true);
   const StreamScope scope(lane(Lane::compute));
@@ -230,55 +235,97 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
                    const Objective& objective, bool gather_resident) {
   const Program& program = *prepared.program;
   const bool training = &prepared == &training_;
-  Objective of_micro_batch = objective;
-  const int head = static_cast<int>(model_.blocks.size()) - 1;
-  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+  std::size_t i = 0;
+  if (training && options_.graphs && eager_steps_++ >= kEagerSteps) i = replay(source, inputs);
+  for (; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const Stream& stream = lane(action.lane);
     record_.enter(inputs.step, prepared.names[i]);
     for (const int earlier : action.after) prepared.events[index(earlier)]->wait(stream);
     const StreamScope scope(stream);
     auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
-    const bool kept = action.block >= prepared.first_backward;
-    if (training && action.block >= 0)
-      of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
-    using enum ActionKind;
-    switch (action.kind) {
-      case load:
-        buffer = source.load(stream);
-        break;
-      case gather:
-        if (action.slot >= 0 || gather_resident) this->gather(action);
-        break;
-      case release:
-        states_.unbind_values(action.group);
-        break;
-      case forward:
-        this->forward(action, source.batch(buffer), of_micro_batch,
-                      kept && (!prepared.recomputes || action.block == head));
-        if (!kept) inputs_[index(action.block)].clear();
-        break;
-      case recompute:
-        this->forward(action, source.batch(buffer), of_micro_batch, true);
-        break;
-      case clear:
-        states_.bind_empty_gradients(action.group, whole_gradient(action));
-        break;
-      case backward:
-        this->backward(action, inputs);
-        break;
-      case reduce:
-        this->reduce(action);
-        break;
-      case norm:
-        this->norm(inputs);
-        break;
-      case update:
-        this->update(action.group, inputs.lr);
-        break;
-    }
+    if (action.kind == ActionKind::load) buffer = source.load(stream);
+    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective,
+            gather_resident);
     if (prepared.events[i]) prepared.events[i]->record(stream);
     if (prepared.last_use[i]) source.used(buffer, stream);
+  }
+}
+
+std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
+  const std::vector<Action>& actions = training_.program->actions;
+  const auto end = std::ranges::find(actions, ActionKind::norm, &Action::kind);
+  const auto norm = static_cast<std::size_t>(end - actions.begin());
+  const Stream &compute = lane(Lane::compute), &copy_in = lane(Lane::copy_in);
+  record_.enter(inputs.step, "forward and backward");
+  const std::size_t buffer = source.load(copy_in);
+  Event loaded(options_.device);
+  loaded.record(copy_in);
+  loaded.wait(compute);
+  Graph& graph = graphs_.at(buffer);
+  if (!graph.captured()) {
+    synchronize(options_.device);
+    release_cached_memory(options_.device);  // or eager and captured memory would both be held
+    graph.capture(
+        compute,
+        [&] {
+          for (std::size_t i = 0; i < norm; ++i) {
+            if (actions[i].kind == ActionKind::load) continue;
+            perform(training_, i, actions[i].block >= 0 ? &source.batch(buffer) : nullptr, inputs,
+                    objective_, false);
+          }
+          for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
+            if (states_.trainable(g)) states_.settle_gradients(g);
+          }
+        },
+        &graphs_.at(1 - buffer));
+  }
+  graph.replay(compute);
+  source.used(buffer, compute);
+  return norm;
+}
+
+void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
+                       const StepInputs& inputs, const Objective& objective, bool gather_resident) {
+  const Action& action = prepared.program->actions[i];
+  const int head = static_cast<int>(model_.blocks.size()) - 1;
+  const bool kept = action.block >= prepared.first_backward;
+  Objective of_micro_batch = objective;
+  if (&prepared == &training_ && action.block >= 0)
+    of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
+  using enum ActionKind;
+  switch (action.kind) {
+    case load:
+      break;
+    case gather:
+      if (action.slot >= 0 || gather_resident) this->gather(action);
+      break;
+    case release:
+      states_.unbind_values(action.group);
+      break;
+    case forward:
+      this->forward(action, *batch, of_micro_batch,
+                    kept && (!prepared.recomputes || action.block == head));
+      if (!kept) inputs_[index(action.block)].clear();
+      break;
+    case recompute:
+      this->forward(action, *batch, of_micro_batch, true);
+      break;
+    case clear:
+      states_.bind_empty_gradients(action.group, whole_gradient(action));
+      break;
+    case backward:
+      this->backward(action);
+      break;
+    case reduce:
+      this->reduce(action);
+      break;
+    case norm:
+      this->norm(inputs);
+      break;
+    case update:
+      this->update(action.group, inputs.lr);
+      break;
   }
 }
 
@@ -327,12 +374,11 @@ void Executor::forward(const Action& action, const Batch& batch, const Objective
   if (!keep && block > 0) outputs_[block - 1].clear();
 }
 
-void Executor::backward(const Action& action, const StepInputs& inputs) {
+void Executor::backward(const Action& action) {
   const std::size_t block = index(action.block);
   Tensors seeds = std::move(output_gradients_);
   if (block + 1 == model_.blocks.size()) {
-    seeds = {at::div(control_.select(0, optimizer::kLossScale),
-                     std::max(1.0, static_cast<double>(inputs.targets)))};
+    seeds = {seed_};
   }
   if (inputs_[block].empty()) {
     torch::autograd::backward(outputs_[block], seeds);
@@ -404,6 +450,10 @@ void Executor::update(int group, Range part, bool decay, double lr) {
   const at::Tensor compute =
       options_.compute == at::kFloat ? at::Tensor() : view(states_.own_parameters(group));
   const double weight_decay = decay ? config.weight_decay : 0;
+  const Range own = states_.own_range(group);
+  // Each group has random bits of its own.
+  const std::uint64_t seed = static_cast<std::uint64_t>(options_.seed) ^
+                             (0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(group + 1));
   if (config.name == OptimizerName::adamw) {
     optimizer::adamw({.master = master,
                       .exp_avg = view(states_.moment(group, 0)),
@@ -414,7 +464,9 @@ void Executor::update(int group, Range part, bool decay, double lr) {
                       .beta1 = config.betas[0],
                       .beta2 = config.betas[1],
                       .eps = config.eps,
-                      .weight_decay = weight_decay},
+                      .weight_decay = weight_decay,
+                      .seed = seed,
+                      .first_element = own.begin + part.begin},
                      control_);
   } else {
     optimizer::sgd({.master = master,
@@ -423,7 +475,9 @@ void Executor::update(int group, Range part, bool decay, double lr) {
                     .compute = compute,
                     .lr = lr,
                     .momentum = config.momentum,
-                    .weight_decay = weight_decay},
+                    .weight_decay = weight_decay,
+                    .seed = seed,
+                    .first_element = own.begin + part.begin},
                    control_);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "engine/base/rank_record.h"
 #include "engine/comm/communicator.h"
+#include "engine/device/graph.h"
 #include "engine/device/stream.h"
 #include "engine/models/model.h"
 #include "engine/program/program.h"
@@ -74,6 +75,9 @@ struct ExecutorOptions {
   PrecisionConfig precision;
   std::int64_t seed = 0;       ///< of the run
   std::int64_t data_rank = 0;  ///< which share of the global batch this rank has
+  /// Forward and backward become a CUDA graph after a few steps. For programs of one data rank and
+  /// one micro-batch whose work is the same in every step.
+  bool graphs = false;
 };
 
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
@@ -112,9 +116,14 @@ class Executor {
   [[nodiscard]] Prepared prepare(const Program& program) const;
   void run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
            const Objective& objective, bool gather_resident);
+  /// Action `i` of the program; loads and the events of other lanes are left to the caller.
+  void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
+               const Objective& objective, bool gather_resident);
+  /// Everything before the norm, from a graph; returns the index of the norm.
+  std::size_t replay(BatchSource& source, const StepInputs& inputs);
   void gather(const Action& action);
   void forward(const Action& action, const Batch& batch, const Objective& objective, bool keep);
-  void backward(const Action& action, const StepInputs& inputs);
+  void backward(const Action& action);
   void reduce(const Action& action);
   [[nodiscard]] at::Tensor whole_gradient(const Action& action) const;
   void norm(const StepInputs& inputs);
@@ -150,6 +159,10 @@ class Executor {
   at::Tensor control_;
   Objective objective_;
   Objective evaluation_objective_;  ///< without label smoothing, so that losses of recipes compare
+
+  at::Tensor seed_;              ///< [] fp32: gradient of the summed loss, loss scale / targets
+  std::array<Graph, 2> graphs_;  ///< per buffer of the source
+  std::int64_t eager_steps_ = 0;
 
   std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
   std::vector<Tensors> outputs_;

@@ -50,8 +50,8 @@ std::string random_id() {
   return fmt::format("{:08x}", device());
 }
 
-nlohmann::json decide(const std::string& output, const std::string& name,
-                      const std::string& resume, const std::shared_future<std::string>& base) {
+nlohmann::json decide(const std::string& output, const std::string& name, const std::string& resume,
+                      const std::shared_future<std::string>& base) {
   const fs::path checkpoint = choose_checkpoint(resume);
   if (!checkpoint.empty()) {
     const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
@@ -73,8 +73,7 @@ nlohmann::json decide(const std::string& output, const std::string& name,
 }  // namespace
 
 RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
-                        const std::string& resume,
-                        const std::shared_future<std::string>& base) {
+                        const std::string& resume, const std::shared_future<std::string>& base) {
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
   if (world.rank == 0) {

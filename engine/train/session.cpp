@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <map>
 
@@ -68,6 +69,10 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
   states_->initialize(*first_weights(recipe, model_, notes_));
+  // What differs from step to step besides the batch would be frozen into the graph.
+  const bool graphs = device_.is_cuda() && strategy_->batch.data_ranks == 1 &&
+                      strategy_->batch.micro_batches == 1 && recipe.lora.dropout == 0 &&
+                      std::getenv("DSTRAIN_NO_GRAPHS") == nullptr;
   executor_ = std::make_unique<Executor>(model_, cost_, strategy_->layout, strategy_->training,
                                          strategy_->evaluation, *states_, communicators_,
                                          ExecutorOptions{.device = device_.device,
@@ -75,7 +80,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                                                          .optimizer = recipe.optimizer,
                                                          .precision = recipe.precision,
                                                          .seed = recipe.run.seed,
-                                                         .data_rank = data_rank_},
+                                                         .data_rank = data_rank_,
+                                                         .graphs = graphs},
                                          record);
 }
 

@@ -5,10 +5,19 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <mutex>
 #include <set>
+#include <span>
+#include <thread>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/device/pinned.h"
+#include "engine/device/stream.h"
 
 namespace dstrain {
 namespace {
@@ -188,21 +197,68 @@ void StateStore::refresh_own_parameters() {
   }
 }
 
+/// Elements [range) of the flat group `parameters` lies in, padding zero, by several threads.
+void StateStore::read_flat(const WeightSource& source, int group, Range range, float* out) const {
+  constexpr std::int64_t kPiece = 1 << 20;
+  std::atomic<std::int64_t> next = range.begin;
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      for (std::int64_t begin = next.fetch_add(kPiece); begin < range.end;
+           begin = next.fetch_add(kPiece)) {
+        const Range piece{begin, std::min(begin + kPiece, range.end)};
+        const std::span values(out + (begin - range.begin), static_cast<std::size_t>(piece.size()));
+        std::ranges::fill(values, 0.0F);
+        const auto& parameters = groups_[index(group)];
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const std::int64_t first = flat(group).offset(i);
+          const Range met = intersect(piece, {first, first + flat(group).size(i)});
+          if (met.empty()) continue;
+          source.read(*parameters[i], {met.begin - first, met.end - first},
+                      values.subspan(static_cast<std::size_t>(met.begin - begin),
+                                     static_cast<std::size_t>(met.size())));
+        }
+      }
+    } catch (...) {
+      const std::scoped_lock lock(mutex);
+      if (!error) error = std::current_exception();
+      next = range.end;
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const std::int64_t pieces = (range.size() + kPiece - 1) / kPiece;
+    const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+    for (std::int64_t i = 1; i < std::min(pieces, cores); ++i) threads.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
 void StateStore::initialize(const WeightSource& source) {
+  // Through two pinned buffers, so that reading goes on while the last chunk travels.
+  constexpr std::int64_t kChunk = std::int64_t{1} << 25;
+  std::array<at::Tensor, 2> buffers;
+  std::array<Event, 2> copied = {Event(options_.device), Event(options_.device)};
+  const Stream stream = Stream::current(options_.device);
+  std::size_t turn = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const Range own = own_range(g);
-    std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
-    const auto& parameters = groups_[index(g)];
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const std::int64_t begin = flat(g).offset(i);
-      const Range met = intersect(own, {begin, begin + flat(g).size(i)});
-      if (met.empty()) continue;
-      const auto out = std::span(values).subspan(static_cast<std::size_t>(met.begin - own.begin),
-                                                 static_cast<std::size_t>(met.size()));
-      source.read(*parameters[i], {met.begin - begin, met.end - begin}, out);
+    for (std::int64_t begin = own.begin; begin < own.end; begin += kChunk) {
+      const Range chunk{begin, std::min(begin + kChunk, own.end)};
+      at::Tensor& buffer = buffers[turn % 2];
+      if (!buffer.defined() || buffer.numel() < chunk.size())
+        buffer = host_tensor({chunk.size()}, at::kFloat, options_.device);
+      copied[turn % 2].synchronize();
+      read_flat(source, g, chunk, buffer.mutable_data_ptr<float>());
+      master(g)
+          .narrow(0, chunk.begin - own.begin, chunk.size())
+          .copy_(buffer.narrow(0, 0, chunk.size()), /*non_blocking=*/true);
+      copied[turn++ % 2].record(stream);
     }
-    master(g).copy_(at::from_blob(values.data(), {own.size()}, at::kFloat));
   }
+  synchronize(options_.device);
   refresh_own_parameters();
 }
 

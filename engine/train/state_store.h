@@ -83,6 +83,7 @@ class StateStore {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
+  void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();
 

@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
     assert '"kind":"generated"' in (whole / "events.jsonl").read_text().replace(" ", "")
 
     # The exported model gives the evaluated loss in transformers.
-    expect_success(run("checkpoint", "export", whole, "--output", scratch / "exported"))
+    expect_success(run("checkpoint", "export", whole, scratch / "exported"))
     model = transformers.AutoModelForCausalLM.from_pretrained(scratch / "exported").float().eval()
     tokenizer = Tokenizer.from_file(str(scratch / "bloom/tokenizer.json"))
     end = tokenizer.token_to_id("</s>")
@@ -119,11 +119,11 @@ with tempfile.TemporaryDirectory() as scratch:
     whole, curve = check_resume("recipes/qwen/qwen2.5-3b_metamathqa.yaml", scratch, "maths",
                                 [*maths, "run.epochs=2", "parallel.zero.stage=3", "run.checkpoint.every=5"])
     assert curve[max(curve)] < 0.8 * curve[1], curve
-    expect_success(run("checkpoint", "export", whole, "--output", scratch / "exported_qwen"))
+    expect_success(run("checkpoint", "export", whole, scratch / "exported_qwen"))
     transformers.AutoModelForCausalLM.from_pretrained(scratch / "exported_qwen")
 
     # Adapters on the exported model: only they are saved, the base stays.
-    adapters = [s for s in maths if not s.startswith("model.")] + [f"model.weights={scratch}/exported_qwen", "run.epochs=1",
+    adapters = [s for s in maths if not s.startswith("model.weights")] + [f"model.weights={scratch}/exported_qwen", "run.epochs=1",
                                                                   "run.checkpoint.every=5"]
     adapters = [s for s in adapters if not s.startswith("optimizer")] + ["lora.dropout=0.1"]
     whole, curve = check_resume("recipes/qwen/qwen2.5-3b_metamathqa_lora.yaml", scratch, "lora", adapters)

@@ -347,7 +347,7 @@ TEST_CASE("GPU: the head's loss and gradients equal those on the CPU", "[gpu][ke
 }
 
 TEST_CASE("GPU: many chunks of a wide head give what one gives", "[gpu][kernels]") {
-  const std::int64_t rows = 6000, classes = 151'936, width = 64;  // 5 chunks
+  const std::int64_t rows = 6000, classes = 151'936, width = 64;  // two chunks
   Maker make(at::kCUDA, at::kBFloat16);
   Parameter table = make.parameter({classes, width}, 0.2), other = table;
   other.gradient = at::zeros_like(table.gradient);

@@ -30,6 +30,16 @@ namespace {
 
 constexpr ModelInputs kInputs{.classes = 5, .sequence = 16};
 
+using Patterns = std::vector<std::string>;
+
+LoraConfig lora_of(int rank, Patterns targets = {}, Patterns also_train = {}) {
+  LoraConfig config;
+  config.rank = rank;
+  config.targets = std::move(targets);
+  config.also_train = std::move(also_train);
+  return config;
+}
+
 Recipe recipe_of(const ModelConfig& model, const LoraConfig& lora) {
   Recipe recipe;
   recipe.model = model;
@@ -92,12 +102,11 @@ std::string error_of(const LoraConfig& lora) {
 
 TEST_CASE("adapters are trained and nothing else, but what the recipe names", "[models][lora]") {
   const std::string layer = "base_model.model.vit.encoder.layer.1.attention.attention.";
-  const Model plain = adapted({.rank = 2, .targets = {"vit.encoder.layer.1.*.value"}});
+  const Model plain = adapted(lora_of(2, {"vit.encoder.layer.1.*.value"}));
   CHECK(trained(plain) ==
         std::set<std::string>{layer + "value.lora_A.weight", layer + "value.lora_B.weight"});
-  const Model with_head = adapted({.rank = 2,
-                                   .targets = {"vit.encoder.layer.1.*.value"},
-                                   .also_train = {"classifier", "vit.layernorm.bias"}});
+  const Model with_head =
+      adapted(lora_of(2, {"vit.encoder.layer.1.*.value"}, {"classifier", "vit.layernorm.bias"}));
   CHECK(trained(with_head) ==
         std::set<std::string>{layer + "value.lora_A.weight", layer + "value.lora_B.weight",
                               "classifier.weight", "classifier.bias", "vit.layernorm.bias"});
@@ -111,7 +120,7 @@ TEST_CASE("adapters are trained and nothing else, but what the recipe names", "[
 
 TEST_CASE("targets mean linear maps by any name that files have for them", "[models][lora]") {
   const auto names = [](const ModelConfig& config, std::vector<std::string> targets) {
-    return adapted_names(adapted({.rank = 1, .targets = std::move(targets)}, config));
+    return adapted_names(adapted(lora_of(1, std::move(targets)), config));
   };
   const ModelConfig vit = test::small_config(), bloom = test::small_bloom_config(),
                     qwen2 = test::small_qwen2_config();
@@ -130,17 +139,17 @@ TEST_CASE("targets mean linear maps by any name that files have for them", "[mod
   CHECK(names(qwen2, {"?_proj"}).size() == 8);
   CHECK(names(qwen2, {"*_proj"}).size() == 14);
 
-  CHECK_THAT(error_of({.rank = 1, .targets = {"querry"}}),
+  CHECK_THAT(error_of(lora_of(1, {"querry"})),
              Catch::Contains("lora.targets: no linear map's name matches 'querry'") &&
                  Catch::Contains("dense, key, query, value"));
-  CHECK_THAT(error_of({.rank = 1, .also_train = {"clasifier"}}),
+  CHECK_THAT(error_of(lora_of(1, {}, {"clasifier"})),
              Catch::Contains("lora.also_train: no tensor's name matches 'clasifier'"));
-  CHECK_THAT(error_of({.rank = 1, .also_train = {"query"}}),
+  CHECK_THAT(error_of(lora_of(1, {}, {"query"})),
              Catch::Contains("lora.also_train: 'query' matches only some of"));
 }
 
 TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "[models][lora]") {
-  Model plain = test::small_model(5), model = adapted({.rank = 4});
+  Model plain = test::small_model(5), model = adapted(lora_of(4));
   test::bind_parameters(plain, *make_random_weights(3));
   test::bind_parameters(model, *make_random_weights(3));
   const Batch batch = images(plain, 3);
@@ -157,7 +166,7 @@ TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "
 TEST_CASE("an adapter's first matrix starts uniform within 1 / sqrt(columns)", "[models][lora]") {
   ModelConfig config = test::small_config();
   config.width = 256;
-  Model model = adapted({.rank = 64}, config);
+  Model model = adapted(lora_of(64), config);
   test::bind_parameters(model, *make_random_weights(3));
   const at::Tensor a =
       test::parameter_named(model,
@@ -173,7 +182,11 @@ TEST_CASE("an adapter's first matrix starts uniform within 1 / sqrt(columns)", "
 }
 
 TEST_CASE("the product of an adapter is scaled by alpha / rank", "[models][lora]") {
-  Model once = bound({.rank = 4, .alpha = 4}), twice = bound({.rank = 4, .alpha = 8});
+  LoraConfig lora = lora_of(4);
+  lora.alpha = 4;
+  Model once = bound(lora);
+  lora.alpha = 8;
+  Model twice = bound(lora);
   for (const AdaptedMap& map : adapted_maps(twice)) {
     const std::string name = adapter_prefix(map.name()) + ".lora_B.weight";
     test::parameter_named(twice, name).value.copy_(test::parameter_named(once, name).value).div_(2);
@@ -184,7 +197,8 @@ TEST_CASE("the product of an adapter is scaled by alpha / rank", "[models][lora]
 
 TEST_CASE("dropout is a function of the micro-batch's seed and drops the right share",
           "[models][lora]") {
-  LoraConfig lora{.rank = 4, .dropout = 0.5};
+  LoraConfig lora = lora_of(4);
+  lora.dropout = 0.5;
   Model model = bound(lora);
   const Batch batch = images(model, 3);
   const at::Tensor plain = logits_of(model, batch);
@@ -216,11 +230,10 @@ TEST_CASE("every block with adapters keeps exactly the bytes that its cost state
           "[models][lora][cost]") {
   const ModelConfig config =
       GENERATE(test::small_config(), test::small_bloom_config(), test::small_qwen2_config());
-  const std::vector<std::string> targets =
-      GENERATE(std::vector<std::string>{}, std::vector<std::string>{"*"});
-  const double dropout = GENERATE(0, 0.5);
-  CAPTURE(config.name, targets, dropout);
-  Model model = bound({.rank = 4, .dropout = dropout, .targets = targets}, config);
+  LoraConfig lora = lora_of(4, GENERATE(Patterns{}, Patterns{"*"}));
+  lora.dropout = GENERATE(0.0, 0.5);
+  CAPTURE(config.name, lora.targets, lora.dropout);
+  Model model = bound(lora, config);
   const Batch batch = model.is_language() ? test::language_batch(model, 6) : images(model, 6);
   const Objective objective{.dropout_seed = 9, .totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
@@ -241,8 +254,8 @@ TEST_CASE("every block with adapters keeps exactly the bytes that its cost state
 
 TEST_CASE("an exported adapter loads again, element for element", "[models][lora][weights]") {
   const test::TempDir folder;
-  LoraConfig lora{
-      .rank = 3, .alpha = 6, .targets = {"query", "dense"}, .also_train = {"classifier"}};
+  LoraConfig lora = lora_of(3, {"query", "dense"}, {"classifier"});
+  lora.alpha = 6;
   Model model = bound(lora);
   const auto values = test::part_values(model, &Parameter::value);
   export_adapter(folder / "out", model, lora, test::reader_of(values), {});
@@ -267,7 +280,7 @@ TEST_CASE("an exported adapter loads again, element for element", "[models][lora
 }
 
 TEST_CASE("merged weights give the logits of base and adapter", "[models][lora][weights]") {
-  const LoraConfig lora{.rank = 3, .alpha = 6, .targets = {"*"}};
+  const LoraConfig lora = lora_of(3, {"*"});
   Model model = bound(lora), plain = test::small_model(5);
   const auto values = test::part_values(model, &Parameter::value);
   const TensorReader read = merged(model, lora, test::reader_of(values));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -60,6 +59,26 @@ std::vector<std::uint32_t> shuffled(std::size_t size, std::int64_t seed) {
   return order;
 }
 
+/// [0, size) by falling length, equal lengths in shuffled order; a counting sort.
+std::vector<std::uint32_t> longest_first(std::span<const std::int32_t> lengths, int sequence,
+                                         std::int64_t seed) {
+  // places[l]: where the next sample with l free places in an empty row goes.
+  std::vector<std::uint32_t> places(static_cast<std::size_t>(sequence) + 1);
+  const auto free_places = [&](std::int32_t length) {
+    return static_cast<std::size_t>(sequence - length);
+  };
+  for (const std::int32_t length : lengths) {
+    DSTRAIN_CHECK(length > 0 && length <= sequence, "a sample that fits no row");
+    ++places[free_places(length) + 1];
+  }
+  std::partial_sum(places.begin(), places.end(), places.begin());
+  std::vector<std::uint32_t> order(lengths.size());
+  for (const std::uint32_t sample : shuffled(lengths.size(), seed)) {
+    order[places[free_places(lengths[sample])]++] = sample;
+  }
+  return order;
+}
+
 }  // namespace
 
 Packing pack(std::span<const std::int32_t> lengths, int sequence, std::int64_t seed) {
@@ -67,10 +86,7 @@ Packing pack(std::span<const std::int32_t> lengths, int sequence, std::int64_t s
   std::vector<std::uint32_t> row_of(size);
   std::vector<std::uint32_t> counts;
   FreePlaces free(sequence);
-  std::vector<std::uint32_t> order = shuffled(size, seed);
-  std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t i) { return lengths[i]; });
-  for (const std::uint32_t sample : order) {
-    DSTRAIN_CHECK(lengths[sample] > 0 && lengths[sample] <= sequence, "a sample that fits no row");
+  for (const std::uint32_t sample : longest_first(lengths, sequence, seed)) {
     const auto length = static_cast<std::size_t>(lengths[sample]);
     auto places = static_cast<std::size_t>(sequence);
     std::int64_t row = free.take(length, places);

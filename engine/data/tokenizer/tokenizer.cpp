@@ -61,10 +61,16 @@ struct Tokenizer::Parts {
     check_decoder(file.rest, path);
     for (const TokenTable::Entry& entry : vocab.entries())
       decoder.set(entry.id, vocab.token(entry), false);
+    TokenTable special(added.size());
+    for (const AddedToken& token : added) {
+      if (token.special) special.set(token.content, token.id);
+    }
     std::string buffer;
     for (const AddedToken& token : added) {
-      decoder.set(token.id, token.normalized && to_nfc ? nfc(token.content, buffer) : token.content,
-                  token.special);
+      // Whether a token is left out of decoded text goes by its text, as in `tokenizers`.
+      const std::string_view text =
+          token.normalized && to_nfc ? nfc(token.content, buffer) : token.content;
+      decoder.set(token.id, text, special.find(text).has_value());
       vocab.set(token.content, token.id);
     }
   }
