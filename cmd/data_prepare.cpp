@@ -34,10 +34,10 @@ class Terminal final : public ProgressSink {
     std::fprintf(stderr, "%s\n", text.c_str());
   }
   void progress(double share, const std::string& text) override {
-    constexpr int kBar = 30;
+    constexpr std::size_t kBar = 30;
     constexpr auto kPlainEvery = std::chrono::seconds(5);
     if (live_) {
-      const int full = static_cast<int>(share * kBar);
+      const auto full = static_cast<std::size_t>(share * kBar);
       std::fprintf(stderr, "\r[%s%s] %s\033[K", std::string(full, '#').c_str(),
                    std::string(kBar - full, ' ').c_str(), text.c_str());
       drawn_ = true;

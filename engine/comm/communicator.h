@@ -19,8 +19,8 @@ enum class ReduceOp { sum, max };
 /// On a GPU a call is enqueued on the calling thread's current stream and returns at once; the
 /// caller orders streams. On the CPU it returns when done. Tensors are contiguous and on this
 /// rank's device. A dead peer ends a call on the CPU with an Error{again} that names the
-/// operation, the group and the rank's index; on a GPU the launcher ends the ranks that wait for it.
-/// Not thread-safe; one per lane.
+/// operation, the group and the rank's index; on a GPU the launcher ends the ranks that wait for
+/// it. Not thread-safe; one per lane.
 class Communicator {
  public:
   virtual ~Communicator() = default;

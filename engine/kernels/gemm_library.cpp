@@ -27,7 +27,7 @@ namespace dstrain::ops {
 namespace {
 
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{64} << 20;
-constexpr int kCandidates = 12;
+constexpr int kCandidates = 40;
 constexpr double kClose = 1.1;       // candidates so much slower than the best are not timed again
 constexpr int kRepetitions = 3;      // of those that are
 constexpr double kLeastTime = 2e-4;  // seconds of a timing, against the clock's steps

@@ -36,7 +36,8 @@ enum class Gelu { erf, tanh };
 /// Shazeer 2020, arXiv:2002.05202, eq. 5.
 [[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight);
 
-/// The parts of the two operators above, for where something is added before or read between: gelu(z
+/// The parts of the two operators above, for where something is added before or read between:
+/// gelu(z
 /// + bias) with z [M, N], bias [N], saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F], saves
 /// gate_up.
 [[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);

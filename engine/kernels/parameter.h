@@ -49,8 +49,8 @@ struct Parameter {
   /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
   bool gradient_empty = false;
 
-  /// Raised at every change of the value by whoever changes it; 0: nobody counts, so nothing made of
-  /// the value is kept.
+  /// Raised at every change of the value by whoever changes it; 0: nobody counts, so nothing made
+  /// of the value is kept.
   std::uint64_t version = 0;
   Fp8Copies fp8_copies;  ///< may be dropped at any time, as when `value` is released
 

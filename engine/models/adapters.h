@@ -9,11 +9,11 @@
 
 namespace dstrain {
 
-/// Gives each linear map that lora.targets names a low-rank adapter, and freezes everything else but
-/// the tensors that lora.also_train names. Maps that are multiplied as one (query, key, value) have
-/// one adapter each. A pattern without a dot is held against the last part of a map's name, one with
-/// a dot against all of it, under any of the names that files have for it. Error{usage} names the
-/// key and a pattern that matches nothing.
+/// Gives each linear map that lora.targets names a low-rank adapter, and freezes everything else
+/// but the tensors that lora.also_train names. Maps that are multiplied as one (query, key, value)
+/// have one adapter each. A pattern without a dot is held against the last part of a map's name,
+/// one with a dot against all of it, under any of the names that files have for it. Error{usage}
+/// names the key and a pattern that matches nothing.
 void add_adapters(Model& model, const LoraConfig& config);
 
 /// A linear map of `model` that has an adapter.

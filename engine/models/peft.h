@@ -13,8 +13,8 @@
 namespace dstrain {
 
 /// The tensors in `folder`, which PEFT or export_adapter wrote, and for all others `base`.
-/// Error{data} lists what of the adapter does not fit the model that add_adapters made: rank, alpha,
-/// kind of adapter, tensors missing, misshapen or not trained here.
+/// Error{data} lists what of the adapter does not fit the model that add_adapters made: rank,
+/// alpha, kind of adapter, tensors missing, misshapen or not trained here.
 [[nodiscard]] std::unique_ptr<WeightSource> open_adapter(const std::filesystem::path& folder,
                                                          const Model& model,
                                                          const LoraConfig& config,

@@ -5,13 +5,28 @@
 #include "engine/models/adapters.h"
 #include "engine/models/groups.h"
 #include "engine/models/peft.h"
+#include "engine/nn/linear.h"
 
 namespace dstrain {
+
+namespace {
+
+/// Embedding, head, first and last layer keep the compute dtype: their rounding would cost the
+/// most.
+void run_inner_layers_in_fp8(const Model& model) {
+  constexpr std::size_t kOuter = 2;  // stem and first layer; last layer and head
+  for (std::size_t b = kOuter; b + kOuter < model.blocks.size(); ++b) {
+    for (Linear* linear : model.blocks[b]->linears()) linear->weight().fp8 = true;
+  }
+}
+
+}  // namespace
 
 Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   Model model = make_model(recipe.model, inputs);
   freeze(model, recipe.model.frozen, "model.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
+  if (recipe.precision.compute == ComputeType::fp8) run_inner_layers_in_fp8(model);
   exempt_from_decay(model, recipe.optimizer.no_decay, "optimizer.no_decay");
   return model;
 }

@@ -38,7 +38,7 @@ struct Objective {
   double label_smoothing = 0;
   std::uint64_t dropout_seed = 0;  ///< of this micro-batch, the same when it is computed again; 0:
                                    ///< nothing is dropped
-  at::Tensor totals = {};  ///< [kNumTotals] fp32, added to
+  at::Tensor totals = {};          ///< [kNumTotals] fp32, added to
   at::Tensor next_tokens =
       {};  ///< generation: [B] int64, position of the last token of each sample on
            ///< entry, the most likely next token on return; undefined otherwise

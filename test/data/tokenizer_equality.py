@@ -19,7 +19,7 @@ except ImportError as error:
     print(f"skipped: this python has no tokenizers ({error}); scripts/test installs it")
     sys.exit(77)
 
-from tokenizer_samples import (BLOOM_SPECIAL, QWEN_ADDED, QWEN_PATTERN, QWEN_SPECIAL, Samples, every_character, train,
+from tokenizer_samples import (BLOOM_PATTERN, BLOOM_SPECIAL, QWEN_ADDED, QWEN_PATTERN, QWEN_SPECIAL, Samples, every_character, train,
                                with_old_merges)
 
 LINES = 100_000  # of hostile text for each of the two main tokenizers; long lines and single characters come on top
@@ -109,7 +109,8 @@ def byte_level(add_prefix_space=False, use_regex=False):
 
 
 def cut_by(*steps):
-    return {"type": "Sequence", "pretokenizers": [*steps] + ([] if steps[-1]["type"] == "ByteLevel" else [byte_level()])}
+    """The space in front of each word shows in the ids where the text was cut, also where no merge would cross the cut."""
+    return {"type": "Sequence", "pretokenizers": [*steps] + ([] if steps[-1]["type"] == "ByteLevel" else [byte_level(True)])}
 
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -134,6 +135,8 @@ PRE_TOKENIZERS = {
 }
 # U+1171E went from one category of marks to another between Unicode 14 and 16.
 CHARACTER_CLASSES = {
+    "BLOOM's cuts": cut_by(split(BLOOM_PATTERN)),
+    "Qwen's cuts": cut_by(split(QWEN_PATTERN)),
     "categories": cut_by(split("|".join(rf"\p{{{name}}}+" for name in CATEGORIES))),
     "great categories": cut_by(split(r"\p{L}+|\p{M}+|\p{N}+|\p{P}+|\p{S}+|\p{Z}+|[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}]")),
     "words": cut_by(split(r"\d+|\w+|\s+|[^\s\w]|(?i:[sk])")),
@@ -210,7 +213,7 @@ def main():
         check(name, change(files["bloom"], pre_tokenizer=pre_tokenizer), odd_lines, decode=False)
     characters = list(every_character(without={0x1171e}))
     for name, pre_tokenizer in CHARACTER_CLASSES.items():
-        check(name, change(files["bloom"], pre_tokenizer=pre_tokenizer), characters, decode=False)
+        check(name, change(files["bloom"], pre_tokenizer=pre_tokenizer), odd_lines + characters, decode=False)
     for name, options in {"missing bytes": {}, "unknown": {"unk_token": "<unk>"}, "fused": {"unk_token": "<unk>", "fuse_unk": True}}.items():
         check(name, poor_vocabulary(files["bloom"], **options), odd_lines, decode=False)
     for name, tokens in ODD_TOKENS.items():

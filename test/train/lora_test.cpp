@@ -17,14 +17,16 @@ using namespace dstrain;
 
 namespace {
 
-constexpr int kSteps = 12;
+constexpr int kSteps = 24;  ///< below an epoch: its last batch divides unevenly
 
 Recipe lora_recipe(const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"batch.global=48",
                                   "batch.micro=8",
-                                  "run.steps=12",
+                                  "run.steps=24",
                                   "run.epochs=0",
                                   "optimizer.warmup_steps=0",
+                                  "optimizer.lr=0.01",
+                                  "optimizer.schedule=constant",
                                   "model.layers=2",
                                   "lora.rank=4",
                                   "lora.dropout=0.2",
@@ -64,7 +66,10 @@ void check_equal(const std::vector<double>& found, const std::vector<double>& ex
 
 TEST_CASE("adapters with dropout train alike under every strategy", "[train][lora][parity]") {
   static const std::vector<double> alone = losses(1, {"parallel.zero.stage=0"});
-  REQUIRE(alone.back() < alone.front());
+  static const std::vector<double> untrained =
+      losses(1, {"parallel.zero.stage=0", "optimizer.lr=1e-12"});
+  REQUIRE(alone.front() == Approx(untrained.front()));
+  REQUIRE(std::abs(alone.back() - untrained.back()) > 0.01);
   SECTION("ZeRO stages") {
     const int stage = GENERATE(0, 1, 2, 3);
     CAPTURE(stage);

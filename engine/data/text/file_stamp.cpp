@@ -14,20 +14,20 @@ namespace dstrain::text {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t kNewest_ns = 2'000'000'000;
-constexpr std::int64_t kSecond_ns = 1'000'000'000;
+constexpr std::int64_t kNewestNs = 2'000'000'000;
+constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
 std::optional<std::string> stamp_of(const fs::path& file) {
   struct stat status{};
   if (::stat(file.c_str(), &status) != 0) return std::nullopt;
-  const std::int64_t modified = status.st_mtim.tv_sec * kSecond_ns + status.st_mtim.tv_nsec;
-  const std::int64_t changed = status.st_ctim.tv_sec * kSecond_ns + status.st_ctim.tv_nsec;
+  const std::int64_t modified = status.st_mtim.tv_sec * kSecondNs + status.st_mtim.tv_nsec;
+  const std::int64_t changed = status.st_ctim.tv_sec * kSecondNs + status.st_ctim.tv_nsec;
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  if (now - std::max(modified, changed) < kNewest_ns) return std::nullopt;
+  if (now - std::max(modified, changed) < kNewestNs) return std::nullopt;
   return fmt::format("{} {} {} {} {}", std::uint64_t{status.st_dev}, std::uint64_t{status.st_ino},
                      std::int64_t{status.st_size}, modified, changed);
 }
@@ -48,7 +48,7 @@ void write_stamped(const fs::path& stamp_file, const std::string& stamp,
     write_file_atomically(stamp_file,
                           fmt::format("{}\n{}\n{}\n", stamp, content, hash128(stamp + content)));
   } catch (const Error&) {
-    // Only saves time: the next one computes it again.
+    return;  // only saves time: the next one computes it again
   }
 }
 

@@ -44,9 +44,9 @@ ParquetEntry load() {
 
 std::unique_ptr<ParquetReader> open_parquet(const fs::path& file,
                                             const std::vector<ParquetColumn>& columns) {
-  static const ParquetEntry kOpen = load();  // an Error leaves it for the next call
+  static const ParquetEntry open = load();  // an Error leaves it for the next call
   std::string error;
-  std::unique_ptr<ParquetReader> reader(kOpen(file.string(), columns, error));
+  std::unique_ptr<ParquetReader> reader(open(file.string(), columns, error));
   if (reader == nullptr) {
     throw Error(ErrorKind::data, fmt::format("{}: {}", file.string(), error),
                 "the file is damaged, cut off or of another data set");

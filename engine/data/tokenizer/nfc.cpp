@@ -76,8 +76,8 @@ std::vector<Role> make_roles() {
 }
 
 Role role_of(char32_t code_point) {
-  static const std::vector<Role> kRoles = make_roles();
-  return kRoles[code_point];
+  static const std::vector<Role> roles = make_roles();
+  return roles[code_point];
 }
 
 /// Puts marks into the order of their combining classes, equal ones as they are. utf8proc's own

@@ -297,7 +297,7 @@ class Translator {
     if (peek() != '\\') {
       found.single = next_code_point();
     } else if (const auto c = escaped_code_point()) {
-      found.single = *c;
+      found.single = c;
     } else {
       found.set = set_escape();
       if (caseless()) refuse("a class in a group without regard to case");

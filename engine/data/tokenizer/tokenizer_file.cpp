@@ -16,9 +16,9 @@ constexpr int kDeepest = 16;
 
 /// The value of a key; null where it is absent.
 const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
-  static const nlohmann::json kNull;
+  static const nlohmann::json null_value;
   const auto found = object.find(key);
-  return found == object.end() ? kNull : *found;
+  return found == object.end() ? null_value : *found;
 }
 
 bool normalizes(const nlohmann::json& json, const std::string& path, const std::string& place,

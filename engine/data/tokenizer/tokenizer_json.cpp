@@ -170,21 +170,27 @@ class Reader final : public nlohmann::json_sax<Json> {
   }
 
   bool value(Json v) {
-    if (place_ == Place::vocab)
-      refuse(fmt::format("model.vocab['{}']: {}, expected an id", key_, v.dump()));
-    if (place_ != Place::rest) refuse_merge(v.type_name());
+    demand_rest(v);
     add(std::move(v));
     return true;
   }
 
   bool open(Json v) {
+    demand_rest(v);
+    if (open_.size() >= kDeepest) refuse(fmt::format("nested more than {} deep", kDeepest));
     const bool is_model =
         open_.size() == 1 && open_[0].value->is_object() && key_ == "model" && v.is_object();
-    if (place_ != Place::rest) value(std::move(v));
-    if (open_.size() >= kDeepest) refuse(fmt::format("nested more than {} deep", kDeepest));
     Json* added = add(std::move(v));
     open_.push_back({.value = added, .is_model = is_model});
     return true;
+  }
+
+  /// Inside of the vocabulary and of the merges other values are out of place.
+  void demand_rest(const Json& v) const {
+    if (place_ == Place::vocab) {
+      refuse(fmt::format("model.vocab['{}']: {}, expected an id", key_, v.dump()));
+    }
+    if (place_ != Place::rest) refuse_merge(v.type_name());
   }
 
   const std::string& path_;
