@@ -1,7 +1,7 @@
 """dstrain's tokenizer against the `tokenizers` package: the same ids for every text and the same text for every list of
 ids, for tokenizers like BLOOM's and Qwen2.5's and for odd ones.
 
-usage: tokenizer_equality.py DSTRAIN; exit code 77 where tokenizers is not installed."""
+usage: tokenizer_equality.py TOKENIZER_PROBE DSTRAIN; exit code 77 where tokenizers is not installed."""
 
 import json
 import os
@@ -24,7 +24,8 @@ from tokenizer_samples import (BLOOM_PATTERN, BLOOM_SPECIAL, QWEN_ADDED, QWEN_PA
 
 LINES = 100_000  # of hostile text for each of the two main tokenizers; long lines and single characters come on top
 ODD_LINES = 2_000
-DSTRAIN = sys.argv[1]
+FEW_LINES = 10_000  # are also decoded without their special tokens
+PROBE, DSTRAIN = sys.argv[1:]
 
 
 class Run:
@@ -34,14 +35,13 @@ class Run:
         self.input = folder / "input"
         self.output = folder / f"output{'-'.join(options)}"
         with open(self.input, "w") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.writelines(line + "\n" for line in lines)
         with open(self.output, "w") as file:
-            self.process = subprocess.Popen([DSTRAIN, "data", "tokenize", "--tokenizer", tokenizer, "--input", self.input, *options],
-                                            stdout=file)
+            self.process = subprocess.Popen([PROBE, "tokenize", "--tokenizer", tokenizer, "--input", self.input, *options], stdout=file)
 
     def lines(self):
         if self.process.wait() != 0:
-            sys.exit(f"dstrain data tokenize ended with {self.process.returncode}")
+            sys.exit(f"{PROBE} ended with {self.process.returncode}")
         with open(self.output) as file:
             return file.read().splitlines()
 
@@ -62,18 +62,28 @@ def check(name, file, lines, add_special_tokens=False, decode=True):
         path = folder / "tokenizer.json"
         path.write_text(file)
         theirs = Tokenizer.from_str(file)
-        run = Run(folder, path, lines, "--json", *(["--add-special-tokens"] if add_special_tokens else []))
+        run = Run(folder, path, map(json.dumps, lines), "--json", *(["--add-special-tokens"] if add_special_tokens else []))
         ids = [encoding.ids for encoding in theirs.encode_batch_fast(lines, add_special_tokens=add_special_tokens)]
-        demand_equal(f"{name}: encoding", lines, run.lines(), [json.dumps(i, separators=(",", ":")) for i in ids])
+        ids_text = list(map(as_text, ids))
+        demand_equal(f"{name}: encoding", lines, run.lines(), ids_text)
         tokens = sum(map(len, ids))
         if decode:
-            ids += random_ids(theirs)
-            for skip in (False, True):
-                run = Run(folder, path, ids, "--decode", *(["--skip-special-tokens"] if skip else []))
-                texts = theirs.decode_batch(ids, skip_special_tokens=skip)
-                demand_equal(f"{name}: decoding", ids, run.lines(), [json.dumps(text) for text in texts])
+            more = random_ids(theirs)
+            check_decoding(name, folder, theirs, ids + more, ids_text + list(map(as_text, more)), skip=False)
+            few = ids[:FEW_LINES] + more
+            check_decoding(name, folder, theirs, few, list(map(as_text, few)), skip=True)
     directions = "in both directions" if decode else "encoded"
     print(f"{name}: {len(lines)} lines, {tokens} tokens equal {directions} ({time.monotonic() - begin:.1f} s)", flush=True)
+
+
+def as_text(ids):
+    return json.dumps(ids, separators=(",", ":"))
+
+
+def check_decoding(name, folder, theirs, ids, ids_text, skip):
+    run = Run(folder, folder / "tokenizer.json", ids_text, "--decode", *(["--skip-special-tokens"] if skip else []))
+    texts = theirs.decode_batch(ids, skip_special_tokens=skip)
+    demand_equal(f"{name}: decoding", ids_text, run.lines(), list(map(json.dumps, texts)))
 
 
 def random_ids(tokenizer):
@@ -96,7 +106,7 @@ def check_bytes(file):
         done = subprocess.run([DSTRAIN, "data", "tokenize", "--tokenizer", folder], input=b"\n".join(lines) + b"\n", check=True,
                               capture_output=True)
     theirs = Tokenizer.from_str(file).encode_batch_fast([line.decode("utf-8", "replace") for line in lines], add_special_tokens=False)
-    demand_equal("ill-formed UTF-8", lines, done.stdout.decode().splitlines(), [json.dumps(e.ids, separators=(",", ":")) for e in theirs])
+    demand_equal("ill-formed UTF-8", lines, done.stdout.decode().splitlines(), [as_text(e.ids) for e in theirs])
     print(f"ill-formed UTF-8: {len(lines)} lines equal")
 
 

@@ -200,6 +200,19 @@ TEST_CASE("activations peak where they are counted by hand", "[simulate]") {
   CHECK(evaluation.activations == 200 + 3000 + 300 + 10);
 }
 
+TEST_CASE("frozen blocks before the first trained one keep no activations", "[simulate]") {
+  ModelCost cost = test::small_model(3);
+  cost.groups[0].trainable = cost.groups[1].trainable = false;
+  const Mesh mesh(1, {.data = 1, .shard = 1});
+  const Case c{zero_layout(0, mesh, cost, {}),
+               cost,
+               {.micro_batches = 3, .prefetch = 1, .recompute = false}};
+  // Of the second block its output alone, which the third block reads: in its forward, 200 + 3000 +
+  // 300 and 10 of workspace; in its backward 200 + 3000 + 300, the gradient of its output 300, and
+  // 300 of workspace.
+  CHECK(play(c, round_machine()).ledger.activations == 200 + 3000 + 300 + 300 + 300);
+}
+
 TEST_CASE("4,096 ranks are simulated within a second", "[simulate]") {
   const ModelCost cost = test::vit_like_model();
   const auto start = std::chrono::steady_clock::now();
