@@ -177,7 +177,9 @@ std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t row
   constexpr int kFloatBytes = 4;
   std::int64_t elements = shape.qkv_width() + shape.width();
   const std::int64_t width = attention_head_width(shape, element_bytes);
-  if (width != shape.head_dim) elements += shape.heads * width;
+  // The output at the width of stretched values is kept beside the one that is returned.
+  const std::int64_t value = stretched_widths(shape.head_dim).value;
+  if (width != shape.head_dim && value != shape.head_dim) elements += shape.heads * value;
   return rows * (elements * element_bytes + shape.heads * kFloatBytes);
 }
 
