@@ -1,6 +1,7 @@
 #include "cmd/plan.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "cmd/command.h"
@@ -16,7 +17,15 @@ int plan(const PlanOptions& options) {
   for (const Diagnostic& warning : loaded.warnings) {
     std::fprintf(stderr, "%s\n", format(warning).c_str());
   }
-  const Recipe& recipe = loaded.recipe;
+  Recipe recipe = loaded.recipe;
+  // A plan needs sizes only, which the name says, too.
+  if (!recipe.model.weights.empty() &&
+      !std::filesystem::exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
+    std::fprintf(stderr,
+                 "note: model.weights '%s' is not there; planned for the sizes of model.name %s\n",
+                 recipe.model.weights.c_str(), recipe.model.name.c_str());
+    recipe.model.weights.clear();
+  }
   std::string machine = options.machine;
   if (machine.empty()) machine = recipe.parallel.backend == Backend::gloo ? "cpu" : "h200";
 

@@ -9,7 +9,7 @@ with tempfile.TemporaryDirectory() as scratch:
     directory = only_run(scratch)
     evaluations = metrics(directory, "evaluation")
     last = evaluations[max(evaluations)]
-    print(f"test accuracy {last['accuracy']:.4f} on {last['samples']} samples")
+    print(f"test accuracy {last['accuracy']:.4f} on {last['targets']} samples")
     assert last["accuracy"] >= 0.95, last
     assert last["targets"] == 360, last
     assert "test accuracy" in text and str(directory) in text, text
