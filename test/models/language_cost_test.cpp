@@ -105,7 +105,7 @@ TEST_CASE("linear biases in 16 bits keep a second, wider output", "[models][cost
   };
   constexpr Bytes kRows = 2048, kStatistics = kRows * (2 * 2 + 16) * 4;
   // Per row: two sums and outputs of norms, three times query, key, value, the attention's output,
-  // and four times twice the GELU's; heads are 80 wide instead of 64.
+  // and four times twice the GELU's; values keep their 64 elements where heads are stretched to 80.
   CHECK(saved(4) == kRows * (3 + 3 + 1 + 8) * 1024 * 4 + kStatistics);
   CHECK(saved(2) == kRows * (3 + 3 + 1 + 8) * 1024 * 2 + kStatistics);
 }
