@@ -22,10 +22,12 @@ Command add_recipe_schema(CLI::App& root);
 Command add_launch(CLI::App& root);
 Command add_agent(CLI::App& root);
 Command add_verify(CLI::App& root);
+Command add_doctor(CLI::App& root);
 
 // In the engine library.
 Command add_engine(CLI::App& root);
 Command add_plan(CLI::App& root);
+Command add_measure(CLI::App& root);
 Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);
 Command add_checkpoint_prune(CLI::App& root);

@@ -6,14 +6,12 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "launcher/inspect.h"
 
 namespace dstrain {
 
 int run_engine_library(int argc, char** argv) {
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  fs::path library = folder / "libdstrain_engine.so";
-  if (!fs::exists(library)) library = folder.parent_path() / "lib" / "libdstrain_engine.so";
+  const std::filesystem::path library = launcher::engine_library_path();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw Error(ErrorKind::internal,

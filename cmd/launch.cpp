@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cmd/command.h"
+#include "cmd/host_options.h"
 #include "cmd/launch_job.h"
 
 namespace dstrain {
@@ -8,18 +9,19 @@ namespace dstrain {
 Command add_launch(CLI::App& root) {
   auto options = std::make_shared<JobOptions>();
   CLI::App* app = root.add_subcommand(
-      "launch", "Train: start one rank per GPU of this machine, as the recipe says.");
+      "launch",
+      "Train: start one rank per GPU of this machine, of hosts by ssh, or of a SLURM allocation.");
   app->footer(
-      "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once.\n"
-      "Example: dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5");
+      "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once. SIGTERM and "
+      "SIGUSR1 do the same\n"
+      "for a scheduler: exit code 75 says that the job wants to go on. On a failure it prints which rank "
+      "failed where and\n"
+      "why, and writes failure.json into the run directory; see launcher/README.md.\n"
+      "Examples:\n"
+      "  dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5\n"
+      "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts 3");
   add_job_options(*app, *options);
-  app->add_option("--resume", options->resume,
-                  "auto: go on with the newest run of this recipe that has a checkpoint, or start "
-                  "anew; never;\n"
-                  "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
-                  "Default: never.");
-  app->add_flag("--dry-run", options->dry_run,
-                "Print who would run where, with which environment and command; start nothing.");
+  add_run_options(*app, options->launch);
   return {app, [options] { return launch_job(*options); }};
 }
 

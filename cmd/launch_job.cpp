@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "cmd/host_options.h"
 #include "cmd/version.h"
 #include "launcher/launch.h"
 #include "launcher/recipe_files.h"
@@ -30,15 +31,13 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--set", options.overrides, "Override a value: path.to.key=value. Repeatable.")
       ->expected(1)
       ->take_all();
-  app.add_option("--ranks", options.ranks,
-                 "Number of ranks. Default: one per visible GPU, or 1 on a machine without.")
-      ->check(CLI::Range(1, 1 << 20));
+  add_host_options(app, options.launch);
 }
 
 int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();
-  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP});
+  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     fmt::print(stderr, "{}\n", format(warning));
@@ -48,19 +47,16 @@ int launch_job(const JobOptions& options) {
   rank_command.insert(rank_command.end(), options.rank_arguments.begin(),
                       options.rank_arguments.end());
   launcher::StandardOutput output(STDOUT_FILENO);
-  return launcher::launch(
-      {.recipe_name = loaded.name,
-       .files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); },
-       .output = loaded.recipe.run.output,
-       .ranks = options.ranks,
-       .cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo,
-       .resume = options.resume,
-       .dry_run = options.dry_run,
-       .agent_command = {self, "agent"},
-       .rank_command = rank_command,
-       .build = kVersion,
-       .command_line = own_command_line()},
-      output.sink(), interrupts);
+  launcher::LaunchOptions launch = options.launch;
+  launch.recipe_name = loaded.name;
+  launch.files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); };
+  launch.output = loaded.recipe.run.output;
+  launch.cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo;
+  launch.agent_command = {self, "agent"};
+  launch.rank_command = rank_command;
+  launch.build = kVersion;
+  launch.command_line = own_command_line();
+  return launcher::launch(launch, output.sink(), interrupts);
 }
 
 }  // namespace dstrain

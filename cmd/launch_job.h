@@ -4,19 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "launcher/launch.h"
+
 namespace dstrain {
 
-/// A job on this machine, as `launch` and `verify` start it.
+/// A job, as `launch` and `verify` start it.
 struct JobOptions {
   std::string recipe;                  ///< file
   std::vector<std::string> overrides;  ///< "path.to.key=value"
-  int ranks = 0;                       ///< 0: one per visible GPU, or 1 on a machine without
-  std::string resume = "never";        ///< never, auto, or a run or checkpoint directory
-  bool dry_run = false;
+  launcher::LaunchOptions launch;      ///< what the command line says; launch_job adds the rest
   std::vector<std::string> rank_arguments = {};  ///< of `dstrain engine`, before the recipe
 };
 
-/// The options that every command which starts a job has: recipe, --set and --ranks.
+/// The options that every command which starts a job has: recipe, --set, and those of
+/// cmd/host_options.h.
 void add_job_options(CLI::App& app, JobOptions& options);
 
 /// Runs the job to its end and returns its exit code.

@@ -7,10 +7,23 @@
 #include "cmd/command.h"
 #include "engine/data/dataset.h"
 #include "engine/models/trainable.h"
+#include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
+namespace {
+
+/// As asked for; else what was measured for the device that this machine has, else the built-in
+/// one.
+Machine plan_machine(const std::string& name, bool on_cpu) {
+  const std::vector<MeasuredRates> measured = read_measured(measured_file());
+  if (!name.empty()) return choose_machine(name, measured);
+  const auto found = find_measured(measured, on_cpu ? "CPU" : installed_gpu());
+  return found ? *found : on_cpu ? cpu() : h200();
+}
+
+}  // namespace
 
 int plan(const PlanOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
@@ -26,8 +39,8 @@ int plan(const PlanOptions& options) {
                  recipe.model.weights.c_str(), recipe.model.name.c_str());
     recipe.model.weights.clear();
   }
-  std::string machine = options.machine;
-  if (machine.empty()) machine = recipe.parallel.backend == Backend::gloo ? "cpu" : "h200";
+  const Machine machine =
+      plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
 
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
   Model model =
@@ -36,7 +49,7 @@ int plan(const PlanOptions& options) {
                             .compute_bytes = state_widths(recipe).compute};
   const ModelCost cost = model_cost(model, shape);
   const Strategy strategy = make_strategy(recipe, cost, options.ranks);
-  const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, find_machine(machine));
+  const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   const std::string text =
       options.json ? plan_json(report, strategy, cost) : plan_text(report, strategy, cost);
   std::fputs(text.c_str(), stdout);
@@ -55,8 +68,10 @@ Command add_plan(CLI::App& root) {
       ->expected(1)
       ->take_all();
   app->add_option("--machine", options->machine,
-                  "Rates and memory of one rank. Default: cpu under the gloo backend, else h200.")
-      ->check(CLI::IsMember({"h200", "cpu"}));
+                  "Rates and memory of one rank: h200, cpu, or a part of the name of a device that "
+                  "doctor --measure\n"
+                  "has measured, as in H100. Default: this machine's device if measured, else cpu "
+                  "under gloo and h200.");
   app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
   return {app, [options] { return plan(*options); }};
 }

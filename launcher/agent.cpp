@@ -16,12 +16,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "launcher/channel.h"
 #include "launcher/failure.h"
+#include "launcher/hang_watch.h"
+#include "launcher/inspect.h"
 #include "launcher/interrupts.h"
+#include "launcher/machine.h"
 #include "launcher/oom.h"
 #include "launcher/placement.h"
 #include "launcher/process_tree.h"
@@ -42,6 +46,8 @@ constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
 constexpr std::size_t kLongestReport = 64 << 10;
 constexpr std::chrono::milliseconds kKillLimit{5000};
 constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
+/// Without an order for so long an agent that nothing ties to a controller ends itself.
+constexpr std::chrono::seconds kIdleLimit{90};
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -79,11 +85,14 @@ struct AgentRank {
 
 class Agent {
  public:
-  Agent(UniqueFd in, UniqueFd out, const std::string& build)
-      : signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP}),
+  Agent(UniqueFd in, UniqueFd out, const AgentIdentity& identity)
+      : signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}),
         channel_(std::move(in), std::move(out)),
+        identity_(identity),
         redactor_(own_environment()) {
-    channel_.send(FrameType::hello, pack(Hello{kProtocolVersion, build}));
+    channel_.send(FrameType::hello,
+                  pack(Hello{kProtocolVersion, identity.build, probe_machine().host,
+                             identity.address, identity.peer_address}));
   }
 
   int run() {
@@ -103,6 +112,14 @@ class Agent {
  private:
   [[nodiscard]] bool finished() const { return lost_ || (started_ && num_running_ == 0); }
 
+  /// When the controller's silence ends the ranks. The end of the stream says the same at once; a
+  /// cable that is cut says nothing.
+  [[nodiscard]] std::optional<Clock::time_point> lease_end() const {
+    if (job_.lease_ms > 0) return heard_ + std::chrono::milliseconds(job_.lease_ms);
+    if (job_.num_ranks == 0) return heard_ + kIdleLimit;
+    return std::nullopt;
+  }
+
   void step() {
     std::vector<pollfd> fds = {{channel_.in(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
     if (channel_.wants_write()) fds.push_back({channel_.out(), POLLOUT, 0});
@@ -110,26 +127,45 @@ class Agent {
       if (rank.process.output) fds.push_back({rank.process.output.get(), POLLIN, 0});
       if (rank.process.report) fds.push_back({rank.process.report.get(), POLLIN, 0});
     }
+    hangs_.add_polls(fds);
     ::poll(fds.data(), fds.size(), timeout_ms());
     channel_.flush();
     if (fds[0].revents != 0) take_orders();
     for (AgentRank& rank : ranks_) read_rank(rank, kReadAtOnce);
     while (const int number = signals_.next()) take_signal(number);
     reap();
+    if (watches_for_hangs()) hangs_.advance(Clock::now(), watched_ranks(), channel_);
     carry_out();
     tell_dropped();
+    if (const auto lease = lease_end(); lease && Clock::now() >= *lease) lost_ = true;
   }
 
   [[nodiscard]] int timeout_ms() const {
-    const auto deadline = policy_.deadline();
+    std::optional<Clock::time_point> deadline = policy_.deadline();
+    if (const auto lease = lease_end(); lease && (!deadline || *lease < *deadline))
+      deadline = lease;
+    if (watches_for_hangs() && (!deadline || hangs_.deadline() < *deadline))
+      deadline = hangs_.deadline();
     if (!deadline) return -1;
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
     return left < 0 ? 0 : static_cast<int>(left) + 1;
   }
 
+  /// Ranks that are being ended stand still for good reasons.
+  [[nodiscard]] bool watches_for_hangs() const { return num_running_ > 0 && !policy_.stopping(); }
+
+  [[nodiscard]] std::vector<WatchedRank> watched_ranks() const {
+    std::vector<WatchedRank> watched;
+    for (const AgentRank& rank : ranks_) {
+      watched.push_back({rank.rank, rank.process.pid, &rank.process.record.get(), rank.ended});
+    }
+    return watched;
+  }
+
   void take_orders() {
     const bool open = channel_.receive();
+    heard_ = Clock::now();
     while (const auto frame = channel_.next()) {
       switch (frame->type) {
         case FrameType::hello:
@@ -142,11 +178,23 @@ class Agent {
           start(unpack_start(*frame));
           break;
         case FrameType::stop:
-          if (unpack_stop(*frame) == StopKind::finish) {
-            policy_.ask_finish();
-          } else {
-            policy_.end(Clock::now());
-          }
+          stop(unpack_stop(*frame));
+          break;
+        case FrameType::ping:
+          channel_.send(FrameType::pong,
+                        pack(PongMessage{unpack_ping(*frame), now_ns(), signal_ != 0, signal_}));
+          break;
+        case FrameType::sweep: {
+          AgentDone done;
+          done.num_leftovers = sweep_run(frame->payload, kKillLimit);
+          channel_.send(FrameType::done, pack(done));
+          break;
+        }
+        case FrameType::inspect:
+          inspect_host(unpack_inspect(*frame));
+          break;
+        case FrameType::states:
+          hangs_.ask(Clock::now(), watched_ranks());
           break;
         case FrameType::ready:
         case FrameType::started:
@@ -155,14 +203,43 @@ class Agent {
         case FrameType::ended:
         case FrameType::done:
         case FrameType::fault:
+        default:
           throw Error(ErrorKind::internal, "the controller sent a message that only agents send");
       }
     }
     if (!open) lost_ = true;
   }
 
+  void stop(StopKind kind) {
+    switch (kind) {
+      case StopKind::finish:
+        policy_.ask_finish();
+        break;
+      case StopKind::end:
+        policy_.end(Clock::now());
+        break;
+      case StopKind::elsewhere:
+        policy_.failed(Clock::now(), true);
+        break;
+    }
+  }
+
+  void inspect_host(const InspectHost& request) {
+    channel_.send(FrameType::inspection,
+                  to_json(inspect({.build = identity_.build,
+                                   .working_directory = request.working_directory,
+                                   .peer_address = request.peer_address.empty()
+                                                       ? identity_.peer_address
+                                                       : request.peer_address,
+                                   .engine_library = engine_library_path()})));
+  }
+
   void prepare(PrepareJob job) {
     job_ = std::move(job);
+    std::vector<std::string> known = own_environment();
+    known.insert(known.end(), job_.environment.begin(), job_.environment.end());
+    redactor_ = Redactor(known);
+    if (job_.cores == 0) job_.cores = probe_machine().cores;
     // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that
     // nobody chose.
     if (::chdir(job_.working_directory.c_str()) != 0) {
@@ -171,6 +248,14 @@ class Agent {
                               std::strerror(errno)),
                   "start from a folder that every host has");
     }
+    if (!job_.token.empty() && ::access((job_.run_directory + "/" + job_.token).c_str(), F_OK) != 0) {
+      throw Error(ErrorKind::hosts,
+                  fmt::format("{}: does not see the run directory {}", job_.host,
+                              job_.run_directory),
+                  "put it on a file system that every host shares, with --set run.output=DIR");
+    }
+    // Of an agent that was killed here, a daemonised grandchild of a rank may be left.
+    (void)sweep_run(job_.run_directory, kKillLimit);
     ReadyAgent ready;
     if (!job_.rendezvous_address.empty()) ready.port = bind_rendezvous();
     channel_.send(FrameType::ready, pack(ready));
@@ -179,19 +264,24 @@ class Agent {
   /// The port is bound by the process that hands it on, so no other job can take it between choice
   /// and use.
   int bind_rendezvous() {
-    rendezvous_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    socklen_t size = sizeof(address);
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    if (::inet_pton(AF_INET, job_.rendezvous_address.c_str(), &address.sin_addr) != 1 ||
-        !rendezvous_ || ::bind(rendezvous_.get(), generic, size) != 0 ||
+    sockaddr_in v4{};
+    sockaddr_in6 v6{};
+    v4.sin_family = AF_INET;
+    v6.sin6_family = AF_INET6;
+    const char* text = job_.rendezvous_address.c_str();
+    const bool is_v6 = ::inet_pton(AF_INET6, text, &v6.sin6_addr) == 1;
+    const bool known = is_v6 || ::inet_pton(AF_INET, text, &v4.sin_addr) == 1;
+    auto* generic = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
+    socklen_t size = is_v6 ? sizeof(v6) : sizeof(v4);
+    rendezvous_ = UniqueFd(::socket(generic->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!known || !rendezvous_ || ::bind(rendezvous_.get(), generic, size) != 0 ||
         ::listen(rendezvous_.get(), SOMAXCONN) != 0 ||
         ::getsockname(rendezvous_.get(), generic, &size) != 0) {
-      throw Error(ErrorKind::hosts, fmt::format("{}: cannot listen on {}: {}", job_.host,
-                                                job_.rendezvous_address, std::strerror(errno)));
+      throw Error(ErrorKind::hosts,
+                  fmt::format("{}: cannot listen on {}: {}", job_.host, job_.rendezvous_address,
+                              known ? std::strerror(errno) : "not an address"));
     }
-    return ntohs(address.sin_port);
+    return ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
   }
 
   void start(const StartRanks& order) {
@@ -213,6 +303,7 @@ class Agent {
     // Only rank 0 accepts: once it is gone, a peer's attempt to connect must fail at once.
     rendezvous_.reset();
     started_ = true;
+    hangs_ = HangWatch(job_.host, job_.stall_limit_s);
   }
 
   void read_rank(AgentRank& rank, std::size_t limit) {
@@ -244,8 +335,12 @@ class Agent {
     }
   }
 
+  [[nodiscard]] bool is_shown(int rank) const {
+    return job_.tee == "all" || (',' + job_.tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
+  }
+
   void show(const AgentRank& rank, const std::string& lines) {
-    if (rank.rank != 0 || lines.empty()) return;
+    if (lines.empty() || !is_shown(rank.rank)) return;
     if (channel_.pending_bytes() > kConsoleBuffer) {
       for (const char c : lines) num_dropped_ += c == '\n' ? 1 : 0;
       return;
@@ -265,6 +360,10 @@ class Agent {
 
   void take_signal(int number) {
     if (number == SIGCHLD) return;
+    if (signal_ == 0) {
+      signal_ = number;
+      channel_.send(FrameType::pong, pack(PongMessage{0, now_ns(), true, number}));
+    }
     // A scheduler may signal the agent itself: once to save and end, again to end.
     if (policy_.finish_asked()) {
       policy_.end(Clock::now());
@@ -313,6 +412,10 @@ class Agent {
     }
     end.step = record.step.load();
     end.action = record.action.data();
+    if (const std::int64_t entered = record.collectives.load(); entered > 0) {
+      end.collective = fmt::format("collective {}, {}{}", entered, record.collective.data(),
+                                   record.collectives_left.load() == entered ? ", left" : "");
+    }
     end.error = record.error.data();
     end.error_code = record.error_code.load();
     end.error_time_ns = record.error_time_ns.load();
@@ -357,6 +460,7 @@ class Agent {
 
   /// Whatever is left of the job on this node, daemonised grandchildren included.
   void end_everything() {
+    hangs_.cancel();
     for (const AgentRank& rank : ranks_) {
       if (!rank.ended) ::kill(-rank.process.pid, SIGKILL);
     }
@@ -389,13 +493,17 @@ class Agent {
   Subreaper subreaper_;
   Interrupts signals_;
   Channel channel_;
+  AgentIdentity identity_;
   Redactor redactor_;
   PrepareJob job_;
   UniqueFd rendezvous_;
   StopPolicy policy_;
   std::vector<AgentRank> ranks_;
+  HangWatch hangs_;
   std::int64_t oom_kills_ = -1;
   std::int64_t stop_time_ns_ = 0;
+  Clock::time_point heard_ = Clock::now();
+  int signal_ = 0;  ///< the first that somebody else sent to this agent
   int num_running_ = 0;
   int num_dropped_ = 0;
   bool started_ = false;
@@ -404,9 +512,19 @@ class Agent {
 
 }  // namespace
 
-int run_agent(UniqueFd in, UniqueFd out, const std::string& build) {
+AgentIdentity identity_over_ssh(std::string build) {
+  AgentIdentity identity{std::move(build), {}, {}};
+  // "client address, client port, server address, server port"
+  const char* connection = std::getenv("SSH_CONNECTION");
+  std::istringstream words(connection != nullptr ? connection : "");
+  std::string port;
+  words >> identity.peer_address >> port >> identity.address;
+  return identity;
+}
+
+int run_agent(UniqueFd in, UniqueFd out, const AgentIdentity& identity) {
   ::signal(SIGPIPE, SIG_IGN);
-  return Agent(std::move(in), std::move(out), build).run();
+  return Agent(std::move(in), std::move(out), identity).run();
 }
 
 }  // namespace dstrain::launcher

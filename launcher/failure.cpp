@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -37,6 +38,25 @@ std::string where(const RankEnd& end) {
   if (end.step >= 0) text += fmt::format(" at step {}", end.step);
   if (!end.action.empty()) text += fmt::format(" in {}", end.action);
   return text;
+}
+
+std::string advice(const std::string& kind, const RankEnd& root) {
+  if (kind == "oom") {
+    return "host memory: fewer ranks or loader threads per host, a smaller model or batch.micro, or a "
+           "larger limit of the control group";
+  }
+  if (kind == "hang") {
+    return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
+           "SECONDS changes the limit";
+  }
+  if (kind == "host" || kind == "agent") {
+    return "go on with --resume auto, or let it restart by itself with --max-restarts 3";
+  }
+  if (root.error.find("out of memory") != std::string::npos) {
+    return "GPU memory: `dstrain plan` shows what takes it; lower batch.micro, recompute, or shard "
+           "further with parallel.zero.stage";
+  }
+  return "";
 }
 
 const char* kind_of(const RankEnd& root) {
@@ -115,27 +135,11 @@ std::string fold_ranks(std::vector<int> ranks) {
   return text;
 }
 
-FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
-  FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
-  std::string cause;
-  if (report.kind == "error") {
-    cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
-  } else if (report.kind == "oom") {
-    cause = fmt::format(
-        "was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
-        where(root));
-  } else if (report.kind == "peer") {
-    cause = fmt::format("lost a peer{}: {} ({})", where(root),
-                        root.error.empty() ? "no rank left another cause" : root.error, how(root));
-  } else {
-    cause = fmt::format("failed{}: {}{}", where(root), how(root),
-                        root.signal != 0 ? ", not sent by dstrain" : "");
-  }
-  report.summary = fmt::format("rank {} {}", root.rank, cause);
-
+std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root) {
+  std::vector<std::string> lines;
   std::map<std::string, std::vector<int>> groups;
   for (const RankEnd& end : ends) {
-    if (end.rank == root.rank) continue;
+    if (end.rank == root) continue;
     switch (classify(end)) {
       using enum EndClass;
       case clean:
@@ -158,10 +162,62 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
     }
   }
   for (const auto& [text, ranks] : groups) {
-    report.others.push_back(
+    lines.push_back(
         fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fold_ranks(ranks), text));
   }
+  return lines;
+}
+
+FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
+  FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
+  std::string cause;
+  if (report.kind == "error") {
+    cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
+  } else if (report.kind == "oom") {
+    cause = fmt::format(
+        "was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
+        where(root));
+  } else if (report.kind == "peer") {
+    cause = fmt::format("lost a peer{}: {} ({})", where(root),
+                        root.error.empty() ? "no rank left another cause" : root.error, how(root));
+  } else {
+    cause = fmt::format("failed{}: {}{}", where(root), how(root),
+                        root.signal != 0 ? ", not sent by dstrain" : "");
+  }
+  report.summary = fmt::format("rank {} {}", root.rank, cause);
+
+  report.others = fold_ends(ends, root.rank);
+  report.advice = advice(report.kind, root);
   return report;
+}
+
+FailureReport make_hang_report(const HangReport& hang, const std::vector<RankEnd>& ends) {
+  FailureReport report;
+  report.kind = "hang";
+  report.root.rank = hang.root.rank;
+  report.root.host = hang.root.host;
+  report.root.pid = hang.root.pid;
+  report.root.step = hang.root.step;
+  report.root.action = hang.root.action;
+  report.root.collective = describe_collective(hang.root);
+  report.root.error = hang.summary;
+  report.root.error_code = exit_code(ErrorKind::again);
+  report.summary = hang.summary;
+  report.stacks = hang.stacks;
+  report.stacks_json = hang.stacks_json;
+  report.others = fold_ends(ends, hang.root.rank);
+  report.advice = advice(report.kind, report.root);
+  return report;
+}
+
+bool worth_restart(const FailureReport& report) {
+  if (report.root.rank < 0 || report.kind == "hang" || report.kind == "signal") return true;
+  const int code = exit_code(report.root);
+  using enum ErrorKind;
+  for (const ErrorKind kind : {usage, data, hosts, checkpoint, stop}) {
+    if (code == exit_code(kind)) return false;
+  }
+  return true;
 }
 
 std::string to_json(const FailureReport& report, int code) {
@@ -177,11 +233,20 @@ std::string to_json(const FailureReport& report, int code) {
   if (root.signal != 0) cause["signal_name"] = signal_name(root.signal);
   cause["step"] = root.step >= 0 ? nlohmann::ordered_json(root.step) : nullptr;
   cause["action"] = root.action;
+  cause["collective"] = root.collective;
   cause["error"] = root.error;
   cause["time_s"] = static_cast<double>(cause_time(root)) * 1e-9;
   json["exit_code"] = code;
   json["summary"] = report.summary;
+  json["advice"] = report.advice;
   json["others"] = report.others;
+  const auto bytes = [](std::int64_t value) {
+    return value > 0 ? nlohmann::ordered_json(value) : nullptr;
+  };
+  json["memory_bytes"] = {{"planned", bytes(report.planned_bytes)},
+                          {"reported", bytes(report.memory_bytes)}};
+  if (!report.stacks_json.empty())
+    json["ranks"] = nlohmann::ordered_json::parse(report.stacks_json, nullptr, false);
   json["last_lines"] = root.last_lines;
   // Ranks may print anything: bytes that are no UTF-8 must not spoil the report.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -189,12 +254,20 @@ std::string to_json(const FailureReport& report, int code) {
 
 std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines) {
   std::string text = report.summary + "\n";
-  text += fmt::format("  on {}, pid {}; log: {}\n", report.root.host, report.root.pid, log);
-  const auto& lines = report.root.last_lines;
+  const RankEnd& root = report.root;
+  if (root.rank >= 0) text += fmt::format("  on {}, pid {}; log: {}\n", root.host, root.pid, log);
+  if (!root.collective.empty()) text += fmt::format("  last collective: {}\n", root.collective);
+  if (report.planned_bytes > 0 && report.memory_bytes > 0) {
+    text += fmt::format("  memory: planned {}, highest reported {}\n",
+                        format_bytes(report.planned_bytes), format_bytes(report.memory_bytes));
+  }
+  text += report.stacks;
+  const auto& lines = root.last_lines;
   for (std::size_t i = lines.size() - std::min(num_lines, lines.size()); i < lines.size(); ++i) {
     text += fmt::format("  | {}\n", lines[i]);
   }
   for (const std::string& other : report.others) text += fmt::format("  {}\n", other);
+  if (!report.advice.empty()) text += fmt::format("  what to do: {}\n", report.advice);
   return text;
 }
 

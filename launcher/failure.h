@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/hang_report.h"
 #include "launcher/protocol.h"
 
 namespace dstrain::launcher {
@@ -31,12 +32,24 @@ enum class EndClass {
 
 /// What `failure.json` and the console say.
 struct FailureReport {
-  RankEnd root;         ///< rank -1 when an agent was lost
-  std::string kind;     ///< error, signal, oom, exit, peer; agent when an agent was lost
+  RankEnd root;         ///< rank -1 when an agent or a host was lost
+  std::string kind;     ///< error, signal, oom, exit, peer, hang; agent or host when that was lost
   std::string summary;  ///< one line: which rank, how, where
   std::vector<std::string> others;  ///< folded: "ranks 0, 2-7 were ended by dstrain"
+  std::string advice = {};          ///< what to do, in one line
+  std::string stacks = {};          ///< of a hang: for a person
+  std::string stacks_json = {};     ///< the same as a JSON array; empty without
+  std::int64_t memory_bytes = 0;    ///< highest that rank 0 had reported; 0: never
+  std::int64_t planned_bytes = 0;   ///< of plan.json; 0: unknown
 };
 [[nodiscard]] FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends);
+/// No rank failed, but one hangs.
+[[nodiscard]] FailureReport make_hang_report(const HangReport& hang,
+                                             const std::vector<RankEnd>& ends);
+/// How the ranks beside `root` ended, one line per way.
+[[nodiscard]] std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root);
+/// Whether another start of the job may go better: not for wrong recipes, data or a policy's stop.
+[[nodiscard]] bool worth_restart(const FailureReport& report);
 /// Content of failure.json; `code` is the exit code of the job.
 [[nodiscard]] std::string to_json(const FailureReport& report, int code);
 /// Several lines for a person; `log` is the file to read, `num_lines` how many of its last lines

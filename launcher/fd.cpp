@@ -12,10 +12,6 @@
 
 namespace dstrain::launcher {
 
-void UniqueFd::reset() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
-
 void fail_system(std::string_view action) {
   throw Error(ErrorKind::internal, fmt::format("cannot {}: {}", action, std::strerror(errno)));
 }

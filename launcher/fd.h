@@ -1,31 +1,13 @@
 #pragma once
 
 #include <string_view>
-#include <utility>
+
+#include "engine/base/unique_fd.h"
 
 namespace dstrain::launcher {
 
-/// Owns a file descriptor; every descriptor of the launcher is close-on-exec from birth.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  ~UniqueFd() { reset(); }
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
-
-  [[nodiscard]] int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
+/// Every descriptor of the launcher is close-on-exec from birth.
+using dstrain::UniqueFd;
 
 struct Pipe {
   UniqueFd read;

@@ -1,23 +1,22 @@
 #include "launcher/launch.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/base/job_environment.h"
-#include "launcher/allocation.h"
+#include "engine/base/handshake.h"
+#include "launcher/controller.h"
 #include "launcher/environment_file.h"
+#include "launcher/exported_environment.h"
 #include "launcher/failure.h"
 #include "launcher/placement.h"
 #include "launcher/process_tree.h"
@@ -28,13 +27,11 @@
 namespace dstrain::launcher {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kHelloLimit{60};  ///< a cold disk may take long to load the program
-constexpr std::chrono::seconds kEndLimit{8};     ///< from "end now" to the agent's last word
-constexpr std::chrono::seconds kSweepLimit{5};
 constexpr std::size_t kNumRepeatedLines = 20;
+/// Starts in a row that come no further before the job gives up for good.
+constexpr int kMostStarts = 3;
 
 /// Short for a person: relative when it lies below the present folder.
 std::string shown(const fs::path& path) {
@@ -43,237 +40,11 @@ std::string shown(const fs::path& path) {
   return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
-ErrorKind kind_of(int code) {
-  using enum ErrorKind;
-  for (const ErrorKind kind : {usage, data, hosts, checkpoint, again, stop}) {
-    if (exit_code(kind) == code) return kind;
-  }
-  return internal;
-}
-
-/// Watches one agent from its start to its end.
-class Controller {
- public:
-  Controller(const LaunchOptions& options, const RunDirectory& run, PrepareJob job,
-             Console& console, Interrupts& interrupts)
-      : run_(run),
-        job_(std::move(job)),
-        console_(console),
-        interrupts_(interrupts),
-        agent_(start_local_agent(options.agent_command)),
-        agent_program_(options.agent_command.front()) {
-    agent_.channel.send(FrameType::hello, pack(Hello{kProtocolVersion, options.build}));
-    deadline_ = Clock::now() + kHelloLimit;
-  }
-
-  ~Controller() {
-    if (agent_.pid > 0) end_agent();
-  }
-  Controller(const Controller&) = delete;
-  Controller& operator=(const Controller&) = delete;
-
-  int run() {
-    bool open = true;
-    while (open && !done_) {
-      std::array<pollfd, 3> fds = {
-          {{agent_.channel.in(), POLLIN, 0},
-           {interrupts_.fd(), POLLIN, 0},
-           {agent_.channel.wants_write() ? agent_.channel.out() : -1, POLLOUT, 0}}};
-      ::poll(fds.data(), fds.size(), timeout_ms());
-      agent_.channel.flush();
-      if (fds[0].revents != 0) open = agent_.channel.receive();
-      while (const auto frame = agent_.channel.next()) take(*frame);
-      while (const int number = interrupts_.next()) interrupt(number);
-      if (deadline_ && Clock::now() >= *deadline_) break;
-    }
-    console_.finish_progress();
-    const int status = end_agent();
-    if (fault_) throw Error(kind_of(fault_->exit_code), fault_->message, fault_->hint);
-    return conclude(status);
-  }
-
- private:
-  [[nodiscard]] int timeout_ms() const {
-    if (!deadline_) return -1;
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now()).count();
-    return left < 0 ? 0 : static_cast<int>(left) + 1;
-  }
-
-  void take(const Frame& frame) {
-    switch (frame.type) {
-      case FrameType::hello:
-        (void)unpack_hello(frame);
-        said_hello_ = true;
-        deadline_.reset();
-        agent_.channel.send(FrameType::prepare, pack(job_));
-        break;
-      case FrameType::ready:
-        agent_.channel.send(FrameType::start,
-                            pack(StartRanks{job_.rendezvous_address, unpack_ready(frame).port}));
-        break;
-      case FrameType::started:
-        pids_.push_back(static_cast<pid_t>(unpack_started(frame).pid));
-        break;
-      case FrameType::console: {
-        const RankOutput output = unpack_console(frame);
-        console_.lines(output.lines, fmt::format("[rank {}] ", output.rank));
-        break;
-      }
-      case FrameType::report:
-        report(frame.payload);
-        break;
-      case FrameType::ended:
-        ends_.push_back(unpack_ended(frame));
-        break;
-      case FrameType::done:
-        done_ = unpack_done(frame);
-        break;
-      case FrameType::fault:
-        fault_ = unpack_fault(frame);
-        break;
-      case FrameType::prepare:
-      case FrameType::start:
-      case FrameType::stop:
-        throw Error(ErrorKind::internal, "the agent sent a message that only controllers send");
-    }
-  }
-
-  /// One line of rank 0's report pipe; see launcher/README.md.
-  void report(const std::string& line) {
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-    const bool known = json.is_object() && json.contains("text") && json["text"].is_string();
-    if (known && json.value("kind", nlohmann::json()) == "progress") {
-      console_.progress(json["text"].get<std::string>(), Clock::now());
-      // The last step is shown before what is said about the whole.
-      if (json.contains("steps") && json["steps"] == json.value("step", nlohmann::json())) {
-        console_.finish_progress();
-      }
-    } else {
-      console_.lines(known ? json["text"].get<std::string>() : line);
-    }
-  }
-
-  void interrupt(int number) {
-    ++num_interrupts_;
-    last_signal_ = number;
-    if (num_interrupts_ == 1) {
-      console_.lines(fmt::format("{}: finishing this step, saving, ending; once more ends at once",
-                                 signal_name(number)));
-      agent_.channel.send(FrameType::stop, pack(StopKind::finish));
-    } else if (num_interrupts_ == 2) {
-      console_.lines(fmt::format("{} again: ending now", signal_name(number)));
-      agent_.channel.send(FrameType::stop, pack(StopKind::end));
-      deadline_ = Clock::now() + kEndLimit;
-    } else {
-      deadline_ = Clock::now();
-    }
-  }
-
-  /// Returns the agent's wait status. Nothing of the job lives afterwards.
-  int end_agent() {
-    int status = 0;
-    if (!done_ && !fault_) ::kill(agent_.pid, SIGKILL);
-    // With its last word said, the agent ends as soon as our end of the channel closes.
-    agent_.channel = Channel(make_pipe().read, make_pipe().write);
-    const auto deadline = Clock::now() + kSweepLimit;
-    pid_t ended = 0;
-    while ((ended = ::waitpid(agent_.pid, &status, WNOHANG)) == 0 && Clock::now() < deadline) {
-      ::poll(nullptr, 0, 1);
-    }
-    if (ended == 0) {
-      ::kill(agent_.pid, SIGKILL);
-      ::waitpid(agent_.pid, &status, 0);
-    }
-    agent_.pid = -1;
-    if (!done_) {
-      kill_orphans(pids_, fmt::format("{}={}", job_environment::kRunDirectory, job_.run_directory),
-                   kSweepLimit);
-    }
-    return status;
-  }
-
-  int conclude(int agent_status) {
-    if (done_ && done_->num_leftovers > 0) {
-      console_.lines(fmt::format("killed {} process{} that the ranks had left behind",
-                                 done_->num_leftovers, done_->num_leftovers == 1 ? "" : "es"));
-    }
-    if (done_) {
-      for (const std::string& process : done_->unkillable) {
-        console_.lines(
-            fmt::format("process {} does not end even on SIGKILL: look at its host", process));
-      }
-    }
-    if (num_interrupts_ >= 2) {
-      console_.lines(fmt::format("ended by {}", signal_name(last_signal_)));
-      return 128 + last_signal_;
-    }
-    if (const auto root = find_root(ends_)) return fail(make_report(*root, ends_));
-    if (!done_) return fail(agent_lost(agent_status));
-    const bool all_clean = std::all_of(ends_.begin(), ends_.end(), [](const RankEnd& end) {
-      return classify(end) == EndClass::clean;
-    });
-    if (!all_clean || static_cast<int>(ends_.size()) != job_.num_ranks) {
-      const int number = last_signal_ != 0 ? last_signal_ : SIGTERM;
-      console_.lines(fmt::format("ended by {} before the ranks could save", signal_name(number)));
-      return 128 + number;
-    }
-    if (num_interrupts_ > 0) {
-      console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown(run_.path)));
-    }
-    return 0;
-  }
-
-  [[nodiscard]] FailureReport agent_lost(int status) const {
-    FailureReport report;
-    report.kind = "agent";
-    report.root.rank = -1;
-    report.root.host = job_.host;
-    if (WIFSIGNALED(status)) report.root.signal = WTERMSIG(status);
-    if (WIFEXITED(status)) report.root.exit_code = WEXITSTATUS(status);
-    report.root.error_code = exit_code(ErrorKind::again);
-    report.summary =
-        fmt::format("the agent on {} was lost ({}); its ranks were ended", job_.host,
-                    report.root.signal != 0 ? signal_name(report.root.signal)
-                                            : fmt::format("exit code {}", report.root.exit_code));
-    if (!said_hello_)
-      report.summary = fmt::format("cannot start the agent {} on {}", agent_program_, job_.host);
-    return report;
-  }
-
-  int fail(const FailureReport& report) {
-    const bool agent = report.root.rank < 0;
-    const int code = agent ? report.root.error_code : exit_code(report.root);
-    const std::string log =
-        shown(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
-    console_.lines(agent ? report.summary + "\n" : to_text(report, log, kNumRepeatedLines));
-    try {
-      write_file_atomically(run_.path / "failure.json", to_json(report, code));
-    } catch (const Error& error) {
-      console_.lines(fmt::format("warning: {}", error.what()));
-    }
-    return code;
-  }
-
-  const RunDirectory& run_;
-  PrepareJob job_;
-  Console& console_;
-  Interrupts& interrupts_;
-  Subreaper subreaper_;
-  AgentConnection agent_;
-  std::string agent_program_;
-  std::optional<Clock::time_point> deadline_;
-  std::vector<pid_t> pids_;
-  std::vector<RankEnd> ends_;
-  std::optional<AgentDone> done_;
-  std::optional<FaultMessage> fault_;
-  int num_interrupts_ = 0;
-  int last_signal_ = 0;
-  bool said_hello_ = false;
-};
+const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int world_size,
                     const fs::path& run, const std::string& resume_from) {
+  const bool local = node.host.reach == Reach::local;
   PrepareJob job{.run_directory = run.string(),
                  .working_directory = fs::current_path().string(),
                  .command = options.rank_command,
@@ -282,13 +53,21 @@ PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int
                  .first_rank = node.first_rank,
                  .num_ranks = node.num_ranks,
                  .world_size = world_size,
-                 .cores = node.host.cores,
-                 .rendezvous_address = node.first_rank == 0 ? node.host.address : ""};
+                 .cores = local ? node.host.cores : 0,
+                 .rendezvous_address = node.first_rank == 0 ? node.host.address : "",
+                 .stall_limit_s = options.hang_timeout_s,
+                 .tee = options.tee};
   job.command.push_back((run / "recipe.yaml").string());
   if (!resume_from.empty()) {
     job.command.emplace_back("--resume");
     job.command.push_back(resume_from);
   }
+  // A local agent has this process's environment already.
+  if (!local || !options.environment.empty())
+    job.environment = exported_environment(own_environment(), options.environment);
+  if (!node.host.devices.empty())
+    job.environment.push_back(
+        fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(node.host.devices, ",")));
   return job;
 }
 
@@ -302,56 +81,323 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
   keep_previous(run.path / "failure.json");
 }
 
-}  // namespace
+/// A file by which the agents of other hosts see that the run directory is shared.
+class Token {
+ public:
+  explicit Token(const fs::path& run) : path_(run / (".job-" + to_hex(draw_secret()).substr(0, 16))) {
+    write_file_atomically(path_, "");
+  }
+  ~Token() {
+    std::error_code error;
+    fs::remove(path_, error);
+  }
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+  [[nodiscard]] std::string name() const { return path_.filename().string(); }
 
-int launch(const LaunchOptions& options, const ConsoleSink& sink, Interrupts& interrupts) {
-  Machine machine = probe_machine();
-  if (options.cpu_ranks) machine.gpus = 0;
-  const Allocation allocation = allocate_local(machine, options.ranks);
-  const Placement placement = place(allocation);
-  std::vector<RunFile> files = options.files(placement.world_size);
-  Console console(sink);
-  for (const std::string& remark : allocation.remarks) console.lines(remark);
+ private:
+  fs::path path_;
+};
 
-  const Redactor redactor(own_environment());
-  std::string environment =
-      describe_environment(options.build, options.command_line, machine, placement);
-  redactor.apply(environment);
-  files.push_back({"environment.json", std::move(environment)});
-  for (const RunFile& file : files) {
-    const std::string secret = redactor.find(file.content);
-    if (!secret.empty()) {
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("{} would hold the value of the environment variable {}", file.name, secret),
-          "secrets reach the ranks by environment; leave them out of the recipe");
+/// Peak memory per rank that the run planned (plan.json), 0 when it had not come so far.
+std::int64_t planned_bytes(const fs::path& run) {
+  std::error_code error;
+  if (!fs::exists(run / "plan.json", error)) return 0;
+  const auto json = nlohmann::json::parse(read_file(run / "plan.json"), nullptr, false);
+  if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) return 0;
+  const auto& total = json["memory"].value("total_bytes", nlohmann::json());
+  return total.is_number_integer() ? total.get<std::int64_t>() : 0;
+}
+
+/// One job from its first start to its end.
+class Job {
+ public:
+  Job(const LaunchOptions& options, Console& console, Interrupts& interrupts)
+      : options_(options), console_(console), interrupts_(interrupts), machine_(probe_machine()) {
+    if (options.cpu_ranks) machine_.gpus = 0;
+    allocation_ = allocate(options.request, machine_, ::getenv);
+    placement_ = place(allocation_, options.request.ranks);
+    files_ = make_files(placement_);
+    for (const std::string& remark : allocation_.remarks) console_.lines(remark);
+  }
+
+  void describe_only() {
+    const fs::path name = options_.run_name.empty()
+                              ? fs::path(options_.recipe_name + "-<utc time>-<short id>")
+                              : fs::path(options_.run_name);
+    const fs::path run = fs::absolute(options_.output).lexically_normal() / name;
+    std::vector<PrepareJob> jobs;
+    for (const NodePlacement& node : placement_.nodes) {
+      jobs.push_back(make_job(options_, node, placement_.world_size, run,
+                              options_.resume == "never" ? "" : options_.resume));
+    }
+    console_.lines(describe(placement_, jobs, std::getenv("OMP_NUM_THREADS") != nullptr));
+  }
+
+  int run() {
+    run_ = open_run_directory(options_.output, options_.recipe_name, options_.resume,
+                              std::time(nullptr), options_.run_name);
+    if (options_.resume == "auto" && !run_.continued) {
+      console_.lines(
+          "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
+    }
+    token_.emplace(run_.path);
+    while (true) {
+      write_run_files(run_, files_);
+      tell_start();
+      const Outcome outcome = run_generation(make_generation(), stops_, console_, interrupts_);
+      ++generation_;
+      if (const auto code = judge(outcome)) return *code;
     }
   }
 
-  const NodePlacement& node = placement.nodes.front();
-  if (options.dry_run) {
-    const fs::path run = fs::absolute(options.output).lexically_normal() /
-                         (options.recipe_name + "-<utc time>-<short id>");
-    const auto job = make_job(options, node, placement.world_size, run,
-                              options.resume == "never" ? "" : options.resume);
-    console.lines(describe(placement, {job}, std::getenv("OMP_NUM_THREADS") != nullptr));
-    return 0;
+ private:
+  [[nodiscard]] std::vector<RunFile> make_files(const Placement& placement) const {
+    std::vector<RunFile> files = options_.files(placement.world_size);
+    const Redactor redactor(own_environment());
+    std::string environment =
+        describe_environment(options_.build, options_.command_line, machine_, placement);
+    redactor.apply(environment);
+    files.push_back({"environment.json", std::move(environment)});
+    for (const RunFile& file : files) {
+      const std::string secret = redactor.find(file.content);
+      if (!secret.empty()) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("{} would hold the value of the environment variable {}",
+                                file.name, secret),
+                    "secrets reach the ranks by environment; leave them out of the recipe");
+      }
+    }
+    return files;
   }
 
-  const RunDirectory run =
-      open_run_directory(options.output, options.recipe_name, options.resume, std::time(nullptr));
-  write_run_files(run, files);
-  if (options.resume == "auto" && !run.continued) {
-    console.lines("--resume auto: no checkpoint of this recipe yet, starting from the beginning");
+  void tell_start() {
+    std::vector<std::string> names;
+    bool gpus = false;
+    for (const NodePlacement& node : placement_.nodes) {
+      names.push_back(node.host.name);
+      gpus = gpus || node.host.gpus > 0;
+    }
+    constexpr std::size_t kMostNames = 4;
+    const std::string hosts =
+        names.size() <= kMostNames
+            ? fmt::format("{}", fmt::join(names, ", "))
+            : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
+    const bool local = placement_.nodes.front().host.reach == Reach::local;
+    console_.lines(fmt::format("{} rank{} on {}{}, {} {}", placement_.world_size,
+                               plural(static_cast<std::size_t>(placement_.world_size)), hosts,
+                               !local ? "" : gpus ? " (GPU)" : " (CPU)",
+                               run_.continued || generation_ > 0 ? "continuing" : "run directory",
+                               shown(run_.path)));
   }
-  console.lines(fmt::format("{} rank{} on {} ({}), {} {}", placement.world_size,
-                            placement.world_size == 1 ? "" : "s", node.host.name,
-                            node.host.gpus > 0 ? "GPU" : "CPU",
-                            run.continued ? "continuing" : "run directory", shown(run.path)));
-  Controller controller(options, run,
-                        make_job(options, node, placement.world_size, run.path, run.resume_from),
-                        console, interrupts);
-  return controller.run();
+
+  [[nodiscard]] Generation make_generation() {
+    Generation generation;
+    generation.nodes = placement_.nodes;
+    generation.build = options_.build;
+    const JobSecret secret = draw_secret();
+    const bool here_only =
+        std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
+                    [](const NodePlacement& node) { return node.host.reach == Reach::local; });
+    std::vector<NodeHost> by_ssh;
+    std::vector<NodeHost> by_slurm;
+    for (std::size_t i = 0; i < placement_.nodes.size(); ++i) {
+      const NodePlacement& node = placement_.nodes[i];
+      PrepareJob job =
+          make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
+      job.generation = generation_;
+      job.secret.assign(secret.begin(), secret.end());
+      if (!here_only) job.token = token_->name();
+      const int index = static_cast<int>(i);
+      switch (node.host.reach) {
+        case Reach::local:
+          generation.transports.push_back(make_local_transport(index, options_.agent_command));
+          break;
+        case Reach::ssh:
+          by_ssh.push_back({index, node.host});
+          break;
+        case Reach::slurm:
+        case Reach::joined:
+          by_slurm.push_back({index, node.host});
+          break;
+      }
+      if (node.host.reach != Reach::local)
+        job.lease_ms = static_cast<int>(generation.lease.count());
+      generation.jobs.push_back(std::move(job));
+    }
+    if (!by_ssh.empty()) {
+      SshOptions ssh{.agent_command = options_.agent_command,
+                     .config = options_.ssh_config,
+                     .ship = options_.ship};
+      ssh.agent_command.emplace_back("--over-ssh");
+      generation.transports.push_back(make_ssh_transport(std::move(by_ssh), std::move(ssh)));
+    }
+    if (!by_slurm.empty()) {
+      SrunOptions srun{.agent_command = options_.agent_command,
+                       .log = run_.path / "ranks" / "srun.log"};
+      srun.agent_command.emplace_back("--dial");
+      generation.transports.push_back(make_srun_transport(std::move(by_slurm), std::move(srun)));
+    }
+    return generation;
+  }
+
+  /// The exit code, or nothing when the job is started again.
+  std::optional<int> judge(const Outcome& outcome) {
+    switch (outcome.kind) {
+      case Outcome::Kind::finished:
+      case Outcome::Kind::interrupted:
+        return outcome.exit_code;
+      case Outcome::Kind::saved:
+        console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown(run_.path)));
+        return outcome.exit_code;
+      case Outcome::Kind::unreachable:
+        return judge_unreachable(outcome);
+      case Outcome::Kind::failed:
+        return judge_failure(outcome);
+    }
+    return outcome.exit_code;
+  }
+
+  std::optional<int> judge_unreachable(const Outcome& outcome) {
+    std::string lines;
+    std::vector<std::string> hints;
+    for (const auto& [host, problem] : outcome.problems) {
+      lines += fmt::format("{}{}: {}: {}", lines.empty() ? "" : "\n", host,
+                           kind_name(problem.kind), problem.text);
+      if (!problem.hint.empty() &&
+          std::find(hints.begin(), hints.end(), problem.hint) == hints.end())
+        hints.push_back(problem.hint);
+    }
+    const std::string hint = fmt::format("{}", fmt::join(hints, "; "));
+    // A host that does not come back is one host less, when the job was running before.
+    if (generation_ > 1 && stops_.count == 0) {
+      console_.lines(lines);
+      std::vector<std::string> names;
+      for (const auto& [host, problem] : outcome.problems) names.push_back(host);
+      if (replace(names)) return std::nullopt;
+    }
+    throw Error(ErrorKind::hosts,
+                placement_.nodes.size() == 1
+                    ? lines
+                    : fmt::format("{} of {} hosts cannot take part; nothing was started\n{}",
+                                  outcome.problems.size(), placement_.nodes.size(), lines),
+                hint);
+  }
+
+  std::optional<int> judge_failure(const Outcome& outcome) {
+    FailureReport report = *outcome.report;
+    report.planned_bytes = planned_bytes(run_.path);
+    if (outcome.step > best_step_) {
+      best_step_ = outcome.step;
+      num_starts_ = 1;
+      num_restarts_ = 0;
+    } else {
+      ++num_starts_;
+    }
+    int code = outcome.exit_code;
+    const bool may_restart = options_.max_restarts > 0 && worth_restart(report) &&
+                             stops_.count == 0;
+    const bool stuck = may_restart && num_starts_ >= kMostStarts;
+    if (stuck) {
+      code = exit_code(ErrorKind::stop);
+      report.advice = fmt::format(
+          "{} starts in a row came no further than step {}: this needs a person, another start does "
+          "not help",
+          num_starts_, best_step_);
+    }
+    tell(report, code);
+    if (!may_restart || stuck) return code;
+    if (num_restarts_ >= options_.max_restarts) {
+      console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
+      return code;
+    }
+    ++num_restarts_;
+    if (!replace(outcome.lost_hosts)) return code;
+    const std::string left_out =
+        lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
+    console_.lines(fmt::format("restart {} of {} from {}{}", num_restarts_, options_.max_restarts,
+                               run_.resume_from.empty() ? "the beginning" : "the newest checkpoint",
+                               left_out));
+    // A cause that comes back at once should not be met a thousand times a minute.
+    if (num_starts_ > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    return std::nullopt;
+  }
+
+  /// The next placement, without `lost` hosts: the largest world, at most the first one, that the
+  /// hosts hold and the recipe fits. False, and said, when there is none.
+  bool replace(const std::vector<std::string>& lost) {
+    lost_.insert(lost_.end(), lost.begin(), lost.end());
+    if (has_checkpoint(run_.path)) {
+      run_.continued = true;
+      run_.resume_from = run_.path.string();
+    }
+    if (lost.empty()) return true;
+    Allocation rest = allocation_;
+    std::erase_if(rest.hosts, [this](const Host& host) {
+      return std::find(lost_.begin(), lost_.end(), host.name) != lost_.end();
+    });
+    int slots = 0;
+    for (const Host& host : rest.hosts) slots += host.slots;
+    for (int ranks = std::min(slots, placement_.world_size);
+         ranks >= std::max(1, options_.min_ranks); --ranks) {
+      try {
+        const Placement placement = place(rest, ranks);
+        files_ = make_files(placement);
+        placement_ = placement;
+        return true;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) throw;
+      }
+    }
+    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}", slots,
+                               plural(static_cast<std::size_t>(slots)), rest.hosts.size(),
+                               plural(rest.hosts.size()),
+                               options_.min_ranks > 0
+                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
+                                   : "a number that the recipe's mesh and batch fit"));
+    return false;
+  }
+
+  void tell(const FailureReport& report, int code) {
+    const std::string log =
+        shown(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
+    console_.lines(to_text(report, log, kNumRepeatedLines));
+    try {
+      keep_previous(run_.path / "failure.json");
+      write_file_atomically(run_.path / "failure.json", to_json(report, code));
+    } catch (const Error& error) {
+      console_.lines(fmt::format("warning: {}", error.what()));
+    }
+  }
+
+  const LaunchOptions& options_;
+  Console& console_;
+  Interrupts& interrupts_;
+  Machine machine_;
+  Allocation allocation_;
+  Placement placement_;
+  std::vector<RunFile> files_;
+  RunDirectory run_;
+  std::optional<Token> token_;
+  StopRequests stops_;
+  Subreaper subreaper_;
+  std::vector<std::string> lost_;
+  int generation_ = 0;
+  std::int64_t best_step_ = -1;
+  int num_starts_ = 0;    ///< since the job last came further
+  int num_restarts_ = 0;  ///< the same, of the budget
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options, const ConsoleSink& sink, Interrupts& interrupts) {
+  Console console(sink);
+  Job job(options, console, interrupts);
+  if (options.dry_run) {
+    job.describe_only();
+    return 0;
+  }
+  return job.run();
 }
 
 }  // namespace dstrain::launcher

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/allocation.h"
 #include "launcher/console.h"
 #include "launcher/interrupts.h"
 
@@ -23,10 +24,20 @@ struct LaunchOptions {
   /// fit so many ranks.
   std::function<std::vector<RunFile>(int world_size)> files;
   std::filesystem::path output = "runs";  ///< parent of the run directory
-  int ranks = 0;                          ///< 0: one per visible GPU, or one on a machine without
+  HostRequest request;                    ///< which hosts and how many ranks
   bool cpu_ranks = false;                 ///< the recipe asks for the CPU whatever GPUs there are
   std::string resume = "never";           ///< never, auto, or a run or checkpoint directory
+  /// Fixed name of the run directory; "auto" continues it when it holds a checkpoint. Empty: a new
+  /// name.
+  std::string run_name = {};
   bool dry_run = false;
+  int max_restarts = 0;  ///< after a failure that another start may cure; refilled by progress
+  int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's
+  double hang_timeout_s = 0;  ///< 0: learned; negative: off
+  std::vector<std::string> environment = {};  ///< --env: NAME or NAME=VALUE for the ranks
+  std::string tee = "0";      ///< ranks whose output is shown: "0,8", "all" or "none"
+  bool ship = false;          ///< copy our own tree to hosts that lack it
+  std::filesystem::path ssh_config = {};  ///< ssh -F
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent
   /// Program and first arguments of a rank; "<run directory>/recipe.yaml" and perhaps "--resume
   /// DIR" follow.
@@ -35,10 +46,11 @@ struct LaunchOptions {
   std::vector<std::string> command_line;  ///< as typed, for environment.json
 };
 
-/// Runs one job on this machine to its end: run directory, agent, ranks, failure report. Returns
-/// the exit code of the job: 0, the failed rank's own code, 128 + signal, or 75 when the agent was
-/// lost. A first SIGINT, SIGTERM or SIGHUP of `interrupts` asks the ranks to finish their step,
-/// save and end; a second one ends them now. Throws Error for what is wrong before a rank runs.
+/// Runs one job to its end: run directory, agents, ranks, failure report, restarts. Returns the
+/// exit code of the job: 0, the failed rank's own code, 128 + signal, 75 when a host or an agent
+/// was lost, 93 when three starts in a row came no further. A first SIGINT, SIGTERM, SIGUSR1 or
+/// SIGHUP of `interrupts` asks the ranks to finish their step, save and end, and after SIGTERM and
+/// SIGUSR1 the code is 75: go on later. A second one ends them now. Throws Error for what is wrong before a rank runs.
 /// Becomes the subreaper of its descendants while it runs.
 [[nodiscard]] int launch(const LaunchOptions& options, const ConsoleSink& sink,
                          Interrupts& interrupts);

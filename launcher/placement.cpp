@@ -5,15 +5,29 @@
 
 #include <algorithm>
 
+#include "engine/base/error.h"
+#include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
 
 namespace dstrain::launcher {
 
-Placement place(const Allocation& allocation) {
+Placement place(const Allocation& allocation, int ranks) {
   Placement placement;
   for (const Host& host : allocation.hosts) {
-    placement.nodes.push_back({host, placement.world_size, host.slots});
-    placement.world_size += host.slots;
+    const int left = ranks > 0 ? ranks - placement.world_size : host.slots;
+    const int taken = std::min(host.slots, left);
+    if (taken <= 0) break;
+    placement.nodes.push_back({host, placement.world_size, taken});
+    placement.world_size += taken;
+  }
+  if (placement.world_size < ranks) {
+    std::string slots;
+    for (const Host& host : allocation.hosts)
+      slots += fmt::format("{}{}:{}", slots.empty() ? "" : ",", host.name, host.slots);
+    throw Error(ErrorKind::usage,
+                fmt::format("{} ranks are asked for and there are {} slots ({})", ranks,
+                            placement.world_size, slots),
+                fmt::format("use --ranks {} or fewer, or more hosts", placement.world_size));
   }
   return placement;
 }
@@ -34,6 +48,12 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
   set(env::kMasterPort,
       start.master_port > 0 ? std::to_string(start.master_port) : "(bound at start)");
   set(env::kRunDirectory, job.run_directory);
+  if (job.secret.size() == JobSecret().size()) {
+    JobSecret secret;
+    std::copy(job.secret.begin(), job.secret.end(), secret.begin());
+    set(env::kJobSecret, to_hex(secret));
+    set(env::kGeneration, job.generation);
+  }
   if (!user_threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));
   return result;
 }

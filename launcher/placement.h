@@ -20,7 +20,9 @@ struct Placement {
   int world_size = 0;
 };
 
-[[nodiscard]] Placement place(const Allocation& allocation);
+/// The first `ranks` slots of the allocation, 0: all. Hosts beyond them are spares and get no rank.
+/// Error{usage} with the slots of every host when there are not so many.
+[[nodiscard]] Placement place(const Allocation& allocation, int ranks = 0);
 
 /// NAME=VALUE of what a rank gets beside the agent's own environment
 /// (engine/base/job_environment.h). `user_threads`: the user has set OMP_NUM_THREADS, which then

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <thread>
 
+#include "engine/base/job_environment.h"
+
 namespace dstrain::launcher {
 namespace {
 
@@ -48,16 +50,24 @@ std::optional<Stat> read_stat(pid_t pid) {
   return stat;
 }
 
-}  // namespace
-
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
+std::vector<pid_t> all_processes() {
+  std::vector<pid_t> processes;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename().string();
     pid_t pid = 0;
     const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (failed != std::errc{} || end != name.data() + name.size()) continue;
+    processes.push_back(pid);
+  }
+  return processes;
+}
+
+}  // namespace
+
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const pid_t pid : all_processes()) {
     const auto stat = read_stat(pid);
     if (stat && stat->parent == parent) children.push_back(pid);
   }
@@ -116,6 +126,25 @@ void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry,
       reap(child);
       found = true;
     }
+  }
+}
+
+int sweep_run(const std::string& run_directory, std::chrono::milliseconds limit) {
+  const std::string entry = fmt::format("{}={}", job_environment::kRunDirectory, run_directory);
+  const auto deadline = Clock::now() + limit;
+  std::set<pid_t> killed;
+  while (true) {
+    bool found = false;
+    for (const pid_t pid : all_processes()) {
+      if (pid == ::getpid() || !has_environment(pid, entry)) continue;
+      const auto stat = read_stat(pid);
+      if (!stat || stat->state == 'Z') continue;
+      ::kill(pid, SIGKILL);
+      killed.insert(pid);
+      found = true;
+    }
+    if (!found || Clock::now() >= deadline) return static_cast<int>(killed.size());
+    std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -39,4 +39,9 @@ class Subreaper {
 void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry,
                   std::chrono::milliseconds limit);
 
+/// Kills every process of this machine that carries DSTRAIN_RUN_DIR=`run_directory` in its
+/// environment, which only ranks and what they started do, and waits until they are gone. Returns
+/// how many there were. For what an agent that was killed could not clean up itself.
+[[nodiscard]] int sweep_run(const std::string& run_directory, std::chrono::milliseconds limit);
+
 }  // namespace dstrain::launcher

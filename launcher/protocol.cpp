@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "engine/base/error.h"
 #include "launcher/wire.h"
 
@@ -25,24 +27,25 @@ std::string encode(FrameType type, std::string_view payload) {
 
 std::optional<Frame> FrameDecoder::next() {
   const std::string_view rest = std::string_view(buffer_).substr(position_);
-  if (rest.size() < kHeader) return std::nullopt;
+  const auto wait = [this] {  // for more bytes, without those that were read
+    buffer_.erase(0, position_);
+    position_ = 0;
+    return std::nullopt;
+  };
+  if (rest.size() < kHeader) return wait();
   std::uint32_t size = 0;
   for (std::size_t i = 0; i < 4; ++i) {
     size |= static_cast<std::uint32_t>(static_cast<unsigned char>(rest[i])) << (8 * i);
   }
   const auto type = static_cast<std::uint8_t>(rest[4]);
   if (size > kFrameLimit || type < static_cast<std::uint8_t>(FrameType::hello) ||
-      type > static_cast<std::uint8_t>(FrameType::fault)) {
+      type > static_cast<std::uint8_t>(FrameType::pace)) {
     throw Error(
         ErrorKind::internal,
         fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
         "something else wrote into the channel between controller and agent");
   }
-  if (rest.size() < kHeader + size) {
-    buffer_.erase(0, position_);
-    position_ = 0;
-    return std::nullopt;
-  }
+  if (rest.size() < kHeader + size) return wait();
   Frame frame{static_cast<FrameType>(type), std::string(rest.substr(kHeader, size))};
   position_ += kHeader + size;
   if (position_ == buffer_.size()) {
@@ -53,7 +56,14 @@ std::optional<Frame> FrameDecoder::next() {
 }
 
 std::string pack(const Hello& m) {
-  return WireWriter().text(kName).number(m.version).text(m.build).take();
+  return WireWriter()
+      .text(kName)
+      .number(m.version)
+      .text(m.build)
+      .text(m.host)
+      .text(m.address)
+      .text(m.peer_address)
+      .take();
 }
 
 Hello unpack_hello(const Frame& frame) {
@@ -71,6 +81,9 @@ Hello unpack_hello(const Frame& frame) {
                 "install the same version of dstrain everywhere");
   }
   m.build = reader.text();
+  m.host = reader.text();
+  m.address = reader.text();
+  m.peer_address = reader.text();
   reader.end();
   return m;
 }
@@ -87,6 +100,13 @@ std::string pack(const PrepareJob& m) {
       .number(m.world_size)
       .number(m.cores)
       .text(m.rendezvous_address)
+      .number(m.generation)
+      .text(m.secret)
+      .number(m.lease_ms)
+      .number(std::llround(m.stall_limit_s * 1000))
+      .text(m.token)
+      .text(m.peer_address)
+      .text(m.tee)
       .take();
 }
 
@@ -103,6 +123,13 @@ PrepareJob unpack_prepare(const Frame& frame) {
   m.world_size = reader.integer();
   m.cores = reader.integer();
   m.rendezvous_address = reader.text();
+  m.generation = reader.integer();
+  m.secret = reader.text();
+  m.lease_ms = reader.integer();
+  m.stall_limit_s = static_cast<double>(reader.number()) / 1000;
+  m.token = reader.text();
+  m.peer_address = reader.text();
+  m.tee = reader.text();
   reader.end();
   return m;
 }
@@ -135,7 +162,9 @@ StopKind unpack_stop(const Frame& frame) {
   WireReader reader(frame.payload);
   const std::int64_t kind = reader.number();
   reader.end();
-  return kind == static_cast<std::int64_t>(StopKind::finish) ? StopKind::finish : StopKind::end;
+  if (kind == static_cast<std::int64_t>(StopKind::finish)) return StopKind::finish;
+  if (kind == static_cast<std::int64_t>(StopKind::elsewhere)) return StopKind::elsewhere;
+  return StopKind::end;
 }
 
 std::string pack(const StartedRank& m) { return WireWriter().number(m.rank).number(m.pid).take(); }
@@ -176,6 +205,7 @@ std::string pack(const RankEnd& m) {
       .text(m.error)
       .number(m.error_code)
       .number(m.error_time_ns)
+      .text(m.collective)
       .texts(m.last_lines)
       .take();
 }
@@ -197,6 +227,7 @@ RankEnd unpack_ended(const Frame& frame) {
   m.error = reader.text();
   m.error_code = reader.integer();
   m.error_time_ns = reader.number();
+  m.collective = reader.text();
   m.last_lines = reader.texts();
   reader.end();
   return m;
@@ -227,6 +258,118 @@ FaultMessage unpack_fault(const Frame& frame) {
   m.hint = reader.text();
   reader.end();
   return m;
+}
+
+std::string pack(const PongMessage& m) {
+  return WireWriter()
+      .number(m.ping_ns)
+      .number(m.clock_ns)
+      .number(m.stop_signalled ? 1 : 0)
+      .number(m.signal)
+      .take();
+}
+
+PongMessage unpack_pong(const Frame& frame) {
+  WireReader reader(frame.payload);
+  PongMessage m;
+  m.ping_ns = reader.number();
+  m.clock_ns = reader.number();
+  m.stop_signalled = reader.number() != 0;
+  m.signal = reader.integer();
+  reader.end();
+  return m;
+}
+
+std::string pack(const RankState& m) {
+  return WireWriter()
+      .number(m.rank)
+      .text(m.host)
+      .number(m.pid)
+      .number(m.step)
+      .text(m.action)
+      .text(m.section)
+      .number(m.progress)
+      .number(m.stalled_ns)
+      .number(m.limit_ns)
+      .number(m.collectives)
+      .number(m.in_collective ? 1 : 0)
+      .text(m.collective)
+      .text(m.stack)
+      .number(m.process_state)
+      .take();
+}
+
+RankState unpack_state(const Frame& frame) {
+  WireReader reader(frame.payload);
+  RankState m;
+  m.rank = reader.integer();
+  m.host = reader.text();
+  m.pid = reader.number();
+  m.step = reader.number();
+  m.action = reader.text();
+  m.section = reader.text();
+  m.progress = reader.number();
+  m.stalled_ns = reader.number();
+  m.limit_ns = reader.number();
+  m.collectives = reader.number();
+  m.in_collective = reader.number() != 0;
+  m.collective = reader.text();
+  m.stack = reader.text();
+  m.process_state = static_cast<char>(reader.integer());
+  reader.end();
+  return m;
+}
+
+std::string pack(const PaceMessage& m) {
+  WireWriter writer;
+  writer.number(static_cast<std::int64_t>(m.ranks.size()));
+  for (const RankPace& rank : m.ranks) {
+    writer.number(rank.rank).number(rank.steps).number(rank.steps_ns).number(rank.waited_ns);
+  }
+  return writer.take();
+}
+
+PaceMessage unpack_pace(const Frame& frame) {
+  WireReader reader(frame.payload);
+  PaceMessage m;
+  // A wrong count ends at the end of the payload.
+  for (std::int64_t left = reader.number(); left > 0; --left) {
+    RankPace rank;
+    rank.rank = reader.integer();
+    rank.steps = reader.number();
+    rank.steps_ns = reader.number();
+    rank.waited_ns = reader.number();
+    m.ranks.push_back(rank);
+  }
+  reader.end();
+  return m;
+}
+
+std::string pack(const InspectHost& m) {
+  return WireWriter()
+      .text(m.working_directory)
+      .text(m.peer_address)
+      .number(m.measure ? 1 : 0)
+      .take();
+}
+
+InspectHost unpack_inspect(const Frame& frame) {
+  WireReader reader(frame.payload);
+  InspectHost m;
+  m.working_directory = reader.text();
+  m.peer_address = reader.text();
+  m.measure = reader.number() != 0;
+  reader.end();
+  return m;
+}
+
+std::string pack_ping(std::int64_t clock_ns) { return WireWriter().number(clock_ns).take(); }
+
+std::int64_t unpack_ping(const Frame& frame) {
+  WireReader reader(frame.payload);
+  const std::int64_t clock_ns = reader.number();
+  reader.end();
+  return clock_ns;
 }
 
 }  // namespace dstrain::launcher

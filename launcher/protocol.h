@@ -9,12 +9,14 @@
 namespace dstrain::launcher {
 
 /// Version of the frames below; controller and agent must agree, the hello says which each speaks.
-inline constexpr std::int64_t kProtocolVersion = 1;
+inline constexpr std::int64_t kProtocolVersion = 2;
 /// Largest payload; a length above it ends the connection before anything is allocated.
 inline constexpr std::uint32_t kFrameLimit = 8U << 20;
 
 /// c: sent by the controller, a: by the agent. The order is hello (both), prepare, ready, start,
-/// started..., then console, report, ended as they happen, done.
+/// started..., then console, report, ended as they happen, done. Instead of prepare an agent may be
+/// asked to inspect its host or to sweep it, and ends after its answer. Ping and pong come at any
+/// time after the hello.
 enum class FrameType : std::uint8_t {
   hello = 1,  ///< both: name, protocol version, build
   prepare,    ///< c: PrepareJob
@@ -27,6 +29,16 @@ enum class FrameType : std::uint8_t {
   ended,      ///< a: RankEnd
   done,       ///< a: AgentDone
   fault,      ///< a: FaultMessage, then the agent ends
+  ping,       ///< c: its clock in ns, every second; an agent without one for its lease ends its ranks
+  pong,       ///< a: PongMessage
+  stall,      ///< a: RankState of a rank that has stopped to make progress
+  states,     ///< c: empty; the agent answers with one `state` for each rank, then `states_end`
+  state,      ///< a: RankState with a stack
+  states_end, ///< a: empty
+  sweep,      ///< c: run directory; the agent kills what an earlier agent of it left, answers done
+  inspect,    ///< c: InspectHost
+  inspection, ///< a: JSON of launcher/inspect.h
+  pace,       ///< a: PaceMessage, every few seconds while steps are made
 };
 
 struct Frame {
@@ -52,6 +64,9 @@ class FrameDecoder {
 struct Hello {
   std::int64_t version = kProtocolVersion;
   std::string build;  ///< program and its version
+  std::string host = {};          ///< a: its kernel's name for itself
+  std::string address = {};       ///< a: its address on the connection to the controller, or empty
+  std::string peer_address = {};  ///< a: the controller's address on it, or empty
 };
 
 /// What one agent needs to run its part of the job.
@@ -68,6 +83,15 @@ struct PrepareJob {
   int cores = 1;  ///< of this node, shared by its ranks
   /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
   std::string rendezvous_address;
+  int generation = 0;            ///< counts the starts of this job, from 0
+  std::string secret = {};       ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
+  int lease_ms = 0;              ///< end the ranks after so long without a ping; 0: never
+  double stall_limit_s = 0;      ///< 0: learned; negative: never call a rank hung
+  /// A file of the run directory that must be seen here, or the directory is not shared.
+  std::string token = {};
+  std::string peer_address = {};  ///< of another node, to choose the network interface by; or empty
+  /// Ranks whose output goes to the console: "0,8", "all" or "none".
+  std::string tee = "0";
 };
 
 struct ReadyAgent {
@@ -80,8 +104,54 @@ struct StartRanks {
 };
 
 enum class StopKind : std::uint8_t {
-  finish = 1,  ///< finish the step, save, end
-  end = 2,     ///< end now
+  finish = 1,     ///< finish the step, save, end
+  end = 2,        ///< end now
+  elsewhere = 3,  ///< a rank of another node failed: as if one of this node had
+};
+
+struct PongMessage {
+  std::int64_t ping_ns = 0;   ///< of the ping that it answers
+  std::int64_t clock_ns = 0;  ///< CLOCK_REALTIME of the agent
+  bool stop_signalled = false;  ///< somebody sent SIGTERM, SIGINT or SIGUSR1 to the agent itself
+  int signal = 0;               ///< which
+};
+
+/// Where a rank stands, for the report of a hang.
+struct RankState {
+  int rank = 0;
+  std::string host;
+  std::int64_t pid = 0;
+  std::int64_t step = -1;
+  std::string action;
+  std::string section = {};         ///< name_of() of RankSection
+  std::int64_t progress = 0;
+  std::int64_t stalled_ns = 0;      ///< since its last progress
+  std::int64_t limit_ns = 0;        ///< how long it may stall in this section; 0: for ever
+  std::int64_t collectives = 0;     ///< how many it has entered
+  bool in_collective = false;       ///< has entered the last of them and not left it
+  std::string collective;           ///< "all_reduce, 4 ranks, 1.5 MiB": the last one
+  std::string stack;                ///< one frame per line, innermost first; of every thread that matters
+  char process_state = '?';         ///< of /proc/PID/stat: R, S, D, T, ...; X: the rank has ended
+};
+
+/// Training steps of one rank since its start (engine/base/rank_record.h).
+struct RankPace {
+  int rank = 0;
+  std::int64_t steps = 0;
+  std::int64_t steps_ns = 0;   ///< time in them
+  std::int64_t waited_ns = 0;  ///< of it, waiting for other ranks or the device
+};
+
+/// Of the running ranks of one node.
+struct PaceMessage {
+  std::vector<RankPace> ranks;
+};
+
+/// `dstrain doctor` on another host.
+struct InspectHost {
+  std::string working_directory;
+  std::string peer_address;
+  bool measure = false;
 };
 
 struct StartedRank {
@@ -111,6 +181,7 @@ struct RankEnd {
   std::string error;  ///< first line of the error that the rank recorded, or empty
   int error_code = 0;
   std::int64_t error_time_ns = 0;
+  std::string collective = {};   ///< the last collective, as in RankState
   std::vector<std::string> last_lines;  ///< of its log
 };
 
@@ -135,6 +206,11 @@ struct FaultMessage {
 [[nodiscard]] std::string pack(const RankEnd& message);
 [[nodiscard]] std::string pack(const AgentDone& message);
 [[nodiscard]] std::string pack(const FaultMessage& message);
+[[nodiscard]] std::string pack(const PongMessage& message);
+[[nodiscard]] std::string pack(const RankState& message);
+[[nodiscard]] std::string pack(const PaceMessage& message);
+[[nodiscard]] std::string pack(const InspectHost& message);
+[[nodiscard]] std::string pack_ping(std::int64_t clock_ns);
 
 /// Error{hosts} when the other side is no dstrain or speaks another version.
 [[nodiscard]] Hello unpack_hello(const Frame& frame);
@@ -147,5 +223,10 @@ struct FaultMessage {
 [[nodiscard]] RankEnd unpack_ended(const Frame& frame);
 [[nodiscard]] AgentDone unpack_done(const Frame& frame);
 [[nodiscard]] FaultMessage unpack_fault(const Frame& frame);
+[[nodiscard]] PongMessage unpack_pong(const Frame& frame);
+[[nodiscard]] RankState unpack_state(const Frame& frame);
+[[nodiscard]] PaceMessage unpack_pace(const Frame& frame);
+[[nodiscard]] InspectHost unpack_inspect(const Frame& frame);
+[[nodiscard]] std::int64_t unpack_ping(const Frame& frame);
 
 }  // namespace dstrain::launcher

@@ -88,6 +88,9 @@ RankProcess start_rank(const RankStart& start) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above took effect.
     if (::getppid() != agent) ::_exit(1);
+    // Where only ancestors may trace (yama's ptrace_scope 1): the agent's helpers take stacks of a
+    // rank that hangs. Kept over exec; refused where there is no yama, which is as good.
+    ::prctl(PR_SET_PTRACER, agent);
     reset_signals();
     ::dup2(null.get(), STDIN_FILENO);
     ::dup2(output.write.get(), STDOUT_FILENO);

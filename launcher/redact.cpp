@@ -10,7 +10,10 @@ namespace {
 
 constexpr std::string_view kMask = "[secret]";
 
-bool is_secret(std::string name) {
+}  // namespace
+
+bool is_secret_name(std::string_view text) {
+  std::string name(text);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return std::toupper(c); });
   return name.ends_with("KEY") || name.ends_with("TOKEN") || name.ends_with("CREDENTIALS") ||
@@ -18,15 +21,13 @@ bool is_secret(std::string name) {
          name.find("PASSWD") != std::string::npos;
 }
 
-}  // namespace
-
 Redactor::Redactor(const std::vector<std::string>& environment) {
   constexpr std::size_t kShortest = 6;
   for (const std::string& entry : environment) {
     const auto equals = entry.find('=');
     if (equals == std::string::npos) continue;
     Secret secret{entry.substr(0, equals), entry.substr(equals + 1)};
-    if (secret.value.size() >= kShortest && is_secret(secret.name))
+    if (secret.value.size() >= kShortest && is_secret_name(secret.name))
       secrets_.push_back(std::move(secret));
   }
   // A secret that contains another one goes first, or its rest would stay readable.

@@ -6,8 +6,10 @@
 
 namespace dstrain::launcher {
 
-/// Values of environment variables that are secrets by their name (..KEY, ..TOKEN, ..SECRET..,
-/// ..PASSWORD..): they reach the ranks by environment only and are struck out of whatever the
+/// Whether a variable of this name holds a secret: ..KEY, ..TOKEN, ..SECRET.., ..PASSWORD..
+[[nodiscard]] bool is_secret_name(std::string_view name);
+
+/// Values of environment variables that are secrets by their name: they reach the ranks by environment only and are struck out of whatever the
 /// launcher writes.
 class Redactor {
  public:

@@ -66,6 +66,34 @@ RunDirectory make_new(const fs::path& output, const std::string& recipe, std::ti
               "choose a folder that can be written, with --set run.output=DIR");
 }
 
+RunDirectory open_named(const fs::path& output, const std::string& name,
+                        const std::string& resume) {
+  const bool plain = name.find('/') == std::string::npos && !name.starts_with('.');
+  if (!plain) {
+    throw Error(ErrorKind::usage, fmt::format("--run-name {}: not a plain folder name", name),
+                "the parent folder is run.output of the recipe");
+  }
+  RunDirectory run;
+  run.path = fs::absolute(output / name).lexically_normal();
+  std::error_code error;
+  fs::create_directories(run.path, error);
+  if (error) {
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot make {}: {}", run.path.string(), error.message()),
+                "choose a folder that can be written, with --set run.output=DIR");
+  }
+  if (has_checkpoint(run.path)) {
+    if (resume == "never") {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} holds a run with checkpoints", run.path.string()),
+                  "go on with it by --resume auto, or choose another --run-name");
+    }
+    run.continued = true;
+    run.resume_from = run.path.string();
+  }
+  return run;
+}
+
 void lock(RunDirectory& run) {
   run.lock = UniqueFd(::open(run.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!run.lock) fail_system(fmt::format("open {}", run.path.string()));
@@ -108,10 +136,13 @@ std::optional<fs::path> find_newest_run(const fs::path& output, const std::strin
 }
 
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
-                                const std::string& resume, std::time_t now) {
+                                const std::string& resume, std::time_t now,
+                                const std::string& name) {
   RunDirectory run;
   std::optional<fs::path> continued;
-  if (resume == "auto") {
+  if (!name.empty() && (resume == "auto" || resume == "never")) {
+    run = open_named(output, name, resume);
+  } else if (resume == "auto") {
     continued = find_newest_run(output, recipe);
   } else if (!resume.empty() && resume != "never") {
     fs::path given = fs::absolute(resume).lexically_normal();

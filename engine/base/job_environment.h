@@ -15,6 +15,11 @@ inline constexpr const char* kMasterPort = "MASTER_PORT";
 /// Rank 0 only: inherited listening socket of MASTER_PORT, bound by the agent so that no other job
 /// can take the port.
 inline constexpr const char* kMasterFd = "DSTRAIN_MASTER_FD";
+/// 64 hexadecimal digits that the ranks of one job share (engine/base/handshake.h); with it the
+/// rendezvous is dstrain's own authenticated store, without it c10d's.
+inline constexpr const char* kJobSecret = "DSTRAIN_JOB_SECRET";
+/// Counts the starts of the job from 0: a late rank of an earlier start is refused.
+inline constexpr const char* kGeneration = "DSTRAIN_GENERATION";
 /// Run directory made by the controller; a plain rank makes its own.
 inline constexpr const char* kRunDirectory = "DSTRAIN_RUN_DIR";
 /// File of engine/base/rank_record.h that this rank keeps up to date.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/units.h"
 
 namespace dstrain {
 namespace {
@@ -51,7 +52,44 @@ std::int64_t now_ns() {
       .count();
 }
 
+/// For lengths of time within this process.
+std::int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// "backward(layer.7), micro-batch 2" -> "layer.7"; "norm" -> "norm".
+std::string_view subject_of(std::string_view action) {
+  const std::size_t open = action.find('(');
+  if (open == std::string_view::npos) return action.substr(0, action.find(','));
+  return action.substr(open + 1, action.find(')') - open - 1);
+}
+
+void add(std::atomic<std::int64_t>& sum, std::int64_t amount) {
+  sum.store(sum.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+}
+
 }  // namespace
+
+std::string_view name_of(RankSection section) {
+  switch (section) {
+    using enum RankSection;
+    case init:
+      return "init";
+    case data:
+      return "data";
+    case step:
+      return "step";
+    case evaluate:
+      return "evaluate";
+    case checkpoint:
+      return "checkpoint";
+    case finish:
+      return "finish";
+  }
+  return "unknown";
+}
 
 RankRecordFile RankRecordFile::create(const std::filesystem::path& path) {
   const int fd = open_record(path, O_CREAT | O_TRUNC);
@@ -78,18 +116,74 @@ RankRecordFile::~RankRecordFile() {
 }
 
 RankRecordFile::RankRecordFile(RankRecordFile&& other) noexcept
-    : record_(std::exchange(other.record_, nullptr)) {}
+    : record_(std::exchange(other.record_, nullptr)),
+      collective_began_ns_(other.collective_began_ns_),
+      step_began_ns_(other.step_began_ns_),
+      waited_before_step_ns_(other.waited_before_step_ns_) {}
 
 RankRecordFile& RankRecordFile::operator=(RankRecordFile&& other) noexcept {
   std::swap(record_, other.record_);
+  std::swap(collective_began_ns_, other.collective_began_ns_);
+  std::swap(step_began_ns_, other.step_began_ns_);
+  std::swap(waited_before_step_ns_, other.waited_before_step_ns_);
   return *this;
 }
 
 void RankRecordFile::enter(std::int64_t step, std::string_view action) {
   record_->step.store(step, std::memory_order_relaxed);
   copy_text(record_->action, action);
+  tick();
+}
+
+void RankRecordFile::tick() {
   record_->time_ns.store(now_ns(), std::memory_order_relaxed);
   record_->progress.fetch_add(1, std::memory_order_release);
+}
+
+RankSection RankRecordFile::enter_section(RankSection section) {
+  const RankSection before = record_->section.exchange(section, std::memory_order_relaxed);
+  tick();
+  return before;
+}
+
+void RankRecordFile::enter_collective(std::string_view operation, int ranks, std::int64_t bytes) {
+  std::array<char, 128> text{};
+  const auto size = text.size() - 1;
+  const std::string_view action(record_->action.data());
+  auto* end =
+      fmt::format_to_n(text.data(), size, "{}({}), {} ranks", operation, subject_of(action), ranks)
+          .out;
+  if (bytes > 0) {
+    const auto left = static_cast<std::size_t>(text.data() + size - end);
+    fmt::format_to_n(end, left, ", {}", format_bytes(bytes));
+  }
+  record_->collective = text;
+  add(record_->collectives, 1);
+  collective_began_ns_ = steady_ns();
+  tick();
+}
+
+void RankRecordFile::leave_collective() {
+  add(record_->waited_ns, steady_ns() - collective_began_ns_);
+  add(record_->collectives_left, 1);
+  tick();
+}
+
+void RankRecordFile::waited(std::chrono::nanoseconds time) {
+  add(record_->waited_ns, time.count());
+}
+
+void RankRecordFile::begin_step() {
+  step_began_ns_ = steady_ns();
+  waited_before_step_ns_ = record_->waited_ns.load(std::memory_order_relaxed);
+}
+
+void RankRecordFile::end_step() {
+  add(record_->steps_ns, steady_ns() - step_began_ns_);
+  add(record_->steps_waited_ns,
+      record_->waited_ns.load(std::memory_order_relaxed) - waited_before_step_ns_);
+  record_->steps.store(record_->steps.load(std::memory_order_relaxed) + 1,
+                       std::memory_order_release);
 }
 
 void RankRecordFile::fail(std::string_view error, int exit_code) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -9,23 +10,53 @@
 
 namespace dstrain {
 
+/// The part of a run that a rank is in; how long it may stand still depends on it
+/// (launcher/stall_watch.h).
+enum class RankSection : std::int32_t {
+  init,        ///< until the first step, beside what is `data`
+  data,        ///< opening and preparing data sets
+  step,        ///< training
+  evaluate,    ///< evaluation and generated answers
+  checkpoint,  ///< a save that training waits for, or a resume
+  finish,      ///< after the last step
+};
+/// "step".
+[[nodiscard]] std::string_view name_of(RankSection section);
+
 /// What a rank is doing right now, in a small file mapped by the rank and read by its agent. The
 /// page outlives a SIGKILL of the rank, so the failure report can say "rank 5 stopped in
-/// reduce(layer.7), micro-batch 2".
+/// reduce(layer.7), micro-batch 2". The texts are read while they change, so a reader may find the
+/// head of one and the tail of another.
 struct RankRecord {
-  static constexpr std::uint64_t kMagic = 0x32636572'72747364;  // "dstrrec2"
+  static constexpr std::uint64_t kMagic = 0x33636572'72747364;  // "dstrrec3"
 
   std::uint64_t magic = kMagic;
   std::atomic<std::int64_t> step{-1};     ///< optimizer step, -1 before the first
   std::atomic<std::int64_t> progress{0};  ///< grows with every action; a stalled rank stops it
   std::atomic<std::int64_t> time_ns{0};   ///< CLOCK_REALTIME of the last change
   std::array<char, 128> action{};         ///< "backward(layer.7), micro-batch 2", NUL-terminated
+  std::atomic<RankSection> section{RankSection::init};
+
+  /// Calls in which ranks wait for each other, in the order in which all ranks make them; two ranks
+  /// of one program are compared by these. On a GPU a call only enqueues, so `left` follows at once
+  /// and both say how far the host has come, not the device.
+  std::atomic<std::int64_t> collectives{0};
+  std::atomic<std::int64_t> collectives_left{0};  ///< one less than `collectives` while inside one
+  std::array<char, 128> collective{};  ///< the last: "reduce_scatter(layer.7), 4 ranks, 1.50 MiB"
+  std::atomic<std::int64_t> waited_ns{0};  ///< inside collectives and for the device, since start
+
+  /// Training steps done, and the sums of their times; `steps` is written last.
+  std::atomic<std::int64_t> steps{0};
+  std::atomic<std::int64_t> steps_ns{0};
+  std::atomic<std::int64_t> steps_waited_ns{0};  ///< of `waited_ns`, the part within steps
+
   std::atomic<std::int64_t> error_time_ns{0};  ///< CLOCK_REALTIME of `error`; 0 without one
   std::atomic<std::int32_t> error_code{0};     ///< exit code that the rank means to end with
   std::array<char, 512> error{};  ///< first line of the error that ends the rank, or empty
 };
 
-/// Maps (and creates when asked) the record file; Error{internal} when that fails.
+/// Maps (and creates when asked) the record file; Error{internal} when that fails. One thread of
+/// the rank, the one that trains, writes it.
 class RankRecordFile {
  public:
   /// Creates or truncates `path`; used by the agent before it forks the rank.
@@ -43,6 +74,19 @@ class RankRecordFile {
 
   /// Cheap enough for every action of a step.
   void enter(std::int64_t step, std::string_view action);
+  /// Progress within a long action, such as the preparation of data.
+  void tick();
+  /// Returns the section that it was in.
+  RankSection enter_section(RankSection section);
+  /// Around every call in which ranks wait for each other: its name, how many ranks take part, and
+  /// the bytes of its buffer (0: none). Not nested.
+  void enter_collective(std::string_view operation, int ranks, std::int64_t bytes);
+  void leave_collective();
+  /// Waiting that is no work of this rank, beside that in collectives.
+  void waited(std::chrono::nanoseconds time);
+  /// Around each training step.
+  void begin_step();
+  void end_step();
   /// Before the rank ends by an error: what a person reads, and the exit code that follows. Code 75
   /// (ErrorKind::again) says that only a peer was lost, so that the report looks for the cause
   /// elsewhere. The first call counts, later ones are echoes.
@@ -52,6 +96,41 @@ class RankRecordFile {
  private:
   explicit RankRecordFile(RankRecord* record) : record_(record) {}
   RankRecord* record_ = nullptr;
+  std::int64_t collective_began_ns_ = 0;
+  std::int64_t step_began_ns_ = 0;
+  std::int64_t waited_before_step_ns_ = 0;
+};
+
+/// A section for the length of a scope.
+class SectionScope {
+ public:
+  SectionScope(RankRecordFile& record, RankSection section)
+      : record_(record), before_(record.enter_section(section)) {}
+  ~SectionScope() { record_.enter_section(before_); }
+  SectionScope(const SectionScope&) = delete;
+  SectionScope& operator=(const SectionScope&) = delete;
+
+ private:
+  RankRecordFile& record_;
+  RankSection before_;
+};
+
+/// A collective for the length of a scope; nothing in a group of one, where nobody waits.
+class CollectiveScope {
+ public:
+  CollectiveScope(RankRecordFile* record, std::string_view operation, int ranks,
+                  std::int64_t bytes = 0)
+      : record_(ranks > 1 ? record : nullptr) {
+    if (record_ != nullptr) record_->enter_collective(operation, ranks, bytes);
+  }
+  ~CollectiveScope() {
+    if (record_ != nullptr) record_->leave_collective();
+  }
+  CollectiveScope(const CollectiveScope&) = delete;
+  CollectiveScope& operator=(const CollectiveScope&) = delete;
+
+ private:
+  RankRecordFile* record_;
 };
 
 }  // namespace dstrain

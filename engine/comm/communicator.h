@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/rank_record.h"
 #include "engine/base/units.h"
 #include "engine/comm/store.h"
 
@@ -71,6 +72,9 @@ struct CallCount {
 /// A Communicator that counts the calls it passes on.
 class CountingCommunicator : public Communicator {
  public:
+  /// From here on each call is entered into `record`, which must outlive this, so that a hang can
+  /// be told apart by who came how far. A group of one leaves it alone.
+  virtual void watch(RankRecordFile& record) = 0;
   [[nodiscard]] virtual std::vector<CallCount> counts() const = 0;
 };
 [[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(

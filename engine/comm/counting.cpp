@@ -57,6 +57,8 @@ class Counting final : public CountingCommunicator {
     count(kBarrier, 0, [&] { inner_->barrier(); });
   }
 
+  void watch(RankRecordFile& record) override { record_ = &record; }
+
   std::vector<CallCount> counts() const override {
     std::vector<CallCount> called;
     for (const CallCount& count : counts_) {
@@ -70,7 +72,10 @@ class Counting final : public CountingCommunicator {
   template <class Call>
   void count(Operation operation, Bytes bytes, Call&& call) {
     const auto start = std::chrono::steady_clock::now();
-    call();
+    {
+      const CollectiveScope scope(record_, kNames.at(operation), inner_->size(), bytes);
+      call();
+    }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     CallCount& entry = counts_.at(operation);
     ++entry.calls;
@@ -79,6 +84,7 @@ class Counting final : public CountingCommunicator {
   }
 
   std::unique_ptr<Communicator> inner_;
+  RankRecordFile* record_ = nullptr;
   std::array<CallCount, kNumOperations> counts_;
 };
 

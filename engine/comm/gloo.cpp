@@ -1,5 +1,6 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <net/if.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -68,6 +69,14 @@ std::string reason_of(const std::exception& error) {
 
 std::shared_ptr<::gloo::transport::Device> make_device(const dstrain::Store& store) {
   if (const char* name = std::getenv("GLOO_SOCKET_IFNAME"); name != nullptr && *name != '\0') {
+    // Without this look, what NCCL would take ("^lo,docker0") ends in a failed assertion of Gloo's.
+    if (::if_nametoindex(name) == 0) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("GLOO_SOCKET_IFNAME='{}' is no network interface of this machine", name),
+          "it takes the name of one interface, as `ip address` shows it; without it the "
+          "one by which rank 0's host is reached is taken");
+    }
     return c10d::ProcessGroupGloo::createDeviceForInterface(name);
   }
   return c10d::ProcessGroupGloo::createDeviceForHostname(store.local_address());

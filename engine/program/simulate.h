@@ -26,6 +26,7 @@ struct Machine {
 /// By name; Error{usage} lists the names there are.
 /// Dense bf16 FLOP/s of a GPU by NVIDIA's datasheet, by the name the driver gives it; 0: not known.
 [[nodiscard]] double datasheet_flops(const std::string& gpu);
+/// By name; Error{usage} lists the names there are.
 [[nodiscard]] Machine find_machine(const std::string& name);
 
 /// Peak bytes of one rank by category. All but `fixed` are allocated by dstrain.

@@ -7,6 +7,7 @@
 
 #include "engine/base/units.h"
 #include "engine/program/simulate.h"
+#include "engine/program/measured_machine.h"
 #include "engine/train/session.h"
 
 namespace dstrain {
@@ -37,6 +38,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   use_random_data(recipe, all);
   Session session(recipe, world, record);
   session.seek(0);
+  const SectionScope section(record, RankSection::step);
   const auto step = [&] {
     session.enqueue_step(/*stop=*/false);
     (void)session.executor().take_outcome();
@@ -65,7 +67,9 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.host_s = seconds_since(begin);
   (void)session.executor().take_outcome();
   const Strategy& strategy = session.strategy();
-  const Machine machine = world.device.is_cuda() ? h200() : cpu();
+  const auto measured = find_measured(read_measured(measured_file()), world.device.name);
+  const Machine machine = measured ? *measured : world.device.is_cuda() ? h200() : cpu();
+  bench.planned_for = machine.name;
   const Simulation plan = simulate(strategy.training, strategy.layout, session.cost(), machine);
   bench.planned_s = plan.step_s;
   bench.planned_memory = plan.ledger.allocated();
@@ -89,7 +93,7 @@ std::string bench_report(const StepBench& b) {
       "rate            {} {}\n"
       "useful FLOPs    {:.2f} TFLOP a step, {:.1f} TFLOP/s\n",
       b.device, b.step_s * 1e3, b.fastest_s * 1e3, b.slowest_s * 1e3,
-      b.memory > 0 ? "an H200" : "a small CPU", b.planned_s * 1e3, b.host_s * 1e3,
+      b.planned_for, b.planned_s * 1e3, b.host_s * 1e3,
       format_count(b.rate), b.unit, b.flops * 1e-12, b.flops / b.step_s * 1e-12);
   if (b.mfu > 0)
     text += fmt::format("MFU             {:.1f} % of the datasheet's dense bf16\n", b.mfu * 100);

@@ -18,6 +18,7 @@ struct StepBench {
   double slowest_s = 0;
   double host_s = 0;  ///< the host's work for a step, with nothing queued before it
   double planned_s = 0;
+  std::string planned_for;  ///< name of the machine of the plan
   double rate = 0;  ///< images or tokens per second
   std::string unit;
   double flops = 0;  ///< useful ones of a step

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "engine/base/error.h"
@@ -150,7 +151,14 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
 
 StepOutcome Executor::take_outcome() {
   DSTRAIN_CHECK(!pending_.empty(), "no step is under way");
-  pending_.front().ready.synchronize();
+  if (options_.device.is_cuda()) {
+    // The host can't tell waiting for a peer from the device's own work, so none of it counts as
+    // work of this rank.
+    record_.enter(pending_.front().step, "wait for the device");
+    const auto begin = std::chrono::steady_clock::now();
+    pending_.front().ready.synchronize();
+    record_.waited(std::chrono::steady_clock::now() - begin);
+  }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
   const auto* sums = pending.host.const_data_ptr<float>();
@@ -240,7 +248,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   for (; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const Stream& stream = lane(action.lane);
-    record_.enter(inputs.step, prepared.names[i]);
+    // An evaluation has no step of its own: it stands at the one before it.
+    record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     for (const int earlier : action.after) prepared.events[index(earlier)]->wait(stream);
     const StreamScope scope(stream);
     auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];

@@ -72,8 +72,9 @@ nlohmann::json decide(const std::string& output, const std::string& name, const 
 
 }  // namespace
 
-RunPlace agree_on_place(const World& world, const std::string& output, const std::string& name,
-                        const std::string& resume, const std::shared_future<std::string>& base) {
+RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::string& output,
+                        const std::string& name, const std::string& resume,
+                        const std::shared_future<std::string>& base) {
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
   if (world.rank == 0) {
@@ -84,7 +85,10 @@ RunPlace agree_on_place(const World& world, const std::string& output, const std
       throw;
     }
   }
-  const auto place = nlohmann::json::parse(world.store->get(key, std::chrono::minutes(10)));
+  const auto place = [&] {
+    const CollectiveScope scope(&record, "agree", world.size);
+    return nlohmann::json::parse(world.store->get(key, std::chrono::minutes(10)));
+  }();
   if (place.contains("error")) {
     throw Error(ErrorKind::again,
                 "rank 0 could not start the run: " + place["error"].get<std::string>());

@@ -23,8 +23,9 @@ struct RunPlace {
 /// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
 /// when there is none, or when it leaves out other frozen weights than `base`, base_reference() of
 /// this run; only rank 0 asks for that.
-[[nodiscard]] RunPlace agree_on_place(const World& world, const std::string& output,
-                                      const std::string& name, const std::string& resume,
+[[nodiscard]] RunPlace agree_on_place(const World& world, RankRecordFile& record,
+                                      const std::string& output, const std::string& name,
+                                      const std::string& resume,
                                       const std::shared_future<std::string>& base);
 
 }  // namespace dstrain

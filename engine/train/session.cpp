@@ -46,7 +46,10 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                  ProgressSink* progress)
     : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
-  is_language_model(recipe.model) ? open_text_data(progress) : open_image_data();
+  {
+    const SectionScope section(record, RankSection::data);
+    is_language_model(recipe.model) ? open_text_data(progress) : open_image_data();
+  }
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
@@ -54,9 +57,9 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   data_rank_ = strategy_->mesh.batch_coordinate(world.rank);
 
   record.enter(-1, "compare programs");
-  compare_programs(world);
+  compare_programs(world, record);
   record.enter(-1, "open communicators");
-  open_communicators(world);
+  open_communicators(world, record);
 
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
@@ -120,10 +123,14 @@ void Session::open_text_data(ProgressSink* progress) {
                                                               : recipe_.data.tokenizer);
 }
 
-void Session::open_communicators(const World& world) {
+void Session::open_communicators(const World& world, RankRecordFile& record) {
   const auto open = [&](const char* purpose, const std::vector<int>& ranks) {
-    return world.communicator(
-        {.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
+    const CollectiveScope scope(&record, fmt::format("connect {}", purpose),
+                                static_cast<int>(ranks.size()));
+    auto communicator =
+        world.communicator({.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
+    communicator->watch(record);
+    return communicator;
   };
   const Mesh& mesh = strategy_->mesh;
   communicators_.gather = open("gather", mesh.group(world.rank, Axis::shard));
@@ -132,7 +139,7 @@ void Session::open_communicators(const World& world) {
   communicators_.batch = open("batch", mesh.batch_group(world.rank));
 }
 
-void Session::compare_programs(const World& world) {
+void Session::compare_programs(const World& world, RankRecordFile& record) {
   // Through the store: ranks of different programs would open different communicators and wait for
   // each other.
   constexpr auto kPatience = std::chrono::minutes(10);
@@ -141,6 +148,7 @@ void Session::compare_programs(const World& world) {
       "{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),
       hash(strategy_->evaluation, strategy_->layout), std::hash<std::string>{}(settings));
   world.store->set(fmt::format("program/{}", world.rank), own);
+  const CollectiveScope scope(&record, "agree", world.size);
   const std::string verdict_key = "program/verdict";
   if (world.rank == 0) {
     std::map<std::string, std::vector<int>> ranks_by_hash;

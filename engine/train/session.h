@@ -63,8 +63,8 @@ class Session {
   void open_image_data();
   void open_text_data(ProgressSink* progress);
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
-  void open_communicators(const World& world);
-  void compare_programs(const World& world);
+  void open_communicators(const World& world, RankRecordFile& record);
+  void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
   DeviceFacts device_;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <cstdlib>
 #include <future>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/log.h"
 #include "engine/base/units.h"
+#include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "engine/train/base_weights.h"
 #include "engine/train/checkpoint_name.h"
@@ -35,7 +37,23 @@ using Clock = std::chrono::steady_clock;
 
 // A signal can be told in no other way than through a global.
 volatile std::sig_atomic_t stop_requested = 0;
-void request_stop(int) { stop_requested = 1; }
+volatile std::sig_atomic_t stop_requested_at_s = 0;
+
+/// A scheduler signals a whole job, ranks and agents, and the agents pass it on: what comes within
+/// moments of the first is the same request. A later one ends the process.
+void request_stop(int number) {
+  constexpr int kSameRequestS = 3;
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto now_s = static_cast<std::sig_atomic_t>(now.tv_sec);
+  if (stop_requested == 0) {
+    stop_requested = 1;
+    stop_requested_at_s = now_s;
+  } else if (now_s - stop_requested_at_s > kSameRequestS) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+  }
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -74,9 +92,16 @@ std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-/// What plan.json is made for: the rates measured on an H200, but this device's memory.
+/// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device, else
+/// the built-in ones; in any case this device's memory. A broken file costs the prediction only.
 Machine machine_of(const DeviceFacts& device) {
   Machine machine = device.is_cuda() ? h200() : cpu();
+  try {
+    const auto measured = find_measured(read_measured(measured_file()), device.name);
+    if (measured) machine = *measured;
+  } catch (const Error&) {
+    machine.name += " (machine.json cannot be read)";
+  }
   machine.device_memory = device.memory_bytes;
   return machine;
 }
@@ -104,9 +129,11 @@ constexpr std::int64_t kTimedStep = 5;  ///< late enough that handles, plans and
 /// Progress of the preparation of data, as notes that are not too many.
 class PreparationNotes final : public ProgressSink {
  public:
-  explicit PreparationNotes(Progress& progress) : progress_(progress) {}
+  PreparationNotes(Progress& progress, RankRecordFile& record)
+      : progress_(progress), record_(record) {}
   void note(const std::string& text) override { progress_.note(text); }
   void progress(double share, const std::string& text) override {
+    record_.tick();
     const auto now = Clock::now();
     if (share < 1 && now - last_ < std::chrono::seconds(3)) return;
     last_ = now;
@@ -115,6 +142,7 @@ class PreparationNotes final : public ProgressSink {
 
  private:
   Progress& progress_;
+  RankRecordFile& record_;
   Clock::time_point last_ = Clock::now();
 };
 
@@ -135,6 +163,7 @@ class Trainer {
   void evaluate();
   void show_answers();
   void save();
+  void wait_for_saves();
   void report_saves(bool wait);
   void summarize();
   void report_communication(std::int64_t steps);
@@ -148,7 +177,7 @@ class Trainer {
   RankRecordFile& record_;
   Clock::time_point start_;
   Progress progress_;
-  PreparationNotes preparation_{progress_};
+  PreparationNotes preparation_{progress_, record_};
   std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
   RunPlace place_;
   Session session_;
@@ -179,7 +208,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
       start_(start),
       progress_(world.rank),
       base_(hash_base(world, loaded.recipe)),
-      place_(agree_on_place(world, loaded.recipe.run.output, loaded.name, resume, base_)),
+      place_(agree_on_place(world, record, loaded.recipe.run.output, loaded.name, resume, base_)),
       session_(loaded.recipe, world, record, &preparation_) {
   const Strategy& strategy = session_.strategy();
   plan_ = make_plan(loaded.name, recipe_, strategy, session_.cost(), machine_of(world.device));
@@ -221,6 +250,8 @@ void Trainer::announce() {
                   batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
+  if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
+    progress_.note("planned with the rates of " + plan_.machine.name);
   if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
   if (first_step_ >= session_.total_steps()) {
     progress_.note(fmt::format(
@@ -231,6 +262,8 @@ void Trainer::announce() {
 }
 
 void Trainer::restore() {
+  const SectionScope section(record_, RankSection::checkpoint);
+  record_.enter(-1, "resume");
   const CheckpointState& state = place_.resume->state();
   if (state.samples != session_.samples_before(state.step)) {
     throw Error(ErrorKind::usage,
@@ -268,14 +301,17 @@ void Trainer::run() {
   useful_flops_ = useful_flops(session_.strategy().training);
   reset_peak_memory(world_.device.device);
   session_.seek(first_step_);
+  record_.enter_section(RankSection::step);
   last_outcome_ = Clock::now();
   while (session_.next_step() < total && !stop_) {
+    record_.begin_step();
     if (session_.next_step() == first_step_ + kTimedStep) {
       enqueue_timed();
     } else {
       session_.enqueue_step(stop_requested != 0);
     }
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
+    record_.end_step();
     report_saves(/*wait=*/false);
     const std::int64_t step = session_.next_step();
     if (due(save_every, step) || due(evaluate_every, step)) {
@@ -287,7 +323,9 @@ void Trainer::run() {
   }
   drain();
   if (stop_) save();
-  report_saves(/*wait=*/true);
+  wait_for_saves();
+  record_.enter_section(RankSection::finish);
+  record_.enter(session_.next_step(), "finish");
   if (world_.rank == 0) summarize();
 }
 
@@ -374,6 +412,7 @@ void Trainer::handle(const StepOutcome& outcome) {
 
 void Trainer::evaluate() {
   const std::int64_t step = session_.next_step();
+  const SectionScope section(record_, RankSection::evaluate);
   record_.enter(step, "evaluate");
   const auto begin = Clock::now();
   evaluation_ = session_.evaluate();
@@ -431,6 +470,7 @@ double Trainer::mfu(double step_s) const {
 void Trainer::save() {
   const std::int64_t step = session_.next_step();
   if (step == saved_step_) return;
+  const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(step, "checkpoint");
   saver_->start({.step = step,
                  .samples = session_.samples_before(step),
@@ -443,7 +483,14 @@ void Trainer::save() {
                  .recipe = resolved_yaml(loaded_)},
                 session_.states().snapshot());
   saved_step_ = step;
-  if (!recipe_.run.checkpoint.asynchronous) report_saves(/*wait=*/true);
+  if (!recipe_.run.checkpoint.asynchronous) wait_for_saves();
+}
+
+/// All ranks wait here together: their votes go through the store, on the saver's thread.
+void Trainer::wait_for_saves() {
+  const SectionScope section(record_, RankSection::checkpoint);
+  record_.enter(session_.next_step(), "wait for the checkpoint");
+  report_saves(/*wait=*/true);
 }
 
 void Trainer::report_saves(bool wait) {
@@ -542,13 +589,11 @@ void recording_failure(RankRecordFile& record, const Body& body) {
   }
 }
 
-/// The first signal asks for a stop, a second one ends the process.
 void install_stop_handler() {
   struct sigaction action{};
   action.sa_handler = request_stop;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
-  ::sigaction(SIGTERM, &action, nullptr);
-  ::sigaction(SIGINT, &action, nullptr);
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(number, &action, nullptr);
 }
 
 }  // namespace
@@ -564,7 +609,10 @@ int train(const TrainOptions& options) {
     record.enter(-1, "read recipe");
     const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
     record.enter(-1, "meet the other ranks");
-    const World world = world_from_environment(loaded.recipe.parallel.backend);
+    const World world = [&] {
+      const CollectiveScope scope(&record, "connect", world_size_from_environment());
+      return world_from_environment(loaded.recipe.parallel.backend);
+    }();
     if (options.verify_steps > 0) {
       code = run_verification(loaded, world, options.verify_steps, record);
       return;

@@ -22,6 +22,7 @@ struct Trace {
 Trace run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record) {
   Session session(recipe, world, record);
   session.seek(0);
+  const SectionScope section(record, RankSection::step);
   Trace trace;
   // Gathering is collective; only rank 0 compares.
   const auto keep = [&](Weights weights) {

@@ -2,39 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
 #include <cstdlib>
-#include <optional>
-#include <string_view>
 
 #include "engine/base/error.h"
-#include "engine/base/job_environment.h"
+#include "engine/comm/rendezvous.h"
 
 namespace dstrain {
 namespace {
 
-std::optional<int> integer_variable(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  const std::string_view view(text);
-  int value = 0;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-  if (error != std::errc{} || end != view.data() + view.size() || value < 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("environment variable {}='{}' is not a whole number", name, view),
-                "start ranks with `dstrain launch`, torchrun, srun or mpirun");
-  }
-  return value;
-}
-
-/// The first variable that is set: ours and torchrun's, then Open MPI's, then Slurm's.
-int first_of(const std::array<const char*, 3>& names, int otherwise) {
-  for (const char* name : names) {
-    if (const auto value = integer_variable(name)) return *value;
-  }
-  return otherwise;
-}
+const char* variable(const char* name) { return std::getenv(name); }
 
 void use_backend(World& world) {
   const CommBackend backend = world.device.is_cuda() ? CommBackend::nccl : CommBackend::gloo;
@@ -66,39 +42,16 @@ DeviceFacts choose_device(Backend backend, int local_rank) {
   return device;
 }
 
+int world_size_from_environment() { return rank_from_environment(variable).size; }
+
 World world_from_environment(Backend backend) {
-  namespace env = job_environment;
+  const RankPlace place = rank_from_environment(variable);
   World world;
-  world.rank = first_of({env::kRank, "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, 0);
-  world.size = first_of({env::kWorldSize, "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, 1);
-  world.local_rank = first_of({env::kLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0);
-  if (world.size < 1 || world.rank >= world.size) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("rank {} does not exist in a world of {} ranks", world.rank, world.size),
-        "RANK must be below WORLD_SIZE");
-  }
+  world.rank = place.rank;
+  world.size = place.size;
+  world.local_rank = place.local_rank;
   world.device = choose_device(backend, world.local_rank);
-  if (world.size == 1) {
-    world.store = make_memory_store();
-  } else {
-    const char* address = std::getenv(env::kMasterAddress);
-    const auto port = integer_variable(env::kMasterPort);
-    if (address == nullptr || !port) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("a world of {} ranks needs {} and {} in the environment", world.size,
-                              env::kMasterAddress, env::kMasterPort),
-                  "`dstrain launch` and torchrun set them; under srun or mpirun set them to a free "
-                  "port of rank 0's host");
-    }
-    // torchrun's agent serves the store itself and says so.
-    const char* agent_store = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-    const bool served = agent_store != nullptr && std::string_view(agent_store) == "True";
-    world.store = make_tcp_store({.address = address,
-                                  .port = *port,
-                                  .serve = world.rank == 0 && !served,
-                                  .listen_fd = integer_variable(env::kMasterFd).value_or(-1)});
-  }
+  world.store = world.size == 1 ? make_memory_store() : meet_other_ranks(place, variable);
   use_backend(world);
   return world;
 }

@@ -28,6 +28,8 @@ struct World {
 /// insists on a GPU.
 [[nodiscard]] DeviceFacts choose_device(Backend backend, int local_rank);
 
+/// What world_from_environment() will find, without meeting anybody.
+[[nodiscard]] int world_size_from_environment();
 /// From the environment of engine/base/job_environment.h: an agent's, torchrun's, srun's or
 /// mpirun's; alone without any. Error{usage} names the variable that is missing or wrong,
 /// Error{hosts} when the other ranks cannot be reached.

@@ -1,18 +1,22 @@
-// The dstrain binary as far as launching goes, without recipes: controller and agent are the real
-// ones, the ranks are whatever command stands after `--`.
-//   fake_dstrain launch OUTPUT RANKS RESUME -- RANK_COMMAND...
-//   fake_dstrain agent
+// The dstrain binary as far as launching goes, without recipes: controller, agent and the options about
+// hosts are the real ones, the ranks are whatever command stands after `--`.
+//   fake_dstrain launch --output DIR [options of cmd/host_options.h] -- RANK_COMMAND...
+//   fake_dstrain agent [--over-ssh | --dial]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "cmd/host_options.h"
 #include "engine/base/error.h"
 #include "launcher/agent.h"
+#include "launcher/dial.h"
 #include "launcher/launch.h"
 #include "launcher/standard_output.h"
 
@@ -20,41 +24,65 @@ namespace {
 
 using namespace dstrain;
 
-int agent() {
+int agent(bool over_ssh, bool dial) {
   launcher::fill_standard_streams();
+  if (dial) return launcher::run_dialled_agent(launcher::dial_as_slurm_node(STDIN_FILENO), "fake");
   launcher::UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   launcher::UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  return launcher::run_agent(std::move(in), std::move(out), "fake");
+  return launcher::run_agent(std::move(in), std::move(out),
+                             over_ssh ? launcher::identity_over_ssh("fake")
+                                      : launcher::AgentIdentity{"fake", {}, {}});
 }
 
-int launch(const std::vector<std::string>& words) {
+int launch(launcher::LaunchOptions options, std::vector<std::string> command) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();
-  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP});
+  launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   launcher::StandardOutput output(STDOUT_FILENO);
-  return launcher::launch(
-      {.recipe_name = "fake",
-       .files = [](int) { return std::vector<launcher::RunFile>{{"recipe.yaml", "fake: true\n"}}; },
-       .output = words.at(0),
-       .ranks = std::stoi(words.at(1)),
-       .resume = words.at(2),
-       .agent_command = {self, "agent"},
-       .rank_command = {words.begin() + 4, words.end()},
-       .build = "fake",
-       .command_line = words},
-      output.sink(), interrupts);
+  options.recipe_name = "fake";
+  // A world that is not a multiple of FAKE_WORLD_MULTIPLE does not fit this "recipe".
+  options.files = [](int world_size) {
+    const char* multiple = std::getenv("FAKE_WORLD_MULTIPLE");
+    if (multiple != nullptr && world_size % std::atoi(multiple) != 0) {
+      throw Error(ErrorKind::usage, fmt::format("{} ranks are no multiple of {}", world_size, multiple));
+    }
+    return std::vector<launcher::RunFile>{{"recipe.yaml", "fake: true\n"}};
+  };
+  options.agent_command = {self, "agent"};
+  options.rank_command = std::move(command);
+  options.build = "fake";
+  options.command_line = {"fake_dstrain", "launch"};
+  return launcher::launch(options, output.sink(), interrupts);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  CLI::App app("fake_dstrain");
+  CLI::App* agent_app = app.add_subcommand("agent");
+  bool over_ssh = false;
+  agent_app->add_flag("--over-ssh", over_ssh);
+  bool dial = false;
+  agent_app->add_flag("--dial", dial);
+  CLI::App* launch_app = app.add_subcommand("launch");
+  launcher::LaunchOptions options;
+  launch_app->add_option("--output", options.output)->required();
+  add_host_options(*launch_app, options);
+  add_run_options(*launch_app, options);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  std::vector<std::string> command(dashes == words.end() ? dashes : dashes + 1, words.end());
+  words.erase(dashes, words.end());
+  std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
   try {
-    if (words.at(0) == "agent") return agent();
-    return launch({words.begin() + 1, words.end()});
-  } catch (const dstrain::Error& error) {
+    app.parse(words);
+    return *agent_app ? agent(over_ssh, dial) : launch(options, command);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return exit_code(ErrorKind::usage);
+  } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n  hint: {}\n", error.what(), error.hint());
-    return dstrain::exit_code(error.kind());
+    return exit_code(error.kind());
   }
 }

@@ -1,15 +1,23 @@
 // A rank for tests of the launcher: carries out its arguments from left to right.
-//   on R ACTION...  carry out the actions up to the next `all` only as rank R
-//   all             from here on every rank
-//   sleep MS        (restarted after signals)
-//   exit N | signal N | ignore-term | finish-on-term | print TEXT | lines N | env NAME | read-stdin
-//   enter STEP ACTION | fail CODE TEXT      the rank record
-//   report TEXT                             one line into the report pipe
-//   daemon                                  a grandchild in a session of its own that ignores
-//   SIGTERM and never ends child                                   a child in this process group
-//   that never ends connect                                 rank 0 accepts on the inherited socket,
-//   the others connect to it
+// - on R ACTION...: carry out the actions up to the next `all` only as rank R
+// - all: from here on every rank
+// - sleep MS: restarted after signals
+// - exit N | signal N | ignore-term | finish-on-term
+// - print TEXT | lines N | env NAME | read-stdin
+// - enter STEP ACTION | fail CODE TEXT | section NAME: the rank record
+// - progress MS COUNT: COUNT actions, each of MS milliseconds
+// - steps MS COUNT: the same as training steps, without any waiting
+// - collective N TEXT: enters collectives until it has entered N, with TEXT as their operation
+// - leave: leaves the last collective
+// - loop-forever: in a function of that name
+// - fifo PATH: reads a pipe, which blocks while nobody writes
+// - vfork: waits in the kernel (state D) for ever
+// - report TEXT: one line into the report pipe
+// - daemon: a grandchild in a session of its own that ignores SIGTERM and never ends
+// - child: a child in this process group that never ends
+// - connect: rank 0 accepts on the inherited socket, the others connect to it
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +25,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -53,6 +62,35 @@ void daemonise() {
 }
 
 void finish(int) { ::_exit(0); }
+
+/// Has a name that a stack shows.
+[[noreturn]] __attribute__((noinline)) void loop_forever() {
+  volatile std::uint64_t turns = 0;
+  while (true) turns = turns + 1;
+}
+
+/// Blocks in open() until somebody writes.
+void read_fifo(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char byte = 0;
+  [[maybe_unused]] const auto got = ::read(fd, &byte, 1);
+  ::close(fd);
+}
+
+/// The parent of a vfork() cannot be woken, nor traced, until its child ends.
+__attribute__((noinline)) void wait_in_kernel() {
+  if (::vfork() == 0) {
+    while (true) ::pause();
+  }
+}
+
+dstrain::RankSection section_named(const std::string& name) {
+  using enum dstrain::RankSection;
+  for (const auto section : {init, data, step, evaluate, checkpoint, finish}) {
+    if (dstrain::name_of(section) == name) return section;
+  }
+  std::abort();
+}
 
 bool connect_to_master() {
   if (number(env::kRank) == 0) {
@@ -121,6 +159,34 @@ int main(int argc, char** argv) {
       const int code = std::stoi(text());
       const std::string error = text();
       if (mine) record.fail(error, code);
+    } else if (word == "section") {
+      const std::string name = text();
+      if (mine) record.enter_section(section_named(name));
+    } else if (word == "progress" || word == "steps") {
+      const int ms = std::stoi(text());
+      const int count = std::stoi(text());
+      for (int done = 0; mine && done < count; ++done) {
+        if (word == "steps") record.begin_step();
+        std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+        record.enter(done, "progress");
+        if (word == "steps") record.end_step();
+      }
+    } else if (word == "collective") {
+      const int number = std::stoi(text());
+      const std::string operation = text();
+      while (mine && record.get().collectives < number) {
+        if (record.get().collectives > record.get().collectives_left) record.leave_collective();
+        record.enter_collective(operation, ::number(env::kWorldSize), 0);
+      }
+    } else if (word == "leave") {
+      if (mine) record.leave_collective();
+    } else if (word == "loop-forever") {
+      if (mine) loop_forever();
+    } else if (word == "fifo") {
+      const std::string path = text();
+      if (mine) read_fifo(path);
+    } else if (word == "vfork") {
+      if (mine) wait_in_kernel();
     } else if (word == "report") {
       const std::string line = text() + "\n";
       if (mine && rank == 0) {

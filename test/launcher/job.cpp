@@ -40,8 +40,10 @@ Job::Job(const dstrain::test::TempDir& directory, const std::vector<std::string>
          const JobOptions& options)
     : output_folder_(directory / "runs"), console_(directory / "console") {
   std::vector<std::string> words = {
-      FAKE_DSTRAIN,   "launch", output_folder_.string(), std::to_string(options.ranks),
-      options.resume, "--"};
+      FAKE_DSTRAIN, "launch", "--output", output_folder_.string(), "--ranks",
+      std::to_string(options.ranks), "--resume", options.resume};
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  words.emplace_back("--");
   if (options.command.empty()) {
     words.emplace_back(FAKE_RANK);
     words.insert(words.end(), script.begin(), script.end());

@@ -130,14 +130,15 @@ TEST_CASE("the rank that fails is blamed even when its peers' ends come first",
   CHECK(code == (peers_say_so ? 139 : 3));
 }
 
-TEST_CASE("Ctrl-C once lets the ranks finish; clean ends give exit code 0", "[launcher][job]") {
-  const int number = GENERATE(SIGINT, SIGTERM);
+TEST_CASE("asked once to stop, the ranks finish: 0 for a person, 75 for a scheduler",
+          "[launcher][job]") {
+  const int number = GENERATE(SIGINT, SIGHUP, SIGTERM, SIGUSR1);
   TempDir directory;
   Job job(directory, {"finish-on-term", "print", "ready", "sleep", "30000"}, {.ranks = 2});
   REQUIRE(job.prints("[rank 0] ready"));
   while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
   job.signal(number);
-  REQUIRE(job.wait() == 0);
+  REQUIRE(job.wait() == (number == SIGTERM || number == SIGUSR1 ? 75 : 0));
   CHECK(contains(job.output(), "finishing this step, saving, ending"));
   CHECK(contains(job.output(), "stopped as asked; go on with --resume "));
   CHECK(!std::filesystem::exists(job.run_directory() / "failure.json"));

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/module.h"
 #include "engine/data/text/parquet.h"
 
 namespace dstrain::text {
@@ -10,21 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kLibrary = "libdstrain_parquet.so";
 
-/// Beside the binary that holds this function, or in lib/ of a folder above it.
-fs::path find_library() {
-  Dl_info here{};
-  DSTRAIN_CHECK(::dladdr(reinterpret_cast<const void*>(&find_library), &here) != 0,
-                "no binary holds this function");
-  fs::path folder = fs::absolute(here.dli_fname).parent_path();
-  if (fs::exists(folder / kLibrary)) return folder / kLibrary;
-  for (; folder.has_relative_path(); folder = folder.parent_path()) {
-    if (fs::exists(folder / "lib" / kLibrary)) return folder / "lib" / kLibrary;
-  }
-  return kLibrary;  // where the system looks
-}
-
 ParquetEntry load() {
-  const fs::path library = find_library();
+  const fs::path library = find_module(kLibrary);
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw Error(

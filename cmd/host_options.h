@@ -1,0 +1,17 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "launcher/launch.h"
+
+namespace dstrain {
+
+/// The options of a job about who runs it and what happens when somebody dies: --ranks, --hosts,
+/// --hostfile, --include, --exclude, --ssh-config, --ship, --env, --max-restarts, --min-ranks,
+/// --hang-timeout, --tee.
+void add_host_options(CLI::App& app, launcher::LaunchOptions& options);
+
+/// The options about where a run is kept: --resume, --run-name, --dry-run.
+void add_run_options(CLI::App& app, launcher::LaunchOptions& options);
+
+}  // namespace dstrain

@@ -1,0 +1,30 @@
+#include "engine/train/measure.h"
+
+#include <cstdio>
+
+#include "cmd/command.h"
+#include "engine/base/error.h"
+
+namespace dstrain {
+
+Command add_measure(CLI::App& root) {
+  CLI::App* app = root.add_subcommand(
+      "measure", "Measure this machine's rates for plan and launch; `dstrain doctor --measure`.");
+  return {app, [] {
+            const std::filesystem::path file = measured_file();
+            if (file.empty()) {
+              throw Error(ErrorKind::usage, "neither XDG_CONFIG_HOME nor HOME is set",
+                          "set one of them: the rates are kept below it");
+            }
+            const MeasuredRates rates = measure_rates([](const std::string& line) {
+              std::printf("%s\n", line.c_str());
+              std::fflush(stdout);
+            });
+            save_measured(file, rates);
+            std::printf("%s: written to %s; plan and launch use it on this kind of device\n",
+                        rates.device.c_str(), file.c_str());
+            return 0;
+          }};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace dstrain {
+
+/// Where a shared library of dstrain's own lies that is loaded only when it is needed: beside the
+/// binary that holds this function, or in lib/ of a folder above it. `name` alone, so that the
+/// system searches, when it is at neither place.
+[[nodiscard]] std::filesystem::path find_module(const std::string& name);
+
+}  // namespace dstrain

@@ -1,0 +1,194 @@
+#include "engine/base/pmix_exchange.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kProgram = "dstrain-pmix";
+constexpr const char* kHint =
+    "set MASTER_ADDR and MASTER_PORT for every rank, or run `dstrain launch` once for all nodes";
+constexpr std::size_t kLongestValue = 4096;
+constexpr milliseconds kFarewell{2000};  ///< PMIx_Finalize has been seen to hang
+
+/// Beside this program, or in libexec/ of a folder above it.
+fs::path find_program() {
+  const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
+  if (fs::exists(folder / kProgram)) return folder / kProgram;
+  for (fs::path above = folder; above.has_relative_path(); above = above.parent_path()) {
+    if (fs::exists(above / "libexec" / kProgram)) return above / "libexec" / kProgram;
+  }
+  throw Error(ErrorKind::hosts,
+              fmt::format("{} is neither in {} nor in libexec of a folder above it", kProgram,
+                          folder.string()),
+              kHint);
+}
+
+std::pair<int, int> open_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw Error(ErrorKind::internal, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  return {ends[0], ends[1]};
+}
+
+/// Starts the program with the given standard streams. posix_spawn, since this process may have
+/// threads already.
+pid_t spawn(const std::string& program, milliseconds limit, int in, int out) {
+  posix_spawn_file_actions_t actions{};
+  posix_spawnattr_t attributes{};
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+  // What PMIx prints by itself helps nobody.
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::string name = kProgram;
+  std::string seconds = std::to_string(limit.count() / 1000 + 5);
+  std::array<char*, 3> argv = {name.data(), seconds.data(), nullptr};
+  pid_t pid = -1;
+  const int error =
+      ::posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error == 0) return pid;
+  throw Error(ErrorKind::hosts, fmt::format("cannot start {}: {}", program, std::strerror(error)),
+              kHint);
+}
+
+/// The program's one line; what has come when it ends or the time is up.
+std::string read_answer(int fd, Clock::time_point deadline, bool& timed_out) {
+  std::string text;
+  std::array<char, 1024> block{};
+  while (text.find('\n') == std::string::npos) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    pollfd entry{fd, POLLIN, 0};
+    timed_out = left <= 0 || ::poll(&entry, 1, static_cast<int>(left)) == 0;
+    if (timed_out) break;
+    const ssize_t got = ::read(fd, block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(block.data(), static_cast<std::size_t>(got));
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+PmixHelper::~PmixHelper() {
+  if (input_ >= 0) ::close(input_);
+  if (pid_ <= 0) return;
+  const auto deadline = Clock::now() + kFarewell;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(pid_, nullptr, WNOHANG)) == 0 && Clock::now() < deadline) {
+    ::poll(nullptr, 0, 2);
+  }
+  if (ended != 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+PmixHelper::PmixHelper(PmixHelper&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), input_(std::exchange(other.input_, -1)) {}
+
+PmixHelper& PmixHelper::operator=(PmixHelper&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  std::swap(input_, other.input_);
+  return *this;
+}
+
+std::optional<int> pmix_rank() {
+  const char* job = std::getenv("PMIX_NAMESPACE");
+  const char* text = std::getenv("PMIX_RANK");
+  if (job == nullptr || text == nullptr) return std::nullopt;
+  int rank = -1;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), rank);
+  if (error != std::errc{} || *end != '\0' || rank < 0) return std::nullopt;
+  return rank;
+}
+
+std::optional<PmixAnswer> pmix_exchange(const std::string& value, milliseconds limit) {
+  if (!pmix_rank()) return std::nullopt;
+  DSTRAIN_CHECK(value.size() <= kLongestValue && value.find('\n') == std::string::npos,
+                "what PMIx exchanges is one line");
+  const fs::path program = find_program();
+  const auto deadline = Clock::now() + limit;
+  const auto [their_in, our_out] = open_pipe();
+  const auto [our_in, their_out] = open_pipe();
+  pid_t pid = -1;
+  try {
+    pid = spawn(program.string(), limit, their_in, their_out);
+  } catch (...) {
+    for (const int fd : {their_in, our_out, our_in, their_out}) ::close(fd);
+    throw;
+  }
+  ::close(their_in);
+  ::close(their_out);
+  PmixHelper helper(pid, our_out);
+  const std::string line = value + "\n";
+  // An empty pipe takes it whole. A program that is gone already has closed its standard output.
+  struct sigaction ignore{};
+  struct sigaction previous{};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &previous);
+  (void)!::write(our_out, line.data(), line.size());
+  ::sigaction(SIGPIPE, &previous, nullptr);
+  bool timed_out = false;
+  const std::string answer = read_answer(our_in, deadline, timed_out);
+  ::close(our_in);
+  if (timed_out) {
+    ::kill(pid, SIGKILL);
+    throw Error(ErrorKind::hosts,
+                fmt::format("task 0 of this srun or mpirun gave no address by PMIx in {} s",
+                            static_cast<double>(limit.count()) / 1000),
+                "it may have died before it could; its own output says why");
+  }
+  std::istringstream words(answer);
+  std::string kind;
+  words >> kind;
+  if (kind == "unreachable") return std::nullopt;
+  PmixAnswer result{.value = {}, .helper = std::move(helper)};
+  if (kind == "ok" &&
+      words >> result.rank >> result.size >> result.local_rank >> result.local_size) {
+    words.get();
+    std::getline(words, result.value);
+    return result;
+  }
+  const std::string reason =
+      answer.empty()
+          ? fmt::format("{} does not run here (is libpmix.so.2 installed?)", program.string())
+          : answer;
+  throw Error(ErrorKind::hosts, "no exchange by PMIx: " + reason, kHint);
+}
+
+}  // namespace dstrain

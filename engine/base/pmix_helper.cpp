@@ -1,0 +1,96 @@
+// The whole of libexec/dstrain-pmix: hands the first line of rank 0's standard input to every
+// process of its PMIx namespace (pmix_exchange.h). Usage: dstrain-pmix SECONDS, after which it dies
+// by itself.
+//
+// One line on standard output: "ok RANK SIZE LOCAL_RANK LOCAL_SIZE VALUE", "unreachable" without a
+// PMIx server, or "failed: REASON". Then it waits for the end of its standard input, since the
+// others fetch the value from a rank 0 that is still there. No fence: one would hang, or report
+// success, when a process has died (seen with PMIx 4.2.2 under Slurm 22.05).
+#include <pmix.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace {
+
+constexpr const char* kKey = "dstrain.value";
+constexpr unsigned kFarewell_s = 5;
+
+void fail(const char* call, pmix_status_t status) {
+  std::printf("failed: %s: %s\n", call, PMIx_Error_string(status));
+}
+
+std::string read_line() {
+  std::string line;
+  for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {
+    line += static_cast<char>(c);
+  }
+  return line;
+}
+
+/// A fact of the namespace (its size) or of `rank`; `otherwise` when the server does not say.
+unsigned get_number(const pmix_proc_t& process, const char* key, unsigned otherwise) {
+  pmix_value_t* value = nullptr;
+  if (PMIx_Get(&process, key, nullptr, 0, &value) != PMIX_SUCCESS) return otherwise;
+  unsigned number = otherwise;
+  if (value->type == PMIX_UINT32) number = value->data.uint32;
+  if (value->type == PMIX_UINT16) number = value->data.uint16;
+  PMIX_VALUE_RELEASE(value);
+  return number;
+}
+
+/// False, with the reason printed, when rank 0's value cannot be had.
+bool exchange(const pmix_proc_t& self, std::string& text) {
+  if (self.rank == 0) {
+    pmix_value_t value;
+    PMIX_VALUE_LOAD(&value, text.c_str(), PMIX_STRING);
+    pmix_status_t status = PMIx_Put(PMIX_GLOBAL, kKey, &value);
+    if (status == PMIX_SUCCESS) status = PMIx_Commit();
+    if (status != PMIX_SUCCESS) fail("PMIx_Put", status);
+    return status == PMIX_SUCCESS;
+  }
+  pmix_proc_t zero;
+  PMIX_LOAD_PROCID(&zero, self.nspace, 0);
+  pmix_value_t* value = nullptr;
+  const pmix_status_t status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+  if (status != PMIX_SUCCESS || value->type != PMIX_STRING) {
+    fail("PMIx_Get of rank 0's address", status);
+    return false;
+  }
+  text = value->data.string;
+  PMIX_VALUE_RELEASE(value);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 64;
+  alarm(static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)));
+  std::string text = read_line();
+  pmix_proc_t self;
+  const pmix_status_t status = PMIx_Init(&self, nullptr, 0);
+  if (status == PMIX_ERR_UNREACH) {
+    std::puts("unreachable");
+    return 0;
+  }
+  if (status != PMIX_SUCCESS) {
+    fail("PMIx_Init", status);
+    return 1;
+  }
+  if (exchange(self, text)) {
+    pmix_proc_t everybody;
+    PMIX_LOAD_PROCID(&everybody, self.nspace, PMIX_RANK_WILDCARD);
+    std::printf("ok %u %u %u %u %s\n", self.rank, get_number(everybody, PMIX_JOB_SIZE, 1),
+                get_number(self, PMIX_LOCAL_RANK, 0), get_number(everybody, PMIX_LOCAL_SIZE, 1),
+                text.c_str());
+  }
+  std::fflush(stdout);
+  alarm(0);
+  read_line();
+  alarm(kFarewell_s);
+  PMIx_Finalize(nullptr, 0);
+  return 0;
+}

@@ -1,0 +1,193 @@
+#include "engine/comm/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/job_environment.h"
+#include "engine/base/own_addresses.h"
+#include "engine/base/pmix_exchange.h"
+#include "engine/comm/job_store.h"
+#include "engine/comm/socket.h"
+#include "launcher/host_list.h"
+
+namespace dstrain {
+namespace {
+
+namespace env = job_environment;
+
+/// How long the ranks of one srun or mpirun may be apart.
+constexpr std::chrono::milliseconds kPmixPatience{120'000};
+
+std::optional<std::string> text_of(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return text;
+}
+
+std::optional<int> number_of(const Environment& environment, const char* name) {
+  const std::optional<std::string> text = text_of(environment, name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc{} || end != text->data() + text->size() || value < 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("environment variable {}='{}' is not a whole number", name, *text),
+                "start ranks with `dstrain launch`, torchrun, srun or mpirun");
+  }
+  return value;
+}
+
+/// The names by which a launcher tells its processes who they are.
+struct Launcher {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+constexpr Launcher kLaunchers[] = {
+    {env::kRank, env::kWorldSize, env::kLocalRank},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+};
+
+std::shared_ptr<Store> at_master(const RankPlace& place, const Environment& environment,
+                                 const std::string& address, int port) {
+  // torchrun's agent serves the store itself and says so.
+  const bool served = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const StoreOptions options{.address = address,
+                             .port = port,
+                             .serve = place.rank == 0 && !served,
+                             .listen_fd = number_of(environment, env::kMasterFd).value_or(-1)};
+  const std::optional<std::string> secret = text_of(environment, env::kJobSecret);
+  if (!secret) return make_tcp_store(options);
+  return make_job_store(options, secret_from_hex(*secret),
+                        number_of(environment, env::kGeneration).value_or(0));
+}
+
+/// The first of rank 0's addresses at which something answers; the first one when none does, for
+/// the store's own error.
+std::string reachable(const std::vector<std::string>& addresses, int port) {
+  for (const std::string& address : addresses) {
+    try {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      (void)comm::connect_to(address, port, deadline);
+      return address;
+    } catch (const Error&) {
+      continue;  // an address of a network that this machine is not in
+    }
+  }
+  return addresses.front();
+}
+
+/// Rank 0 gives PMIx "PORT SECRET ADDRESS..."; nothing when there is no PMIx server.
+std::shared_ptr<Store> through_pmix(const RankPlace& place) {
+  if (!pmix_rank()) return nullptr;
+  comm::ListeningSocket listener;
+  std::string offer;
+  if (place.rank == 0) {
+    // All interfaces, since rank 0 cannot know which one the others see.
+    listener = comm::listen_on("0.0.0.0", 0);
+    offer = fmt::format("{} {} {}", listener.port, to_hex(draw_secret()),
+                        fmt::join(own_addresses(), " "));
+  }
+  const std::optional<PmixAnswer> answer = pmix_exchange(offer, kPmixPatience);
+  if (!answer) return nullptr;
+  if (answer->rank != place.rank || answer->size != place.size) {
+    throw Error(ErrorKind::usage,
+                fmt::format("the environment says rank {} of {}, PMIx says rank {} of {}",
+                            place.rank, place.size, answer->rank, answer->size),
+                "remove RANK and WORLD_SIZE, or set MASTER_ADDR and MASTER_PORT, too");
+  }
+  std::istringstream words(answer->value);
+  int port = 0;
+  std::string secret;
+  words >> port >> secret;
+  std::vector<std::string> addresses;
+  for (std::string address; words >> address;) addresses.push_back(address);
+  if (addresses.empty() || port < 1 || port > 65535) {
+    throw Error(ErrorKind::hosts, "rank 0 told no address by PMIx",
+                "every rank must be the same version of dstrain");
+  }
+  const bool one_machine = answer->local_size == answer->size;
+  const bool serves = place.rank == 0;
+  StoreOptions options{.address = addresses.front(), .port = port, .serve = serves};
+  if (one_machine) {
+    options.address = "127.0.0.1";
+  } else if (!serves) {
+    options.address = reachable(addresses, port);
+  }
+  if (serves) options.listen_fd = listener.fd.release();
+  auto store = make_job_store(options, secret_from_hex(secret), /*generation=*/0);
+  // Rank 0 stays in the PMIx namespace until the others no longer need it.
+  if (store->add("pmix/joined", 1) == place.size) store->set("pmix/complete", "yes");
+  if (serves) (void)store->get("pmix/complete", options.timeout);
+  return store;
+}
+
+std::shared_ptr<Store> in_slurm_step(const RankPlace& place, const Environment& environment) {
+  const std::optional<std::string> nodes = text_of(environment, "SLURM_STEP_NODELIST");
+  const std::optional<int> job = number_of(environment, "SLURM_JOB_ID");
+  const std::optional<int> step = number_of(environment, "SLURM_STEP_ID");
+  if (!nodes || !job || !step) return nullptr;
+  const std::vector<std::string> hosts = launcher::expand_node_list(*nodes);
+  return make_tcp_store({.address = hosts.size() == 1 ? "127.0.0.1" : hosts.front(),
+                         .port = port_of_step(*job, *step),
+                         .serve = place.rank == 0});
+}
+
+}  // namespace
+
+RankPlace rank_from_environment(const Environment& environment) {
+  RankPlace place;
+  for (const Launcher& launcher : kLaunchers) {
+    const std::optional<int> size = number_of(environment, launcher.size);
+    if (!size) continue;
+    const std::optional<int> rank = number_of(environment, launcher.rank);
+    if (!rank && *size > 1) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{}={} is set and {} is not", launcher.size, *size, launcher.rank),
+                  "start ranks with `dstrain launch`, torchrun, srun or mpirun");
+    }
+    place = {.rank = rank.value_or(0),
+             .size = *size,
+             .local_rank = number_of(environment, launcher.local_rank).value_or(0)};
+    if (place.size < 1 || place.rank >= place.size) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("rank {} does not exist in a world of {} ranks", place.rank, place.size),
+          fmt::format("{} must be below {}", launcher.rank, launcher.size));
+    }
+    break;
+  }
+  return place;
+}
+
+std::shared_ptr<Store> meet_other_ranks(const RankPlace& place, const Environment& environment) {
+  const std::optional<std::string> address = text_of(environment, env::kMasterAddress);
+  const std::optional<int> port = number_of(environment, env::kMasterPort);
+  if (address && port) return at_master(place, environment, *address, *port);
+  if (auto store = through_pmix(place)) return store;
+  if (auto store = in_slurm_step(place, environment)) return store;
+  throw Error(ErrorKind::usage,
+              fmt::format("a world of {} ranks needs {} and {} in the environment", place.size,
+                          env::kMasterAddress, env::kMasterPort),
+              "`dstrain launch` and torchrun set them, srun and `mpirun` with PMIx need none; else "
+              "set them to a free port of rank 0's host");
+}
+
+int port_of_step(int job, int step) {
+  constexpr std::int64_t kFirst = 20'000;
+  constexpr std::int64_t kPorts = 40'000;
+  // Neighbouring jobs and the steps of one job differ.
+  return static_cast<int>(kFirst + (std::int64_t{job} * 61 + step) % kPorts);
+}
+
+}  // namespace dstrain

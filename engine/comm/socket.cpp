@@ -1,0 +1,139 @@
+#include "engine/comm/socket.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "engine/base/error.h"
+
+namespace dstrain::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+Addresses resolve(const std::string& host, int port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (result != 0) {
+    throw Error(result == EAI_AGAIN ? ErrorKind::again : ErrorKind::hosts,
+                fmt::format("'{}' stands for no address: {}", host, ::gai_strerror(result)));
+  }
+  return {found, &::freeaddrinfo};
+}
+
+void set_option(int fd, int level, int option, int value) {
+  (void)::setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/// 0, or what went wrong.
+int finish_connecting(int fd, std::chrono::steady_clock::time_point deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return ETIMEDOUT;
+    pollfd entry{.fd = fd, .events = POLLOUT, .revents = 0};
+    if (::poll(&entry, 1, static_cast<int>(left)) > 0) break;
+  }
+  int error = 0;
+  socklen_t size = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
+/// A port of this machine that nobody listens on may be given to the caller's own end, which then
+/// is connected to itself.
+bool is_own_echo(int fd) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof own;
+  socklen_t peer_size = sizeof peer;
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0 &&
+         own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
+}
+
+}  // namespace
+
+ListeningSocket listen_on(const std::string& address, int port) {
+  const Addresses found = resolve(address, port, AI_PASSIVE);
+  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  auto* generic = reinterpret_cast<sockaddr*>(&bound);
+  if (!fd || ::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(fd.get(), SOMAXCONN) != 0 || ::getsockname(fd.get(), generic, &size) != 0) {
+    throw Error(ErrorKind::hosts, std::strerror(errno));
+  }
+  const in_port_t bound_port = bound.ss_family == AF_INET6
+                                   ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
+                                   : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port;
+  return {.fd = std::move(fd), .port = ntohs(bound_port)};
+}
+
+UniqueFd connect_to(const std::string& host, int port,
+                    std::chrono::steady_clock::time_point deadline) {
+  const Addresses found = resolve(host, port, 0);
+  int error = 0;
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
+    UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd) {
+      error = errno;
+      continue;
+    }
+    error = ::connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) error = finish_connecting(fd.get(), deadline);
+    if (error == 0 && is_own_echo(fd.get())) error = ECONNREFUSED;
+    if (error != 0) continue;
+    prepare_stream(fd.get());
+    return fd;
+  }
+  throw Error(ErrorKind::again, std::strerror(error));
+}
+
+void prepare_stream(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 15);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 45'000);  // milliseconds
+}
+
+void set_nonblocking(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw Error(ErrorKind::internal,
+                fmt::format("cannot set O_NONBLOCK: {}", std::strerror(errno)));
+  }
+}
+
+std::string peer_address(int fd) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  auto* generic = reinterpret_cast<sockaddr*>(&peer);
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (::getpeername(fd, generic, &size) != 0 ||
+      ::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "a connection";
+  }
+  return fmt::format("{}:{}", host.data(), port.data());
+}
+
+}  // namespace dstrain::comm

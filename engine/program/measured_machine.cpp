@@ -1,0 +1,137 @@
+#include "engine/program/measured_machine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+constexpr std::uint64_t kLargest = 1 << 20;
+
+/// Names every field once, for reader and writer.
+template <class Visitor, class Rates>
+void describe(Visitor&& v, Rates& r) {
+  v("device", r.device), v("measured", r.measured), v("host", r.host);
+  v("num_devices", r.num_devices), v("flops_per_s", r.flops_per_s);
+  v("burst_flops_per_s", r.burst_flops_per_s), v("memory_bytes_per_s", r.memory_bytes_per_s);
+  v("host_link_bytes_per_s", r.host_link_bytes_per_s);
+  v("pageable_link_bytes_per_s", r.pageable_link_bytes_per_s);
+  v("host_copy_bytes_per_s", r.host_copy_bytes_per_s), v("link_bytes_per_s", r.link_bytes_per_s);
+  v("collective_latency_s", r.collective_latency_s), v("device_memory_bytes", r.device_memory);
+}
+
+}  // namespace
+
+fs::path measured_file() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return fs::path(config) / "dstrain" / "machine.json";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return fs::path(home) / ".config/dstrain/machine.json";
+  return {};
+}
+
+std::vector<MeasuredRates> read_measured(const fs::path& file) {
+  std::vector<MeasuredRates> all;
+  std::error_code error;
+  if (file.empty() || !fs::exists(file, error)) return all;
+  try {
+    const Json json = Json::parse(read_file(file, kLargest));
+    for (const Json& entry : json.at("machines").get_ref<const Json::array_t&>()) {
+      MeasuredRates& rates = all.emplace_back();
+      describe(
+          [&entry](const char* name, auto& value) {
+            if (const auto found = entry.find(name); found != entry.end()) found->get_to(value);
+          },
+          rates);
+      if (!entry.is_object() || rates.device.empty() || rates.flops_per_s < 0 ||
+          rates.memory_bytes_per_s < 0) {
+        throw Error(ErrorKind::data, file.string() + ": an entry names no device or a negative rate");
+      }
+    }
+  } catch (const nlohmann::json::exception& wrong) {
+    throw Error(ErrorKind::data, fmt::format("{}: {}", file.string(), wrong.what()),
+                "remove it and run `dstrain doctor --measure`");
+  }
+  return all;
+}
+
+void save_measured(const fs::path& file, const MeasuredRates& rates) {
+  std::vector<MeasuredRates> all = read_measured(file);
+  std::erase_if(all, [&](const MeasuredRates& other) { return other.device == rates.device; });
+  all.push_back(rates);
+  Json json;
+  json["machines"] = Json::array();
+  for (const MeasuredRates& each : all) {
+    Json entry;
+    describe([&entry](const char* name, const auto& value) { entry[name] = value; }, each);
+    json["machines"].push_back(std::move(entry));
+  }
+  fs::create_directories(file.parent_path());
+  write_file_atomically(file, json.dump(2) + "\n");
+}
+
+Machine to_machine(const MeasuredRates& rates) {
+  Machine machine = rates.device == "CPU" ? cpu() : h200();
+  machine.name = fmt::format("{} as measured on {}", rates.device, rates.measured);
+  const auto take = [](auto& known, auto found) {
+    if (found > 0) known = found;
+  };
+  take(machine.flops_per_s, rates.flops_per_s);
+  take(machine.memory_bytes_per_s, rates.memory_bytes_per_s);
+  take(machine.host_link_bytes_per_s, rates.host_link_bytes_per_s);
+  take(machine.link_bytes_per_s, rates.link_bytes_per_s);
+  take(machine.collective_latency_s, rates.collective_latency_s);
+  take(machine.device_memory, rates.device_memory);
+  if (rates.num_devices > 1) machine.ranks_per_node = rates.num_devices;
+  return machine;
+}
+
+std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
+                                     const std::string& device) {
+  for (const MeasuredRates& rates : all) {
+    if (rates.device == device) return to_machine(rates);
+  }
+  return std::nullopt;
+}
+
+Machine choose_machine(const std::string& name, const std::vector<MeasuredRates>& measured) {
+  std::vector<std::string> known = {"h200", "cpu"};
+  if (name == "h200" || name == "cpu") return find_machine(name);
+  for (const MeasuredRates& rates : measured) {
+    if (!name.empty() && rates.device.find(name) != std::string::npos) return to_machine(rates);
+    known.push_back("'" + rates.device + "'");
+  }
+  throw Error(ErrorKind::usage, fmt::format("no machine is called '{}'", name),
+              fmt::format("known: {}; `dstrain doctor --measure` adds the one it runs on",
+                          fmt::join(known, ", ")));
+}
+
+std::string installed_gpu(const fs::path& proc) {
+  std::vector<fs::path> gpus;
+  std::error_code error;
+  fs::directory_iterator entry(proc / "driver" / "nvidia" / "gpus", error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    gpus.push_back(entry->path());
+  std::sort(gpus.begin(), gpus.end());
+  if (gpus.empty()) return {};
+  std::ifstream file(gpus.front() / "information");
+  constexpr std::string_view kModel = "Model:";
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kModel)) continue;
+    const auto start = line.find_first_not_of(" \t", kModel.size());
+    return start == std::string::npos ? std::string() : line.substr(start);
+  }
+  return {};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/program/simulate.h"
+
+namespace dstrain {
+
+/// What `dstrain doctor --measure` found out about one kind of device. Rates of 0 were not measured.
+struct MeasuredRates {
+  std::string device;    ///< as the driver names it: "NVIDIA H200"; "CPU"
+  std::string measured;  ///< day, UTC: "2026-11-20"
+  std::string host;
+  int num_devices = 1;  ///< that took part
+  double flops_per_s = 0;
+  double burst_flops_per_s = 0;  ///< one large product, for information
+  double memory_bytes_per_s = 0;
+  double host_link_bytes_per_s = 0;      ///< from pinned memory
+  double pageable_link_bytes_per_s = 0;  ///< from pageable memory, for information
+  double host_copy_bytes_per_s = 0;      ///< one thread, for information
+  double link_bytes_per_s = 0;           ///< as in Machine; more than one device
+  double collective_latency_s = 0;
+  Bytes device_memory = 0;
+};
+
+/// $XDG_CONFIG_HOME/dstrain/machine.json, else ~/.config/dstrain/machine.json; empty without both.
+[[nodiscard]] std::filesystem::path measured_file();
+
+/// One entry per device name. An absent file has none; Error{data} for one of another format.
+[[nodiscard]] std::vector<MeasuredRates> read_measured(const std::filesystem::path& file);
+/// Replaces the entry of the same device, keeps the others. Makes the folder.
+void save_measured(const std::filesystem::path& file, const MeasuredRates& rates);
+
+/// The built-in machine (h200 for GPUs, else cpu) with what was measured put over it. Its name says
+/// which device and when.
+[[nodiscard]] Machine to_machine(const MeasuredRates& rates);
+/// The entry for `device`, or nothing.
+[[nodiscard]] std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
+                                                   const std::string& device);
+
+/// For `--machine NAME`: a built-in name, or a part of the name of a measured device. Error{usage}
+/// lists what there is.
+[[nodiscard]] Machine choose_machine(const std::string& name,
+                                     const std::vector<MeasuredRates>& measured);
+/// Name of the first GPU of this machine by the driver's files; empty without. No CUDA call.
+[[nodiscard]] std::string installed_gpu(const std::filesystem::path& proc = "/proc");
+
+}  // namespace dstrain

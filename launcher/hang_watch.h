@@ -1,0 +1,64 @@
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/rank_record.h"
+#include "launcher/channel.h"
+#include "launcher/protocol.h"
+#include "launcher/stacks.h"
+#include "launcher/stall_watch.h"
+
+namespace dstrain::launcher {
+
+/// A rank of this node as its agent has it.
+struct WatchedRank {
+  int rank = 0;
+  pid_t pid = 0;
+  const RankRecord* record = nullptr;
+  bool ended = false;
+};
+
+/// The agent's part in finding hangs and slow ranks: sends `stall` for a rank that makes no
+/// progress, answers `states` with the stacks of all ranks, and sends `pace` now and then. Never
+/// waits.
+class HangWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  HangWatch() = default;
+  /// `host` and `limit_s` as in PrepareJob.
+  HangWatch(std::string host, double limit_s) : host_(std::move(host)), stalls_(limit_s) {}
+
+  /// The controller asked for all states; their frames follow from advance(). A second time while
+  /// the stacks are being taken asks for nothing more.
+  void ask(Clock::time_point now, std::span<const WatchedRank> ranks);
+  /// Sends what there is to send.
+  void advance(Clock::time_point now, std::span<const WatchedRank> ranks, Channel& channel);
+  /// Descriptors to wait for, and until when at most.
+  void add_polls(std::vector<pollfd>& fds) const;
+  [[nodiscard]] Clock::time_point deadline() const;
+  /// Ends the children that take stacks.
+  void cancel() { takers_.clear(); }
+
+ private:
+  [[nodiscard]] RankState state_of(const WatchedRank& rank) const;
+  void send_pace(std::span<const WatchedRank> ranks, Channel& channel);
+
+  std::string host_;
+  StallWatch stalls_;
+  std::map<int, StackTaker> takers_;  ///< by rank
+  bool asked_ = false;
+  Clock::time_point next_look_{};
+  Clock::time_point next_pace_{};
+  std::int64_t paced_steps_ = 0;  ///< of all ranks together, when they were sent last
+};
+
+}  // namespace dstrain::launcher

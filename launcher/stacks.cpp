@@ -1,0 +1,449 @@
+#include "launcher/stacks.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "engine/base/module.h"
+#include "launcher/child_process.h"
+
+namespace dstrain::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostThreadFrames = 24;  ///< of a thread beside the main one
+constexpr std::size_t kMostGroups = 6;
+constexpr std::size_t kMostKernelFrames = 8;
+constexpr std::size_t kLongestText = 32 << 10;
+
+std::string slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+std::string first_line(const fs::path& path) {
+  std::string text = slurp(path);
+  return text.substr(0, text.find('\n'));
+}
+
+/// State of a thread or process folder of /proc.
+char state_in(const fs::path& folder) {
+  const std::string stat = slurp(folder / "stat");
+  // The name may hold anything, parentheses too: the fields begin after the last one.
+  const auto close = stat.rfind(')');
+  return close == std::string::npos || close + 2 >= stat.size() ? '?' : stat[close + 2];
+}
+
+/// Where calls that take a file descriptor or a path first have it.
+enum class First { nothing, descriptor, path, second_path };
+struct SystemCall {
+  long number;
+  const char* name;
+  First first;
+};
+/// Those that a program may wait in.
+constexpr std::array kSystemCalls = {
+    SystemCall{SYS_read, "read", First::descriptor},
+    SystemCall{SYS_write, "write", First::descriptor},
+    SystemCall{SYS_readv, "readv", First::descriptor},
+    SystemCall{SYS_writev, "writev", First::descriptor},
+    SystemCall{SYS_pread64, "pread64", First::descriptor},
+    SystemCall{SYS_pwrite64, "pwrite64", First::descriptor},
+    SystemCall{SYS_sendmsg, "sendmsg", First::descriptor},
+    SystemCall{SYS_sendto, "sendto", First::descriptor},
+    SystemCall{SYS_recvmsg, "recvmsg", First::descriptor},
+    SystemCall{SYS_recvfrom, "recvfrom", First::descriptor},
+    SystemCall{SYS_accept, "accept", First::descriptor},
+    SystemCall{SYS_accept4, "accept4", First::descriptor},
+    SystemCall{SYS_connect, "connect", First::descriptor},
+    SystemCall{SYS_fsync, "fsync", First::descriptor},
+    SystemCall{SYS_fdatasync, "fdatasync", First::descriptor},
+    SystemCall{SYS_ftruncate, "ftruncate", First::descriptor},
+    SystemCall{SYS_fallocate, "fallocate", First::descriptor},
+    SystemCall{SYS_flock, "flock", First::descriptor},
+    SystemCall{SYS_fcntl, "fcntl", First::descriptor},
+    SystemCall{SYS_ioctl, "ioctl", First::descriptor},
+    SystemCall{SYS_getdents64, "getdents64", First::descriptor},
+    SystemCall{SYS_close, "close", First::descriptor},
+    SystemCall{SYS_openat, "openat", First::second_path},
+    SystemCall{SYS_unlinkat, "unlinkat", First::second_path},
+    SystemCall{SYS_mkdirat, "mkdirat", First::second_path},
+    SystemCall{SYS_newfstatat, "fstatat", First::second_path},
+    SystemCall{SYS_statx, "statx", First::second_path},
+    SystemCall{SYS_renameat2, "renameat2", First::second_path},
+    SystemCall{SYS_futex, "futex", First::nothing},
+    SystemCall{SYS_ppoll, "ppoll", First::nothing},
+    SystemCall{SYS_pselect6, "pselect6", First::nothing},
+    SystemCall{SYS_epoll_pwait, "epoll_pwait", First::nothing},
+    SystemCall{SYS_nanosleep, "nanosleep", First::nothing},
+    SystemCall{SYS_clock_nanosleep, "clock_nanosleep", First::nothing},
+    SystemCall{SYS_wait4, "wait4", First::nothing},
+    SystemCall{SYS_waitid, "waitid", First::nothing},
+    SystemCall{SYS_munmap, "munmap", First::nothing},
+    SystemCall{SYS_mmap, "mmap", First::nothing},
+    SystemCall{SYS_exit_group, "exit_group", First::nothing},
+#ifdef __x86_64__  // newer machines have only the calls above
+    SystemCall{SYS_open, "open", First::path},
+    SystemCall{SYS_stat, "stat", First::path},
+    SystemCall{SYS_mkdir, "mkdir", First::path},
+    SystemCall{SYS_rename, "rename", First::path},
+    SystemCall{SYS_unlink, "unlink", First::path},
+    SystemCall{SYS_poll, "poll", First::nothing},
+    SystemCall{SYS_select, "select", First::nothing},
+    SystemCall{SYS_epoll_wait, "epoll_wait", First::nothing},
+    SystemCall{SYS_pause, "pause", First::nothing},
+    SystemCall{SYS_vfork, "vfork", First::nothing},
+#endif
+};
+
+/// "5: /data/train.jsonl"; the number of a socket or pipe would only make equal stacks differ.
+std::string describe_descriptor(const fs::path& process, std::uint64_t descriptor) {
+  std::error_code error;
+  const std::string target =
+      fs::read_symlink(process / "fd" / std::to_string(descriptor), error).string();
+  if (target.starts_with("socket:")) return "a socket";
+  if (target.starts_with("pipe:")) return "a pipe";
+  return target.empty() ? fmt::format("{}", descriptor) : fmt::format("{}: {}", descriptor, target);
+}
+
+std::string read_string(pid_t process, std::uint64_t address) {
+  std::array<char, 256> text{};
+  const iovec to{text.data(), text.size() - 1};
+  // The address is the other process's.
+  const iovec from{reinterpret_cast<void*>(address), text.size() - 1};  // NOLINT
+  const ssize_t got = ::process_vm_readv(process, &to, 1, &from, 1, 0);
+  return got > 0 ? std::string(text.data()) : "?";
+}
+
+/// "read(5: /data/train.jsonl)"; empty for a thread that runs.
+std::string describe_call(pid_t process, const fs::path& thread) {
+  std::istringstream fields(first_line(thread / "syscall"));
+  long number = -1;
+  std::string first;
+  std::string second;
+  if (!(fields >> number >> first >> second) || number < 0) return {};
+  const auto* call = std::ranges::find(kSystemCalls, number, &SystemCall::number);
+  if (call == kSystemCalls.end()) return fmt::format("system call {}", number);
+  const auto value = [](const std::string& text) {
+    return static_cast<std::uint64_t>(std::strtoull(text.c_str(), nullptr, 16));
+  };
+  switch (call->first) {
+    case First::nothing:
+      return fmt::format("{}()", call->name);
+    case First::descriptor:
+      return fmt::format("{}({})", call->name,
+                         describe_descriptor(fmt::format("/proc/{}", process), value(first)));
+    case First::path:
+      return fmt::format("{}({})", call->name, read_string(process, value(first)));
+    case First::second_path:
+      return fmt::format("{}({})", call->name, read_string(process, value(second)));
+  }
+  return {};
+}
+
+/// One line, or for a thread that nothing can wake also the kernel's stack where we may see it.
+std::string describe_kernel(pid_t process, const fs::path& thread, char state) {
+  const std::string call = describe_call(process, thread);
+  const std::string where = first_line(thread / "wchan");
+  std::string text;
+  if (state == 'D' || state == 'T') text = fmt::format("state {}", state);
+  if (!call.empty()) text += (text.empty() ? "" : ", ") + call;
+  if (!where.empty() && where != "0") text += (text.empty() ? "in " : " in ") + where;
+  if (state != 'D') return text;
+  std::istringstream frames(slurp(thread / "stack"));
+  std::string frame;
+  for (std::size_t i = 0; i < kMostKernelFrames && std::getline(frames, frame); ++i) {
+    // "[<0>] folio_wait_bit_common+0x13a/0x320"
+    const auto begin = frame.find("] ");
+    if (begin == std::string::npos) continue;
+    text += "\n" + frame.substr(begin + 2, frame.find('+') - begin - 2);
+  }
+  return text;
+}
+
+/// All threads of the process, the main one first, without frames.
+std::vector<ThreadStack> list_threads(pid_t process) {
+  std::vector<ThreadStack> threads;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
+    const std::string number = entry.path().filename().string();
+    ThreadStack thread;
+    std::from_chars(number.data(), number.data() + number.size(), thread.thread);
+    thread.name = first_line(entry.path() / "comm");
+    thread.kernel = describe_kernel(process, entry.path(), state_in(entry.path()));
+    threads.push_back(std::move(thread));
+  }
+  std::ranges::sort(threads, {}, [process](const ThreadStack& thread) {
+    return std::pair(thread.thread != process, thread.thread);
+  });
+  return threads;
+}
+
+bool trace_with_libdw(pid_t process, std::vector<ThreadStack>& threads) {
+  const fs::path library = find_module(kStacksModule);
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return false;
+  // The cast is how POSIX hands out functions.
+  const auto take = reinterpret_cast<StacksEntry>(::dlsym(handle, kStacksEntry));
+  std::string error;
+  return take != nullptr && take(process, threads, error);
+}
+
+/// What a tool prints; empty when there is none.
+std::string run_tool(const std::vector<std::string>& command) {
+  Pipe pipe = make_pipe();
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const ChildProcess tool(command,
+                          {.in = null.get(), .out = pipe.write.get(), .error = null.get()});
+  pipe.write.reset();
+  std::string text;
+  std::array<char, 4096> block{};
+  ssize_t got = 0;
+  while ((got = ::read(pipe.read.get(), block.data(), block.size())) != 0) {
+    if (got < 0 && errno != EINTR) break;
+    if (got > 0) text.append(block.data(), static_cast<std::size_t>(got));
+  }
+  return text;
+}
+
+bool trace_with_tools(pid_t process, std::vector<ThreadStack>& threads) {
+  const std::string pid = std::to_string(process);
+  const std::array<std::vector<std::string>, 2> tools = {
+      {{"eu-stack", "-p", pid},
+       {"gdb", "-p", pid, "-batch", "-nx", "-ex", "set debuginfod enabled off", "-ex",
+        "thread apply all bt 64"}}};
+  for (const auto& command : tools) {
+    bool found = false;
+    for (ThreadStack& traced : parse_stacks(run_tool(command))) {
+      const auto thread = std::ranges::find(threads, traced.thread, &ThreadStack::thread);
+      if (thread == threads.end() || traced.frames.empty()) continue;
+      thread->frames = std::move(traced.frames);
+      found = true;
+    }
+    if (found) return true;
+  }
+  return false;
+}
+
+bool is_ours(const ThreadStack& thread) {
+  return std::ranges::any_of(thread.frames, [](const std::string& frame) {
+    return frame.find("dstrain") != std::string::npos;
+  });
+}
+
+std::string kernel_lines(const ThreadStack& thread) {
+  std::string lines;
+  std::istringstream kernel(thread.kernel);
+  for (std::string line; std::getline(kernel, line);) lines += "[kernel] " + line + "\n";
+  return lines;
+}
+
+std::string frame_lines(const ThreadStack& thread, std::size_t most) {
+  std::string lines;
+  for (std::size_t i = 0; i < std::min(most, thread.frames.size()); ++i) {
+    lines += thread.frames[i] + "\n";
+  }
+  return lines;
+}
+
+void write_version(int fd, const std::string& text) {
+  // Its end is the NUL; a reader takes nothing that has none.
+  std::string_view rest(text.c_str(), text.size() + 1);
+  while (!rest.empty()) {
+    const ssize_t written = ::write(fd, rest.data(), rest.size());
+    if (written < 0 && errno != EINTR) return;
+    if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+/// Adds the frames of the main thread, or of the others; false when none could be traced.
+bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
+  std::vector<ThreadStack> traced;
+  const fs::path tasks = fmt::format("/proc/{}/task", process);
+  bool all = true;
+  for (const ThreadStack& thread : threads) {
+    if ((thread.thread == process) != main_thread) continue;
+    const char state = state_in(tasks / std::to_string(thread.thread));
+    // Stopping a thread that the kernel does not let go would take this child with it.
+    const bool traceable = state != 'D' && state != 'Z' && state != '?';
+    if (traceable) traced.push_back(thread);
+    all = all && traceable;
+  }
+  if (traced.empty()) return false;
+  // The tools stop every thread.
+  if (!trace_with_libdw(process, traced) && !(all && trace_with_tools(process, traced))) {
+    return false;
+  }
+  for (ThreadStack& thread : traced) {
+    std::ranges::find(threads, thread.thread, &ThreadStack::thread)->frames =
+        std::move(thread.frames);
+  }
+  return true;
+}
+
+/// In the child: each version of the text holds more, and may be the last that there is time for.
+void take(pid_t process, int fd) {
+  std::vector<ThreadStack> threads = list_threads(process);
+  write_version(fd, to_text(process, threads));
+  for (const bool main_thread : {true, false}) {
+    if (trace(process, threads, main_thread)) write_version(fd, to_text(process, threads));
+  }
+}
+
+}  // namespace
+
+char process_state(pid_t process) { return state_in(fmt::format("/proc/{}", process)); }
+
+std::string to_text(pid_t process, const std::vector<ThreadStack>& threads) {
+  std::string text;
+  std::map<std::string, std::vector<const ThreadStack*>> groups;
+  int num_others = 0;
+  for (const ThreadStack& thread : threads) {
+    if (thread.thread == process) {
+      text = kernel_lines(thread) + frame_lines(thread, thread.frames.size());
+    } else if (is_ours(thread)) {
+      groups[frame_lines(thread, kMostThreadFrames)].push_back(&thread);
+    } else {
+      ++num_others;
+    }
+  }
+  std::size_t num_shown = 0;
+  for (const auto& [frames, members] : groups) {
+    if (++num_shown > kMostGroups) {
+      text += fmt::format("-- {} more groups of threads\n", groups.size() - kMostGroups);
+      break;
+    }
+    text +=
+        members.size() == 1
+            ? fmt::format("-- thread {}\n{}", members.front()->name, kernel_lines(*members.front()))
+            : fmt::format("-- {} threads {}\n", members.size(), members.front()->name);
+    text += frames;
+  }
+  if (num_others > 0) text += fmt::format("-- {} threads of libraries\n", num_others);
+  if (text.size() > kLongestText) text.resize(text.rfind('\n', kLongestText) + 1);
+  return text;
+}
+
+std::vector<ThreadStack> parse_stacks(std::string_view text) {
+  std::vector<ThreadStack> threads;
+  const auto number_after = [](std::string_view line, std::string_view mark) {
+    pid_t number = 0;
+    const auto at = line.find(mark);
+    if (at == std::string_view::npos) return number;
+    line.remove_prefix(at + mark.size());
+    std::from_chars(line.data(), line.data() + line.size(), number);
+    return number;
+  };
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("TID ")) {
+      threads.push_back({.thread = number_after(line, "TID ")});
+    } else if (line.starts_with("Thread ") && line.find("LWP ") != std::string::npos) {
+      threads.push_back({.thread = number_after(line, "LWP ")});
+    } else if (line.starts_with('#') && !threads.empty()) {
+      // "#0  0x00007f12 read" of eu-stack; "#0  0x00007f12 in read () from /lib/libc.so.6" and
+      // "#1  main () at x.cpp:3" of gdb.
+      std::string_view frame(line);
+      const auto skip_word = [&frame] {
+        frame.remove_prefix(std::min(frame.find(' '), frame.size()));
+        frame.remove_prefix(std::min(frame.find_first_not_of(' '), frame.size()));
+      };
+      skip_word();
+      if (frame.starts_with("0x")) skip_word();
+      if (frame.starts_with("in ")) skip_word();
+      if (frame.starts_with("- 1 ")) {  // eu-stack marks return addresses
+        skip_word();
+        skip_word();
+      }
+      if (!frame.empty()) threads.back().frames.emplace_back(frame);
+    }
+  }
+  return threads;
+}
+
+StackTaker::StackTaker(pid_t process, std::chrono::milliseconds limit)
+    : process_(process), state_(process_state(process)), deadline_(Clock::now() + limit) {
+  Pipe pipe = make_pipe();
+  const auto limit_s =
+      static_cast<unsigned>(std::max<std::int64_t>(1, (limit.count() + 999) / 1000));
+  const pid_t child = ::fork();
+  if (child < 0) return;  // no text then
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // A session of its own: Ctrl-C and the job's signals are not for it.
+    ::setsid();
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+    ::signal(SIGPIPE, SIG_IGN);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::alarm(limit_s);
+    try {
+      take(process, pipe.write.get());
+    } catch (const std::exception&) {
+      ::_exit(1);  // the version that was written stands
+    }
+    ::_exit(0);
+  }
+  child_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  pipe_ = std::move(pipe.read);
+  set_nonblocking(pipe_.get());
+}
+
+StackTaker::~StackTaker() {
+  if (child_) ::syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
+}
+
+bool StackTaker::advance(Clock::time_point now) {
+  std::array<char, 16384> block{};
+  while (pipe_) {
+    const ssize_t got = ::read(pipe_.get(), block.data(), block.size());
+    if (got > 0) {
+      bytes_.append(block.data(), static_cast<std::size_t>(got));
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else if (got < 0 && errno == EAGAIN) {
+      break;
+    } else {
+      pipe_.reset();
+    }
+  }
+  if (pipe_ && now < deadline_) return false;
+  if (pipe_) {
+    pipe_.reset();
+    if (child_) ::syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
+  }
+  // A tracer that was cut off may leave the process stopped.
+  if (state_ != 'T' && process_state(process_) == 'T') ::kill(process_, SIGCONT);
+  return true;
+}
+
+std::string StackTaker::text() const {
+  const auto end = bytes_.rfind('\0');
+  if (end == std::string::npos) return {};
+  const auto begin = end == 0 ? std::string::npos : bytes_.rfind('\0', end - 1);
+  return bytes_.substr(begin == std::string::npos ? 0 : begin + 1,
+                       end - (begin == std::string::npos ? 0 : begin + 1));
+}
+
+}  // namespace dstrain::launcher

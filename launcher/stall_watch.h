@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/base/rank_record.h"
+
+namespace dstrain::launcher {
+
+/// How far one running rank is, as its record says.
+struct RankProgress {
+  int rank = 0;
+  RankSection section = RankSection::init;
+  std::int64_t progress = 0;
+};
+
+/// A rank that has not moved for longer than its section allows.
+struct Stall {
+  int rank = 0;
+  RankSection section = RankSection::init;
+  double stalled_s = 0;
+  double limit_s = 0;
+};
+
+/// Tells which ranks of this node have stopped to make progress. A rank that waits for another one
+/// stalls as well: who is to blame is seen only with the states of all ranks (hang_report.h).
+///
+/// The limit of a section is learned: 5 times the longest pause seen in it on this node once three
+/// were seen, at least 60 s in steps and evaluation and 30 min elsewhere, where a single action may
+/// take as long as a disk likes; until then 5 min and 30 min.
+class StallWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `limit_s` as in PrepareJob: a limit for every section, 0: learned, negative: nothing stalls.
+  explicit StallWatch(double limit_s = 0) : fixed_s_(limit_s) {}
+
+  /// How long to wait between two calls of look().
+  [[nodiscard]] std::chrono::milliseconds period() const;
+  /// Takes in where the ranks are and returns those over their limits; each again from time to time
+  /// while it lasts, since the first time the reason may have been another rank's long save. Time
+  /// in which the caller itself did not run (a suspended machine, a stopped agent) counts for
+  /// nobody.
+  [[nodiscard]] std::vector<Stall> look(Clock::time_point now, std::span<const RankProgress> ranks);
+
+  /// Since the last progress of `rank`, as of the last look; 0 for one never seen.
+  [[nodiscard]] double stalled_s(int rank) const;
+  /// Infinite when nothing stalls.
+  [[nodiscard]] double limit_s(RankSection section) const;
+
+ private:
+  struct Seen {
+    RankSection section = RankSection::init;
+    std::int64_t progress = -1;
+    double stalled_s = 0;
+    double told_s = 0;  ///< how long it had stalled when it was told last
+  };
+  struct Pauses {
+    int count = 0;
+    double longest_s = 0;
+  };
+  static constexpr std::size_t kNumSections = 6;
+
+  double fixed_s_ = 0;
+  Clock::time_point last_look_{};
+  std::map<int, Seen> seen_;
+  std::array<Pauses, kNumSections> pauses_;
+};
+
+}  // namespace dstrain::launcher

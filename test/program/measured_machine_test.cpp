@@ -1,0 +1,108 @@
+#include "engine/program/measured_machine.h"
+
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+using namespace dstrain;
+
+namespace {
+
+MeasuredRates example() {
+  return {.device = "NVIDIA H100 80GB HBM3",
+          .measured = "2026-11-21",
+          .host = "n1",
+          .num_devices = 4,
+          .flops_per_s = 500e12,
+          .memory_bytes_per_s = 2.9e12,
+          .host_link_bytes_per_s = 54e9,
+          .link_bytes_per_s = 310e9,
+          .collective_latency_s = 18e-6,
+          .device_memory = Bytes{80} << 30};
+}
+
+}  // namespace
+
+TEST_CASE("measured rates survive the file, one entry per device", "[program][machine]") {
+  test::TempDir folder;
+  const auto file = folder / "new" / "machine.json";
+  CHECK(read_measured(file).empty());
+  save_measured(file, example());
+  MeasuredRates processor;
+  processor.device = "CPU";
+  processor.measured = "2026-11-20";
+  processor.flops_per_s = 70e9;
+  save_measured(file, processor);
+  MeasuredRates again = example();
+  again.flops_per_s = 510e12;
+  save_measured(file, again);
+  const auto all = read_measured(file);
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].device == "CPU");
+  CHECK(all[1].flops_per_s == 510e12);
+  CHECK(all[1].collective_latency_s == 18e-6);
+  CHECK(all[1].device_memory == Bytes{80} << 30);
+  CHECK(all[1].host == "n1");
+}
+
+TEST_CASE("what was measured replaces the built-in figure, what was not stays",
+          "[program][machine]") {
+  const Machine machine = to_machine(example());
+  CHECK(machine.name == "NVIDIA H100 80GB HBM3 as measured on 2026-11-21");
+  CHECK(machine.flops_per_s == 500e12);
+  CHECK(machine.ranks_per_node == 4);
+  CHECK(machine.network_bytes_per_s == h200().network_bytes_per_s);
+  MeasuredRates alone = example();
+  alone.num_devices = 1;
+  alone.link_bytes_per_s = 0;
+  CHECK(to_machine(alone).link_bytes_per_s == h200().link_bytes_per_s);
+  CHECK(to_machine(alone).ranks_per_node == h200().ranks_per_node);
+  MeasuredRates processor;
+  processor.device = "CPU";
+  CHECK(to_machine(processor).flops_per_s == cpu().flops_per_s);
+}
+
+TEST_CASE("a machine is chosen by a part of its name, a wrong name lists what there is",
+          "[program][machine]") {
+  const std::vector<MeasuredRates> all = {example()};
+  CHECK(choose_machine("H100", all).flops_per_s == 500e12);
+  CHECK(choose_machine("h200", all).flops_per_s == h200().flops_per_s);
+  CHECK(find_measured(all, "NVIDIA H100 80GB HBM3").has_value());
+  CHECK_FALSE(find_measured(all, "NVIDIA H100").has_value());
+  CHECK_FALSE(find_measured(all, "").has_value());
+  try {
+    (void)choose_machine("B200", all);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) == "no machine is called 'B200'");
+    CHECK(error.hint() ==
+          "known: h200, cpu, 'NVIDIA H100 80GB HBM3'; `dstrain doctor --measure` adds the one it "
+          "runs on");
+  }
+}
+
+TEST_CASE("a file of another format is refused by name", "[program][machine]") {
+  test::TempDir folder;
+  const auto file = folder / "machine.json";
+  for (const char* text :
+       {"", "[]", "{}", "{\"machines\": 3}", "{\"machines\": [3]}", "{\"machines\": [{}]}",
+        "{\"machines\": [{\"device\": \"x\", \"flops_per_s\": -1}]}",
+        "{\"machines\": [{\"device\": \"x\", \"flops_per_s\": \"fast\"}]}"}) {
+    CAPTURE(text);
+    std::ofstream(file) << text;
+    CHECK_THROWS_AS(read_measured(file), Error);
+  }
+}
+
+TEST_CASE("the driver's files name the GPU", "[program][machine]") {
+  test::TempDir proc;
+  CHECK(installed_gpu(proc.path()).empty());
+  for (const char* bus : {"0000:3b:00.0", "0000:18:00.0"}) {
+    const auto gpu = proc / "driver" / "nvidia" / "gpus" / bus;
+    std::filesystem::create_directories(gpu);
+    std::ofstream(gpu / "information") << "Model: \t\t NVIDIA H200\nIRQ:   \t\t 5\n";
+  }
+  CHECK(installed_gpu(proc.path()) == "NVIDIA H200");
+}
