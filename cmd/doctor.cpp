@@ -39,8 +39,8 @@ std::vector<HostInspection> inspect_this_machine() {
 }
 
 std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
-  const Allocation allocation = allocate(
-      options.request, probe_machine(), [](const char* name) { return std::getenv(name); });
+  const Allocation allocation = allocate(options.request, probe_machine(),
+                                         [](const char* name) { return std::getenv(name); });
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<HostTransport> transports;
   std::vector<NodeHost> by_ssh;
@@ -56,9 +56,10 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
     }
   }
   if (!by_ssh.empty()) {
-    ssh.transport = make_ssh_transport(std::move(by_ssh), {.agent_command = {self, "agent", "--over-ssh"},
-                                                           .config = options.ssh_config,
-                                                           .ship = options.ship});
+    ssh.transport =
+        make_ssh_transport(std::move(by_ssh), {.agent_command = {self, "agent", "--over-ssh"},
+                                               .config = options.ssh_config,
+                                               .ship = options.ship});
     transports.push_back(std::move(ssh));
   }
   InspectHostsOptions how{.build = kVersion, .request = {}};
@@ -87,10 +88,11 @@ int doctor(const DoctorOptions& options) {
 
 Command add_doctor(CLI::App& root) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* app = root.add_subcommand(
-      "doctor",
-      "What is wrong with this machine, or with hosts: reachability, drivers, libraries, versions,\n"
-      "clocks, limits, disks, GPU health and leftover memory. Starts no job.");
+  CLI::App* app =
+      root.add_subcommand("doctor",
+                          "What is wrong with this machine, or with hosts: reachability, drivers, "
+                          "libraries, versions,\n"
+                          "clocks, limits, disks, GPU health and leftover memory. Starts no job.");
   app->footer(
       "Exit code 0: every host can be used, perhaps with warnings; 69: one cannot.\n"
       "Examples:\n"
@@ -113,11 +115,12 @@ Command add_doctor(CLI::App& root) {
                 "Copy this dstrain to hosts that lack it or have another version, and run it from "
                 "there.");
   app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
-  app->add_flag("--measure", options->measure,
-                "Also measure this machine's rates (products, memory, host link, collectives; about "
-                "a minute)\n"
-                "and keep them in ~/.config/dstrain/machine.json, from which plan and launch take "
-                "them.")
+  app->add_flag(
+         "--measure", options->measure,
+         "Also measure this machine's rates (products, memory, host link, collectives; about "
+         "a minute)\n"
+         "and keep them in ~/.config/dstrain/machine.json, from which plan and launch take "
+         "them.")
       ->excludes(hosts)
       ->excludes(file);
   return {app, [options] { return doctor(*options); }};

@@ -12,9 +12,9 @@ Command add_engine(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "engine",
       "Run one rank of a training job. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT "
-      "say which; without them\n"
-      "this process is the only rank. `dstrain launch` starts it; torchrun, srun and mpirun can, "
-      "too:\n"
+      "say which, or what srun and mpirun\n"
+      "set; without any this process is the only rank. `dstrain launch` starts it; torchrun, srun "
+      "and mpirun can, too:\n"
       "  torchrun --no-python --nproc_per_node=2 dstrain engine recipes/quickstart.yaml");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   app->add_option("--set", options->overrides, "Override one value: path.to.key=value. Repeatable.")

@@ -3,11 +3,13 @@
 #include "cmd/command.h"
 #include "cmd/host_options.h"
 #include "cmd/launch_job.h"
+#include "cmd/submit_options.h"
 
 namespace dstrain {
 
 Command add_launch(CLI::App& root) {
   auto options = std::make_shared<JobOptions>();
+  auto submit = std::make_shared<SubmitRequest>();
   CLI::App* app = root.add_subcommand(
       "launch",
       "Train: start one rank per GPU of this machine, of hosts by ssh, or of a SLURM allocation.");
@@ -22,7 +24,10 @@ Command add_launch(CLI::App& root) {
       "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts 3");
   add_job_options(*app, *options);
   add_run_options(*app, options->launch);
-  return {app, [options] { return launch_job(*options); }};
+  add_submit_options(*app, *submit);
+  return {app, [options, submit] {
+            return submit->slurm ? submit_job(*options, *submit) : launch_job(*options);
+          }};
 }
 
 }  // namespace dstrain

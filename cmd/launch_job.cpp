@@ -5,11 +5,14 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "cmd/host_options.h"
 #include "cmd/version.h"
+#include "launcher/joined.h"
 #include "launcher/launch.h"
+#include "launcher/protocol.h"
 #include "launcher/recipe_files.h"
 #include "launcher/standard_output.h"
 #include "recipes/schema/load.h"
@@ -37,6 +40,8 @@ void add_job_options(CLI::App& app, JobOptions& options) {
 int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();
+  const auto joined = launcher::join(launcher::probe_machine(), ::getenv, kVersion);
+  if (joined && joined->exit_code) return *joined->exit_code;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
@@ -54,6 +59,7 @@ int launch_job(const JobOptions& options) {
   launch.cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo;
   launch.agent_command = {self, "agent"};
   launch.rank_command = rank_command;
+  launch.joined = joined ? joined->controller : nullptr;
   launch.build = kVersion;
   launch.command_line = own_command_line();
   return launcher::launch(launch, output.sink(), interrupts);

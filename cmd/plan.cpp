@@ -39,8 +39,7 @@ int plan(const PlanOptions& options) {
                  recipe.model.weights.c_str(), recipe.model.name.c_str());
     recipe.model.weights.clear();
   }
-  const Machine machine =
-      plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
+  const Machine machine = plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
 
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
   Model model =
@@ -48,7 +47,7 @@ int plan(const PlanOptions& options) {
   const BatchShape shape = {.micro_batch = recipe.batch.micro,
                             .compute_bytes = state_widths(recipe).compute};
   const ModelCost cost = model_cost(model, shape);
-  const Strategy strategy = make_strategy(recipe, cost, options.ranks);
+  const Strategy strategy = make_strategy(recipe, cost, options.ranks, machine);
   const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   const std::string text =
       options.json ? plan_json(report, strategy, cost) : plan_text(report, strategy, cost);

@@ -174,7 +174,8 @@ Affinity plan_affinity(const AffinityRequest& request, const SystemRoots& roots)
   });
   // CUDA's own order puts the fastest first, and keeps bus order among equals.
   if (mixed && !request.pci_order) {
-    return unbound("GPUs of several kinds, whose order only CUDA_DEVICE_ORDER=PCI_BUS_ID would fix");
+    return unbound(
+        "GPUs of several kinds, whose order only CUDA_DEVICE_ORDER=PCI_BUS_ID would fix");
   }
   const auto visible = visible_gpus(installed, request.visible_devices);
   if (!visible) return unbound("CUDA_VISIBLE_DEVICES names MIG slices");

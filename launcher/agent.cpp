@@ -9,23 +9,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/handshake.h"
+#include "engine/base/job_environment.h"
+#include "launcher/affinity.h"
 #include "launcher/channel.h"
 #include "launcher/failure.h"
 #include "launcher/hang_watch.h"
 #include "launcher/inspect.h"
 #include "launcher/interrupts.h"
 #include "launcher/machine.h"
+#include "launcher/network_interface.h"
 #include "launcher/oom.h"
 #include "launcher/placement.h"
 #include "launcher/process_tree.h"
@@ -236,8 +242,14 @@ class Agent {
 
   void prepare(PrepareJob job) {
     job_ = std::move(job);
+    if (!job_.command.empty() && job_.command.front() == kAgentProgram)
+      job_.command.front() = std::filesystem::read_symlink("/proc/self/exe").string();
     std::vector<std::string> known = own_environment();
     known.insert(known.end(), job_.environment.begin(), job_.environment.end());
+    if (JobSecret secret{}; job_.secret.size() == secret.size()) {
+      std::copy(job_.secret.begin(), job_.secret.end(), secret.begin());
+      known.push_back(fmt::format("{}={}", job_environment::kJobSecret, to_hex(secret)));
+    }
     redactor_ = Redactor(known);
     if (job_.cores == 0) job_.cores = probe_machine().cores;
     // Slurm goes to /tmp when the folder is missing on a node; a job must not run in a place that
@@ -287,12 +299,19 @@ class Agent {
   void start(const StartRanks& order) {
     DSTRAIN_CHECK(!started_ && job_.num_ranks > 0, "ranks must be prepared once before they start");
     oom_kills_ = count_oom_kills();
-    const bool user_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
+    const Variables variables = [this](const char* name) { return rank_variable(name); };
+    const bool user_threads = variables("OMP_NUM_THREADS") != nullptr;
+    for (std::string& entry : interface_variables(job_.peer_address, variables))
+      job_.environment.push_back(std::move(entry));
+    const Affinity affinity = plan_affinity(affinity_request(job_.num_ranks, variables));
     for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank) {
       const int rank = job_.first_rank + local_rank;
       RankProcess process =
           start_rank({.command = job_.command,
                       .environment = rank_environment(job_, order, local_rank, user_threads),
+                      .cpus = affinity.cpus.empty()
+                                  ? std::vector<int>{}
+                                  : affinity.cpus[static_cast<std::size_t>(local_rank)],
                       .rank_zero = rank == 0,
                       .master_fd = rank == 0 ? rendezvous_.get() : -1});
       channel_.send(FrameType::started, pack(StartedRank{rank, process.pid}));
@@ -304,6 +323,15 @@ class Agent {
     rendezvous_.reset();
     started_ = true;
     hangs_ = HangWatch(job_.host, job_.stall_limit_s);
+  }
+
+  /// A variable as the ranks will see it: the job's own, else this process's.
+  [[nodiscard]] const char* rank_variable(std::string_view name) const {
+    for (const std::string& entry : job_.environment) {
+      if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=')
+        return entry.c_str() + name.size() + 1;
+    }
+    return std::getenv(std::string(name).c_str());
   }
 
   void read_rank(AgentRank& rank, std::size_t limit) {

@@ -38,12 +38,12 @@ struct Allocation {
 
 /// What the command line says about hosts. At most one of `hosts` and `hostfile`.
 struct HostRequest {
-  int ranks = 0;                      ///< 0: every slot
-  std::string hosts = {};             ///< "a:8,b:8"
+  int ranks = 0;                        ///< 0: every slot
+  std::string hosts = {};               ///< "a:8,b:8"
   std::filesystem::path hostfile = {};  ///< grammar in hostfiles/README.md
-  std::string include = {};           ///< "a@b:0,2": these hosts, of b only GPUs 0 and 2
-  std::string exclude = {};           ///< the same, taken away
-  bool cpu_ranks = false;             ///< the recipe asks for the CPU whatever GPUs there are
+  std::string include = {};             ///< "a@b:0,2": these hosts, of b only GPUs 0 and 2
+  std::string exclude = {};             ///< the same, taken away
+  bool cpu_ranks = false;               ///< the recipe asks for the CPU whatever GPUs there are
 };
 
 /// A variable of the environment, or nullptr: getenv, or a table in tests.

@@ -32,9 +32,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kLineStart = "dstrain-dial-1 ";
 constexpr std::size_t kLongestLine = 4096;
 constexpr milliseconds kBootstrapLimit{60'000};  ///< srun's standard input may come late
-constexpr milliseconds kDialLimit{30'000};
-constexpr milliseconds kRoundLimit{5'000};      ///< for all addresses at once
-constexpr milliseconds kHandshakeLimit{5'000};  ///< a stranger may listen there and say nothing
+constexpr milliseconds kRoundLimit{5'000};       ///< for all addresses at once
+constexpr milliseconds kHandshakeLimit{5'000};   ///< a stranger may listen there and say nothing
 constexpr milliseconds kRetryInterval{200};
 
 int milliseconds_until(Clock::time_point time) {
@@ -77,38 +76,43 @@ UniqueFd start_connect(const std::string& address, int port) {
   return fd;
 }
 
-void send_all(int fd, std::string_view text, int lifeline, Clock::time_point deadline) {
+/// False when the other end is gone.
+bool send_all(int fd, std::string_view text, int lifeline, Clock::time_point deadline) {
   while (!text.empty()) {
     const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
     if (sent > 0) {
       text.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      throw Error(ErrorKind::hosts,
-                  fmt::format("the controller has gone away: {}", std::strerror(errno)));
-    } else if (!wait_for(fd, POLLOUT, lifeline, deadline)) {
-      throw Error(ErrorKind::hosts, "the controller does not take an introduction");
+    } else if ((errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLOUT, lifeline, deadline)) {
+      return false;
     }
   }
+  return true;
 }
 
-/// Tries all addresses at once; the first that connects and knows the secret. `reasons` gets a word
-/// on each of the others.
-UniqueFd connect_to_one(const DialTarget& target, int lifeline, Clock::time_point deadline,
-                        std::vector<std::string>& reasons) {
+/// What one round of attempts has found.
+struct Round {
+  UniqueFd socket;                   ///< of somebody who knows the secret
+  std::vector<std::string> reasons;  ///< why the others were none
+  bool late = false;                 ///< one of them may yet answer
+};
+
+/// Tries all addresses at once.
+Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point deadline) {
+  Round round;
   std::vector<UniqueFd> sockets;
   for (const std::string& address : target.addresses) {
     sockets.push_back(start_connect(address, target.port));
   }
   const auto give_up = [&](std::size_t i, std::string_view reason) {
     sockets[i].reset();
-    reasons.push_back(fmt::format("{}:{} {}", target.addresses[i], target.port, reason));
+    round.reasons.push_back(fmt::format("{}:{} {}", target.addresses[i], target.port, reason));
   };
   for (;;) {
     std::vector<pollfd> fds = {{lifeline, POLLIN, 0}};
     for (const UniqueFd& socket : sockets) fds.push_back({socket.get(), POLLOUT, 0});
     const bool open = std::any_of(sockets.begin(), sockets.end(),
                                   [](const UniqueFd& socket) { return static_cast<bool>(socket); });
-    if (!open) return {};
+    if (!open) return round;
     ::poll(fds.data(), fds.size(), milliseconds_until(deadline));
     if (fds[0].revents != 0 && lifeline_cut(lifeline)) {
       throw Error(ErrorKind::hosts, "whoever started this agent has gone away");
@@ -122,11 +126,14 @@ UniqueFd connect_to_one(const DialTarget& target, int lifeline, Clock::time_poin
         give_up(i, std::strerror(error));
         continue;
       }
+      const auto begin = Clock::now();
       try {
         shake_hands(sockets[i].get(), Handshake::Side::client, target.secret, kDialPurpose,
                     static_cast<int>(kHandshakeLimit.count()));
-        return std::move(sockets[i]);
+        round.socket = std::move(sockets[i]);
+        return round;
       } catch (const Error& refusal) {
+        round.late = round.late || Clock::now() - begin >= kHandshakeLimit;
         give_up(i, refusal.what());
       }
     }
@@ -134,7 +141,8 @@ UniqueFd connect_to_one(const DialTarget& target, int lifeline, Clock::time_poin
       for (std::size_t i = 0; i < sockets.size(); ++i) {
         if (sockets[i]) give_up(i, "does not answer");
       }
-      return {};
+      round.late = true;
+      return round;
     }
   }
 }
@@ -236,39 +244,39 @@ Introduction introduction_from(std::string_view line) {
   }
 }
 
-UniqueFd dial(const DialTarget& target, const Introduction& introduction, int lifeline,
-              milliseconds limit) {
+UniqueFd dial(const DialTarget& target, const Introduction& introduction,
+              const DialOptions& options) {
+  const int lifeline = options.lifeline;
   if (lifeline >= 0) set_nonblocking(lifeline);
-  const auto deadline = Clock::now() + limit;
-  UniqueFd socket;
-  std::vector<std::string> reasons;
-  while (!socket) {
-    reasons.clear();
-    socket =
-        connect_to_one(target, lifeline, std::min(deadline, Clock::now() + kRoundLimit), reasons);
-    if (socket) break;
+  const auto deadline = Clock::now() + options.limit;
+  Round round;
+  while (!round.socket) {
+    round = connect_to_one(target, lifeline, std::min(deadline, Clock::now() + kRoundLimit));
+    if (round.socket) break;
+    if (options.again && !round.late) return {};
     if (Clock::now() + kRetryInterval >= deadline) {
       throw Error(ErrorKind::hosts,
-                  fmt::format("cannot reach the controller: {}", fmt::join(reasons, "; ")),
+                  fmt::format("cannot reach the controller: {}", fmt::join(round.reasons, "; ")),
                   "open the network between the nodes: any TCP port, as MPI needs it too");
     }
     (void)wait_for(-1, 0, lifeline, Clock::now() + kRetryInterval);
   }
-  send_all(socket.get(), to_line(introduction) + "\n", lifeline, deadline);
+  const int socket = round.socket.get();
+  if (!send_all(socket, to_line(introduction) + "\n", lifeline, deadline)) return {};
   std::string welcome;
   while (welcome.size() < kDialWelcome.size()) {
-    (void)wait_for(socket.get(), POLLIN, lifeline, std::nullopt);
+    (void)wait_for(socket, POLLIN, lifeline, std::nullopt);
     std::array<char, 16> bytes{};
     const ssize_t got =
-        ::recv(socket.get(), bytes.data(), kDialWelcome.size() - welcome.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      welcome.append(bytes.data(), static_cast<std::size_t>(got));
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      throw Error(ErrorKind::hosts, "the controller has no use for this agent");
-    }
+        ::recv(socket, bytes.data(), kDialWelcome.size() - welcome.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return {};
+    if (got > 0) welcome.append(bytes.data(), static_cast<std::size_t>(got));
   }
-  if (welcome != kDialWelcome) throw Error(ErrorKind::hosts, "the controller speaks otherwise");
-  return socket;
+  if (welcome != kDialWelcome) {
+    throw Error(ErrorKind::hosts, "the controller speaks otherwise",
+                "use the same build of dstrain on every host");
+  }
+  return std::move(round.socket);
 }
 
 UniqueFd dial_as_slurm_node(int bootstrap) {
@@ -285,17 +293,21 @@ UniqueFd dial_as_slurm_node(int bootstrap) {
   }
   const Machine machine = probe_machine();
   const char* node = std::getenv("SLURMD_NODENAME");
-  return dial(target,
-              {.name = node != nullptr ? node : machine.host,
-               .host = machine.host,
-               .cores = machine.cores,
-               .gpus = machine.gpus},
-              bootstrap, kDialLimit);
+  UniqueFd socket = dial(target,
+                         {.name = node != nullptr ? node : machine.host,
+                          .host = machine.host,
+                          .cores = machine.cores,
+                          .gpus = machine.gpus},
+                         {.lifeline = bootstrap});
+  if (!socket) throw Error(ErrorKind::hosts, "the controller has no use for this agent");
+  return socket;
 }
+
+std::string peer_address(int socket) { return address_of(socket, &::getpeername); }
 
 int run_dialled_agent(UniqueFd socket, std::string build) {
   const AgentIdentity identity{std::move(build), address_of(socket.get(), &::getsockname),
-                               address_of(socket.get(), &::getpeername)};
+                               peer_address(socket.get())};
   UniqueFd out(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
   if (!out) fail_system("duplicate a socket");
   return run_agent(std::move(socket), std::move(out), identity);

@@ -37,11 +37,16 @@ inline constexpr std::string_view kDialPurpose = "agent";
 /// The controller's word that the agent is wanted; the protocol follows at once.
 inline constexpr std::string_view kDialWelcome = "welcome\n";
 
+struct DialOptions {
+  int lifeline = -1;                        ///< a descriptor whose end of file ends the attempt
+  std::chrono::milliseconds limit{30'000};  ///< for finding somebody who knows the secret
+  bool again = false;  ///< it has been there: nobody at its port means that it is gone for good
+};
 /// Connects to the target, proves the secret, introduces itself and waits, as long as it takes, to
-/// be welcomed. `lifeline`: a descriptor whose end of file ends the attempt, or -1. Error{hosts}
-/// when nobody with the secret answers within `limit`, or the controller or lifeline goes away.
+/// be welcomed. Empty when the controller goes away instead of welcoming. Error{hosts} when nobody
+/// with the secret is found within the limit, or the lifeline is cut.
 [[nodiscard]] UniqueFd dial(const DialTarget& target, const Introduction& introduction,
-                            int lifeline, std::chrono::milliseconds limit);
+                            const DialOptions& options);
 
 /// `dstrain agent --dial`: reads the target line from `bootstrap` (srun's broadcast standard input,
 /// which is the lifeline too) and dials as this Slurm node. Asks the address that srun itself was
@@ -50,5 +55,7 @@ inline constexpr std::string_view kDialWelcome = "welcome\n";
 
 /// Runs the agent on a connection that dial() made, with both addresses from it.
 [[nodiscard]] int run_dialled_agent(UniqueFd socket, std::string build);
+/// Address at the other end of a connection; empty when it is gone.
+[[nodiscard]] std::string peer_address(int socket);
 
 }  // namespace dstrain::launcher

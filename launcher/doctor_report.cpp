@@ -147,9 +147,9 @@ std::string render_findings(const std::vector<HostInspection>& hosts) {
                  host.host.name);
     }
     for (const Finding& finding : host.findings) {
-      groups.add(
-          fmt::format("{}: {}\n  hint: {}", level_name(finding.level), finding.text, finding.advice),
-          host.host.name);
+      groups.add(fmt::format("{}: {}\n  hint: {}", level_name(finding.level), finding.text,
+                             finding.advice),
+                 host.host.name);
     }
   }
   std::string text;
@@ -193,9 +193,8 @@ std::string render_differences(const std::vector<HostInspection>& hosts) {
 }
 
 std::vector<HostInspection> worst_first(std::vector<HostInspection> hosts) {
-  std::stable_sort(hosts.begin(), hosts.end(), [](const auto& a, const auto& b) {
-    return badness(a) > badness(b);
-  });
+  std::stable_sort(hosts.begin(), hosts.end(),
+                   [](const auto& a, const auto& b) { return badness(a) > badness(b); });
   return hosts;
 }
 
@@ -204,7 +203,7 @@ std::vector<HostInspection> worst_first(std::vector<HostInspection> hosts) {
 std::string doctor_text(const std::vector<HostInspection>& unsorted) {
   const std::vector<HostInspection> hosts = worst_first(unsorted);
   std::string text = render_table(hosts);
-  for (const std::string& part : {render_findings(hosts), render_differences(hosts)}) {
+  for (const std::string& part : {render_findings(hosts), render_differences(unsorted)}) {
     if (!part.empty()) text += "\n" + part;
   }
   const auto usable =

@@ -125,8 +125,8 @@ EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limi
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
     const std::string text = load(library);
-    const bool written = ::write(pipe.write.get(), text.data(), text.size()) ==
-                         static_cast<ssize_t>(text.size());
+    const bool written =
+        ::write(pipe.write.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
     // Without the libraries' own endings: they are none of this child's business.
     ::_exit(written ? 0 : 1);
   }
@@ -154,8 +154,9 @@ EngineFacts probe_engine(const fs::path& library, std::chrono::milliseconds limi
   EngineFacts facts = parse(text, library);
   if (late) facts.error = fmt::format("not loaded within {} s", limit.count() / 1000);
   if (!facts.loads && facts.error.empty()) {
-    facts.error = WIFSIGNALED(status) ? fmt::format("the loader died of signal {}", WTERMSIG(status))
-                                      : "the loader ended without a word";
+    facts.error = WIFSIGNALED(status)
+                      ? fmt::format("the loader died of signal {}", WTERMSIG(status))
+                      : "the loader ended without a word";
   }
   return facts;
 }

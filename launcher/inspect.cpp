@@ -87,7 +87,7 @@ DiskFacts read_disk(const std::string& purpose, const fs::path& path) {
   fs::path shown = path;
   // A folder that will be made later lies on the disk of the first one that is there.
   while (!fs::exists(shown, error) && shown.has_relative_path()) shown = shown.parent_path();
-  struct statvfs figures {};
+  struct statvfs figures{};
   if (::statvfs(shown.c_str(), &figures) == 0) {
     const auto block = static_cast<std::int64_t>(figures.f_frsize);
     disk.free_bytes = static_cast<std::int64_t>(figures.f_bavail) * block;

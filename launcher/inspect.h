@@ -27,8 +27,8 @@ struct GpuFacts {
   std::int64_t memory_bytes = 0;
   std::int64_t used_bytes = 0;
   int temperature_c = -1;
-  std::vector<std::string> throttled;     ///< reasons that slow its clocks: heat, power
-  std::int64_t corrected_errors = -1;     ///< ECC, since the driver was loaded
+  std::vector<std::string> throttled;  ///< reasons that slow its clocks: heat, power
+  std::int64_t corrected_errors = -1;  ///< ECC, since the driver was loaded
   std::int64_t uncorrected_errors = -1;
   bool remap_pending = false;  ///< memory rows wait for a reset to be replaced
   bool remap_failed = false;   ///< memory rows could not be replaced
@@ -48,7 +48,7 @@ struct DiskFacts {
 
 /// An InfiniBand or RoCE port.
 struct RdmaPort {
-  std::string name;  ///< "mlx5_0:1"
+  std::string name;   ///< "mlx5_0:1"
   std::string state;  ///< "ACTIVE"
   std::string rate;   ///< "400 Gb/sec (4X NDR)"
 };
@@ -85,9 +85,9 @@ struct Inspection {
   std::int64_t open_files = -1;          ///< limit; -1: none
   std::int64_t shm_bytes = -1;           ///< size of /dev/shm
   std::vector<DiskFacts> disks;
-  std::int64_t clock_ns = 0;  ///< CLOCK_REALTIME at the end of the look
-  int gpu_nodes = 0;          ///< nvidiaN device nodes
-  int gpus_visible = 0;       ///< of them under CUDA_VISIBLE_DEVICES
+  std::int64_t clock_ns = 0;                   ///< CLOCK_REALTIME at the end of the look
+  int gpu_nodes = 0;                           ///< nvidiaN device nodes
+  int gpus_visible = 0;                        ///< of them under CUDA_VISIBLE_DEVICES
   std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES, when set
   std::string driver;                          ///< of NVIDIA; empty: none answers
   int driver_cuda = 0;                         ///< newest CUDA that it runs: 13000 for 13.0

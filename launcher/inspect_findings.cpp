@@ -45,6 +45,9 @@ class Judge {
       add(Level::error, fmt::format("library {} is missing", engine.missing),
           "install the torch wheel of the build and set DSTRAIN_SITE_PACKAGES, or LD_LIBRARY_PATH "
           "to its torch/lib and nvidia/*/lib");
+    } else if (!engine.missing.empty()) {
+      add(Level::error, fmt::format("the engine is not there: {}", engine.path),
+          "install dstrain anew, or launch with --ship");
     } else {
       add(Level::error, fmt::format("the engine cannot be loaded: {}", engine.error),
           "install dstrain anew, or launch with --ship");
@@ -62,7 +65,8 @@ class Judge {
     }
     const auto answering = static_cast<int>(at_.gpus.size());
     if (at_.gpu_nodes > 0 && at_.driver.empty()) {
-      add(Level::error, fmt::format("{} GPU device nodes and no driver that answers", at_.gpu_nodes),
+      add(Level::error,
+          fmt::format("{} GPU device nodes and no driver that answers", at_.gpu_nodes),
           "run nvidia-smi there; a driver update wants a reboot or a reload of the module");
     } else if (at_.gpu_nodes > answering) {
       add(Level::warning,
@@ -105,7 +109,8 @@ class Judge {
       add(Level::warning,
           fmt::format("GPU {}: {} of {} are held by {}", gpu.index, format_bytes(gpu.used_bytes),
                       format_bytes(gpu.memory_bytes),
-                      holders.empty() ? "nobody visible here" : fmt::format("{}", fmt::join(holders, ", "))),
+                      holders.empty() ? "nobody visible here"
+                                      : fmt::format("{}", fmt::join(holders, ", "))),
           "wait for those processes, or end them if they are left over from another job");
     }
     if (gpu.remap_failed || gpu.uncorrected_errors > 0) {
@@ -113,7 +118,8 @@ class Judge {
           fmt::format("GPU {}: {} uncorrectable memory errors since the driver was loaded{}",
                       gpu.index, std::max<std::int64_t>(gpu.uncorrected_errors, 0),
                       gpu.remap_failed ? ", and rows that could not be replaced" : ""),
-          gpu.remap_failed ? "replace the GPU" : "reset the GPU (nvidia-smi --gpu-reset) or reboot");
+          gpu.remap_failed ? "replace the GPU"
+                           : "reset the GPU (nvidia-smi --gpu-reset) or reboot");
     }
     if (gpu.remap_pending) {
       add(Level::warning, fmt::format("GPU {}: memory rows wait to be replaced", gpu.index),
@@ -138,8 +144,8 @@ class Judge {
   void events() {
     if (at_.gpu_events.empty()) return;
     const std::string& newest = at_.gpu_events.back();
-    const bool lost = std::any_of(
-        at_.gpu_events.begin(), at_.gpu_events.end(), [](const std::string& line) {
+    const bool lost =
+        std::any_of(at_.gpu_events.begin(), at_.gpu_events.end(), [](const std::string& line) {
           return line.find(fmt::format("): {},", kFellOffTheBus)) != std::string::npos;
         });
     add(lost ? Level::error : Level::warning,
@@ -170,7 +176,8 @@ class Judge {
                       format_bytes(at_.memory_limit_bytes), format_bytes(at_.memory_bytes)),
           "ask the scheduler for more if ranks are killed for memory");
     }
-    if (at_.available_bytes >= 0 && at_.available_bytes < std::min(at_.memory_bytes / 10, 8 * kGiB)) {
+    if (at_.available_bytes >= 0 &&
+        at_.available_bytes < std::min(at_.memory_bytes / 10, 8 * kGiB)) {
       add(Level::warning,
           fmt::format("{} of {} memory are available", format_bytes(at_.available_bytes),
                       format_bytes(at_.memory_bytes)),
@@ -188,7 +195,8 @@ class Judge {
       add(Level::warning,
           fmt::format("locked memory is limited to {}, RDMA wants no limit",
                       format_bytes(at_.locked_bytes)),
-          "memlock unlimited in /etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd or sshd");
+          "memlock unlimited in /etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd or "
+          "sshd");
     }
     if (at_.open_files >= 0 && at_.open_files < kFewFiles) {
       add(Level::warning, fmt::format("a process may open {} files", at_.open_files),

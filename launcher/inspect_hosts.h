@@ -9,6 +9,7 @@
 #include "launcher/inspect.h"
 #include "launcher/protocol.h"
 #include "launcher/transport.h"
+#include "launcher/visit_hosts.h"
 
 namespace dstrain::launcher {
 
@@ -17,18 +18,12 @@ struct HostInspection {
   Host host;
   std::optional<HostProblem> problem;
   std::optional<Inspection> inspection;
-  double round_trip_s = -1;    ///< of the fastest ping
-  double clock_offset_s = 0;   ///< its clock less ours; known to half the round trip
+  double round_trip_s = -1;       ///< of the fastest ping
+  double clock_offset_s = 0;      ///< its clock less ours; known to half the round trip
   std::vector<Finding> findings;  ///< judge() and what only the controller can tell, worst first
 
   /// No agent, or a finding that no job can live with.
   [[nodiscard]] bool usable() const { return !problem && worst(findings) < Level::error; }
-};
-
-/// A transport and the indices of the hosts that it is for.
-struct HostTransport {
-  std::unique_ptr<Transport> transport;
-  std::vector<int> nodes;
 };
 
 struct InspectHostsOptions {

@@ -181,10 +181,10 @@ Inspection inspection_from_json(std::string_view json) {
     describe(reader, inspection);
     return inspection;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::hosts,
-                std::string("the answer of `dstrain agent` is not what doctor asked for: ") +
-                    error.what(),
-                "install the same version of dstrain everywhere");
+    throw Error(
+        ErrorKind::hosts,
+        std::string("the answer of `dstrain agent` is not what doctor asked for: ") + error.what(),
+        "install the same version of dstrain everywhere");
   }
 }
 

@@ -18,10 +18,13 @@
 #include "launcher/environment_file.h"
 #include "launcher/exported_environment.h"
 #include "launcher/failure.h"
+#include "launcher/joined.h"
 #include "launcher/placement.h"
 #include "launcher/process_tree.h"
 #include "launcher/redact.h"
 #include "launcher/run_directory.h"
+#include "launcher/ship.h"
+#include "launcher/sweep_hosts.h"
 #include "launcher/transport.h"
 
 namespace dstrain::launcher {
@@ -32,6 +35,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kNumRepeatedLines = 20;
 /// Starts in a row that come no further before the job gives up for good.
 constexpr int kMostStarts = 3;
+/// Less than the sweep may take in all.
+constexpr std::chrono::seconds kSweepConnectLimit{3};
 
 /// Short for a person: relative when it lies below the present folder.
 std::string shown(const fs::path& path) {
@@ -39,6 +44,8 @@ std::string shown(const fs::path& path) {
   const fs::path relative = fs::proximate(path, error);
   return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
+
+std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
 
 const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
@@ -115,8 +122,17 @@ class Job {
   Job(const LaunchOptions& options, Console& console, Interrupts& interrupts)
       : options_(options), console_(console), interrupts_(interrupts), machine_(probe_machine()) {
     if (options.cpu_ranks) machine_.gpus = 0;
-    allocation_ = allocate(options.request, machine_, ::getenv);
+    HostRequest request = options.request;
+    request.cpu_ranks = options.cpu_ranks;
+    allocation_ = options.joined ? allocate_joined(*options.joined, request)
+                                 : allocate(request, machine_, ::getenv);
     placement_ = place(allocation_, options.request.ranks);
+    if (options.min_ranks > placement_.world_size) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
+                              placement_.world_size,
+                              plural(static_cast<std::size_t>(placement_.world_size))));
+    }
     files_ = make_files(placement_);
     for (const std::string& remark : allocation_.remarks) console_.lines(remark);
   }
@@ -131,7 +147,9 @@ class Job {
       jobs.push_back(make_job(options_, node, placement_.world_size, run,
                               options_.resume == "never" ? "" : options_.resume));
     }
-    console_.lines(describe(placement_, jobs, std::getenv("OMP_NUM_THREADS") != nullptr));
+    std::string text = describe(placement_, jobs, std::getenv("OMP_NUM_THREADS") != nullptr);
+    redactor().apply(text);
+    console_.lines(text);
   }
 
   int run() {
@@ -152,11 +170,21 @@ class Job {
   }
 
  private:
+  /// Of secrets in our environment and among --env.
+  [[nodiscard]] Redactor redactor() const {
+    std::vector<std::string> known = own_environment();
+    known.insert(known.end(), options_.environment.begin(), options_.environment.end());
+    return Redactor(known);
+  }
+
   [[nodiscard]] std::vector<RunFile> make_files(const Placement& placement) const {
     std::vector<RunFile> files = options_.files(placement.world_size);
-    const Redactor redactor(own_environment());
+    const Redactor redactor = this->redactor();
+    std::vector<std::string> command_line = options_.command_line;
+    // Before JSON writes some characters in another way.
+    for (std::string& word : command_line) redactor.apply(word);
     std::string environment =
-        describe_environment(options_.build, options_.command_line, machine_, placement);
+        describe_environment(options_.build, command_line, machine_, placement);
     redactor.apply(environment);
     files.push_back({"environment.json", std::move(environment)});
     for (const RunFile& file : files) {
@@ -201,6 +229,7 @@ class Job {
                     [](const NodePlacement& node) { return node.host.reach == Reach::local; });
     std::vector<NodeHost> by_ssh;
     std::vector<NodeHost> by_slurm;
+    std::vector<NodeHost> joined;
     for (std::size_t i = 0; i < placement_.nodes.size(); ++i) {
       const NodePlacement& node = placement_.nodes[i];
       PrepareJob job =
@@ -208,6 +237,8 @@ class Job {
       job.generation = generation_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
+      if (node.host.reach != Reach::local && job.command.front() == own_program())
+        job.command.front() = kAgentProgram;
       const int index = static_cast<int>(i);
       switch (node.host.reach) {
         case Reach::local:
@@ -217,8 +248,10 @@ class Job {
           by_ssh.push_back({index, node.host});
           break;
         case Reach::slurm:
-        case Reach::joined:
           by_slurm.push_back({index, node.host});
+          break;
+        case Reach::joined:
+          joined.push_back({index, node.host});
           break;
       }
       if (node.host.reach != Reach::local)
@@ -226,11 +259,10 @@ class Job {
       generation.jobs.push_back(std::move(job));
     }
     if (!by_ssh.empty()) {
-      SshOptions ssh{.agent_command = options_.agent_command,
-                     .config = options_.ssh_config,
-                     .ship = options_.ship};
-      ssh.agent_command.emplace_back("--over-ssh");
-      generation.transports.push_back(make_ssh_transport(std::move(by_ssh), std::move(ssh)));
+      generation.transports.push_back(make_ssh_transport(std::move(by_ssh), ssh_options()));
+    }
+    if (!joined.empty()) {
+      generation.transports.push_back(make_joined_transport(std::move(joined), options_.joined));
     }
     if (!by_slurm.empty()) {
       SrunOptions srun{.agent_command = options_.agent_command,
@@ -241,11 +273,59 @@ class Job {
     return generation;
   }
 
+  [[nodiscard]] SshOptions ssh_options() const {
+    SshOptions ssh{.agent_command = options_.agent_command,
+                   .config = options_.ssh_config,
+                   .ship = options_.ship};
+    ssh.agent_command.front() = start_program(ssh.agent_command.front());
+    // For the wrapper of an installed tree, which looks for LibTorch before there is a channel.
+    if (const char* site = std::getenv("DSTRAIN_SITE_PACKAGES"))
+      ssh.environment.push_back(fmt::format("DSTRAIN_SITE_PACKAGES={}", site));
+    ssh.agent_command.emplace_back("--over-ssh");
+    return ssh;
+  }
+
+  /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away. (On
+  /// this machine the controller has adopted and killed it; Slurm clears up its own nodes.)
+  void sweep(const std::vector<std::string>& lost) {
+    std::vector<std::string> names;
+    std::vector<NodeHost> hosts;
+    for (const NodePlacement& node : placement_.nodes) {
+      if (node.host.reach != Reach::ssh ||
+          std::find(lost.begin(), lost.end(), node.host.name) == lost.end())
+        continue;
+      hosts.push_back({static_cast<int>(hosts.size()), node.host});
+      names.push_back(node.host.name);
+    }
+    if (hosts.empty()) return;
+    SshOptions ssh = ssh_options();
+    ssh.connect_timeout = kSweepConnectLimit;
+    std::vector<HostTransport> transports(1);
+    for (const NodeHost& host : hosts) transports[0].nodes.push_back(host.node);
+    transports[0].transport = make_ssh_transport(std::move(hosts), std::move(ssh));
+    const std::vector<HostSweep> sweeps =
+        sweep_hosts(static_cast<int>(names.size()), transports,
+                    {.build = options_.build, .run_directory = run_.path.string()});
+    std::vector<std::string> unswept;
+    for (std::size_t i = 0; i < sweeps.size(); ++i) {
+      if (!sweeps[i].problem.empty()) {
+        unswept.push_back(fmt::format("{} ({})", names[i], sweeps[i].problem));
+      } else if (sweeps[i].num_killed > 0) {
+        console_.lines(fmt::format("{}: killed {} process{} that the lost agent had left", names[i],
+                                   sweeps[i].num_killed, sweeps[i].num_killed == 1 ? "" : "es"));
+      }
+    }
+    if (!unswept.empty())
+      console_.lines(fmt::format("not reached to clear up: {}", fmt::join(unswept, ", ")));
+  }
+
   /// The exit code, or nothing when the job is started again.
   std::optional<int> judge(const Outcome& outcome) {
     switch (outcome.kind) {
       case Outcome::Kind::finished:
+        return outcome.exit_code;
       case Outcome::Kind::interrupted:
+        sweep(outcome.lost_hosts);
         return outcome.exit_code;
       case Outcome::Kind::saved:
         console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown(run_.path)));
@@ -306,6 +386,7 @@ class Job {
           num_starts_, best_step_);
     }
     tell(report, code);
+    sweep(outcome.lost_hosts);
     if (!may_restart || stuck) return code;
     if (num_restarts_ >= options_.max_restarts) {
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));

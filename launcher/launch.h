@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "launcher/interrupts.h"
 
 namespace dstrain::launcher {
+
+class JoinedHosts;
 
 /// A file that the run directory holds from the start.
 struct RunFile {
@@ -38,6 +41,8 @@ struct LaunchOptions {
   std::string tee = "0";      ///< ranks whose output is shown: "0,8", "all" or "none"
   bool ship = false;          ///< copy our own tree to hosts that lack it
   std::filesystem::path ssh_config = {};  ///< ssh -F
+  /// The hosts whose processes somebody else has started (launcher/joined.h); they are the job's.
+  std::shared_ptr<JoinedHosts> joined = nullptr;
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent
   /// Program and first arguments of a rank; "<run directory>/recipe.yaml" and perhaps "--resume
   /// DIR" follow.

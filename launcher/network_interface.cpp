@@ -161,8 +161,7 @@ std::optional<NetworkInterface> interface_towards(const std::string& peer_addres
 }
 
 std::vector<std::string> interface_variables(const std::string& peer_address,
-                                             const Variables& variables,
-                                             const SystemRoots& roots) {
+                                             const Variables& variables, const SystemRoots& roots) {
   const auto interface = interface_towards(peer_address, roots);
   if (!interface || interface->kind == Kind::loopback) return {};
   std::vector<std::string> entries;

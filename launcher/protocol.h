@@ -69,6 +69,9 @@ struct Hello {
   std::string peer_address = {};  ///< a: the controller's address on it, or empty
 };
 
+/// As the first word of a rank's command: the agent's own program, wherever it was copied to.
+inline constexpr const char* kAgentProgram = "@dstrain";
+
 /// What one agent needs to run its part of the job.
 struct PrepareJob {
   std::string run_directory;         ///< absolute

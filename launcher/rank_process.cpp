@@ -15,6 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
+#include "launcher/affinity.h"
 #include "launcher/redact.h"
 
 namespace dstrain::launcher {
@@ -92,6 +93,7 @@ RankProcess start_rank(const RankStart& start) {
     // rank that hangs. Kept over exec; refused where there is no yama, which is as good.
     ::prctl(PR_SET_PTRACER, agent);
     reset_signals();
+    (void)bind_to_cpus(start.cpus);
     ::dup2(null.get(), STDIN_FILENO);
     ::dup2(output.write.get(), STDOUT_FILENO);
     ::dup2(output.write.get(), STDERR_FILENO);

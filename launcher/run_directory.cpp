@@ -51,19 +51,9 @@ std::string time_of(const std::string& name, const std::string& recipe) {
 }
 
 RunDirectory make_new(const fs::path& output, const std::string& recipe, std::time_t now) {
-  const fs::path parent = fs::absolute(output).lexically_normal();
-  std::error_code error;
-  fs::create_directories(parent, error);
-  for (int attempt = 0; !error && attempt < 100; ++attempt) {
-    RunDirectory run;
-    run.path = parent / fmt::format("{}-{}-{}", recipe, utc(now), short_id());
-    // false without an error: somebody else has just made this very name.
-    if (fs::create_directory(run.path, error)) return run;
-  }
-  throw Error(ErrorKind::usage,
-              fmt::format("cannot make a run directory in {}: {}", parent.string(),
-                          error ? error.message() : "no free name"),
-              "choose a folder that can be written, with --set run.output=DIR");
+  RunDirectory run;
+  run.path = make_dated_directory(output, recipe, now);
+  return run;
 }
 
 RunDirectory open_named(const fs::path& output, const std::string& name,
@@ -106,6 +96,21 @@ void lock(RunDirectory& run) {
 }
 
 }  // namespace
+
+fs::path make_dated_directory(const fs::path& output, const std::string& stem, std::time_t now) {
+  const fs::path parent = fs::absolute(output).lexically_normal();
+  std::error_code error;
+  fs::create_directories(parent, error);
+  for (int attempt = 0; !error && attempt < 100; ++attempt) {
+    const fs::path path = parent / fmt::format("{}-{}-{}", stem, utc(now), short_id());
+    // false without an error: somebody else has just made this very name.
+    if (fs::create_directory(path, error)) return path;
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("cannot make a run directory in {}: {}", parent.string(),
+                          error ? error.message() : "no free name"),
+              "choose a folder that can be written, with --set run.output=DIR");
+}
 
 bool is_checkpoint(const fs::path& directory) {
   std::error_code error;

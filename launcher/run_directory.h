@@ -29,6 +29,11 @@ struct RunDirectory {
                                               const std::string& recipe, const std::string& resume,
                                               std::time_t now, const std::string& name = {});
 
+/// Makes the directory `<output>/<stem>-<utc time>-<short id>` and returns its absolute path.
+/// Error{usage} when it cannot.
+[[nodiscard]] std::filesystem::path make_dated_directory(const std::filesystem::path& output,
+                                                         const std::string& stem, std::time_t now);
+
 /// Whether `directory` is a checkpoint that was completed: it has a manifest. Its content is for
 /// the engine to check.
 [[nodiscard]] bool is_checkpoint(const std::filesystem::path& directory);

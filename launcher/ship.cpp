@@ -63,6 +63,13 @@ ShipTree ship_tree(const fs::path& program) {
   return tree;
 }
 
+std::string start_program(const fs::path& program) {
+  const fs::path above = program.parent_path().parent_path();
+  const bool installed = program.parent_path().filename() == "libexec" &&
+                         fs::exists(above / "bin" / program.filename());
+  return (installed ? above / "bin" / program.filename() : program).string();
+}
+
 std::string ship_hash_command(const ShipTree& tree) {
   return hash_function(tree) + "tree_hash " + shell_quote(tree.root.string());
 }

@@ -20,6 +20,10 @@ struct ShipTree {
 /// there.
 [[nodiscard]] ShipTree ship_tree(const std::filesystem::path& program);
 
+/// What starts `program` where no environment has been prepared for it: bin/dstrain of an installed
+/// tree, which finds LibTorch, else the program itself.
+[[nodiscard]] std::string start_program(const std::filesystem::path& program);
+
 /// Command of this machine's sh that prints the tree's hash, 64 hexadecimal digits.
 [[nodiscard]] std::string ship_hash_command(const ShipTree& tree);
 /// Command of this machine that writes the tree to its standard output as a tar stream.

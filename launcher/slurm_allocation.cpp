@@ -156,7 +156,11 @@ void check_visible(const GpuCounts& gpus, const Variables& variables) {
 }  // namespace
 
 bool in_slurm_allocation(const Variables& variables) {
-  return variables("SLURM_JOB_ID") != nullptr && variables("SLURM_STEP_ID") == nullptr;
+  // salloc may open its shell in a step of its own (LaunchParameters=use_interactive_step), which
+  // has this number.
+  constexpr std::string_view kInteractive = "4294967290";
+  const char* step = variables("SLURM_STEP_ID");
+  return variables("SLURM_JOB_ID") != nullptr && (step == nullptr || step == kInteractive);
 }
 
 Allocation allocate_slurm(bool cpu_ranks, const Variables& variables) {

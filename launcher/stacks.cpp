@@ -199,13 +199,15 @@ std::vector<ThreadStack> list_threads(pid_t process) {
   return threads;
 }
 
-bool trace_with_libdw(pid_t process, std::vector<ThreadStack>& threads) {
+bool trace_with_libdw(pid_t process, std::vector<ThreadStack>& threads, std::string& error) {
   const fs::path library = find_module(kStacksModule);
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return false;
+  if (handle == nullptr) {
+    error = ::dlerror();
+    return false;
+  }
   // The cast is how POSIX hands out functions.
   const auto take = reinterpret_cast<StacksEntry>(::dlsym(handle, kStacksEntry));
-  std::string error;
   return take != nullptr && take(process, threads, error);
 }
 
@@ -262,6 +264,8 @@ std::string frame_lines(const ThreadStack& thread, std::size_t most) {
   std::string lines;
   for (std::size_t i = 0; i < std::min(most, thread.frames.size()); ++i) {
     lines += thread.frames[i] + "\n";
+    // Below it is only how the C library starts a program.
+    if (thread.frames[i] == "main" || thread.frames[i].starts_with("main ")) break;
   }
   return lines;
 }
@@ -278,6 +282,7 @@ void write_version(int fd, const std::string& text) {
 
 /// Adds the frames of the main thread, or of the others; false when none could be traced.
 bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
+  std::string error;
   std::vector<ThreadStack> traced;
   const fs::path tasks = fmt::format("/proc/{}/task", process);
   bool all = true;
@@ -291,8 +296,14 @@ bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
   }
   if (traced.empty()) return false;
   // The tools stop every thread.
-  if (!trace_with_libdw(process, traced) && !(all && trace_with_tools(process, traced))) {
-    return false;
+  if (!trace_with_libdw(process, traced, error) && !(all && trace_with_tools(process, traced))) {
+    if (main_thread) {
+      std::string& kernel = threads.front().kernel;
+      kernel +=
+          fmt::format("{}no frames of the program: {} (eu-stack or gdb on this host would do, too)",
+                      kernel.empty() ? "" : "\n", error);
+    }
+    return main_thread;
   }
   for (ThreadStack& thread : traced) {
     std::ranges::find(threads, thread.thread, &ThreadStack::thread)->frames =

@@ -3,7 +3,9 @@
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -26,11 +28,28 @@ int no_debug_file(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, co
   return -1;
 }
 
+/// "void f<int>(int, char) const [clone .cold]" -> "void f<int>": the lists are longer than the
+/// names.
+std::string without_arguments(std::string text) {
+  text.resize(std::min(text.size(), text.find(" [clone ")));
+  if (text.ends_with(" const")) text.resize(text.size() - std::strlen(" const"));
+  if (!text.ends_with(')')) return text;
+  int depth = 0;
+  for (std::size_t i = text.size(); i-- > 1;) {
+    if (text[i] == ')') ++depth;
+    if (text[i] == '(' && --depth == 0) {
+      text.resize(i);
+      break;
+    }
+  }
+  return text;
+}
+
 std::string demangle(const char* name) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> plain(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  std::string text = status == 0 && plain ? plain.get() : name;
+  std::string text = without_arguments(status == 0 && plain ? plain.get() : name);
   if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
   return text;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -17,7 +18,6 @@
 #include "engine/base/pmix_exchange.h"
 #include "engine/comm/job_store.h"
 #include "engine/comm/socket.h"
-#include "launcher/host_list.h"
 
 namespace dstrain {
 namespace {
@@ -137,8 +137,8 @@ std::shared_ptr<Store> in_slurm_step(const RankPlace& place, const Environment& 
   const std::optional<int> job = number_of(environment, "SLURM_JOB_ID");
   const std::optional<int> step = number_of(environment, "SLURM_STEP_ID");
   if (!nodes || !job || !step) return nullptr;
-  const std::vector<std::string> hosts = launcher::expand_node_list(*nodes);
-  return make_tcp_store({.address = hosts.size() == 1 ? "127.0.0.1" : hosts.front(),
+  const bool one_machine = number_of(environment, "SLURM_STEP_NUM_NODES") == 1;
+  return make_tcp_store({.address = one_machine ? "127.0.0.1" : first_host(*nodes),
                          .port = port_of_step(*job, *step),
                          .serve = place.rank == 0});
 }
@@ -181,6 +181,22 @@ std::shared_ptr<Store> meet_other_ranks(const RankPlace& place, const Environmen
                           env::kMasterAddress, env::kMasterPort),
               "`dstrain launch` and torchrun set them, srun and `mpirun` with PMIx need none; else "
               "set them to a free port of rank 0's host");
+}
+
+std::string first_host(std::string_view node_list) {
+  std::string name;
+  while (!node_list.empty() && node_list.front() != ',') {
+    if (node_list.front() != '[') {
+      name += node_list.front();
+      node_list.remove_prefix(1);
+      continue;
+    }
+    node_list.remove_prefix(1);
+    name += node_list.substr(0, node_list.find_first_of("-,]"));
+    node_list.remove_prefix(std::min(node_list.size(), node_list.find(']')));
+    if (!node_list.empty()) node_list.remove_prefix(1);
+  }
+  return name;
 }
 
 int port_of_step(int job, int step) {

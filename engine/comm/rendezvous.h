@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "engine/comm/store.h"
 
@@ -32,6 +34,8 @@ struct RankPlace {
 [[nodiscard]] std::shared_ptr<Store> meet_other_ranks(const RankPlace& place,
                                                       const Environment& environment);
 
+/// First host of Slurm's node list: "n07" of "n[07-09,12],login".
+[[nodiscard]] std::string first_host(std::string_view node_list);
 /// The port of a plain step of Slurm.
 [[nodiscard]] int port_of_step(int job, int step);
 

@@ -96,6 +96,10 @@ class Builder {
   [[nodiscard]] const std::vector<int>& groups_of(const Visit& visit) const {
     return cost_.blocks[at(visit.block)].groups;
   }
+  [[nodiscard]] bool recomputed(int block) const {
+    const bool head = at(block) + 1 == cost_.blocks.size();
+    return !head && at(block) < options_.recompute.size() && options_.recompute[at(block)];
+  }
   /// Adds the waits that the first compute action after a gather has to carry.
   void await_parameters(int block, Action& action);
 
@@ -304,8 +308,7 @@ void Builder::clear(int group, int micro_batch) {
 
 void Builder::backward(const Visit& visit) {
   const Flops forward_flops = cost_.blocks[at(visit.block)].forward_flops;
-  const bool head = visit.block + 1 == static_cast<int>(cost_.blocks.size());
-  if (options_.recompute && !head) {
+  if (recomputed(visit.block)) {
     Action again{.block = visit.block, .micro_batch = visit.micro_batch, .flops = forward_flops};
     await_parameters(visit.block, again);
     add(ActionKind::recompute, std::move(again));
@@ -400,7 +403,7 @@ Program training_program(const Layout& layout, const ModelCost& cost,
 
 Program evaluation_program(const Layout& layout, const ModelCost& cost,
                            const ProgramOptions& options) {
-  const ProgramOptions one = {.micro_batches = 1, .prefetch = options.prefetch, .recompute = false};
+  const ProgramOptions one = {.micro_batches = 1, .prefetch = options.prefetch};
   check_arguments(layout, cost, one);
   Builder builder(layout, cost, one, evaluation_visits(static_cast<int>(cost.blocks.size())));
   builder.run_visits();

@@ -44,6 +44,7 @@ Machine cpu() {
       .device_memory = Bytes{8} << 30,
       .fixed_overhead = Bytes{300} << 20,  // the process with its libraries
       .communicator_overhead = 0,
+      .shares_memory = true,
   };
 }
 

@@ -55,7 +55,8 @@ std::vector<MeasuredRates> read_measured(const fs::path& file) {
           rates);
       if (!entry.is_object() || rates.device.empty() || rates.flops_per_s < 0 ||
           rates.memory_bytes_per_s < 0) {
-        throw Error(ErrorKind::data, file.string() + ": an entry names no device or a negative rate");
+        throw Error(ErrorKind::data,
+                    file.string() + ": an entry names no device or a negative rate");
       }
     }
   } catch (const nlohmann::json::exception& wrong) {

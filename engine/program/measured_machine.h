@@ -9,7 +9,8 @@
 
 namespace dstrain {
 
-/// What `dstrain doctor --measure` found out about one kind of device. Rates of 0 were not measured.
+/// What `dstrain doctor --measure` found out about one kind of device. Rates of 0 were not
+/// measured.
 struct MeasuredRates {
   std::string device;    ///< as the driver names it: "NVIDIA H200"; "CPU"
   std::string measured;  ///< day, UTC: "2026-11-20"

@@ -104,6 +104,14 @@ std::string memory_table(const PlanReport& plan) {
   return text;
 }
 
+/// Blocks that run forward twice.
+int num_recomputed(const Strategy& strategy) {
+  int blocks = 0;
+  for (const Action& action : strategy.training.actions)
+    blocks += int{action.kind == ActionKind::recompute && action.micro_batch == 0};
+  return blocks;
+}
+
 std::string collective_table(const PlanReport& plan) {
   if (plan.step.collectives.empty()) return "collectives: none\n";
   std::string text = fmt::format("collectives of one step and rank\n  {:<36} {:>7} {:>12} {:>12}\n",
@@ -120,11 +128,14 @@ std::string collective_table(const PlanReport& plan) {
 
 PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
                      const ModelCost& cost, const Machine& machine) {
-  return {.recipe = recipe_name,
-          .model = recipe.model.name,
-          .zero_stage = recipe.parallel.zero.stage,
-          .machine = machine,
-          .step = simulate(strategy.training, strategy.layout, cost, machine)};
+  PlanReport plan{.recipe = recipe_name,
+                  .model = recipe.model.name,
+                  .zero_stage = recipe.parallel.zero.stage,
+                  .machine = machine,
+                  .step = simulate(strategy.training, strategy.layout, cost, machine)};
+  if (recipe.memory.limit > 0)
+    plan.machine.device_memory = memory_limit(recipe, strategy.layout, machine).bytes;
+  return plan;
 }
 
 std::string plan_text(const PlanReport& plan, const Strategy& strategy, const ModelCost& cost) {
@@ -139,9 +150,11 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
        fmt::format("{}, {} parameters in {} blocks", plan.model,
                    format_count(static_cast<double>(num_parameters(cost))), cost.blocks.size()));
   const int world = strategy.mesh.world_size();
+  const bool all_recomputed = !strategy.recompute && num_recomputed(strategy) > 0;
   line("ranks", world == 1 ? "1" : fmt::format("{} ({})", world, strategy.mesh.describe()));
   line("strategy", strategy_name(plan.zero_stage, strategy.layout) +
-                       (strategy.options.recompute ? "; blocks recomputed in backward" : ""));
+                       (all_recomputed ? "; blocks recomputed in backward" : ""));
+  if (strategy.recompute) line("recompute", describe(*strategy.recompute));
   line("batch", batch_equation(batch));
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
@@ -189,7 +202,8 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"world_size", strategy.mesh.world_size()},
       {"mesh", mesh},
       {"zero_stage", plan.zero_stage},
-      {"recompute", strategy.options.recompute},
+      {"recompute", num_recomputed(strategy) > 0},
+      {"recomputed_blocks", num_recomputed(strategy)},
       {"batch",
        {{"global", batch.global},
         {"data_ranks", batch.data_ranks},

@@ -61,7 +61,9 @@ struct ProgramOptions {
   int micro_batches = 1;  ///< accumulation steps, at least 1
   int prefetch = 1;       ///< groups gathered ahead of their use, at least 0; ZeRO-3 has two gather
                           ///< slots more than that
-  bool recompute = false;  ///< every block but the head keeps only its input
+  /// Per block: it keeps only its input and runs forward again before its backward. Blocks beyond
+  /// the end of the list keep everything, and so does the head.
+  std::vector<bool> recompute{};
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

@@ -191,8 +191,7 @@ int num_communicators(const Layout& layout) {
 
 Simulation Player::play() {
   result_.ledger = peak_memory(program_, layout_, cost_);
-  result_.ledger.fixed =
-      machine_.fixed_overhead + num_communicators(layout_) * machine_.communicator_overhead;
+  result_.ledger.fixed = fixed_memory(layout_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes);
   }
@@ -224,6 +223,10 @@ Simulation Player::play() {
 }
 
 }  // namespace
+
+Bytes fixed_memory(const Layout& layout, const Machine& machine) {
+  return machine.fixed_overhead + num_communicators(layout) * machine.communicator_overhead;
+}
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
                     const Machine& machine) {

@@ -20,6 +20,8 @@ struct Machine {
   Bytes device_memory = 0;
   Bytes fixed_overhead = 0;         ///< context and library workspaces: not allocated by dstrain
   Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
+  /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
+  bool shares_memory = false;
 };
 [[nodiscard]] Machine h200();
 [[nodiscard]] Machine cpu();
@@ -66,6 +68,9 @@ struct Simulation {
   std::vector<double> action_start_s;
   std::vector<double> action_end_s;
 };
+
+/// What one rank holds that dstrain does not allocate: Ledger::fixed.
+[[nodiscard]] Bytes fixed_memory(const Layout& layout, const Machine& machine);
 
 /// Most bytes of each category that one rank holds at any time of the program; `fixed` is left 0.
 /// Activations follow the compute lane: a block's output and what it saved live until its own

@@ -102,15 +102,25 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
           .micro_batches = static_cast<int>(micro_batches)};
 }
 
-Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size) {
+Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
+                       const Machine& machine) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe));
   const BatchPlan batch = plan_batch(recipe.batch, mesh.batch_degree());
-  const ProgramOptions options = {
-      .micro_batches = batch.micro_batches,
-      .prefetch = recipe.parallel.zero.prefetch,
-      .recompute = recipe.memory.recompute == Recompute::blocks,
-  };
+  ProgramOptions options = {.micro_batches = batch.micro_batches,
+                            .prefetch = recipe.parallel.zero.prefetch};
+  std::optional<RecomputeChoice> choice;
+  switch (recipe.memory.recompute) {
+    case Recompute::none:
+      break;
+    case Recompute::blocks:
+      options.recompute.assign(cost.blocks.size(), true);
+      break;
+    case Recompute::automatic:
+      choice = choose_recompute(layout, cost, options, memory_limit(recipe, layout, machine));
+      options.recompute = choice->blocks;
+      break;
+  }
   Program training = training_program(layout, cost, options);
   Program evaluation = evaluation_program(layout, cost, options);
   must_pass(training, layout, cost);
@@ -119,6 +129,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
           .layout = std::move(layout),
           .batch = batch,
           .options = options,
+          .recompute = std::move(choice),
           .training = std::move(training),
           .evaluation = std::move(evaluation)};
 }

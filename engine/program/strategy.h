@@ -1,9 +1,12 @@
 #pragma once
 
+#include <optional>
+
 #include "engine/mesh/mesh.h"
 #include "engine/program/cost.h"
 #include "engine/program/layout.h"
 #include "engine/program/program.h"
+#include "engine/program/recompute_choice.h"
 #include "recipes/schema/recipe.h"
 
 /// From a recipe and a world size to what the ranks do: the one derivation that `plan`, `launch
@@ -25,8 +28,9 @@ struct Strategy {
   Layout layout;
   BatchPlan batch;
   ProgramOptions options;
-  Program training;    ///< one optimizer step
-  Program evaluation;  ///< one micro-batch
+  std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
+  Program training;                          ///< one optimizer step
+  Program evaluation;                        ///< one micro-batch
 };
 
 /// Degrees of all axes: the data ranks are what the other axes leave of the world; under ZeRO they
@@ -44,8 +48,10 @@ struct Strategy {
 [[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);
 
 /// `cost` is that of a micro-batch of recipe.batch.micro samples in the recipe's compute type
-/// (compute width of state_widths). Both programs pass `check`; a program that does not is
-/// Error{internal}.
-[[nodiscard]] Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size);
+/// (compute width of state_widths). `machine` says what a rank may hold, which matters under
+/// memory.recompute: auto only, and must then be the same on all ranks. Both programs pass `check`;
+/// a program that does not is Error{internal}.
+[[nodiscard]] Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
+                                     const Machine& machine);
 
 }  // namespace dstrain

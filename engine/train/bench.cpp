@@ -6,8 +6,8 @@
 #include <chrono>
 
 #include "engine/base/units.h"
-#include "engine/program/simulate.h"
 #include "engine/program/measured_machine.h"
+#include "engine/program/simulate.h"
 #include "engine/train/session.h"
 
 namespace dstrain {
@@ -92,9 +92,9 @@ std::string bench_report(const StepBench& b) {
       "host work       {:.2f} ms of it\n"
       "rate            {} {}\n"
       "useful FLOPs    {:.2f} TFLOP a step, {:.1f} TFLOP/s\n",
-      b.device, b.step_s * 1e3, b.fastest_s * 1e3, b.slowest_s * 1e3,
-      b.planned_for, b.planned_s * 1e3, b.host_s * 1e3,
-      format_count(b.rate), b.unit, b.flops * 1e-12, b.flops / b.step_s * 1e-12);
+      b.device, b.step_s * 1e3, b.fastest_s * 1e3, b.slowest_s * 1e3, b.planned_for,
+      b.planned_s * 1e3, b.host_s * 1e3, format_count(b.rate), b.unit, b.flops * 1e-12,
+      b.flops / b.step_s * 1e-12);
   if (b.mfu > 0)
     text += fmt::format("MFU             {:.1f} % of the datasheet's dense bf16\n", b.mfu * 100);
   if (b.memory > 0) {

@@ -19,7 +19,7 @@ struct StepBench {
   double host_s = 0;  ///< the host's work for a step, with nothing queued before it
   double planned_s = 0;
   std::string planned_for;  ///< name of the machine of the plan
-  double rate = 0;  ///< images or tokens per second
+  double rate = 0;          ///< images or tokens per second
   std::string unit;
   double flops = 0;  ///< useful ones of a step
   double mfu = 0;    ///< 0: the device's peak is not known

@@ -111,6 +111,8 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   prepared.events.resize(size);
   prepared.last_use.resize(size);
   prepared.first_backward = static_cast<int>(model_.blocks.size());
+  prepared.keeps.resize(model_.blocks.size());
+  std::vector<bool> recomputed(model_.blocks.size());
   std::vector<std::size_t> last(index(program.micro_batches), size);
   for (std::size_t i = 0; i < size; ++i) {
     const Action& action = program.actions[i];
@@ -120,9 +122,11 @@ Executor::Prepared Executor::prepare(const Program& program) const {
       if (!event) event.emplace(options_.device);
     }
     if (action.block >= 0) last[index(action.micro_batch)] = i;
-    if (action.kind == ActionKind::recompute) prepared.recomputes = true;
-    if (action.kind == ActionKind::backward)
+    if (action.kind == ActionKind::recompute) recomputed[index(action.block)] = true;
+    if (action.kind == ActionKind::backward) {
       prepared.first_backward = std::min(prepared.first_backward, action.block);
+      prepared.keeps[index(action.block)] = !recomputed[index(action.block)];
+    }
   }
   for (const std::size_t i : last) prepared.last_use.at(i) = true;
   return prepared;
@@ -297,8 +301,6 @@ std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
                        const StepInputs& inputs, const Objective& objective, bool gather_resident) {
   const Action& action = prepared.program->actions[i];
-  const int head = static_cast<int>(model_.blocks.size()) - 1;
-  const bool kept = action.block >= prepared.first_backward;
   Objective of_micro_batch = objective;
   if (&prepared == &training_ && action.block >= 0)
     of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
@@ -313,9 +315,11 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       states_.unbind_values(action.group);
       break;
     case forward:
-      this->forward(action, *batch, of_micro_batch,
-                    kept && (!prepared.recomputes || action.block == head));
-      if (!kept) inputs_[index(action.block)].clear();
+      this->forward(action, *batch, of_micro_batch, prepared.keeps[index(action.block)]);
+      // The next block has a reference of its own; only what was kept for backward stays.
+      if (action.block > 0 && !prepared.keeps[index(action.block) - 1])
+        outputs_[index(action.block) - 1].clear();
+      if (action.block < prepared.first_backward) inputs_[index(action.block)].clear();
       break;
     case recompute:
       this->forward(action, *batch, of_micro_batch, true);
@@ -380,7 +384,6 @@ void Executor::forward(const Action& action, const Batch& batch, const Objective
   // recomputed.
   const at::AutoGradMode mode(keep);
   outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective);
-  if (!keep && block > 0) outputs_[block - 1].clear();
 }
 
 void Executor::backward(const Action& action) {

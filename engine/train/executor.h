@@ -107,8 +107,10 @@ class Executor {
  private:
   struct Prepared {
     const Program* program = nullptr;
-    bool recomputes = false;
-    int first_backward = 0;  ///< block; what lies before it keeps nothing
+    /// Per block: its forward keeps what backward needs. Others run again first, or have no
+    /// backward.
+    std::vector<bool> keeps;
+    int first_backward = 0;  ///< block; what lies before it needs no input later
     std::vector<std::string> names;
     std::vector<std::optional<Event>> events;  ///< where another action waits for this one
     std::vector<bool> last_use;                ///< of the micro-batch's inputs

@@ -27,6 +27,33 @@ bool has(const std::vector<Augmentation>& list, Augmentation wanted) {
   return std::find(list.begin(), list.end(), wanted) != list.end();
 }
 
+constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
+
+/// Of the rank that has least; all ranks get the same answer.
+Bytes smallest_memory(const World& world, RankRecordFile& record) {
+  const Bytes own = world.device.memory_bytes;
+  if (world.size == 1) return own;
+  world.store->set(fmt::format("memory/{}", world.rank), std::to_string(own));
+  const CollectiveScope scope(&record, "agree", world.size);
+  if (world.rank == 0) {
+    Bytes smallest = own;
+    for (int rank = 1; rank < world.size; ++rank) {
+      const std::string theirs = world.store->get(fmt::format("memory/{}", rank), kPatience);
+      smallest = std::min<Bytes>(smallest, std::stoll(theirs));
+    }
+    world.store->set("memory/smallest", std::to_string(smallest));
+  }
+  return std::stoll(world.store->get("memory/smallest", kPatience));
+}
+
+/// What the strategy is chosen for: the same on all ranks, so nothing that was measured on one.
+Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
+  Machine machine = world.device.is_cuda() ? h200() : cpu();
+  if (recipe.memory.recompute == Recompute::automatic && recipe.memory.limit == 0)
+    machine.device_memory = smallest_memory(world, record);
+  return machine;
+}
+
 }  // namespace
 
 at::ScalarType scalar_type(ComputeType type) {
@@ -53,7 +80,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
-  strategy_ = std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size));
+  strategy_ = std::make_unique<Strategy>(
+      make_strategy(recipe, cost_, world.size, planned_machine(recipe, world, record)));
   data_rank_ = strategy_->mesh.batch_coordinate(world.rank);
 
   record.enter(-1, "compare programs");
@@ -142,7 +170,6 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
 void Session::compare_programs(const World& world, RankRecordFile& record) {
   // Through the store: ranks of different programs would open different communicators and wait for
   // each other.
-  constexpr auto kPatience = std::chrono::minutes(10);
   const std::string settings = resolved_yaml({.recipe = recipe_});
   const std::string own = fmt::format(
       "{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),

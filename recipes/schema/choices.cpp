@@ -46,6 +46,8 @@ constexpr Choice kRecompute[] = {
     choice(Recompute::none, "none", "keep every activation until its backward pass"),
     choice(Recompute::blocks, "blocks",
            "keep block inputs only and run each block forward again; arXiv:1604.06174"),
+    choice(Recompute::automatic, "auto",
+           "no block where the memory plan fits, else the cheapest ones until it does"),
 };
 constexpr Choice kAugmentations[] = {
     choice(Augmentation::random_crop, "random_crop",

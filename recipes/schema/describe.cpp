@@ -293,6 +293,12 @@ void describe(ZeroConfig& c, Visitor& v) {
 void describe(MemoryConfig& c, Visitor& v) {
   v.field("recompute", c.recompute,
           {.text = "Activations that are computed again in the backward pass instead of kept."});
+  v.field("limit", c.limit,
+          {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
+                   "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",
+           .unit = "GiB",
+           .least = 0,
+           .most = 1048576});
 }
 
 void describe(RunConfig& c, Visitor& v) {

@@ -14,7 +14,7 @@ enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
-enum class Recompute { none, blocks };
+enum class Recompute { none, blocks, automatic };
 enum class Augmentation { random_crop, horizontal_flip };
 enum class DatasetName {
   digits,
@@ -148,6 +148,7 @@ struct ParallelConfig {
 
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
+  double limit = 0;  ///< GiB that one rank may hold; 0: what its device has
 
   bool operator==(const MemoryConfig&) const = default;
 };

@@ -1,13 +1,21 @@
 #include "engine/comm/rendezvous.h"
 
+#include <ATen/ops/full.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/base/handshake.h"
+#include "engine/comm/communicator.h"
 #include "engine/comm/socket.h"
 #include "test/comm/listener.h"
+#include "test/comm/operations.h"
 #include "test/comm/store_semantics.h"
 #include "test/support/catch.h"
 
@@ -80,6 +88,17 @@ TEST_CASE("the port of a plain Slurm step is in its range, and neighbours differ
   }
 }
 
+TEST_CASE("rank 0 of a plain Slurm step is on the first host of its node list", "[rendezvous]") {
+  REQUIRE(first_host("login") == "login");
+  REQUIRE(first_host("a-1,b[2-3]") == "a-1");
+  REQUIRE(first_host("n[07-09,12],login") == "n07");
+  REQUIRE(first_host("n[5,7-9]") == "n5");
+  REQUIRE(first_host("n[5]-ib.site,m1") == "n5-ib.site");
+  REQUIRE(first_host("r[1-2]u[01-04],x") == "r1u01");
+  REQUIRE(first_host("") == "");
+  REQUIRE(first_host("n[1-3") == "n1");  // cut off: no crash
+}
+
 TEST_CASE("without a way to the other ranks the error says what is missing", "[rendezvous]") {
   const Error error =
       error_of([] { (void)meet_other_ranks({.rank = 0, .size = 4}, environment_of({})); });
@@ -127,6 +146,7 @@ TEST_CASE("tasks of a plain Slurm step meet at its first host", "[rendezvous]") 
   for (int job = 100;; ++job) {
     REQUIRE(job < 120);
     const Variables step = {{"SLURM_STEP_NODELIST", "localhost"},
+                            {"SLURM_STEP_NUM_NODES", std::to_string(1 + job % 2)},
                             {"SLURM_JOB_ID", std::to_string(job)},
                             {"SLURM_STEP_ID", "1"}};
     std::shared_ptr<Store> server;
@@ -136,6 +156,54 @@ TEST_CASE("tasks of a plain Slurm step meet at its first host", "[rendezvous]") 
     const auto client = meet_other_ranks({.rank = 1, .size = 2}, environment_of(step));
     test::check_store(*server, *client, "");
     return;
+  }
+}
+
+/// One rank of whatever launcher has started this executable with the name of this test case; says
+/// on standard output what it found.
+TEST_CASE("plain rank", "[.child]") {
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const RankPlace place = rank_from_environment(environment);
+  try {
+    if (place.size < 2) throw Error(ErrorKind::usage, "this process is alone");
+    const auto store = meet_other_ranks(place, environment);
+    const auto comm = make_communicator(
+        store,
+        {.name = "all", .ranks = test::all_ranks(place.size), .rank = place.rank, .timeout_s = 30});
+    at::Tensor sum = at::full({1}, static_cast<float>(place.rank + 1));
+    comm->all_reduce(sum, ReduceOp::sum);
+    comm->barrier();
+    std::printf("rank %d of %d by %s: sum %.0f\n", place.rank, place.size,
+                store->local_address().c_str(), static_cast<double>(sum.item<float>()));
+    // Rank 0 serves: it leaves last.
+    if (store->add("left", 1) == place.size) store->set("all left", "yes");
+    if (place.rank == 0) (void)store->get("all left", std::chrono::milliseconds(30'000));
+  } catch (const Error& error) {
+    std::printf("rank %d: error: %s\n", place.rank, error.what());
+  }
+}
+
+TEST_CASE("ranks that mpirun starts meet without an address", "[rendezvous][mpirun]") {
+  if (std::system("command -v mpirun >/dev/null") != 0) {
+    WARN("skipped: no mpirun on this machine");
+    return;
+  }
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = "timeout 60 mpirun -n 4 --allow-run-as-root --oversubscribe '" +
+                              program + "' 'plain rank' 2>&1";
+  std::string output;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::array<char, 4096> bytes{};
+  while (const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), pipe)) {
+    output.append(bytes.data(), count);
+  }
+  const int status = ::pclose(pipe);
+  CAPTURE(output);
+  REQUIRE(status == 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string line = "rank " + std::to_string(rank) + " of 4 by 127.0.0.1: sum 10\n";
+    REQUIRE(output.find(line) != std::string::npos);
   }
 }
 

@@ -139,8 +139,8 @@ TEST_CASE("offline and forbidden CPUs are left out", "[launcher][affinity]") {
   Tree tree;
   fill_two_nodes(tree);
   tree.node(0, "0-7,16-20");  // the kernel lists only CPUs that are online
-  const Affinity affinity = plan_affinity(
-      {.num_ranks = 8, .allowed = parse_cpu_list("1-7,8,12,16-31")}, tree.roots);
+  const Affinity affinity =
+      plan_affinity({.num_ranks = 8, .allowed = parse_cpu_list("1-7,8,12,16-31")}, tree.roots);
   REQUIRE(affinity.cpus.size() == 8);
   // 8 cores: 0 has its second thread alone, 5-7 have their first alone.
   CHECK(affinity.cpus[0] == std::vector<int>{1, 16, 17});

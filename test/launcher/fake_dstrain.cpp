@@ -1,5 +1,5 @@
-// The dstrain binary as far as launching goes, without recipes: controller, agent and the options about
-// hosts are the real ones, the ranks are whatever command stands after `--`.
+// The dstrain binary as far as launching goes, without recipes: controller, agent and the options
+// about hosts are the real ones, the ranks are whatever command stands after `--`.
 //   fake_dstrain launch --output DIR [options of cmd/host_options.h] -- RANK_COMMAND...
 //   fake_dstrain agent [--over-ssh | --dial]
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "launcher/agent.h"
 #include "launcher/dial.h"
+#include "launcher/joined.h"
 #include "launcher/launch.h"
 #include "launcher/standard_output.h"
 
@@ -24,19 +25,28 @@ namespace {
 
 using namespace dstrain;
 
+/// Another version where FAKE_BUILD says so.
+std::string build() {
+  const char* text = std::getenv("FAKE_BUILD");
+  return text != nullptr ? text : "fake";
+}
+
 int agent(bool over_ssh, bool dial) {
   launcher::fill_standard_streams();
-  if (dial) return launcher::run_dialled_agent(launcher::dial_as_slurm_node(STDIN_FILENO), "fake");
+  if (dial) return launcher::run_dialled_agent(launcher::dial_as_slurm_node(STDIN_FILENO), build());
   launcher::UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   launcher::UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-  return launcher::run_agent(std::move(in), std::move(out),
-                             over_ssh ? launcher::identity_over_ssh("fake")
-                                      : launcher::AgentIdentity{"fake", {}, {}});
+  return launcher::run_agent(
+      std::move(in), std::move(out),
+      over_ssh ? launcher::identity_over_ssh(build()) : launcher::AgentIdentity{build(), {}, {}});
 }
 
 int launch(launcher::LaunchOptions options, std::vector<std::string> command) {
   ::signal(SIGPIPE, SIG_IGN);
   launcher::fill_standard_streams();
+  const auto joined = launcher::join(launcher::probe_machine(), ::getenv, build());
+  if (joined && joined->exit_code) return *joined->exit_code;
+  if (joined) options.joined = joined->controller;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   launcher::StandardOutput output(STDOUT_FILENO);
@@ -45,14 +55,14 @@ int launch(launcher::LaunchOptions options, std::vector<std::string> command) {
   options.files = [](int world_size) {
     const char* multiple = std::getenv("FAKE_WORLD_MULTIPLE");
     if (multiple != nullptr && world_size % std::atoi(multiple) != 0) {
-      throw Error(ErrorKind::usage, fmt::format("{} ranks are no multiple of {}", world_size, multiple));
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} ranks are no multiple of {}", world_size, multiple));
     }
     return std::vector<launcher::RunFile>{{"recipe.yaml", "fake: true\n"}};
   };
   options.agent_command = {self, "agent"};
   options.rank_command = std::move(command);
-  options.build = "fake";
-  options.command_line = {"fake_dstrain", "launch"};
+  options.build = build();
   return launcher::launch(options, output.sink(), interrupts);
 }
 
@@ -70,6 +80,7 @@ int main(int argc, char** argv) {
   launch_app->add_option("--output", options.output)->required();
   add_host_options(*launch_app, options);
   add_run_options(*launch_app, options);
+  options.command_line.assign(argv, argv + argc);
   std::vector<std::string> words(argv + 1, argv + argc);
   const auto dashes = std::find(words.begin(), words.end(), "--");
   std::vector<std::string> command(dashes == words.end() ? dashes : dashes + 1, words.end());

@@ -1,7 +1,10 @@
 // A rank for tests of the launcher: carries out its arguments from left to right.
 // - on R ACTION...: carry out the actions up to the next `all` only as rank R
+// - in G: of these ranks only those of the job's start G, counted from 0
 // - all: from here on every rank
 // - sleep MS: restarted after signals
+// - until PATH: waits for a file
+// - meet: waits until every rank of this start has come here
 // - exit N | signal N | ignore-term | finish-on-term
 // - print TEXT | lines N | env NAME | read-stdin
 // - enter STEP ACTION | fail CODE TEXT | section NAME: the rank record
@@ -13,6 +16,8 @@
 // - fifo PATH: reads a pipe, which blocks while nobody writes
 // - vfork: waits in the kernel (state D) for ever
 // - report TEXT: one line into the report pipe
+// - arguments: prints what the launcher has appended
+// - checkpoint STEP: what the launcher takes for a complete one
 // - daemon: a grandchild in a session of its own that ignores SIGTERM and never ends
 // - child: a child in this process group that never ends
 // - connect: rank 0 accepts on the inherited socket, the others connect to it
@@ -29,6 +34,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,6 +70,37 @@ void daemonise() {
 
 void finish(int) { ::_exit(0); }
 
+/// The words from the recipe on.
+std::string appended(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (text.empty() && !word.ends_with("/recipe.yaml")) continue;
+    text += (text.empty() ? "" : " ") + word;
+  }
+  return text;
+}
+
+void wait_for(const std::filesystem::path& path) {
+  while (!std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+/// By files in the run directory, which works over hosts without any help of the launcher.
+void meet(int rank) {
+  const auto name = [](int of) {
+    return std::filesystem::path(std::getenv(env::kRunDirectory)) /
+           ("met-" + std::string(std::getenv(env::kGeneration)) + "-" + std::to_string(of));
+  };
+  std::ofstream(name(rank)).flush();
+  for (int other = 0; other < number(env::kWorldSize); ++other) wait_for(name(other));
+}
+
+void write_checkpoint(const std::string& step) {
+  const std::filesystem::path folder =
+      std::filesystem::path(std::getenv(env::kRunDirectory)) / "checkpoints" / ("step-" + step);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "MANIFEST.json") << "{}\n";
+}
+
 /// Has a name that a stack shows.
 [[noreturn]] __attribute__((noinline)) void loop_forever() {
   volatile std::uint64_t turns = 0;
@@ -70,7 +108,7 @@ void finish(int) { ::_exit(0); }
 }
 
 /// Blocks in open() until somebody writes.
-void read_fifo(const std::string& path) {
+__attribute__((noinline)) void read_fifo(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char byte = 0;
   [[maybe_unused]] const auto got = ::read(fd, &byte, 1);
@@ -121,9 +159,16 @@ int main(int argc, char** argv) {
       mine = true;
     } else if (word == "on") {
       mine = std::stoi(text()) == rank;
+    } else if (word == "in") {
+      mine = std::stoi(text()) == number(env::kGeneration) && mine;
     } else if (word == "sleep") {
       const int ms = std::stoi(text());
       if (mine) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    } else if (word == "until") {
+      const std::string path = text();
+      if (mine) wait_for(path);
+    } else if (word == "meet") {
+      if (mine) meet(rank);
     } else if (word == "exit") {
       const int code = std::stoi(text());
       if (mine) ::_exit(code);
@@ -193,6 +238,11 @@ int main(int argc, char** argv) {
         [[maybe_unused]] const auto written =
             ::write(number(env::kReportFd), line.data(), line.size());
       }
+    } else if (word == "arguments") {
+      if (mine) say(appended(words) + "\n");
+    } else if (word == "checkpoint") {
+      const std::string step = text();
+      if (mine) write_checkpoint(step);
     } else if (word == "daemon") {
       if (mine) daemonise();
     } else if (word == "child") {

@@ -89,7 +89,8 @@ class FakeTransport final : public Transport {
       if (frame->type != FrameType::inspect) continue;
       requests.push_back(unpack_inspect(*frame));
       if (!agent.fault.empty()) {
-        channel->send(FrameType::fault, pack(FaultMessage{.exit_code = 70, .message = agent.fault, .hint = ""}));
+        channel->send(FrameType::fault,
+                      pack(FaultMessage{.exit_code = 70, .message = agent.fault, .hint = ""}));
       } else if (agent.answer.empty()) {
         return channel.reset();
       } else {
@@ -142,7 +143,8 @@ std::vector<HostInspection> ask(std::vector<FakeTransport::Agent> agents,
     transports[0].nodes.push_back(agent.node);
   }
   transports[0].transport = std::make_unique<FakeTransport>(std::move(agents));
-  InspectHostsOptions options{.build = "dstrain test", .request = {.working_directory = "/data/work", .peer_address = ""}};
+  InspectHostsOptions options{.build = "dstrain test",
+                              .request = {.working_directory = "/data/work", .peer_address = ""}};
   options.answer_limit = limit;
   return inspect_hosts(hosts, std::move(transports), options);
 }
@@ -151,7 +153,8 @@ std::vector<HostInspection> ask(std::vector<FakeTransport::Agent> agents,
 
 TEST_CASE("every host answers for itself, and one bad host hides none", "[launcher][doctor]") {
   const std::string answer = to_json(machine("x"));
-  const HostProblem refused{.kind = HostProblem::Kind::refused, .text = "nobody listens", .hint = "h"};
+  const HostProblem refused{
+      .kind = HostProblem::Kind::refused, .text = "nobody listens", .hint = "h"};
   const auto hosts = ask({{.node = 0, .answer = answer},
                           {.node = 1, .problem = refused},
                           {.node = 2, .clock_ahead_ns = -3 * kSecond, .answer = answer},

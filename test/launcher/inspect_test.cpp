@@ -62,9 +62,8 @@ bool says(const Inspection& at, Level level, const std::string& text) {
 
 TEST_CASE("a look at this machine finds what the system says", "[launcher][inspect]") {
   dstrain::test::TempDir folder;
-  const Inspection at = inspect({.build = "dstrain test",
-                                 .working_directory = folder.path(),
-                                 .peer_address = "127.0.0.1"});
+  const Inspection at = inspect(
+      {.build = "dstrain test", .working_directory = folder.path(), .peer_address = "127.0.0.1"});
   char name[256] = {};
   REQUIRE(::gethostname(name, sizeof name - 1) == 0);
   CHECK(at.host == name);
@@ -135,6 +134,8 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
     at.engine.error = "libtorch_cuda.so: cannot open shared object file: No such file or directory";
     at.engine.missing = "libtorch_cuda.so";
     CHECK(says(at, Level::error, "library libtorch_cuda.so is missing"));
+    at.engine.missing = "libdstrain_engine.so";
+    CHECK(says(at, Level::error, "the engine is not there: /opt/dstrain/lib/libdstrain_engine.so"));
   }
   SECTION("missing working directory") {
     at.disks[0].exists = false;
@@ -149,8 +150,8 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
   SECTION("hidden GPUs") {
     at.visible_devices = "";
     at.gpus_visible = 0;
-    CHECK(says(at, Level::warning,
-               "CUDA_VISIBLE_DEVICES is set but empty and shows none of 2 GPUs"));
+    CHECK(
+        says(at, Level::warning, "CUDA_VISIBLE_DEVICES is set but empty and shows none of 2 GPUs"));
   }
   SECTION("dead driver") {
     at.driver = "";
@@ -163,8 +164,7 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
   }
   SECTION("old driver") {
     at.driver_cuda = 12040;
-    CHECK(says(at, Level::error,
-               "driver 580.65.06 runs CUDA up to 12.4, the engine needs 13.0"));
+    CHECK(says(at, Level::error, "driver 580.65.06 runs CUDA up to 12.4, the engine needs 13.0"));
   }
   SECTION("leftover memory") {
     at.gpus[1].used_bytes = 61 * kGiB;
@@ -172,8 +172,8 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
     CHECK(says(at, Level::warning,
                "GPU 1: 61.00 GiB of 140.00 GiB are held by 4711 (python3), 9 (not visible here)"));
     at.gpus[1].processes.clear();
-    CHECK(says(at, Level::warning,
-               "GPU 1: 61.00 GiB of 140.00 GiB are held by nobody visible here"));
+    CHECK(
+        says(at, Level::warning, "GPU 1: 61.00 GiB of 140.00 GiB are held by nobody visible here"));
   }
   SECTION("memory errors") {
     at.gpus[0].uncorrected_errors = 3;
@@ -206,7 +206,7 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
     CHECK(judge(at).empty());  // only RDMA locks memory
     at.rdma = {{"mlx5_0:1", "DOWN", ""}};
     at.peermem = true;
-    CHECK(says(at, Level::warning, "locked memory is limited to 64.0 KiB, RDMA wants no limit"));
+    CHECK(says(at, Level::warning, "locked memory is limited to 64.00 KiB, RDMA wants no limit"));
     CHECK(says(at, Level::note, "InfiniBand port mlx5_0:1 is DOWN"));
     at.open_files = 256;
     CHECK(says(at, Level::warning, "a process may open 256 files"));

@@ -63,6 +63,54 @@ TEST_CASE("every byte of arguments and environment arrives", "[launcher][protoco
   CHECK(got.cores == 5);
 }
 
+TEST_CASE("a rank's state arrives whole", "[launcher][protocol]") {
+  RankState state;
+  state.rank = 3;
+  state.host = "h2";
+  state.pid = 4711;
+  state.step = 12;
+  state.action = "norm";
+  state.section = "step";
+  state.progress = 99;
+  state.stalled_ns = 61;
+  state.limit_ns = 60;
+  state.collectives = 57;
+  state.in_collective = true;
+  state.collective = "all_reduce(norm), 4 ranks, 40 B";
+  state.stack = "a\nb\n";
+  state.process_state = 'T';
+  const Frame frame = only_frame(encode(FrameType::state, pack(state)));
+  const RankState got = unpack_state(frame);
+  CHECK(got.rank == 3);
+  CHECK(got.host == "h2");
+  CHECK(got.pid == 4711);
+  CHECK(got.step == 12);
+  CHECK(got.action == "norm");
+  CHECK(got.section == "step");
+  CHECK(got.progress == 99);
+  CHECK(got.stalled_ns == 61);
+  CHECK(got.limit_ns == 60);
+  CHECK(got.collectives == 57);
+  CHECK(got.in_collective);
+  CHECK(got.collective == state.collective);
+  CHECK(got.stack == state.stack);
+  CHECK(got.process_state == 'T');
+}
+
+TEST_CASE("the pace of each rank arrives, and a count without ranks is refused",
+          "[launcher][protocol]") {
+  const PaceMessage pace{{{.rank = 2, .steps = 20, .steps_ns = 5, .waited_ns = 3}, {.rank = 7}}};
+  const PaceMessage got = unpack_pace(only_frame(encode(FrameType::pace, pack(pace))));
+  REQUIRE(got.ranks.size() == 2);
+  CHECK(got.ranks[0].rank == 2);
+  CHECK(got.ranks[0].steps == 20);
+  CHECK(got.ranks[0].steps_ns == 5);
+  CHECK(got.ranks[0].waited_ns == 3);
+  CHECK(got.ranks[1].rank == 7);
+  const std::string payload = WireWriter().number(std::int64_t{1} << 40).take();
+  CHECK_THROWS_AS(unpack_pace({FrameType::pace, payload}), Error);
+}
+
 TEST_CASE("a rank's end arrives with its last lines", "[launcher][protocol]") {
   RankEnd end;
   end.rank = 5;
@@ -91,5 +139,5 @@ TEST_CASE("another protocol version is refused with both numbers", "[launcher][p
   const Frame frame{FrameType::hello,
                     WireWriter().text("dstrain").number(kProtocolVersion + 1).text("x").take()};
   REQUIRE_THROWS_WITH(unpack_hello(frame),
-                      "the other side speaks protocol version 2, this build speaks 1");
+                      "the other side speaks protocol version 3, this build speaks 2");
 }

@@ -33,7 +33,7 @@ void for_each_case(const std::function<void(const Case&)>& visit) {
                 visit(test::make_case(stage, shard, replicas, blocks,
                                       {.micro_batches = micro_batches,
                                        .prefetch = prefetch,
-                                       .recompute = recompute}));
+                                       .recompute = test::recomputed(recompute)}));
               }
             }
           }
@@ -116,8 +116,9 @@ TEST_CASE("no wait of any program can be left out", "[program][property]") {
 TEST_CASE("no action but a recomputation can be left out or come twice", "[program][property]") {
   const int stage = GENERATE(0, 1, 2, 3), shard = GENERATE(1, 2), blocks = GENERATE(1, 3, 5);
   const bool recompute = GENERATE(false, true);
-  const Case c = test::make_case(stage, shard, 2, blocks,
-                                 {.micro_batches = 2, .prefetch = 1, .recompute = recompute});
+  const Case c = test::make_case(
+      stage, shard, 2, blocks,
+      {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(recompute)});
   const Program program = training_program(c.layout, c.cost, c.options);
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     const Action& action = program.actions[static_cast<std::size_t>(i)];
@@ -133,8 +134,8 @@ TEST_CASE("no action but a recomputation can be left out or come twice", "[progr
 TEST_CASE("neighbours of one lane cannot change places unless their order is free",
           "[program][property]") {
   const int stage = GENERATE(0, 1, 2, 3);
-  const Case c =
-      test::make_case(stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = true});
+  const Case c = test::make_case(
+      stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)});
   const Program program = training_program(c.layout, c.cost, c.options);
   int tried = 0;
   for (std::size_t i = 0; i + 1 < program.actions.size(); ++i) {
@@ -154,8 +155,7 @@ TEST_CASE("neighbours of one lane cannot change places unless their order is fre
 }
 
 TEST_CASE("a wrong slot, lane, number or size is reported", "[program][property]") {
-  const Case c =
-      test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  const Case c = test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1});
   const Program program = training_program(c.layout, c.cost, c.options);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     CAPTURE(i, describe(program.actions[i], c.cost));
@@ -180,8 +180,7 @@ TEST_CASE("a wrong slot, lane, number or size is reported", "[program][property]
 }
 
 TEST_CASE("fewer or smaller buffers than the program uses are reported", "[program]") {
-  const Case c =
-      test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Case c = test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1});
   const Program program = reordered_step(c, [](Program&) {});
   CHECK(problems(program, c) == "");
   CHECK(problems(reordered_step(c, [](Program& p) { p.gather_slots.pop_back(); }), c) != "");
@@ -192,7 +191,7 @@ TEST_CASE("fewer or smaller buffers than the program uses are reported", "[progr
 }
 
 TEST_CASE("a program is sound for its own layout only", "[program]") {
-  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1};
   for (const int own : {0, 1, 2, 3}) {
     for (const int other : {0, 1, 2, 3}) {
       const Case a = test::make_case(own, 2, 1, 3, options),
@@ -204,8 +203,7 @@ TEST_CASE("a program is sound for its own layout only", "[program]") {
 }
 
 TEST_CASE("problems are sentences that name the actions", "[program]") {
-  const Case c =
-      test::make_case(2, 2, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Case c = test::make_case(2, 2, 1, 3, {.micro_batches = 1, .prefetch = 1});
   const Program program = training_program(c.layout, c.cost, c.options);
   const auto message = [&](const std::function<void(Program&)>& mutate) {
     Program copy = program;

@@ -53,6 +53,9 @@ inline ModelCost vit_like_model() {
   return cost;
 }
 
+/// ProgramOptions::recompute of every block, or of none.
+inline std::vector<bool> recomputed(bool wanted) { return std::vector<bool>(64, wanted); }
+
 struct Case {
   Layout layout;
   ModelCost cost;

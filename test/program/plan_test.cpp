@@ -16,9 +16,12 @@ struct Planned {
   Recipe recipe;
   int world = 1;
 
-  [[nodiscard]] Strategy strategy() const { return make_strategy(recipe, cost, world); }
+  [[nodiscard]] Strategy strategy() const { return strategy(h200()); }
+  [[nodiscard]] Strategy strategy(const Machine& machine) const {
+    return make_strategy(recipe, cost, world, machine);
+  }
   [[nodiscard]] std::string text(const Machine& machine = h200()) const {
-    const Strategy s = strategy();
+    const Strategy s = strategy(machine);
     return plan_text(make_plan("example", recipe, s, cost, machine), s, cost);
   }
 };

@@ -23,7 +23,7 @@ std::size_t count(const Program& program, ActionKind kind) { return indices(prog
 
 TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program]") {
   const int stage = GENERATE(0, 1, 2, 3);
-  const Case c = make_case(stage, 1, 1, 4, {.micro_batches = 3, .prefetch = 1, .recompute = false});
+  const Case c = make_case(stage, 1, 1, 4, {.micro_batches = 3, .prefetch = 1});
   const Program program = training(c);
   CHECK(count(program, ActionKind::gather) == 0);
   CHECK(count(program, ActionKind::reduce) == 0);
@@ -34,7 +34,7 @@ TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program
 }
 
 TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-batch", "[program]") {
-  const ProgramOptions options = {.micro_batches = 3, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 3, .prefetch = 1};
   CHECK(count(training(make_case(0, 1, 2, 4, options)), ActionKind::reduce) == 4);
   CHECK(count(training(make_case(1, 2, 1, 4, options)), ActionKind::reduce) == 4);
   CHECK(count(training(make_case(2, 2, 1, 4, options)), ActionKind::reduce) == 12);
@@ -43,7 +43,8 @@ TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-ba
 
 TEST_CASE("ZeRO-1 and 2 gather each group once a step into its resident place", "[program]") {
   const int stage = GENERATE(1, 2);
-  const Case c = make_case(stage, 2, 2, 4, {.micro_batches = 3, .prefetch = 1, .recompute = true});
+  const Case c = make_case(
+      stage, 2, 2, 4, {.micro_batches = 3, .prefetch = 1, .recompute = test::recomputed(true)});
   const Program program = training(c);
   CHECK(count(program, ActionKind::gather) == 4);
   CHECK(count(program, ActionKind::release) == 0);
@@ -54,7 +55,7 @@ TEST_CASE("ZeRO-1 and 2 gather each group once a step into its resident place", 
 
 TEST_CASE("ZeRO-3 gathers per use, but keeps a group that is used twice in a row", "[program]") {
   // Per micro-batch every block but the last twice; block 0 stays from one micro-batch to the next.
-  const Case c = make_case(3, 2, 1, 6, {.micro_batches = 3, .prefetch = 1, .recompute = false});
+  const Case c = make_case(3, 2, 1, 6, {.micro_batches = 3, .prefetch = 1});
   const Program program = training(c);
   CHECK(count(program, ActionKind::gather) == 3 * (2 * 6 - 1) - 2);
   CHECK(count(program, ActionKind::release) == count(program, ActionKind::gather));
@@ -64,8 +65,7 @@ TEST_CASE("ZeRO-3 gathers per use, but keeps a group that is used twice in a row
 
 TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
   const auto gathers = [](int prefetch) {
-    return count(training(make_case(
-                     3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch, .recompute = false})),
+    return count(training(make_case(3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch})),
                  ActionKind::gather);
   };
   CHECK(gathers(0) == 11);
@@ -75,7 +75,7 @@ TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
 }
 
 TEST_CASE("slots hold the largest group, and there are no more of them than groups", "[program]") {
-  const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5, .recompute = false});
+  const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5});
   const Program program = training(c);
   const std::vector<std::int64_t> two(2, c.layout.flat[1].padded());
   CHECK(program.gather_slots == two);
@@ -94,7 +94,7 @@ Case tied_case(int stage, const ProgramOptions& options) {
 
 TEST_CASE("a group of several blocks is gathered once and reduced after the last of them",
           "[program]") {
-  const Case c = tied_case(3, {.micro_batches = 2, .prefetch = 0, .recompute = false});
+  const Case c = tied_case(3, {.micro_batches = 2, .prefetch = 0});
   const Program program = training(c);
   CHECK(problems(program, c) == "");
   CHECK(program.gather_slots.back() == c.layout.flat[0].padded());
@@ -116,8 +116,8 @@ TEST_CASE("a group of several blocks is gathered once and reduced after the last
 TEST_CASE("a tied model is sound under every strategy", "[program]") {
   const int stage = GENERATE(0, 1, 2, 3), prefetch = GENERATE(0, 1, 4);
   const bool recompute = GENERATE(false, true);
-  const Case c =
-      tied_case(stage, {.micro_batches = 3, .prefetch = prefetch, .recompute = recompute});
+  const Case c = tied_case(
+      stage, {.micro_batches = 3, .prefetch = prefetch, .recompute = test::recomputed(recompute)});
   CHECK(problems(training(c), c) == "");
   CHECK(problems(evaluation_program(c.layout, c.cost, c.options), c) == "");
 }
@@ -126,7 +126,7 @@ TEST_CASE(
     "frozen groups have neither gradient nor update, and backward ends at the first trained block",
     "[program]") {
   const int stage = GENERATE(0, 1, 2, 3);
-  Case c = make_case(stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  Case c = make_case(stage, 2, 1, 4, {.micro_batches = 2, .prefetch = 1});
   // Blocks 1 and 2 have adapters; the rest is frozen.
   for (GroupCost& group : c.cost.groups) group.trainable = false;
   c.cost.groups.push_back({"adapter1", {64}});
@@ -148,8 +148,7 @@ TEST_CASE(
 
 TEST_CASE("gathers are listed as far ahead as the prefetch says", "[program]") {
   const int prefetch = GENERATE(0, 1, 2, 3);
-  const Case c =
-      make_case(3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch, .recompute = false});
+  const Case c = make_case(3, 2, 1, 6, {.micro_batches = 1, .prefetch = prefetch});
   const Program program = evaluation_program(c.layout, c.cost, c.options);
   for (const int i : indices(program, ActionKind::forward)) {
     const int block = program.actions[static_cast<std::size_t>(i)].block;
@@ -161,7 +160,8 @@ TEST_CASE("gathers are listed as far ahead as the prefetch says", "[program]") {
 }
 
 TEST_CASE("every block but the head is recomputed, right before its backward", "[program]") {
-  const Case c = make_case(1, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = true});
+  const Case c = make_case(
+      1, 2, 1, 4, {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)});
   const Program program = training(c);
   const auto list = indices(program, ActionKind::recompute);
   CHECK(list.size() == 2 * 3);
@@ -177,7 +177,7 @@ TEST_CASE("every block but the head is recomputed, right before its backward", "
 }
 
 TEST_CASE("loads come one micro-batch ahead into two buffers", "[program]") {
-  const Case c = make_case(0, 1, 1, 2, {.micro_batches = 4, .prefetch = 1, .recompute = false});
+  const Case c = make_case(0, 1, 1, 2, {.micro_batches = 4, .prefetch = 1});
   const Program program = training(c);
   const auto loads = indices(program, ActionKind::load);
   REQUIRE(loads.size() == 4);
@@ -196,7 +196,8 @@ TEST_CASE("loads come one micro-batch ahead into two buffers", "[program]") {
 
 TEST_CASE("evaluation is one micro-batch forward from the parameters at rest", "[program]") {
   const int stage = GENERATE(0, 1, 2, 3);
-  const Case c = make_case(stage, 2, 1, 5, {.micro_batches = 3, .prefetch = 1, .recompute = true});
+  const Case c = make_case(
+      stage, 2, 1, 5, {.micro_batches = 3, .prefetch = 1, .recompute = test::recomputed(true)});
   const Program program = evaluation_program(c.layout, c.cost, c.options);
   CHECK(program.micro_batches == 1);
   CHECK(count(program, ActionKind::load) == 1);
@@ -258,7 +259,7 @@ TEST_CASE("a block without a group, a group without a block and a frozen model a
 
 TEST_CASE("the hash is equal for equal programs and differs for each change",
           "[program][property]") {
-  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1};
   const Case c = make_case(3, 2, 1, 3, options);
   const Program program = training(c);
   CHECK(hash(program, c.layout) == hash(training(c), c.layout));
@@ -293,7 +294,7 @@ TEST_CASE("the hash is equal for equal programs and differs for each change",
 }
 
 TEST_CASE("actions are described by name", "[program]") {
-  const Case c = make_case(3, 2, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Case c = make_case(3, 2, 1, 3, {.micro_batches = 1, .prefetch = 1});
   CHECK(describe({.kind = ActionKind::backward, .block = 1, .micro_batch = 2}, c.cost) ==
         "backward(block1), micro-batch 2");
   CHECK(describe({.kind = ActionKind::gather, .group = 2}, c.cost) == "gather(block2)");

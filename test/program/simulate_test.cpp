@@ -41,7 +41,7 @@ const CollectiveUse& find(const Simulation& simulation, const std::string& name,
 }
 
 TEST_CASE("one rank computes forward once and backward twice, without waiting", "[simulate]") {
-  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 2, .prefetch = 1, .recompute = false});
+  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 2, .prefetch = 1});
   const Simulation s = play(c, round_machine());
   CHECK(s.step_s == Approx(2 * 3 * (1 + 2 + 3)));  // micro-batches x (1 + 2) x Gflop of the blocks
   CHECK(s.compute_s == Approx(s.step_s));
@@ -50,12 +50,13 @@ TEST_CASE("one rank computes forward once and backward twice, without waiting", 
 }
 
 TEST_CASE("recomputation costs a second forward of every block but the head", "[simulate]") {
-  const Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = true});
+  const Case c = make_case(
+      0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = test::recomputed(true)});
   CHECK(play(c, round_machine()).compute_s == Approx(3 * (1 + 2 + 3) + (1 + 2)));
 }
 
 TEST_CASE("a slow reduction is exposed, a quick one hidden", "[simulate]") {
-  const Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  const Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1});
   Machine machine = round_machine();
   // All-reduce of 4 bytes an element on 2 ranks sends 2 * 1/2 of it: groups of 1152, 1664 and 2176
   // elements.
@@ -77,7 +78,8 @@ TEST_CASE("actions of a lane do not overlap and start after what they wait for",
           "[simulate][property]") {
   const int stage = GENERATE(0, 1, 2, 3), prefetch = GENERATE(0, 1, 2);
   const Case c =
-      make_case(stage, 2, 2, 5, {.micro_batches = 2, .prefetch = prefetch, .recompute = true});
+      make_case(stage, 2, 2, 5,
+                {.micro_batches = 2, .prefetch = prefetch, .recompute = test::recomputed(true)});
   const Program program = training_program(c.layout, c.cost, c.options);
   const Simulation s = simulate(program, c.layout, c.cost, round_machine());
   std::vector<double> lane_end(kNumLanes, 0);
@@ -97,8 +99,7 @@ TEST_CASE("actions of a lane do not overlap and start after what they wait for",
 TEST_CASE("a longer prefetch never makes the step longer", "[simulate][property]") {
   double before = 1e300;
   for (const int prefetch : {0, 1, 2, 3}) {
-    const Case c =
-        make_case(3, 4, 1, 6, {.micro_batches = 2, .prefetch = prefetch, .recompute = false});
+    const Case c = make_case(3, 4, 1, 6, {.micro_batches = 2, .prefetch = prefetch});
     const double now = play(c, round_machine()).step_s;
     CAPTURE(prefetch);
     CHECK(now <= before);
@@ -107,7 +108,7 @@ TEST_CASE("a longer prefetch never makes the step longer", "[simulate][property]
 }
 
 TEST_CASE("bytes of collectives follow from the layout", "[simulate]") {
-  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1};
   const Bytes elements = 1536 + 2048 + 2560;  // three groups padded for four shards of 128
   SECTION("ZeRO-3 on 4 ranks") {
     const Simulation s = play(make_case(3, 4, 1, 3, options), round_machine());
@@ -138,14 +139,14 @@ TEST_CASE("bytes of collectives follow from the layout", "[simulate]") {
 }
 
 TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {
-  const ProgramOptions options = {.micro_batches = 1, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 1, .prefetch = 1};
   const double inside = play(make_case(0, 1, 4, 1, options), round_machine()).exposed_comm_s;
   const double across = play(make_case(0, 1, 8, 1, options), round_machine()).exposed_comm_s;
   CHECK(across == Approx(inside * 10 * (7.0 / 8) / (3.0 / 4)));
 }
 
 TEST_CASE("the ledger holds what each stage says", "[simulate]") {
-  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1, .recompute = false};
+  const ProgramOptions options = {.micro_batches = 2, .prefetch = 1};
   const Bytes elements = 1536 + 2048 + 2560, largest = 2560;
   const auto ledger = [&](int stage, int shard, int replicas) {
     return play(make_case(stage, shard, replicas, 3, options), round_machine()).ledger;
@@ -169,7 +170,7 @@ TEST_CASE("the ledger holds what each stage says", "[simulate]") {
 }
 
 TEST_CASE("a narrow wire needs a buffer of its own, fp32 compute no master", "[simulate]") {
-  Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1, .recompute = false});
+  Case c = make_case(0, 1, 2, 3, {.micro_batches = 1, .prefetch = 1});
   c.layout.widths = {.compute = 4, .gradient = 4, .master = 0, .moments = 8, .reduce_wire = 2};
   const Ledger ledger = play(c, round_machine()).ledger;
   CHECK(ledger.master == 0);
@@ -182,7 +183,8 @@ TEST_CASE("a narrow wire needs a buffer of its own, fp32 compute no master", "[s
 TEST_CASE("activations peak where they are counted by hand", "[simulate]") {
   const auto peak = [](bool recompute, int micro_batches) {
     const Case c = make_case(
-        0, 1, 1, 3, {.micro_batches = micro_batches, .prefetch = 1, .recompute = recompute});
+        0, 1, 1, 3,
+        {.micro_batches = micro_batches, .prefetch = 1, .recompute = test::recomputed(recompute)});
     return play(c, round_machine()).ledger.activations;
   };
   // Blocks save 1000, 2000, 3000 and hand on 100, 200, 300; backward of the head adds 300 + 300.
@@ -204,9 +206,7 @@ TEST_CASE("frozen blocks before the first trained one keep no activations", "[si
   ModelCost cost = test::small_model(3);
   cost.groups[0].trainable = cost.groups[1].trainable = false;
   const Mesh mesh(1, {.data = 1, .shard = 1});
-  const Case c{zero_layout(0, mesh, cost, {}),
-               cost,
-               {.micro_batches = 3, .prefetch = 1, .recompute = false}};
+  const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 3, .prefetch = 1}};
   // Of the second block its output alone, which the third block reads: in its forward, 200 + 3000 +
   // 300 and 10 of workspace; in its backward 200 + 3000 + 300, the gradient of its output 300, and
   // 300 of workspace.
@@ -218,8 +218,8 @@ TEST_CASE("4,096 ranks are simulated within a second", "[simulate]") {
   const auto start = std::chrono::steady_clock::now();
   const Mesh mesh(4096, {.data = 8, .shard = 512});
   const Layout layout = zero_layout(3, mesh, cost, {});
-  const Program program =
-      training_program(layout, cost, {.micro_batches = 16, .prefetch = 2, .recompute = true});
+  const Program program = training_program(
+      layout, cost, {.micro_batches = 16, .prefetch = 2, .recompute = test::recomputed(true)});
   CHECK(check(program, layout, cost).empty());
   const Simulation s = simulate(program, layout, cost, h200());
   CHECK(s.step_s > 0);

@@ -94,17 +94,18 @@ TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property
   r.memory.recompute = Recompute::blocks;
   r.parallel.zero.prefetch = 2;
   const ModelCost cost = test::small_model(4);
-  const Strategy s = make_strategy(r, cost, world);
+  const Strategy s = make_strategy(r, cost, world, cpu());
   CAPTURE(stage, world);
   CHECK(s.mesh.world_size() == world);
   CHECK(s.batch.data_ranks == world);
   CHECK(s.training.micro_batches == s.batch.micro_batches);
   CHECK(s.evaluation.micro_batches == 1);
   CHECK(s.layout.data_ranks() == world);
-  CHECK(s.training.actions ==
-        training_program(s.layout, cost,
-                         {.micro_batches = s.batch.micro_batches, .prefetch = 2, .recompute = true})
-            .actions);
+  CHECK(s.training.actions == training_program(s.layout, cost,
+                                               {.micro_batches = s.batch.micro_batches,
+                                                .prefetch = 2,
+                                                .recompute = test::recomputed(true)})
+                                  .actions);
   CHECK(check(s.training, s.layout, cost).empty());
 }
 

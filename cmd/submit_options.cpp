@@ -1,0 +1,128 @@
+#include "cmd/submit_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "engine/base/error.h"
+#include "launcher/recipe_files.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The options of the launch that the script must repeat.
+std::vector<std::string> launch_arguments(const launcher::LaunchOptions& launch) {
+  const launcher::LaunchOptions defaults;
+  std::vector<std::string> words;
+  const auto add = [&words](const std::string& name, const auto& value, const auto& otherwise) {
+    if (value != otherwise) words.insert(words.end(), {name, fmt::format("{}", value)});
+  };
+  add("--ranks", launch.request.ranks, 0);
+  add("--include", launch.request.include, std::string());
+  add("--exclude", launch.request.exclude, std::string());
+  for (const std::string& entry : launch.environment) words.insert(words.end(), {"--env", entry});
+  add("--max-restarts", launch.max_restarts, defaults.max_restarts);
+  add("--min-ranks", launch.min_ranks, defaults.min_ranks);
+  if (launch.hang_timeout_s < 0) {
+    words.insert(words.end(), {"--hang-timeout", "off"});
+  } else {
+    add("--hang-timeout", launch.hang_timeout_s, 0.0);
+  }
+  add("--tee", launch.tee, defaults.tee);
+  return words;
+}
+
+void refuse(bool given, const std::string& option, const std::string& hint) {
+  if (given) throw Error(ErrorKind::usage, option + " has no meaning with --slurm", hint);
+}
+
+void check(const JobOptions& job, const launcher::SubmitOptions& options) {
+  const launcher::LaunchOptions& launch = job.launch;
+  refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
+         "Slurm chooses the nodes; --sbatch --nodelist=n1,n2 names them");
+  refuse(!launch.run_name.empty(), "--run-name", "the run directory is called slurm-<job>");
+  refuse(launch.resume != "never" && launch.resume != "auto", "--resume DIR",
+         "start from a checkpoint inside an allocation (salloc), or with slurm/train.sbatch");
+  if (options.gpus_per_node > 0 && options.ranks_per_node > 0 &&
+      options.gpus_per_node != options.ranks_per_node) {
+    throw Error(ErrorKind::usage,
+                fmt::format("--ranks-per-node {} and --gpus-per-node {}: every GPU has one rank",
+                            options.ranks_per_node, options.gpus_per_node),
+                "leave out --ranks-per-node");
+  }
+}
+
+/// Ranks of the job as far as the options say; 0: what Slurm gives by --sbatch decides.
+int known_world_size(const JobOptions& job, const launcher::SubmitOptions& options) {
+  if (job.launch.request.ranks > 0) return job.launch.request.ranks;
+  return options.nodes * std::max(options.gpus_per_node, options.ranks_per_node);
+}
+
+}  // namespace
+
+void add_submit_options(CLI::App& app, SubmitRequest& request) {
+  launcher::SubmitOptions& options = request.options;
+  const char* group = "SLURM";
+  CLI::Option* slurm =
+      app.add_flag("--slurm", request.slurm,
+                   "Put the job into Slurm's queue, with a copy of recipe and program, and return; "
+                   "see slurm/README.md.");
+  slurm->group(group);
+  const auto add = [&app, slurm, group](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->needs(slurm)->group(group);
+  };
+  add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(CLI::Range(1, 65536));
+  add("--ranks-per-node", options.ranks_per_node,
+      "Ranks on each node, on the CPU. Default: 1, or one per GPU.")
+      ->check(CLI::Range(1, 1024));
+  add("--gpus-per-node", options.gpus_per_node,
+      "GPUs of each node, each with one rank. Default: none are asked for.")
+      ->check(CLI::Range(1, 1024));
+  add("--time", options.time,
+      "Time limit as sbatch takes it; two minutes before it the job saves and goes back into the "
+      "queue. Default: the partition's.");
+  add("--partition", options.partition, "Partition. Default: the cluster's.");
+  add("--account", options.account, "Account to charge. Default: the user's.");
+  add("--qos", options.qos, "Quality of service. Default: the account's.");
+  add("--sbatch", options.sbatch, "Further option of sbatch: --sbatch=--exclusive. Repeatable.")
+      ->expected(1)
+      ->take_all();
+}
+
+int submit_job(const JobOptions& job, const SubmitRequest& request) {
+  launcher::SubmitOptions options = request.options;
+  check(job, options);
+  const LoadedRecipe loaded = load_recipe(job.recipe, job.overrides);
+  for (const Diagnostic& warning : loaded.warnings) {
+    fmt::print(stderr, "{}\n", format(warning));
+  }
+  const int world_size = known_world_size(job, options);
+  options.recipe_name = loaded.name;
+  // With the number of ranks known, a recipe that does not fit is refused now and not in the queue.
+  options.recipe = world_size > 0 ? launcher::recipe_files(loaded, world_size).front().content
+                                  : resolved_yaml(loaded);
+  options.output = loaded.recipe.run.output;
+  options.program = fs::read_symlink("/proc/self/exe");
+  options.working_directory = fs::current_path();
+  options.launch = launch_arguments(job.launch);
+  if (job.launch.dry_run) {
+    launcher::refuse_secrets(options);
+    fmt::print("{}", launcher::batch_script(options, fs::absolute(options.output) /
+                                                         (loaded.name + "-slurm-<utc time>-<id>")));
+    return 0;
+  }
+  const launcher::Submission submission = launcher::submit(options);
+  fmt::print(
+      "job {} is in the queue\n  its files: {}\n  its output: {}\n  its run, once started: {}\n"
+      "  squeue -j {} shows it, scancel {} ends it\n",
+      submission.job, submission.folder.string(),
+      (submission.folder / fmt::format("slurm-{}.out", submission.job)).string(),
+      submission.run.string(), submission.job, submission.job);
+  return 0;
+}
+
+}  // namespace dstrain

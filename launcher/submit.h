@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace dstrain::launcher {
+
+/// A job for Slurm's queue.
+struct SubmitOptions {
+  std::string recipe_name;
+  std::string recipe;  ///< resolved text, frozen beside the script
+  std::filesystem::path output = "runs";
+  std::filesystem::path program;  ///< of this process; its tree is copied
+  std::filesystem::path working_directory;
+  int nodes = 1;
+  int ranks_per_node = 0;  ///< on the CPU; 0: one, or one per GPU
+  int gpus_per_node = 0;
+  std::string time = {};  ///< as sbatch takes it; empty: the partition's
+  std::string partition = {};
+  std::string account = {};
+  std::string qos = {};
+  std::vector<std::string> sbatch = {};  ///< further arguments of sbatch
+  std::vector<std::string> launch = {};  ///< further arguments of `dstrain launch`
+};
+
+/// The batch script of a job whose files lie in `folder` (absolute): options of Slurm, then
+/// `dstrain launch` with the frozen program and recipe. USR1, 120 s before the time limit, and TERM
+/// reach it; its exit code 75 puts the job back into the queue, every other ends it.
+[[nodiscard]] std::string batch_script(const SubmitOptions& options,
+                                       const std::filesystem::path& folder);
+/// Error{usage} when a secret of the environment or of --env stands in the script or the recipe.
+void refuse_secrets(const SubmitOptions& options);
+
+struct Submission {
+  std::string job;               ///< Slurm's number
+  std::filesystem::path folder;  ///< recipe, program, job.sbatch and slurm-<job>.out
+  std::filesystem::path run;     ///< run directory, once the job has started
+};
+/// Makes `<output>/<recipe>-slurm-<utc time>-<id>` with recipe, script and a copy of our program,
+/// so that what changes while the job waits changes nothing, and hands the script to sbatch.
+/// Error{hosts} with sbatch's own words when it refuses.
+[[nodiscard]] Submission submit(const SubmitOptions& options);
+
+}  // namespace dstrain::launcher
