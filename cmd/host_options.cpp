@@ -23,43 +23,57 @@ std::string check_ranks(const std::string& text) {
   return list || text == "all" || text == "none" ? "" : "'" + text + "': use all, none or 0,8";
 }
 
+/// An unset variable of a shell must not turn into a job on this machine alone.
+const CLI::Validator kNotEmpty(
+    [](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
+
 }  // namespace
 
 void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
   launcher::HostRequest& request = options.request;
-  app.add_option("--ranks", request.ranks,
-                 "Number of ranks. Default: every slot of the hosts; on this machine one per visible GPU, "
-                 "or 1 without.")
+  app.add_option(
+         "--ranks", request.ranks,
+         "Number of ranks. Default: every slot of the hosts; on this machine one per visible GPU, "
+         "or 1 without.")
       ->check(CLI::Range(1, 1 << 20));
-  CLI::Option* hosts = app.add_option(
-      "--hosts", request.hosts, "Hosts and their slots, reached by ssh: h1:8,h2:8 or user@h1:8.");
-  app.add_option("--hostfile", request.hostfile,
-                 "File with one `host slots=8` per line; see hostfiles/README.md. In a SLURM allocation "
-                 "none is needed.")
+  CLI::Option* hosts =
+      app.add_option("--hosts", request.hosts,
+                     "Hosts and their slots, reached by ssh: h1:8,h2:8 or user@h1:8.")
+          ->check(kNotEmpty);
+  app.add_option(
+         "--hostfile", request.hostfile,
+         "File with one `host slots=8` per line; see hostfiles/README.md. In a SLURM allocation "
+         "none is needed.")
       ->excludes(hosts);
   app.add_option("--include", request.include,
-                 "Use only these hosts, perhaps only some GPUs of them: h1@h2:0,2.");
-  app.add_option("--exclude", request.exclude, "Leave out these hosts or GPUs: h3@h2:1.");
+                 "Use only these hosts, perhaps only some GPUs of them: h1@h2:0,2.")
+      ->check(kNotEmpty);
+  app.add_option("--exclude", request.exclude, "Leave out these hosts or GPUs: h3@h2:1.")
+      ->check(kNotEmpty);
   app.add_option("--ssh-config", options.ssh_config,
                  "Configuration file for ssh instead of the user's own (ssh -F).")
       ->check(CLI::ExistingFile);
-  app.add_flag("--ship", options.ship,
-               "Copy this dstrain to hosts that lack it or have another version, and run it from there.");
-  app.add_option("--env", options.environment,
-                 "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
-                 "NCCL_*, GLOO_*,\n"
-                 "OMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
+  app.add_flag(
+      "--ship", options.ship,
+      "Copy this dstrain to hosts that lack it or have another version, and run it from there.");
+  app.add_option(
+         "--env", options.environment,
+         "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
+         "NCCL_*, GLOO_*,\n"
+         "OMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
       ->expected(1)
       ->take_all();
-  app.add_option("--max-restarts", options.max_restarts,
-                 "Starts after a failure that another start may cure, from the newest checkpoint, without "
-                 "lost hosts;\n"
-                 "progress refills them, three starts without any end the job with exit code 93. "
-                 "Default: 0.")
+  app.add_option(
+         "--max-restarts", options.max_restarts,
+         "Starts after a failure that another start may cure, from the newest checkpoint, without "
+         "lost hosts;\n"
+         "progress refills them, three starts without any end the job with exit code 93. "
+         "Default: 0.")
       ->check(CLI::Range(0, 1000));
-  app.add_option("--min-ranks", options.min_ranks,
-                 "A restart after the loss of a host needs at least so many. Default: any number that fits "
-                 "the recipe.")
+  app.add_option(
+         "--min-ranks", options.min_ranks,
+         "A restart after the loss of a host needs at least so many. Default: any number that fits "
+         "the recipe.")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option_function<std::string>(
          "--hang-timeout",
@@ -67,27 +81,30 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
            const std::string error = set_hang_timeout(text, options.hang_timeout_s);
            if (!error.empty()) throw CLI::ValidationError("--hang-timeout", error);
          },
-         "Seconds without progress after which a rank is hung; auto learns the limit from the run, off "
+         "Seconds without progress after which a rank is hung; auto learns the limit from the run, "
+         "off "
          "never asks. Default: auto.")
       ->default_str("auto");
-  app.add_option("--tee", options.tee,
-                 "Ranks whose output is shown: 0,8, all or none; equal lines are shown once. Every rank's "
-                 "is in the run\n"
-                 "directory. Default: 0.")
+  app.add_option(
+         "--tee", options.tee,
+         "Ranks whose output is shown: 0,8, all or none; equal lines are shown once. Every rank's "
+         "is in the run\n"
+         "directory. Default: 0.")
       ->check(CLI::Validator([](const std::string& text) { return check_ranks(text); }, "RANKS"));
 }
 
 void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
   app.add_option("--resume", options.resume,
-                  "auto: go on with the newest run of this recipe that has a checkpoint, or start "
-                  "anew; never;\n"
-                  "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
-                  "Default: never.");
-  app.add_option("--run-name", options.run_name,
-                 "Name of the run directory, instead of one with time and id; with --resume auto the run "
-                 "of this name goes on.");
+                 "auto: go on with the newest run of this recipe that has a checkpoint, or start "
+                 "anew; never;\n"
+                 "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
+                 "Default: never.");
+  app.add_option(
+      "--run-name", options.run_name,
+      "Name of the run directory, instead of one with time and id; with --resume auto the run "
+      "of this name goes on.");
   app.add_flag("--dry-run", options.dry_run,
-                "Print who would run where, with which environment and command; start nothing.");
+               "Print who would run where, with which environment and command; start nothing.");
 }
 
 }  // namespace dstrain

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -15,6 +15,11 @@
 namespace dstrain {
 
 namespace {
+
+/// To a reader that may be gone: nobody is left to tell.
+void print_error(const std::string& text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
 
 /// CLI11 would only say that a subcommand is required; a person wants to know which word was wrong.
 void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
@@ -54,18 +59,18 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
     return app.exit(wanted);
   } catch (const CLI::ParseError& error) {
     log_line(LogLevel::error, error.what());
-    fmt::print(stderr, "  hint: --help says what this command takes\n");
+    print_error("  hint: --help says what this command takes\n");
     return exit_code(ErrorKind::usage);
   } catch (const RecipeError& error) {  // each line names its file or --set
-    fmt::print(stderr, "{}\n", error.what());
+    print_error(fmt::format("{}\n", error.what()));
     return exit_code(error.kind());
   } catch (const Error& error) {
     log_line(LogLevel::error, error.what());
-    if (!error.hint().empty()) fmt::print(stderr, "  hint: {}\n", error.hint());
+    if (!error.hint().empty()) print_error(fmt::format("  hint: {}\n", error.hint()));
     return exit_code(error.kind());
   } catch (const std::filesystem::filesystem_error& error) {
     log_line(LogLevel::error, error.what());
-    fmt::print(stderr, "  hint: choose a path that exists and that you may write\n");
+    print_error("  hint: choose a path that exists and that you may write\n");
     return exit_code(ErrorKind::usage);
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());

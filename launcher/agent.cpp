@@ -231,13 +231,13 @@ class Agent {
   }
 
   void inspect_host(const InspectHost& request) {
-    channel_.send(FrameType::inspection,
-                  to_json(inspect({.build = identity_.build,
-                                   .working_directory = request.working_directory,
-                                   .peer_address = request.peer_address.empty()
-                                                       ? identity_.peer_address
-                                                       : request.peer_address,
-                                   .engine_library = engine_library_path()})));
+    channel_.send(
+        FrameType::inspection,
+        to_json(inspect({.build = identity_.build,
+                         .working_directory = request.working_directory,
+                         .peer_address = request.peer_address.empty() ? identity_.peer_address
+                                                                      : request.peer_address,
+                         .engine_library = engine_library_path()})));
   }
 
   void prepare(PrepareJob job) {
@@ -260,11 +260,12 @@ class Agent {
                               std::strerror(errno)),
                   "start from a folder that every host has");
     }
-    if (!job_.token.empty() && ::access((job_.run_directory + "/" + job_.token).c_str(), F_OK) != 0) {
-      throw Error(ErrorKind::hosts,
-                  fmt::format("{}: does not see the run directory {}", job_.host,
-                              job_.run_directory),
-                  "put it on a file system that every host shares, with --set run.output=DIR");
+    if (!job_.token.empty() &&
+        ::access((job_.run_directory + "/" + job_.token).c_str(), F_OK) != 0) {
+      throw Error(
+          ErrorKind::hosts,
+          fmt::format("{}: does not see the run directory {}", job_.host, job_.run_directory),
+          "put it on a file system that every host shares, with --set run.output=DIR");
     }
     // Of an agent that was killed here, a daemonised grandchild of a rank may be left.
     (void)sweep_run(job_.run_directory, kKillLimit);
@@ -306,14 +307,13 @@ class Agent {
     const Affinity affinity = plan_affinity(affinity_request(job_.num_ranks, variables));
     for (int local_rank = 0; local_rank < job_.num_ranks; ++local_rank) {
       const int rank = job_.first_rank + local_rank;
-      RankProcess process =
-          start_rank({.command = job_.command,
-                      .environment = rank_environment(job_, order, local_rank, user_threads),
-                      .cpus = affinity.cpus.empty()
-                                  ? std::vector<int>{}
-                                  : affinity.cpus[static_cast<std::size_t>(local_rank)],
-                      .rank_zero = rank == 0,
-                      .master_fd = rank == 0 ? rendezvous_.get() : -1});
+      RankProcess process = start_rank(
+          {.command = job_.command,
+           .environment = rank_environment(job_, order, local_rank, user_threads),
+           .cpus = affinity.cpus.empty() ? std::vector<int>{}
+                                         : affinity.cpus[static_cast<std::size_t>(local_rank)],
+           .rank_zero = rank == 0,
+           .master_fd = rank == 0 ? rendezvous_.get() : -1});
       channel_.send(FrameType::started, pack(StartedRank{rank, process.pid}));
       RankLog log(fmt::format("{}/ranks/rank{:04d}.log", job_.run_directory, rank), redactor_);
       ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
@@ -364,7 +364,8 @@ class Agent {
   }
 
   [[nodiscard]] bool is_shown(int rank) const {
-    return job_.tee == "all" || (',' + job_.tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
+    return job_.tee == "all" ||
+           (',' + job_.tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
   }
 
   void show(const AgentRank& rank, const std::string& lines) {

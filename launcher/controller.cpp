@@ -20,13 +20,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds kHelloLimit{60};   ///< a cold disk may take long to load the program
+constexpr std::chrono::seconds kHelloLimit{60};  ///< a cold disk may take long to load the program
 constexpr std::chrono::seconds kPrepareLimit{30};
-constexpr std::chrono::seconds kEndLimit{8};      ///< from "end now" to the agents' last word
+constexpr std::chrono::seconds kEndLimit{8};  ///< from "end now" to the agents' last word
 constexpr std::chrono::seconds kSweepLimit{5};
-constexpr std::chrono::seconds kStatesLimit{8};   ///< for the stacks of all ranks
+constexpr std::chrono::seconds kStatesLimit{8};  ///< for the stacks of all ranks
 constexpr std::chrono::seconds kPingInterval{1};
-constexpr milliseconds kLostBeforeLease{2000};    ///< given up before the agent ends itself
+constexpr milliseconds kLostBeforeLease{2000};  ///< given up before the agent ends itself
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -130,9 +130,9 @@ class Controller {
     };
     for (const auto& transport : generation_.transports) sooner(transport->deadline());
     sooner(folder_.deadline());
-    const bool all_local = std::all_of(
-        generation_.nodes.begin(), generation_.nodes.end(),
-        [](const NodePlacement& node) { return node.host.reach == Reach::local; });
+    const bool all_local =
+        std::all_of(generation_.nodes.begin(), generation_.nodes.end(),
+                    [](const NodePlacement& node) { return node.host.reach == Reach::local; });
     const bool starting = phase_ < Phase::running;
     if (!all_local || starting || states_deadline_) sooner(last_ping_ + kPingInterval);
     if (states_deadline_) sooner(states_deadline_);
@@ -433,8 +433,7 @@ class Controller {
       } else if (generation_.nodes[i].host.reach != Reach::local && node.channel &&
                  node.state >= State::greeted && node.state < State::done &&
                  now - node.last_heard > generation_.lease - kLostBeforeLease) {
-        const auto silent =
-            std::chrono::duration<double>(now - node.last_heard).count();
+        const auto silent = std::chrono::duration<double>(now - node.last_heard).count();
         kill(i);
         if (node.state < State::running) {
           refuse(i, {HostProblem::Kind::timeout,
@@ -558,12 +557,11 @@ class Controller {
     // With its last word said, the agent ends as soon as our end of the channel closes.
     node.channel.reset();
     (void)end_transport(i, kSweepLimit);
-    if (!node.done && !node.pids.empty() &&
-        generation_.nodes[i].host.reach == Reach::local) {
-      kill_orphans(node.pids,
-                   fmt::format("{}={}", job_environment::kRunDirectory,
-                               generation_.jobs[i].run_directory),
-                   kSweepLimit);
+    if (!node.done && !node.pids.empty() && generation_.nodes[i].host.reach == Reach::local) {
+      kill_orphans(
+          node.pids,
+          fmt::format("{}={}", job_environment::kRunDirectory, generation_.jobs[i].run_directory),
+          kSweepLimit);
     }
     node.pids.clear();
     node.since = {};
@@ -613,8 +611,9 @@ class Controller {
       if (!nodes_[i].done) continue;
       leftovers += nodes_[i].done->num_leftovers;
       for (const std::string& process : nodes_[i].done->unkillable) {
-        console_.lines(fmt::format("process {} on {} does not end even on SIGKILL: look at its host",
-                                   process, generation_.nodes[i].host.name));
+        console_.lines(
+            fmt::format("process {} on {} does not end even on SIGKILL: look at its host", process,
+                        generation_.nodes[i].host.name));
       }
     }
     if (leftovers > 0) {
@@ -635,9 +634,8 @@ class Controller {
   Outcome failed(Outcome outcome, FailureReport report) const {
     outcome.kind = Outcome::Kind::failed;
     report.memory_bytes = memory_bytes_;
-    outcome.exit_code = report.root.rank < 0 || report.kind == "hang"
-                            ? report.root.error_code
-                            : exit_code(report.root);
+    outcome.exit_code = report.root.rank < 0 || report.kind == "hang" ? report.root.error_code
+                                                                      : exit_code(report.root);
     outcome.report = std::move(report);
     return outcome;
   }
@@ -670,12 +668,13 @@ class Controller {
     report.root.error_code = exit_code(ErrorKind::again);
     report.root.error = nodes_[i].lost;
     report.summary =
-        local ? fmt::format("the agent on {} was lost ({}); its ranks were ended",
-                            placement.host.name, nodes_[i].lost)
-              : fmt::format("host {} was lost ({}); its agent ends ranks {}-{} by itself within {} s",
-                            placement.host.name, nodes_[i].lost, placement.first_rank,
-                            placement.first_rank + placement.num_ranks - 1,
-                            generation_.lease.count() / 1000);
+        local
+            ? fmt::format("the agent on {} was lost ({}); its ranks were ended",
+                          placement.host.name, nodes_[i].lost)
+            : fmt::format("host {} was lost ({}); its agent ends ranks {}-{} by itself within {} s",
+                          placement.host.name, nodes_[i].lost, placement.first_rank,
+                          placement.first_rank + placement.num_ranks - 1,
+                          generation_.lease.count() / 1000);
     report.others = fold_ends(ends_, -1);
     return report;
   }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "launcher/kernel_state.h"
+
 namespace dstrain::launcher {
 namespace {
 

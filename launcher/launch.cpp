@@ -9,6 +9,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -49,6 +50,21 @@ std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); 
 
 const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
+/// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
+/// that this process sees.
+std::string visible_devices(const Host& host) {
+  const char* shown = host.reach == Reach::local ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  std::vector<std::string> names;
+  std::istringstream list(shown != nullptr ? shown : "");
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  std::vector<std::string> used;
+  for (const int device : host.devices) {
+    const auto index = static_cast<std::size_t>(device);
+    used.push_back(index < names.size() ? names[index] : std::to_string(device));
+  }
+  return fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(used, ","));
+}
+
 PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int world_size,
                     const fs::path& run, const std::string& resume_from) {
   const bool local = node.host.reach == Reach::local;
@@ -72,9 +88,7 @@ PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int
   // A local agent has this process's environment already.
   if (!local || !options.environment.empty())
     job.environment = exported_environment(own_environment(), options.environment);
-  if (!node.host.devices.empty())
-    job.environment.push_back(
-        fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(node.host.devices, ",")));
+  if (!node.host.devices.empty()) job.environment.push_back(visible_devices(node.host));
   return job;
 }
 
@@ -91,7 +105,8 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
 /// A file by which the agents of other hosts see that the run directory is shared.
 class Token {
  public:
-  explicit Token(const fs::path& run) : path_(run / (".job-" + to_hex(draw_secret()).substr(0, 16))) {
+  explicit Token(const fs::path& run)
+      : path_(run / (".job-" + to_hex(draw_secret()).substr(0, 16))) {
     write_file_atomically(path_, "");
   }
   ~Token() {
@@ -191,8 +206,8 @@ class Job {
       const std::string secret = redactor.find(file.content);
       if (!secret.empty()) {
         throw Error(ErrorKind::usage,
-                    fmt::format("{} would hold the value of the environment variable {}",
-                                file.name, secret),
+                    fmt::format("{} would hold the value of the environment variable {}", file.name,
+                                secret),
                     "secrets reach the ranks by environment; leave them out of the recipe");
       }
     }
@@ -214,7 +229,9 @@ class Job {
     const bool local = placement_.nodes.front().host.reach == Reach::local;
     console_.lines(fmt::format("{} rank{} on {}{}, {} {}", placement_.world_size,
                                plural(static_cast<std::size_t>(placement_.world_size)), hosts,
-                               !local ? "" : gpus ? " (GPU)" : " (CPU)",
+                               !local ? ""
+                               : gpus ? " (GPU)"
+                                      : " (CPU)",
                                run_.continued || generation_ > 0 ? "continuing" : "run directory",
                                shown(run_.path)));
   }
@@ -232,8 +249,7 @@ class Job {
     std::vector<NodeHost> joined;
     for (std::size_t i = 0; i < placement_.nodes.size(); ++i) {
       const NodePlacement& node = placement_.nodes[i];
-      PrepareJob job =
-          make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
+      PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
       job.generation = generation_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
@@ -265,10 +281,7 @@ class Job {
       generation.transports.push_back(make_joined_transport(std::move(joined), options_.joined));
     }
     if (!by_slurm.empty()) {
-      SrunOptions srun{.agent_command = options_.agent_command,
-                       .log = run_.path / "ranks" / "srun.log"};
-      srun.agent_command.emplace_back("--dial");
-      generation.transports.push_back(make_srun_transport(std::move(by_slurm), std::move(srun)));
+      generation.transports.push_back(make_srun_transport(std::move(by_slurm), srun_options()));
     }
     return generation;
   }
@@ -285,24 +298,38 @@ class Job {
     return ssh;
   }
 
+  [[nodiscard]] SrunOptions srun_options() const {
+    SrunOptions srun{.agent_command = options_.agent_command,
+                     .log = run_.path / "ranks" / "srun.log"};
+    srun.agent_command.emplace_back("--dial");
+    return srun;
+  }
+
   /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away. (On
-  /// this machine the controller has adopted and killed it; Slurm clears up its own nodes.)
+  /// this machine the controller has adopted and killed it.)
   void sweep(const std::vector<std::string>& lost) {
     std::vector<std::string> names;
-    std::vector<NodeHost> hosts;
+    std::vector<NodeHost> by_ssh;
+    std::vector<NodeHost> by_slurm;
+    std::vector<HostTransport> transports(2);
     for (const NodePlacement& node : placement_.nodes) {
-      if (node.host.reach != Reach::ssh ||
+      const Reach reach = node.host.reach;
+      if ((reach != Reach::ssh && reach != Reach::slurm) ||
           std::find(lost.begin(), lost.end(), node.host.name) == lost.end())
         continue;
-      hosts.push_back({static_cast<int>(hosts.size()), node.host});
+      const int index = static_cast<int>(names.size());
+      (reach == Reach::ssh ? by_ssh : by_slurm).push_back({index, node.host});
+      transports[reach == Reach::ssh ? 0 : 1].nodes.push_back(index);
       names.push_back(node.host.name);
     }
-    if (hosts.empty()) return;
+    if (names.empty()) return;
     SshOptions ssh = ssh_options();
     ssh.connect_timeout = kSweepConnectLimit;
-    std::vector<HostTransport> transports(1);
-    for (const NodeHost& host : hosts) transports[0].nodes.push_back(host.node);
-    transports[0].transport = make_ssh_transport(std::move(hosts), std::move(ssh));
+    if (!by_slurm.empty())
+      transports[1].transport = make_srun_transport(std::move(by_slurm), srun_options());
+    if (!by_ssh.empty())
+      transports[0].transport = make_ssh_transport(std::move(by_ssh), std::move(ssh));
+    std::erase_if(transports, [](const HostTransport& entry) { return !entry.transport; });
     const std::vector<HostSweep> sweeps =
         sweep_hosts(static_cast<int>(names.size()), transports,
                     {.build = options_.build, .run_directory = run_.path.string()});
@@ -342,8 +369,8 @@ class Job {
     std::string lines;
     std::vector<std::string> hints;
     for (const auto& [host, problem] : outcome.problems) {
-      lines += fmt::format("{}{}: {}: {}", lines.empty() ? "" : "\n", host,
-                           kind_name(problem.kind), problem.text);
+      lines += fmt::format("{}{}: {}: {}", lines.empty() ? "" : "\n", host, kind_name(problem.kind),
+                           problem.text);
       if (!problem.hint.empty() &&
           std::find(hints.begin(), hints.end(), problem.hint) == hints.end())
         hints.push_back(problem.hint);
@@ -375,13 +402,14 @@ class Job {
       ++num_starts_;
     }
     int code = outcome.exit_code;
-    const bool may_restart = options_.max_restarts > 0 && worth_restart(report) &&
-                             stops_.count == 0;
+    const bool may_restart =
+        options_.max_restarts > 0 && worth_restart(report) && stops_.count == 0;
     const bool stuck = may_restart && num_starts_ >= kMostStarts;
     if (stuck) {
       code = exit_code(ErrorKind::stop);
       report.advice = fmt::format(
-          "{} starts in a row came no further than step {}: this needs a person, another start does "
+          "{} starts in a row came no further than step {}: this needs a person, another start "
+          "does "
           "not help",
           num_starts_, best_step_);
     }
@@ -430,12 +458,11 @@ class Job {
         if (error.kind() != ErrorKind::usage) throw;
       }
     }
-    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}", slots,
-                               plural(static_cast<std::size_t>(slots)), rest.hosts.size(),
-                               plural(rest.hosts.size()),
-                               options_.min_ranks > 0
-                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
-                                   : "a number that the recipe's mesh and batch fit"));
+    console_.lines(fmt::format(
+        "no restart: {} slot{} left on {} host{}, and the job needs {}", slots,
+        plural(static_cast<std::size_t>(slots)), rest.hosts.size(), plural(rest.hosts.size()),
+        options_.min_ranks > 0 ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
+                               : "a number that the recipe's mesh and batch fit"));
     return false;
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "launcher/placement.h"
@@ -19,13 +20,18 @@ std::string quote_all(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(quoted, " "));
 }
 
-void add_libraries(ShipTree& tree, const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(tree.root / folder, ignored)) {
+/// Files of a folder of the tree, in order of their names.
+void add_files(ShipTree& tree, const fs::path& folder, std::string_view prefix,
+               std::string_view part) {
+  std::error_code none;
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(tree.root / folder, none)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("libdstrain_") && name.ends_with(".so"))
-      tree.names.push_back((folder / name).string());
+    if (name.starts_with(prefix) && name.find(part) != std::string::npos && entry.is_regular_file())
+      found.push_back((folder / name).string());
   }
+  std::sort(found.begin(), found.end());
+  tree.names.insert(tree.names.end(), found.begin(), found.end());
 }
 
 /// Shell function `tree_hash FOLDER`; the same text runs here and there. sha256sum is found on
@@ -52,14 +58,22 @@ ShipTree ship_tree(const fs::path& program) {
     throw Error(ErrorKind::usage, fmt::format("{}: not a file, cannot be copied", file.string()));
   const fs::path above = file.parent_path().parent_path();
   if (fs::exists(above / "bin" / "dstrain") && fs::exists(above / "libexec" / "dstrain")) {
-    ShipTree tree{above, {"bin", "libexec"}, "bin/dstrain"};
-    if (fs::exists(above / "lib")) tree.names.emplace_back("lib");
+    // By name, since the folder may be one like /usr/local.
+    ShipTree tree{above, {"bin/dstrain"}, "bin/dstrain"};
+    add_files(tree, "libexec", "dstrain", "");
+    add_files(tree, "lib", "lib", ".so");
     return tree;
   }
-  ShipTree tree{file.parent_path(), {file.filename().string()}, file.filename().string()};
-  add_libraries(tree, "");
-  add_libraries(tree, "lib");
-  std::sort(tree.names.begin() + 1, tree.names.end());
+  // A build has its modules in lib/ and libexec/ above the program's folder.
+  ShipTree modules{above, {}, {}};
+  add_files(modules, "lib", "libdstrain_", ".so");
+  add_files(modules, "libexec", "dstrain-", "");
+  const bool alone = modules.names.empty();
+  const fs::path folder = alone ? fs::path() : file.parent_path().filename();
+  ShipTree tree{alone ? file.parent_path() : above, {}, (folder / file.filename()).string()};
+  tree.names = {tree.entry};
+  add_files(tree, folder, "libdstrain_", ".so");
+  tree.names.insert(tree.names.end(), modules.names.begin(), modules.names.end());
   return tree;
 }
 

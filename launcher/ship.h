@@ -15,9 +15,9 @@ struct ShipTree {
   std::string entry;               ///< program to start, below root
 };
 
-/// The tree around `program`: an installed one (bin/dstrain, libexec/dstrain, lib), else that of a
-/// build, the program with the libdstrain_*.so beside it and in lib. Error{usage} when it is not
-/// there.
+/// The tree around `program`: an installed one (bin, libexec, lib), else that of a build, the
+/// program with the libdstrain_*.so beside it and the modules in lib and libexec. Error{usage} when
+/// it is not there.
 [[nodiscard]] ShipTree ship_tree(const std::filesystem::path& program);
 
 /// What starts `program` where no environment has been prepared for it: bin/dstrain of an installed

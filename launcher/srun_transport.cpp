@@ -138,22 +138,24 @@ class SrunTransport final : public Transport {
       if (auto problem = words_.problem(node.host.host.name))
         fail(node, *std::move(problem), links);
     }
-    query_states(links, now);
+    query_states(links, now, ended);
     if (now >= until_) {
       fail_waiting(links, HostProblem::Kind::timeout,
                    fmt::format("its agent did not report within {} s{}",
                                options_.dial_limit.count(), quoted_srun_words()),
                    "a slow prolog, a node that hangs, or a firewall between the nodes");
     }
-    // srun ends the tasks that it has when it cannot start all, and waits for ever for a node that
-    // is down: the others get a new one.
+    // srun ends the tasks that it has when it cannot start all, and does not start, or waits for
+    // ever, when a node is down: the others get a new one.
     const bool useless = ended || words_.aborted() || (down_found_ && !any(State::called));
     if (useless && any_left()) {
       if (num_failed_ > failed_at_start_ && attempts_ < kMostAttempts) {
         start(now);
-      } else if (ended) {
+      } else if (ended && asked_after_end_) {
         fail_left(links, HostProblem::Kind::other, "srun ended" + quoted_srun_words(),
                   fmt::format("try: srun --overlap --nodes={} hostname", nodes_.size()));
+      } else if (ended) {
+        next_query_ = std::min(next_query_, now);
       }
     }
     if (!any(State::waiting)) hand_over(links);
@@ -218,6 +220,7 @@ class SrunTransport final : public Transport {
     ++attempts_;
     failed_at_start_ = num_failed_;
     down_found_ = false;
+    asked_after_end_ = false;
     words_ = SrunWords();
     unread_.clear();
     std::vector<std::string> names;
@@ -306,8 +309,9 @@ class SrunTransport final : public Transport {
     fail_waiting(links, kind, text, hint);
   }
 
-  /// srun says nothing of a node that is down: it waits until there are enough others.
-  void query_states(std::vector<AgentLink>& links, Time now) {
+  /// srun does not name a node that is down: it refuses all, or waits until there are enough
+  /// others.
+  void query_states(std::vector<AgentLink>& links, Time now, bool srun_ended) {
     if (!querying_ && any(State::waiting) && now >= next_query_) {
       std::vector<std::string> names;
       for (const Node& node : nodes_) {
@@ -319,11 +323,13 @@ class SrunTransport final : public Transport {
                              fmt::format("--nodes={}", fmt::join(names, ",")), "--format=%N %T %E"},
                             {null_.get(), answer_.get(), null_.get()});
       querying_ = true;
+      query_after_end_ = srun_ended;
       query_until_ = now + kStateQueryLimit;
     }
     if (!querying_ || (!query_.ended() && now < query_until_)) return;
     query_.end(milliseconds(0));
     querying_ = false;
+    asked_after_end_ = query_after_end_;
     next_query_ = now + kStateQueryInterval;
     off_t begin = 0;
     std::istringstream lines(read_from(answer_.get(), begin));
@@ -384,6 +390,8 @@ class SrunTransport final : public Transport {
   UniqueFd answer_;
   ChildProcess query_;
   bool querying_ = false;
+  bool query_after_end_ = false;
+  bool asked_after_end_ = false;  ///< sinfo has spoken since srun ended: there is no more to learn
   Time query_until_{};
   Time next_query_{};
 };

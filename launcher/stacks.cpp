@@ -5,24 +5,21 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <sstream>
 
 #include "engine/base/module.h"
 #include "launcher/child_process.h"
+#include "launcher/kernel_state.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -31,155 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostThreadFrames = 24;  ///< of a thread beside the main one
 constexpr std::size_t kMostGroups = 6;
-constexpr std::size_t kMostKernelFrames = 8;
 constexpr std::size_t kLongestText = 32 << 10;
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
-std::string first_line(const fs::path& path) {
-  std::string text = slurp(path);
-  return text.substr(0, text.find('\n'));
-}
-
-/// State of a thread or process folder of /proc.
-char state_in(const fs::path& folder) {
-  const std::string stat = slurp(folder / "stat");
-  // The name may hold anything, parentheses too: the fields begin after the last one.
-  const auto close = stat.rfind(')');
-  return close == std::string::npos || close + 2 >= stat.size() ? '?' : stat[close + 2];
-}
-
-/// Where calls that take a file descriptor or a path first have it.
-enum class First { nothing, descriptor, path, second_path };
-struct SystemCall {
-  long number;
-  const char* name;
-  First first;
-};
-/// Those that a program may wait in.
-constexpr std::array kSystemCalls = {
-    SystemCall{SYS_read, "read", First::descriptor},
-    SystemCall{SYS_write, "write", First::descriptor},
-    SystemCall{SYS_readv, "readv", First::descriptor},
-    SystemCall{SYS_writev, "writev", First::descriptor},
-    SystemCall{SYS_pread64, "pread64", First::descriptor},
-    SystemCall{SYS_pwrite64, "pwrite64", First::descriptor},
-    SystemCall{SYS_sendmsg, "sendmsg", First::descriptor},
-    SystemCall{SYS_sendto, "sendto", First::descriptor},
-    SystemCall{SYS_recvmsg, "recvmsg", First::descriptor},
-    SystemCall{SYS_recvfrom, "recvfrom", First::descriptor},
-    SystemCall{SYS_accept, "accept", First::descriptor},
-    SystemCall{SYS_accept4, "accept4", First::descriptor},
-    SystemCall{SYS_connect, "connect", First::descriptor},
-    SystemCall{SYS_fsync, "fsync", First::descriptor},
-    SystemCall{SYS_fdatasync, "fdatasync", First::descriptor},
-    SystemCall{SYS_ftruncate, "ftruncate", First::descriptor},
-    SystemCall{SYS_fallocate, "fallocate", First::descriptor},
-    SystemCall{SYS_flock, "flock", First::descriptor},
-    SystemCall{SYS_fcntl, "fcntl", First::descriptor},
-    SystemCall{SYS_ioctl, "ioctl", First::descriptor},
-    SystemCall{SYS_getdents64, "getdents64", First::descriptor},
-    SystemCall{SYS_close, "close", First::descriptor},
-    SystemCall{SYS_openat, "openat", First::second_path},
-    SystemCall{SYS_unlinkat, "unlinkat", First::second_path},
-    SystemCall{SYS_mkdirat, "mkdirat", First::second_path},
-    SystemCall{SYS_newfstatat, "fstatat", First::second_path},
-    SystemCall{SYS_statx, "statx", First::second_path},
-    SystemCall{SYS_renameat2, "renameat2", First::second_path},
-    SystemCall{SYS_futex, "futex", First::nothing},
-    SystemCall{SYS_ppoll, "ppoll", First::nothing},
-    SystemCall{SYS_pselect6, "pselect6", First::nothing},
-    SystemCall{SYS_epoll_pwait, "epoll_pwait", First::nothing},
-    SystemCall{SYS_nanosleep, "nanosleep", First::nothing},
-    SystemCall{SYS_clock_nanosleep, "clock_nanosleep", First::nothing},
-    SystemCall{SYS_wait4, "wait4", First::nothing},
-    SystemCall{SYS_waitid, "waitid", First::nothing},
-    SystemCall{SYS_munmap, "munmap", First::nothing},
-    SystemCall{SYS_mmap, "mmap", First::nothing},
-    SystemCall{SYS_exit_group, "exit_group", First::nothing},
-#ifdef __x86_64__  // newer machines have only the calls above
-    SystemCall{SYS_open, "open", First::path},
-    SystemCall{SYS_stat, "stat", First::path},
-    SystemCall{SYS_mkdir, "mkdir", First::path},
-    SystemCall{SYS_rename, "rename", First::path},
-    SystemCall{SYS_unlink, "unlink", First::path},
-    SystemCall{SYS_poll, "poll", First::nothing},
-    SystemCall{SYS_select, "select", First::nothing},
-    SystemCall{SYS_epoll_wait, "epoll_wait", First::nothing},
-    SystemCall{SYS_pause, "pause", First::nothing},
-    SystemCall{SYS_vfork, "vfork", First::nothing},
-#endif
-};
-
-/// "5: /data/train.jsonl"; the number of a socket or pipe would only make equal stacks differ.
-std::string describe_descriptor(const fs::path& process, std::uint64_t descriptor) {
-  std::error_code error;
-  const std::string target =
-      fs::read_symlink(process / "fd" / std::to_string(descriptor), error).string();
-  if (target.starts_with("socket:")) return "a socket";
-  if (target.starts_with("pipe:")) return "a pipe";
-  return target.empty() ? fmt::format("{}", descriptor) : fmt::format("{}: {}", descriptor, target);
-}
-
-std::string read_string(pid_t process, std::uint64_t address) {
-  std::array<char, 256> text{};
-  const iovec to{text.data(), text.size() - 1};
-  // The address is the other process's.
-  const iovec from{reinterpret_cast<void*>(address), text.size() - 1};  // NOLINT
-  const ssize_t got = ::process_vm_readv(process, &to, 1, &from, 1, 0);
-  return got > 0 ? std::string(text.data()) : "?";
-}
-
-/// "read(5: /data/train.jsonl)"; empty for a thread that runs.
-std::string describe_call(pid_t process, const fs::path& thread) {
-  std::istringstream fields(first_line(thread / "syscall"));
-  long number = -1;
-  std::string first;
-  std::string second;
-  if (!(fields >> number >> first >> second) || number < 0) return {};
-  const auto* call = std::ranges::find(kSystemCalls, number, &SystemCall::number);
-  if (call == kSystemCalls.end()) return fmt::format("system call {}", number);
-  const auto value = [](const std::string& text) {
-    return static_cast<std::uint64_t>(std::strtoull(text.c_str(), nullptr, 16));
-  };
-  switch (call->first) {
-    case First::nothing:
-      return fmt::format("{}()", call->name);
-    case First::descriptor:
-      return fmt::format("{}({})", call->name,
-                         describe_descriptor(fmt::format("/proc/{}", process), value(first)));
-    case First::path:
-      return fmt::format("{}({})", call->name, read_string(process, value(first)));
-    case First::second_path:
-      return fmt::format("{}({})", call->name, read_string(process, value(second)));
-  }
-  return {};
-}
-
-/// One line, or for a thread that nothing can wake also the kernel's stack where we may see it.
-std::string describe_kernel(pid_t process, const fs::path& thread, char state) {
-  const std::string call = describe_call(process, thread);
-  const std::string where = first_line(thread / "wchan");
-  std::string text;
-  if (state == 'D' || state == 'T') text = fmt::format("state {}", state);
-  if (!call.empty()) text += (text.empty() ? "" : ", ") + call;
-  if (!where.empty() && where != "0") text += (text.empty() ? "in " : " in ") + where;
-  if (state != 'D') return text;
-  std::istringstream frames(slurp(thread / "stack"));
-  std::string frame;
-  for (std::size_t i = 0; i < kMostKernelFrames && std::getline(frames, frame); ++i) {
-    // "[<0>] folio_wait_bit_common+0x13a/0x320"
-    const auto begin = frame.find("] ");
-    if (begin == std::string::npos) continue;
-    text += "\n" + frame.substr(begin + 2, frame.find('+') - begin - 2);
-  }
-  return text;
-}
 
 /// All threads of the process, the main one first, without frames.
 std::vector<ThreadStack> list_threads(pid_t process) {
@@ -189,8 +38,8 @@ std::vector<ThreadStack> list_threads(pid_t process) {
     const std::string number = entry.path().filename().string();
     ThreadStack thread;
     std::from_chars(number.data(), number.data() + number.size(), thread.thread);
-    thread.name = first_line(entry.path() / "comm");
-    thread.kernel = describe_kernel(process, entry.path(), state_in(entry.path()));
+    std::getline(std::ifstream(entry.path() / "comm"), thread.name);
+    thread.kernel = describe_kernel(process, thread.thread);
     threads.push_back(std::move(thread));
   }
   std::ranges::sort(threads, {}, [process](const ThreadStack& thread) {
@@ -284,11 +133,10 @@ void write_version(int fd, const std::string& text) {
 bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
   std::string error;
   std::vector<ThreadStack> traced;
-  const fs::path tasks = fmt::format("/proc/{}/task", process);
   bool all = true;
   for (const ThreadStack& thread : threads) {
     if ((thread.thread == process) != main_thread) continue;
-    const char state = state_in(tasks / std::to_string(thread.thread));
+    const char state = thread_state(process, thread.thread);
     // Stopping a thread that the kernel does not let go would take this child with it.
     const bool traceable = state != 'D' && state != 'Z' && state != '?';
     if (traceable) traced.push_back(thread);
@@ -322,8 +170,6 @@ void take(pid_t process, int fd) {
 }
 
 }  // namespace
-
-char process_state(pid_t process) { return state_in(fmt::format("/proc/{}", process)); }
 
 std::string to_text(pid_t process, const std::vector<ThreadStack>& threads) {
   std::string text;

@@ -63,9 +63,6 @@ class StackTaker {
       bytes_;  ///< versions of the text, each better than the one before, each ends with NUL
 };
 
-/// State of /proc/PID/stat; ? when there is none.
-[[nodiscard]] char process_state(pid_t process);
-
 /// What libdstrain_stacks.so offers: frames of those threads of `process` that are given (`frames`
 /// is filled). Stops each for a moment. Whether any frame was found; `error` says why not.
 using StacksEntry = bool (*)(pid_t process, std::vector<ThreadStack>& threads, std::string& error);

@@ -260,6 +260,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     if (action.kind == ActionKind::load) buffer = source.load(stream);
     perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective,
             gather_resident);
+    if (after_forward_ && action.kind == ActionKind::forward) after_forward_(action.block);
     if (prepared.events[i]) prepared.events[i]->record(stream);
     if (prepared.last_use[i]) source.used(buffer, stream);
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "engine/models/model.h"
 #include "engine/program/program.h"
 #include "engine/train/feeder.h"
+#include "engine/train/non_finite.h"
 #include "engine/train/state_store.h"
 #include "recipes/schema/recipe.h"
 
@@ -104,6 +106,12 @@ class Executor {
 
   void set_control(const ControlState& state);
 
+  /// Where the values of `step`, which was refused, stopped being finite: looks at parameters and
+  /// gradients and runs forward once more, one by one, over the step's micro-batches, which
+  /// `source` brings from the first on. Steps enqueued behind it (on a GPU) may have changed the
+  /// weights. Collective; waits.
+  [[nodiscard]] NonFiniteSite find_non_finite(BatchSource& source, std::int64_t step);
+
  private:
   struct Prepared {
     const Program* program = nullptr;
@@ -132,6 +140,9 @@ class Executor {
   void update(int group, double lr);
   /// `part` of what this rank owns of the group.
   void update(int group, Range part, bool decay, double lr);
+  [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
+                                            NonFiniteSite::Where where) const;
+  [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
   [[nodiscard]] std::uint64_t dropout_seed(std::int64_t step, int micro_batch) const;
   [[nodiscard]] const Stream& lane(Lane name) const {
     return lanes_[static_cast<std::size_t>(name)];
@@ -169,7 +180,8 @@ class Executor {
   std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
   std::vector<Tensors> outputs_;
   Tensors output_gradients_;
-  std::array<std::size_t, 2> buffer_{};  ///< feeder buffer of micro-batch m at m % 2
+  std::function<void(int block)> after_forward_;  ///< of find_non_finite
+  std::array<std::size_t, 2> buffer_{};           ///< feeder buffer of micro-batch m at m % 2
 
   struct Pending {
     std::int64_t step = 0;

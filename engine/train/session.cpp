@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -71,7 +72,7 @@ at::ScalarType scalar_type(ComputeType type) {
 
 Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
                  ProgressSink* progress)
-    : recipe_(recipe), device_(world.device) {
+    : recipe_(recipe), rank_(world.rank), device_(world.device) {
   record.enter(-1, "build model");
   {
     const SectionScope section(record, RankSection::data);
@@ -263,6 +264,51 @@ void Session::enqueue_step(bool stop) {
                       .targets = targets_of_step(step),
                       .stop = stop},
                      *feeder_);
+}
+
+std::string Session::explain_non_finite(const StepOutcome& outcome) {
+  using Where = NonFiniteSite::Where;
+  synchronize(device_.device);  // what the feeder has copied may still be under way
+  seek(outcome.step);
+  const NonFiniteSite site = executor_->find_non_finite(*feeder_, outcome.step);
+  seek(outcome.step + 1);
+  const auto index = [](int i) { return static_cast<std::size_t>(i); };
+  const auto block = [&] { return cost_.blocks.at(index(site.block)).name; };
+  const auto tensor = [&] {
+    return groups_.at(index(site.group)).at(index(site.tensor))->parts.front().name;
+  };
+  std::string text =
+      fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
+                  outcome.step + 1);
+  if (site.rank >= 0) {
+    text += fmt::format(" on rank {}", strategy_->mesh.batch_group(rank_).at(index(site.rank)));
+  }
+  text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
+  switch (site.where) {
+    case Where::parameter:
+      text +=
+          fmt::format("the weights of {} are not finite already, first in {}", block(), tensor());
+      break;
+    case Where::output:
+      text +=
+          fmt::format("first non-finite values in {}, micro-batch {}", block(), site.micro_batch);
+      if (site.largest_input >= 0)
+        text += fmt::format("; its inputs were finite up to {:.2g}", site.largest_input);
+      break;
+    case Where::gradient:
+      text += fmt::format(
+          "the forward pass is finite; going backward, the first non-finite gradient is that of {} "
+          "in "
+          "{}",
+          tensor(), block());
+      break;
+    case Where::nowhere:
+      text += std::isfinite(outcome.loss)
+                  ? "every value is finite; the gradients are too large for their norm"
+                  : "computed again, all values are finite";
+      break;
+  }
+  return text;
 }
 
 EvaluationTotals Session::evaluate() {

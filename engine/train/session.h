@@ -51,6 +51,10 @@ class Session {
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
   /// Time that the host has waited for training data since the last seek.
   [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }
+  /// "non-finite loss at step 12 on rank 3: first non-finite values in layer.5, micro-batch 2; its
+  /// inputs were finite up to 3.1e+04" for a step that was refused. Collective; the step that comes
+  /// next is then the one behind `outcome`.
+  [[nodiscard]] std::string explain_non_finite(const StepOutcome& outcome);
   /// Loss and accuracy over the test split, every sample once. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
   /// Answers to the first run.generate samples of the test split; none where there is no text.
@@ -67,6 +71,7 @@ class Session {
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
+  int rank_ = 0;  ///< of the world
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;

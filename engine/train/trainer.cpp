@@ -250,6 +250,7 @@ void Trainer::announce() {
                   batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
+  if (strategy.recompute) progress_.note("recompute: " + describe(*strategy.recompute));
   if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
     progress_.note("planned with the rates of " + plan_.machine.name);
   if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
@@ -356,9 +357,7 @@ void Trainer::handle(const StepOutcome& outcome) {
   stop_ = stop_ || outcome.stop;
   if (outcome.skipped && recipe_.precision.non_finite == NonFinite::stop) {
     throw Error(
-        ErrorKind::stop,
-        fmt::format("step {}: a gradient is not finite (loss {}, norm {})", outcome.step + 1,
-                    outcome.loss, outcome.gradient_norm),
+        ErrorKind::stop, session_.explain_non_finite(outcome),
         "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
   }
   if (world_.rank != 0) return;

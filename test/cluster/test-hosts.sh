@@ -15,6 +15,12 @@ net=10.213.7 bridge=dsbr0 gpus=${GPUS:-4} cpus=${CPUS:-4}
 export PATH=$PATH:/usr/sbin:/sbin
 
 # Files of all hosts; then the hosts side by side, since each spends most of its time waiting.
+# A checkout below /tmp is seen by all hosts all the same.
+show_checkout() {
+  local root; root=$(cd "$(dirname "$0")/../.." && pwd)
+  case $root in /tmp/*) echo "mkdir -p $dir/$1/$root; mount --bind $root $dir/$1/$root;" ;; esac
+}
+
 up() {
   local n=$1 i
   trap 'trap - EXIT; down' EXIT
@@ -72,7 +78,7 @@ up_host() {
     "UsePAM no" "StrictModes no" "PermitRootLogin yes" "PrintMotd no" "AcceptEnv DSTRAIN_*" >"$h/sshd_config"
   [ -z "${MAX_STARTUPS:-}" ] || echo "MaxStartups $MAX_STARTUPS" >>"$h/sshd_config"
   setsid ip netns exec "$ns" unshare --uts --pid --fork --mount --mount-proc --kill-child \
-    sh -c "hostname $h; mount --bind $dir/$h/tmp /tmp; exec /usr/sbin/sshd -D -e -f $dir/$h/sshd_config" \
+    sh -c "hostname $h; $(show_checkout "$h") mount --rbind $dir/$h/tmp /tmp; exec /usr/sbin/sshd -D -e -f $dir/$h/sshd_config" \
     >"$h/sshd.log" 2>&1 </dev/null &
 }
 

@@ -180,6 +180,8 @@ TEST_CASE("the counter counts calls, full buffers and time per operation", "[com
     };
     const auto comm = make_counting(std::make_unique<Borrowed>(plain));
     expect(comm->counts().empty(), "counts before the first call");
+    RankRecordFile record = RankRecordFile::anonymous();
+    comm->watch(record);
     test::check_operations(*comm, at::kCPU, at::kFloat, 5);
     const auto entry = [&](const std::string& operation) {
       for (const CallCount& count : comm->counts()) {
@@ -200,6 +202,13 @@ TEST_CASE("the counter counts calls, full buffers and time per operation", "[com
     is("send", 1, 20);
     is("receive", 1, 20);
     is("barrier", 1, 0);
+    // What a hang is told apart by: all of them entered and left.
+    std::int64_t calls = 0;
+    for (const CallCount& count : comm->counts()) calls += count.calls;
+    expect(record.get().collectives == calls && record.get().collectives_left == calls,
+           fmt::format("{} collectives in the record, {} calls", record.get().collectives.load(),
+                       calls));
+    expect(record.get().waited_ns > 0, "no time in collectives");
   });
 }
 

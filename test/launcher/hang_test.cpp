@@ -169,8 +169,8 @@ TEST_CASE("a rank that works much longer than the others is named on the console
           "[launcher][straggler]") {
   const TempDir directory;
   Job job(directory,
-          {"section", "step", "on", "2", "steps", "90", "80", "on", "0", "steps", "30", "240",
-           "on", "1", "steps", "30", "240"},
+          {"section", "step", "on", "2", "steps", "90", "80", "on", "0", "steps", "30", "240", "on",
+           "1", "steps", "30", "240"},
           {.ranks = 3});
   CHECK(job.wait() == 0);
   CHECK_THAT(job.output(), Contains("rank 2 on") && Contains("is slow: ") &&

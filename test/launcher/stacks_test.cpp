@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "launcher/kernel_state.h"
 #include "launcher/rank_process.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

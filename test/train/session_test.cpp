@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
 #include "engine/base/error.h"
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
@@ -64,4 +68,149 @@ TEST_CASE("ranks with different recipes are told so before the first step", "[tr
     CHECK(std::string(error.what()).find("on ranks 0 2") != std::string::npos);
     CHECK(std::string(error.what()).find("on ranks 1") != std::string::npos);
   }
+}
+
+namespace {
+
+/// What rank 0 says of the step after `spoil` has worked on the ranks' weights; all ranks must say
+/// the same.
+std::string explained(int ranks, const std::vector<std::string>& overrides,
+                      const std::function<void(int rank, Session&)>& spoil) {
+  const Recipe recipe = small_recipe(overrides);
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        session.seek(0);
+        session.enqueue_step(/*stop=*/false);
+        REQUIRE_FALSE(session.executor().take_outcome().skipped);
+        spoil(rank, session);
+        session.enqueue_step(/*stop=*/false);
+        const StepOutcome outcome = session.executor().take_outcome();
+        REQUIRE(outcome.skipped);
+        texts[static_cast<std::size_t>(rank)] = session.explain_non_finite(outcome);
+      });
+  for (const std::string& other : texts) CHECK(other == texts.front());
+  return texts.front();
+}
+
+int first_group(Session& session, const std::string& block) {
+  const auto& blocks = session.cost().blocks;
+  const auto found =
+      std::ranges::find_if(blocks, [&](const BlockCost& b) { return b.name.ends_with(block); });
+  REQUIRE(found != blocks.end());
+  return found->groups.front();
+}
+
+at::Tensor own_weights(Session& session, const std::string& block) {
+  return session.states().own_parameters(first_group(session, block));
+}
+
+bool has(const std::string& text, const std::string& part) {
+  CAPTURE(text, part);
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a step that is not finite names the rank and the first weights or block that are not",
+          "[train]") {
+  const int stage = GENERATE(0, 1, 3);
+  const std::vector<std::string> recipe = {fmt::format("parallel.zero.stage={}", stage),
+                                           "precision.compute=fp32"};
+  CAPTURE(stage);
+  SECTION("weights") {
+    const std::string text = explained(2, recipe, [](int rank, Session& session) {
+      if (rank == 1) own_weights(session, "layer.1")[0] = INFINITY;
+    });
+    CAPTURE(text);
+    CHECK(has(text, " at step 2 on rank 1 ("));
+    CHECK(has(text, "layer.1 are not finite already, first in "));
+  }
+  SECTION("a block whose output overflows, though all its weights are finite") {
+    const std::string text = explained(
+        2, recipe, [](int, Session& session) { own_weights(session, "layer.1").fill_(3e38F); });
+    CAPTURE(text);
+    CHECK(has(text, "non-finite loss at step 2 on rank 0 ("));
+    CHECK(has(text, "first non-finite values in "));
+    CHECK(has(text, "layer.1, micro-batch 0; its inputs were finite up to "));
+  }
+}
+
+TEST_CASE("a block that fails on one rank alone is blamed on that rank", "[train]") {
+  const std::string text =
+      explained(2, {"parallel.zero.stage=0", "precision.compute=fp32"}, [](int rank, Session& s) {
+        if (rank == 1) own_weights(s, "layer.0").fill_(3e38F);
+      });
+  CAPTURE(text);
+  CHECK(has(text, "non-finite loss at step 2 on rank 1 ("));
+  CHECK(has(text, "layer.0, micro-batch 0; its inputs were finite up to "));
+}
+
+TEST_CASE("what is not finite in the backward pass alone is named, too", "[train]") {
+  SECTION("a norm whose squares overflow") {
+    const std::string text = explained(2, {"parallel.zero.stage=3", "precision.compute=fp32"},
+                                       [](int, Session& s) { own_weights(s, "head").mul_(1e25F); });
+    CAPTURE(text);
+    CHECK(has(text, "non-finite gradient at step 2 ("));
+    CHECK(has(text, "the gradients are too large for their norm"));
+  }
+  SECTION("gradients of two blocks: backward comes to the later one first") {
+    const Recipe recipe = small_recipe({"parallel.zero.stage=2"});
+    with_sessions(
+        2, [&](int) { return recipe; },
+        [&](int rank, Session& session) {
+          session.seek(0);
+          session.enqueue_step(/*stop=*/false);
+          StepOutcome outcome = session.executor().take_outcome();
+          REQUIRE_FALSE(outcome.skipped);
+          for (const char* block : {"layer.0", "layer.1"}) {
+            const int group = first_group(session, block);
+            if (rank == 1) session.states().own_gradient(group)[0] = NAN;
+          }
+          outcome.gradient_norm = NAN;
+          const std::string text = session.explain_non_finite(outcome);
+          CAPTURE(text);
+          CHECK(has(text, "non-finite gradient at step 1 ("));
+          CHECK(has(text, "layer.1"));
+          CHECK_FALSE(has(text, "layer.0"));
+          // The run could go on where it was.
+          CHECK(session.next_step() == 1);
+        });
+  }
+}
+
+TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "[train]") {
+  struct Trained {
+    RecomputeChoice choice;
+    std::vector<double> losses;
+  };
+  const auto trained = [](Bytes limit) {
+    // A number of GiB with all the digits of a byte.
+    const Recipe recipe = small_recipe(
+        {"parallel.zero.stage=3", "model.layers=4", "memory.recompute=auto",
+         fmt::format("memory.limit={:.12f}", std::ldexp(static_cast<double>(limit), -30))});
+    Trained result;
+    with_sessions(
+        2, [&](int) { return recipe; },
+        [&](int rank, Session& session) {
+          session.seek(0);
+          for (int step = 0; step < 3; ++step) {
+            session.enqueue_step(/*stop=*/false);
+            const double loss = session.executor().take_outcome().loss;
+            if (rank == 0) result.losses.push_back(loss);
+          }
+          if (rank == 0) result.choice = session.strategy().recompute.value();
+        });
+    return result;
+  };
+  const auto count = [](const Trained& t) { return std::ranges::count(t.choice.blocks, true); };
+  const Trained none = trained(Bytes{1} << 40), all = trained(Bytes{1} << 20);
+  CHECK(count(none) == 0);
+  CHECK(count(all) == 5);
+  const Trained some = trained((none.choice.needed + all.choice.needed) / 2);
+  CHECK(count(some) > 0);
+  CHECK(count(some) < 5);
+  CHECK(some.losses == none.losses);
+  CHECK(all.losses == none.losses);
 }

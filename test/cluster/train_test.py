@@ -1,0 +1,196 @@
+"""Real training over hosts: by hostfile over 1 + 2 + 2 slots and by Slurm over 2 and 4 nodes, with hosts lost in a step and in a save
+and jobs pre-empted and put back into the queue. At equal world size the losses equal the unbroken run's bit for bit."""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from hosts import Hosts
+
+DSTRAIN = os.environ["DSTRAIN"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STEPS = 300
+SETTINGS = ["run.epochs=0", f"run.steps={STEPS}", "batch.global=16", "batch.micro=4", "model.layers=1", "model.width=16",
+            "model.mlp_width=16", "model.heads=2", "run.evaluate=never", "run.checkpoint.every=20"]
+
+
+def settings(output, *more):
+    words = []
+    for setting in [*SETTINGS, f"run.output={output}", *more]:
+        words += ["--set", setting]
+    return words
+
+
+def losses(run):
+    """{step: loss}; a step that was made again after a restart must have given the same loss."""
+    found = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["kind"] == "step":
+            found.setdefault(entry["step"], []).append(entry["loss"])
+    return found
+
+
+def only_run(output):
+    runs = [p for p in output.iterdir() if p.is_dir()]
+    assert len(runs) == 1, runs
+    return runs[0]
+
+
+def expect_equal(run, whole, tolerance=0.0):
+    expected = losses(whole)
+    got = losses(run)
+    assert sorted(got) == list(range(1, STEPS + 1)), f"steps {sorted(set(range(1, STEPS + 1)) - set(got))} are missing"
+    for step, values in got.items():
+        for value in values:
+            assert math.isclose(value, expected[step][-1], rel_tol=tolerance, abs_tol=0), (step, value, expected[step])
+
+
+def wait_for(condition, what, limit=120, process=None):
+    end = time.monotonic() + limit
+    while not condition():
+        if process is not None and process.poll() is not None:
+            sys.exit(f"the job ended ({process.returncode}) while waiting for {what}:\n{process.communicate()[0]}")
+        assert time.monotonic() < end, f"waited {limit} s for {what}"
+        time.sleep(0.005)
+
+
+def step_of(output):
+    try:
+        return max(losses(only_run(output)), default=0)
+    except (OSError, AssertionError, json.JSONDecodeError):
+        return 0
+
+
+class Cluster:
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.hostfile = hosts.directory / "hosts-1-2-2"
+        self.hostfile.write_text("# one host with one slot, two with two\nh1 slots=1\nh2 slots=2\nh3 slots=2\n")
+
+    def start(self, output, *options):
+        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, *settings(output), *options]
+        return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                stdin=subprocess.DEVNULL)
+
+    def finish(self, process, code=0, limit=180):
+        text = process.communicate(timeout=limit)[0]
+        assert process.returncode == code, f"exit {process.returncode}, expected {code}\n{text}"
+        return text
+
+    def folder(self, name):
+        return self.hosts.directory / "runs" / name
+
+
+def train_by_hostfile(cluster):
+    whole = cluster.folder("whole")
+    cluster.finish(cluster.start(whole, "--hostfile", cluster.hostfile))
+    assert len(losses(only_run(whole))) == STEPS
+    return only_run(whole)
+
+
+def lose_host(cluster, whole, fault, heal, in_save):
+    """A host is lost without restarts: exit 75, the host named; healed, --resume auto gives the unbroken run."""
+    output = cluster.folder(f"{fault.__name__}-{'save' if in_save else 'step'}")
+    process = cluster.start(output, "--hostfile", cluster.hostfile)
+    wait_for(lambda: step_of(output) > 40, "step 40", process=process)
+    if in_save:
+        run = only_run(output)
+        known = set((run / "checkpoints").iterdir())
+        wait_for(lambda: set((run / "checkpoints").iterdir()) - known, "a save", process=process)
+    began = time.monotonic()
+    fault("h2")
+    text = cluster.finish(process, 75)
+    took = time.monotonic() - began
+    failure = json.loads((only_run(output) / "failure.json").read_text())
+    assert failure["root"]["host"] == "h2" and failure["root"]["kind"] == "host", (failure, text)
+    fenced = cluster.hosts.wait_gone(f"DSTRAIN_RUN_DIR={only_run(output)}", 14, "h2")
+    print(f"{fault.__name__} in a {'save' if in_save else 'step'}: known and ended in {took:.1f} s, h2 clear {fenced:.1f} s later",
+          flush=True)
+    assert took < 16, took
+    heal("h2")
+    end = time.monotonic() + 20
+    while cluster.hosts.run("h1", "ping", "-c1", "-W1", "h2").returncode != 0 and time.monotonic() < end:
+        pass
+    cluster.finish(cluster.start(output, "--hostfile", cluster.hostfile, "--resume", "auto"))
+    expect_equal(only_run(output), whole)
+
+
+def go_on_without_host(cluster, whole):
+    """Power loss of h3 in a step: the job goes on by itself on h1 and h2, from the newest checkpoint."""
+    output = cluster.folder("crash")
+    process = cluster.start(output, "--hostfile", cluster.hostfile, "--max-restarts", "1")
+    wait_for(lambda: step_of(output) > 60, "step 60", process=process)
+    began = time.monotonic()
+    before = step_of(output)
+    cluster.hosts.crash("h3")
+    wait_for(lambda: step_of(output) > before + 40, "new steps", process=process)
+    print(f"crash of h3: {time.monotonic() - began:.1f} s to 40 new steps", flush=True)
+    text = cluster.finish(process)
+    assert "host h3 was lost" in text and "3 ranks on h1, h2" in text, text
+    expect_equal(only_run(output), whole, 1e-4)  # another number of ranks adds in another order
+
+
+class Slurm:
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.environment = hosts.slurm_up() | {"DSTRAIN": DSTRAIN}
+
+    def command(self, *words):
+        done = subprocess.run([*map(str, words)], env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout.strip()
+
+    def submit(self, nodes, output, *options):
+        log = self.hosts.directory / f"{output.name}-%j.out"
+        out = self.command("sbatch", "--parsable", "-N", nodes, "--ntasks-per-node=1", "--output", log, "slurm/train.sbatch",
+                           "recipes/quickstart.yaml", *settings(output), *options)
+        return out.split(";")[0]
+
+    def state(self, job):
+        fields = self.command("scontrol", "show", "job", "-o", job)
+        return next(f for f in fields.split() if f.startswith("JobState=")).split("=")[1]
+
+    def log(self, output, job):
+        return (self.hosts.directory / f"{output.name}-{job}.out").read_text()
+
+    def finish(self, output, job, limit=150):
+        end = time.monotonic() + limit
+        while (state := self.state(job)) not in ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT"):
+            assert time.monotonic() < end, f"job {job} is {state} after {limit} s:\n{self.log(output, job)}"
+            time.sleep(0.2)
+        assert state == "COMPLETED", f"job {job} is {state}:\n{self.log(output, job)}"
+
+
+def train_by_slurm(slurm, nodes):
+    whole = slurm.hosts.directory / "runs" / f"slurm{nodes}"
+    job = slurm.submit(nodes, whole)
+    slurm.finish(whole, job)
+    assert f"{nodes} ranks on" in slurm.log(whole, job), slurm.log(whole, job)
+    broken = slurm.hosts.directory / "runs" / f"preempted{nodes}"
+    job = slurm.submit(nodes, broken)
+    wait_for(lambda: step_of(broken) > 50, "step 50", 90)
+    slurm.command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@120 does before the time limit
+    wait_for(lambda: slurm.state(job) == "PENDING", "the job back in the queue", 60)
+    stopped_at = step_of(broken)
+    newest = max(p.name for p in (only_run(broken) / "checkpoints").glob("step-*") if "." not in p.name)
+    assert newest == f"step-{stopped_at:08d}", (newest, stopped_at)  # saved at the last step it made
+    slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")  # the fixture need not wait
+    slurm.finish(broken, job)
+    expect_equal(only_run(broken), only_run(whole))
+    print(f"{nodes} nodes: pre-empted at step {stopped_at}, put back, equal bit for bit", flush=True)
+
+
+with Hosts(4) as hosts:
+    slurm = Slurm(hosts)
+    train_by_slurm(slurm, 2)
+    train_by_slurm(slurm, 4)
+    hosts.slurm_down()
+    cluster = Cluster(hosts)
+    unbroken = train_by_hostfile(cluster)
+    lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save=False)
+    lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save=True)
+    go_on_without_host(cluster, unbroken)
