@@ -250,7 +250,7 @@ void Trainer::announce() {
                   batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
-  if (strategy.recompute) progress_.note("recompute: " + describe(*strategy.recompute));
+  if (strategy.recompute) progress_.note("recompute: " + dstrain::describe(*strategy.recompute));
   if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
     progress_.note("planned with the rates of " + plan_.machine.name);
   if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));

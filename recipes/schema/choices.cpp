@@ -40,7 +40,8 @@ constexpr Choice kReduceTypes[] = {
 };
 constexpr Choice kNonFinite[] = {
     choice(NonFinite::skip, "skip", "leave the weights as they are, count the step and go on"),
-    choice(NonFinite::stop, "stop", "end the run with exit code 93"),
+    choice(NonFinite::stop, "stop",
+           "end the run with exit code 93 and name the first weights or block that are not finite"),
 };
 constexpr Choice kRecompute[] = {
     choice(Recompute::none, "none", "keep every activation until its backward pass"),
