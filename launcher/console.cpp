@@ -62,7 +62,8 @@ void Console::lines(std::string_view text, std::string_view prefix) {
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
   }
   erase_live();
-  sink_.write(out);
+  const bool own_words = prefix.empty() && sink_.insist;
+  (own_words ? sink_.insist : sink_.write)(out);
   draw_live();
 }
 

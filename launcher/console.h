@@ -10,6 +10,9 @@ namespace dstrain::launcher {
 /// Where the launcher's output goes; given by the caller, since nothing below cmd prints.
 struct ConsoleSink {
   std::function<void(std::string_view)> write;
+  /// The same for the launcher's own words, which come through where output of ranks is dropped;
+  /// empty: `write` does.
+  std::function<void(std::string_view)> insist = {};
   bool is_terminal = false;
   int columns = 80;  ///< of the terminal
 };

@@ -676,6 +676,7 @@ class Controller {
                           placement.first_rank + placement.num_ranks - 1,
                           generation_.lease.count() / 1000);
     report.others = fold_ends(ends_, -1);
+    report.advice = advise(report.kind, report.root);
     return report;
   }
 

@@ -40,30 +40,11 @@ std::string where(const RankEnd& end) {
   return text;
 }
 
-std::string advice(const std::string& kind, const RankEnd& root) {
-  if (kind == "oom") {
-    return "host memory: fewer ranks or loader threads per host, a smaller model or batch.micro, or a "
-           "larger limit of the control group";
-  }
-  if (kind == "hang") {
-    return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
-           "SECONDS changes the limit";
-  }
-  if (kind == "host" || kind == "agent") {
-    return "go on with --resume auto, or let it restart by itself with --max-restarts 3";
-  }
-  if (root.error.find("out of memory") != std::string::npos) {
-    return "GPU memory: `dstrain plan` shows what takes it; lower batch.micro, recompute, or shard "
-           "further with parallel.zero.stage";
-  }
-  return "";
-}
-
 const char* kind_of(const RankEnd& root) {
   using enum EndClass;
   switch (classify(root)) {
     case error:
-      return "error";
+      return root.error.find("out of memory") != std::string::npos ? "oom" : "error";
     case signal:
       return root.out_of_memory && root.signal == SIGKILL ? "oom" : "signal";
     case late:
@@ -81,6 +62,27 @@ const char* kind_of(const RankEnd& root) {
 }
 
 }  // namespace
+
+std::string advise(const std::string& kind, const RankEnd& root) {
+  if (kind == "oom" && !root.out_of_memory) {
+    return "device memory: `dstrain plan` shows what takes it; lower batch.micro, recompute, or "
+           "shard "
+           "further with parallel.zero.stage";
+  }
+  if (kind == "oom") {
+    return "host memory: fewer ranks or loader threads per host, a smaller model or batch.micro, "
+           "or a "
+           "larger limit of the control group";
+  }
+  if (kind == "hang") {
+    return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
+           "SECONDS changes the limit";
+  }
+  if (kind == "host" || kind == "agent") {
+    return "go on with --resume auto, or let it restart by itself with --max-restarts 3";
+  }
+  return "";
+}
 
 EndClass classify(const RankEnd& end) {
   const int again = exit_code(ErrorKind::again);
@@ -171,7 +173,7 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root) {
 FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
   FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
   std::string cause;
-  if (report.kind == "error") {
+  if (report.kind == "error" || (report.kind == "oom" && !root.error.empty())) {
     cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
   } else if (report.kind == "oom") {
     cause = fmt::format(
@@ -187,7 +189,7 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
   report.summary = fmt::format("rank {} {}", root.rank, cause);
 
   report.others = fold_ends(ends, root.rank);
-  report.advice = advice(report.kind, root);
+  report.advice = advise(report.kind, root);
   return report;
 }
 
@@ -206,7 +208,7 @@ FailureReport make_hang_report(const HangReport& hang, const std::vector<RankEnd
   report.stacks = hang.stacks;
   report.stacks_json = hang.stacks_json;
   report.others = fold_ends(ends, hang.root.rank);
-  report.advice = advice(report.kind, report.root);
+  report.advice = advise(report.kind, report.root);
   return report;
 }
 

@@ -127,7 +127,7 @@ std::int64_t planned_bytes(const fs::path& run) {
   if (!fs::exists(run / "plan.json", error)) return 0;
   const auto json = nlohmann::json::parse(read_file(run / "plan.json"), nullptr, false);
   if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) return 0;
-  const auto& total = json["memory"].value("total_bytes", nlohmann::json());
+  const auto& total = json["memory"].value("allocated_bytes", nlohmann::json());
   return total.is_number_integer() ? total.get<std::int64_t>() : 0;
 }
 

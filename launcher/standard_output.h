@@ -15,7 +15,7 @@ namespace dstrain::launcher {
 class StandardOutput {
  public:
   explicit StandardOutput(int fd);
-  /// Waits up to 5 s for what is still buffered.
+  /// Waits up to 5 s for what is still buffered, and tells what was dropped.
   ~StandardOutput();
   StandardOutput(const StandardOutput&) = delete;
   StandardOutput& operator=(const StandardOutput&) = delete;
@@ -23,8 +23,12 @@ class StandardOutput {
   /// Refers to this object.
   [[nodiscard]] ConsoleSink sink();
   void write(std::string_view text);
+  /// For the launcher's own words: another 1 MiB that write() leaves free.
+  void insist(std::string_view text);
 
  private:
+  void add(std::string_view text, std::size_t limit);
+  void tell_dropped();
   void flush(int wait_ms);
 
   int fd_;

@@ -147,6 +147,7 @@ void visit_hosts(const std::vector<HostTransport>& transports,
     for (const int node : each.nodes)
       talks.emplace_back(*visits.at(static_cast<std::size_t>(node)), *each.transport, node);
   }
+  for (const HostTransport& each : transports) each.transport->advance(links, Clock::now());
   while (!std::all_of(talks.begin(), talks.end(), [](const Talk& talk) { return talk.done(); })) {
     std::vector<pollfd> fds;
     for (const HostTransport& each : transports) each.transport->add_polls(fds);

@@ -113,7 +113,7 @@ SlurmctldHost=$(hostname -s)($net.254)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$munge/sock
+AuthInfo=socket=$munge/sock,cred_expire=5
 SlurmctldPort=26817
 SlurmdPort=26818
 SlurmctldPidFile=$slurm/run/slurmctld.pid
