@@ -119,7 +119,9 @@ Blame find_blame(const Ranks& all, bool some_silent) {
   const Ranks held = select(running, in_state('D'));
   if (!held.empty() && held.size() < running.size()) return {uninterruptible, held};
   if (some_silent) return {silent, {}};
-  if (!last_outside.empty()) {
+  const bool all_known =
+      std::ranges::none_of(running, [](const RankState* s) { return s->stack.empty(); });
+  if (!last_outside.empty() && all_known) {
     if (Ranks odd = odd_ones(running, place_of); !odd.empty()) return {other_place, odd};
   }
   return {everybody, running};
@@ -249,7 +251,11 @@ std::string stacks_text(const std::vector<Ranks>& groups, int root) {
       break;
     }
     text += fmt::format("  {}\n", title(groups[i]));
-    std::istringstream lines(shown(groups[i], root).stack);
+    const std::string& stack = shown(groups[i], root).stack;
+    if (stack.empty() && shown(groups[i], root).process_state != 'X') {
+      text += "    (no stack came in time)\n";
+    }
+    std::istringstream lines(stack);
     std::size_t count = 0;
     for (std::string line; std::getline(lines, line);) {
       // Threads beside the main one matter where the fault is.

@@ -37,7 +37,7 @@ RankState HangWatch::state_of(const WatchedRank& rank) const {
   state.section = name_of(section);
   state.progress = record.progress.load();
   state.stalled_ns = nanoseconds(stalls_.stalled_s(rank.rank));
-  state.limit_ns = nanoseconds(stalls_.limit_s(section));
+  state.limit_ns = nanoseconds(stalls_.limit_s(section, state.progress > 0));
   state.collectives = record.collectives.load();
   state.in_collective = state.collectives > record.collectives_left.load() && !rank.ended;
   state.collective = text_of(record.collective);

@@ -29,8 +29,9 @@ std::chrono::milliseconds StallWatch::period() const {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
-double StallWatch::limit_s(RankSection section) const {
+double StallWatch::limit_s(RankSection section, bool has_begun) const {
   if (fixed_s_ < 0) return std::numeric_limits<double>::infinity();
+  if (!has_begun) return std::max(fixed_s_, kLong_s);
   if (fixed_s_ > 0) return fixed_s_;
   const Pauses& pauses = pauses_.at(index(section));
   if (pauses.count < kSamples) return is_long(section) ? kLong_s : kShortUnlearned_s;
@@ -67,7 +68,7 @@ std::vector<Stall> StallWatch::look(Clock::time_point now, std::span<const RankP
       seen = {.section = rank.section, .progress = rank.progress};
       continue;
     }
-    const double limit = limit_s(rank.section);
+    const double limit = limit_s(rank.section, rank.progress > 0);
     const double repeat = std::clamp(limit / 2, 1.0, kRepeat_s);
     if (seen.stalled_s <= limit || (seen.told_s > 0 && seen.stalled_s < seen.told_s + repeat)) {
       continue;

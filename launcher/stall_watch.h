@@ -36,7 +36,8 @@ class StallWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `limit_s` as in PrepareJob: a limit for every section, 0: learned, negative: nothing stalls.
+  /// `limit_s` as in PrepareJob: a limit for every section, 0: learned, negative: nothing stalls. A
+  /// rank that has not recorded anything yet still loads its program, which the limit is not for.
   explicit StallWatch(double limit_s = 0) : fixed_s_(limit_s) {}
 
   /// How long to wait between two calls of look().
@@ -50,7 +51,7 @@ class StallWatch {
   /// Since the last progress of `rank`, as of the last look; 0 for one never seen.
   [[nodiscard]] double stalled_s(int rank) const;
   /// Infinite when nothing stalls.
-  [[nodiscard]] double limit_s(RankSection section) const;
+  [[nodiscard]] double limit_s(RankSection section, bool has_begun = true) const;
 
  private:
   struct Seen {

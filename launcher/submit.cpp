@@ -62,23 +62,20 @@ fs::path frozen_program(const SubmitOptions& options, const fs::path& folder) {
   return folder / "program" / ship_tree(options.program).entry;
 }
 
-/// The program's own files, and modules that a build keeps in lib/ beside its folder.
 void copy_tree(const SubmitOptions& options, const fs::path& folder) {
   const ShipTree tree = ship_tree(options.program);
   const fs::path target = folder / "program";
-  constexpr auto kHow = fs::copy_options::recursive | fs::copy_options::copy_symlinks |
-                        fs::copy_options::skip_existing;
   for (const std::string& name : tree.names) {
     fs::create_directories((target / name).parent_path());
-    fs::copy(tree.root / name, target / name, kHow);
+    fs::copy(tree.root / name, target / name, fs::copy_options::recursive);
   }
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(tree.root.parent_path() / "lib", none)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("libdstrain_") || !name.ends_with(".so")) continue;
-    fs::create_directories(target / "lib");
-    fs::copy(entry.path(), target / "lib" / name, kHow);
-  }
+}
+
+/// A path for --output, where Slurm takes % for a pattern.
+std::string without_patterns(const fs::path& path) {
+  std::string text;
+  for (const char c : path.string()) text += c == '%' ? "%%" : std::string(1, c);
+  return text;
 }
 
 UniqueFd memory_file(const char* name) {
@@ -135,7 +132,7 @@ std::string batch_script(const SubmitOptions& options, const fs::path& folder) {
   script += option("time", options.time) + option("partition", options.partition) +
             option("account", options.account) + option("qos", options.qos);
   script += option("chdir", options.working_directory.string());
-  script += option("output", (folder / "slurm-%j.out").string());
+  script += option("output", without_patterns(folder) + "/slurm-%j.out");
   script += "#SBATCH --open-mode=append\n#SBATCH --requeue\n#SBATCH --no-kill\n";
   script += "#SBATCH --signal=B:USR1@120\n";
   for (const std::string& argument : options.sbatch) {

@@ -250,7 +250,7 @@ def test_requeue(cluster):
 
 def test_submit(cluster):
     """--slurm freezes recipe and program, and hands the script to sbatch."""
-    folder = cluster.folder / "submit here"
+    folder = cluster.folder / "sub'mit 5% here"
     folder.mkdir()
     recipe = folder / "quickstart.yaml"
     shutil.copy(SOURCE / "recipes" / "quickstart.yaml", recipe)
@@ -262,10 +262,10 @@ def test_submit(cluster):
     job = re.search(r"job (\d+) is in the queue", text)[1]
     frozen = next(iter((folder / "runs").iterdir()))
     recipe.write_text("broken")
-    assert DSTRAIN.read_bytes() == (frozen / "program" / "dstrain").read_bytes()
+    assert DSTRAIN.read_bytes() == next(frozen.glob("program/**/dstrain")).read_bytes()
     assert "canary" not in (frozen / "job.sbatch").read_text()
     shown = cluster.slurm("scontrol", "show", "job", job)
-    assert f"WorkDir={folder}" in shown and "NumNodes=2" in shown and "Requeue=1" in shown, shown
+    assert f"WorkDir={folder}" in shown and f"StdOut={frozen}/slurm-{job}.out" in shown and "NumNodes=2" in shown and "Requeue=1" in shown, shown
     cluster.run([DSTRAIN, "recipe", "check", frozen / "quickstart.yaml"])
     cluster.slurm("scancel", job)
     text = cluster.run([DSTRAIN, "launch", frozen / "quickstart.yaml", "--slurm", "--partition", "none"], 69, cwd=folder)

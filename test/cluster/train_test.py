@@ -183,13 +183,16 @@ def train_by_slurm(slurm, nodes):
     print(f"{nodes} nodes: pre-empted at step {stopped_at}, put back, equal bit for bit", flush=True)
 
 
+parts = sys.argv[1:] or ["slurm", "hostfile"]
 with Hosts(4) as hosts:
-    slurm = Slurm(hosts)
-    train_by_slurm(slurm, 2)
-    train_by_slurm(slurm, 4)
-    hosts.slurm_down()
-    cluster = Cluster(hosts)
-    unbroken = train_by_hostfile(cluster)
-    lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save=False)
-    lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save=True)
-    go_on_without_host(cluster, unbroken)
+    if "slurm" in parts:
+        slurm = Slurm(hosts)
+        train_by_slurm(slurm, 2)
+        train_by_slurm(slurm, 4)
+        hosts.slurm_down()
+    if "hostfile" in parts:
+        cluster = Cluster(hosts)
+        unbroken = train_by_hostfile(cluster)
+        lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save=False)
+        lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save=True)
+        go_on_without_host(cluster, unbroken)

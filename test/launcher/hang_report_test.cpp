@@ -153,6 +153,11 @@ TEST_CASE("outside of collectives the one in another place is to blame", "[hang]
   // What the kernel says does not make places different.
   states[2].stack = "[kernel] read(4: /x)\nwait in libgloo.so\nmain in rank\n";
   REQUIRE(diagnose_hang(states, 4).cause == HangCause::everybody);
+  // Nor does a stack that could not be taken in time.
+  states[2].stack = "";
+  const HangReport unknown = diagnose_hang(states, 4);
+  REQUIRE(unknown.cause == HangCause::everybody);
+  REQUIRE_THAT(unknown.stacks, Contains("(no stack came in time)"));
 }
 
 TEST_CASE("a rank that has ended while the others wait is to blame", "[hang]") {

@@ -120,6 +120,13 @@ TEST_CASE("a negative limit calls nobody hung", "[stall]") {
   REQUIRE(rank.stands_until_told(5000) == -1);
 }
 
+TEST_CASE("a rank that has recorded nothing yet may load its program for long", "[stall]") {
+  Watched rank(/*limit_s=*/5);
+  REQUIRE(rank.stands_until_told(1000) == -1);
+  REQUIRE(rank.stands_until_told(1000) > 0);
+  REQUIRE(rank.told.limit_s == 1800);
+}
+
 TEST_CASE("each rank stalls for itself", "[stall]") {
   StallWatch watch(5);
   auto now = StallWatch::Clock::now();
