@@ -490,6 +490,19 @@ class Controller {
       node.states.clear();
       node.states_complete = false;
     }
+    // Of a node that has finished no agent is left to answer for its ranks.
+    for (const RankEnd& end : ends_) {
+      const bool told = std::any_of(states.begin(), states.end(), [&end](const RankState& state) {
+        return state.rank == end.rank;
+      });
+      if (told) continue;
+      RankState state;
+      state.rank = end.rank;
+      state.host = end.host;
+      state.step = end.step;
+      state.process_state = 'X';
+      states.push_back(std::move(state));
+    }
     if (states.empty()) states.push_back(*stall_);
     HangReport hang = diagnose_hang(std::move(states), generation_.jobs.front().world_size);
     // What was reported waits for a rank that has more time, for a long save perhaps.

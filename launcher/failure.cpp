@@ -230,7 +230,8 @@ std::string to_json(const FailureReport& report, int code) {
   cause["rank"] = root.rank >= 0 ? nlohmann::ordered_json(root.rank) : nullptr;
   cause["host"] = root.host;
   cause["pid"] = root.pid;
-  cause["exit_code"] = root.signal == 0 ? nlohmann::ordered_json(root.exit_code) : nullptr;
+  const bool ended = root.signal == 0 && report.kind != "hang";
+  cause["exit_code"] = ended ? nlohmann::ordered_json(root.exit_code) : nullptr;
   cause["signal"] = root.signal != 0 ? nlohmann::ordered_json(root.signal) : nullptr;
   if (root.signal != 0) cause["signal_name"] = signal_name(root.signal);
   cause["step"] = root.step >= 0 ? nlohmann::ordered_json(root.step) : nullptr;

@@ -36,7 +36,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kNumRepeatedLines = 20;
 /// Starts in a row that come no further before the job gives up for good.
 constexpr int kMostStarts = 3;
-/// Less than the sweep may take in all.
+/// A host that was lost is often still unreachable: the job should not wait long to see it.
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
 /// Short for a person: relative when it lies below the present folder.

@@ -69,7 +69,8 @@ void StandardOutput::tell_dropped() {
 void StandardOutput::flush(int wait_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(wait_ms);
   while (!pending_.empty()) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd ready{fd_, POLLOUT, 0};
     if (::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0))) <= 0) return;
     // A pipe that polls as writable takes PIPE_BUF bytes without blocking, even where the

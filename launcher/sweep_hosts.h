@@ -11,7 +11,8 @@ namespace dstrain::launcher {
 struct SweepOptions {
   std::string build;
   std::string run_directory;              ///< of the job whose processes are to be killed
-  std::chrono::milliseconds limit{4000};  ///< for all hosts together
+  /// For all hosts together; those that cannot be reached are known sooner, by ssh's ConnectTimeout.
+  std::chrono::milliseconds limit{8000};
 };
 
 /// What a sweep of one host came to.

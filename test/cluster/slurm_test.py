@@ -96,8 +96,14 @@ def only_run(output):
     return next(iter(output.iterdir()))
 
 
+def failure_of(run, number):
+    """What was said of the start that failed, counted from 0; None: the last one."""
+    older = run / f"failure.{number}.json" if number else run / "failure.json"
+    return json.loads(older.read_text())
+
+
 def failure(output):
-    return json.loads((only_run(output) / "failure.json").read_text())
+    return failure_of(only_run(output), 0)
 
 
 def agents(hosts, host):
@@ -304,6 +310,28 @@ def test_pmix(cluster):
     assert "cannot find each other" in text, text
     text = cluster.run([*srun[:2], "--nodes=1", "--ntasks-per-node=2", *cluster.launch(cluster.output(), "exit 0")], 64)
     assert "were started on one node" in text, text
+
+
+def test_lost_node(cluster):
+    """A node crashes: known in 10 s, the job goes on without it; the next one is told which node it is. Last: the node stays away."""
+    output, second = cluster.output(), cluster.output()
+    first = cluster.launch(output, "print here in 0 sleep 60000 in 1 print again", ["--max-restarts", "1", "--tee", "all"])
+    body = f"{' '.join(first)}\necho first $?\n{' '.join(cluster.launch(second, 'exit 0'))}\necho second $?\n"
+    job = cluster.batch(body, "--nodes=3", "--no-kill")
+    running(cluster, output, 3)
+    start = time.monotonic()
+    cluster.hosts.crash("h3")
+    wait_for(lambda: "first" in cluster.text_of(job), 40, lambda: cluster.text_of(job))
+    text = cluster.text_of(job)
+    print(f"  went on without it and ended after {time.monotonic() - start:.1f} s")
+    assert "first 0" in text and "again" in text and "without h3" in text, text
+    assert failure_of(only_run(output), 0)["root"]["host"] == "h3"
+    wait_for(lambda: "second" in cluster.text_of(job), 60, lambda: cluster.text_of(job))
+    text = cluster.text_of(job)
+    assert "second 69" in text and re.search("h3: .*(could not start a task there|Slurm calls it down)", text), text
+    assert "1 of 3 hosts" in text, text
+    print(f"  next start refused after {time.monotonic() - start:.1f} s")
+    cluster.gone(output)
 
 
 def main():

@@ -49,6 +49,13 @@ def ssh_processes(hosts):
     return found
 
 
+def wait_until(condition, limit=2):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"not so after {limit} s"
+        time.sleep(0.02)
+
+
 def test_every_problem_has_its_class():
     with Hosts(9) as hosts:
         data = PROBE.read_bytes()
@@ -97,26 +104,24 @@ Host no-key
         assert seconds < 7, f"{seconds:.1f} s is more than ConnectTimeout + 2 s"
         assert not ssh_processes(hosts)
         for host in hosts.names:
-            assert not hosts.run(host, "sh", "-c", "ls ~/canary /tmp/canary canary 2>/dev/null").stdout, "a word was executed"
+            assert not hosts.run(host, "sh", "-c", f"ls {hosts.directory}/{host}/home/canary /tmp/canary canary 2>/dev/null").stdout, "a word was executed"
 
         # A login that hangs is given up after the limit, and nothing of it stays.
         hosts.undrop("h2")
         hosts.configure_sshd("h2", "ForceCommand exec sleep 1000")
         found, seconds = probe(hosts, ["h2"], "--hello-limit", "2")
         assert found["h2"]["kind"] == "timeout" and "within 2 s" in found["h2"]["text"], found
-        assert seconds < 4 and not ssh_processes(hosts)
+        assert seconds < 7 and not ssh_processes(hosts)
 
         # The controller's death takes every ssh along, connected or not.
         hosts.drop("h4")
         running = subprocess.Popen([PROBE, "launch", "--config", hosts.ssh_config, "--program", ODD, "h2", "h4"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.7)
-        assert len(ssh_processes(hosts)) == 2
+        wait_until(lambda: len(ssh_processes(hosts)) == 2)
         assert all(os.getsid(pid) == pid for pid in ssh_processes(hosts)), "Ctrl-C would reach ssh"
         running.send_signal(signal.SIGKILL)
         running.wait()
-        time.sleep(0.2)
-        assert not ssh_processes(hosts)
+        wait_until(lambda: not ssh_processes(hosts))
 
         # Words before the program arrive byte by byte.
         value = "' \" $(id) ; \\ ü *"
@@ -134,7 +139,7 @@ def test_dropped_connections_are_tried_again():
             occupant.recv(100)
             found, seconds = probe(hosts, ["h1"])
             assert found["h1"]["kind"] == "connection", found
-            assert seconds < 4
+            assert seconds < 7
             running = subprocess.Popen([PROBE, "launch", "--config", hosts.ssh_config, "--program", ODD, "h1"],
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             time.sleep(0.1)

@@ -65,7 +65,7 @@ CONFIG
 
 up_host() {
   local i=$1 h=h$1 ns=ds-h$1
-  mkdir -p "$h/tmp" "/etc/netns/$ns"
+  mkdir -p "$h/tmp" "$h/home" "/etc/netns/$ns"
   chmod 1777 "$h/tmp"
   cp hosts "/etc/netns/$ns/hosts"  # `ip netns exec` binds it over /etc/hosts
   [ -f "$h/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$h/key" -C "$h"
@@ -75,7 +75,8 @@ up_host() {
   printf '%s\n' "addr add $net.$i/24 dev eth0" "link set eth0 up" "link set lo up" | ip -n "$ns" -batch -
   printf '%s\n' "Port 22" "ListenAddress $net.$i" "HostKey $dir/$h/key" "PidFile none" \
     "AuthorizedKeysFile $dir/authorized_keys" "PasswordAuthentication no" "KbdInteractiveAuthentication no" \
-    "UsePAM no" "StrictModes no" "PermitRootLogin yes" "PrintMotd no" "AcceptEnv DSTRAIN_*" >"$h/sshd_config"
+    "UsePAM no" "StrictModes no" "PermitRootLogin yes" "PrintMotd no" "AcceptEnv DSTRAIN_*" \
+    "SetEnv HOME=$dir/$h/home" >"$h/sshd_config"  # a login is not slowed by this machine's ~/.bashrc
   [ -z "${MAX_STARTUPS:-}" ] || echo "MaxStartups $MAX_STARTUPS" >>"$h/sshd_config"
   setsid ip netns exec "$ns" unshare --uts --pid --fork --mount --mount-proc --kill-child \
     sh -c "hostname $h; $(show_checkout "$h") mount --rbind $dir/$h/tmp /tmp; exec /usr/sbin/sshd -D -e -f $dir/$h/sshd_config" \

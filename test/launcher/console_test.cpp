@@ -1,5 +1,12 @@
 #include "launcher/console.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <thread>
+
+#include "launcher/fd.h"
+#include "launcher/standard_output.h"
 #include "test/support/catch.h"
 
 using namespace dstrain::launcher;
@@ -61,4 +68,31 @@ TEST_CASE("a line of any length is cut for the console", "[launcher][console]") 
   console.lines(std::string(100000, 'x') + "\r\nnext");
   CHECK(recorder.text.size() < 5000);
   CHECK(recorder.text.ends_with(" ...\nnext\n"));
+}
+
+TEST_CASE("a stuck output keeps the launcher's own words and tells what it dropped",
+          "[launcher][console]") {
+  Pipe pipe = make_pipe();
+  std::string shown;
+  std::thread reader;
+  {
+    StandardOutput output(pipe.write.get());
+    Console console(output.sink());
+    const std::string line(999, 'x');
+    for (int i = 0; i < 3000; ++i) console.lines(line, "[rank 0] ");
+    console.lines("the report");
+    for (int i = 0; i < 5; ++i) console.lines(line, "[rank 0] ");
+    reader = std::thread([&pipe, &shown] {
+      std::array<char, 65536> block{};
+      for (ssize_t got = 0; (got = ::read(pipe.read.get(), block.data(), block.size())) > 0;)
+        shown.append(block.data(), static_cast<std::size_t>(got));
+    });
+  }
+  pipe.write.reset();
+  reader.join();
+  const auto first = shown.find(" lines: the console was too slow; they are in the log\n");
+  REQUIRE(first != std::string::npos);
+  CHECK(shown.find("the report\n") > first);
+  CHECK(shown.ends_with("dropped 5 lines: the console was too slow; they are in the log\n"));
+  CHECK(shown.size() < std::size_t{2} << 20);
 }
