@@ -368,8 +368,9 @@ class Controller {
       return;
     }
     const AgentEnding ending = end_transport(i, milliseconds(1000));
-    std::string how = ending.signal != 0 ? signal_name(ending.signal)
-                                         : fmt::format("exit code {}", ending.exit_code);
+    std::string how = ending.signal != 0      ? signal_name(ending.signal)
+                      : ending.exit_code != 0 ? fmt::format("exit code {}", ending.exit_code)
+                                              : "its connection has closed";
     if (!ending.words.empty()) how += ": " + ending.words;
     if (node.state < State::running) {
       refuse(i, {HostProblem::Kind::other,

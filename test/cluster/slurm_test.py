@@ -96,14 +96,8 @@ def only_run(output):
     return next(iter(output.iterdir()))
 
 
-def failure_of(run, number):
-    """What was said of the start that failed, counted from 0; None: the last one."""
-    older = run / f"failure.{number}.json" if number else run / "failure.json"
-    return json.loads(older.read_text())
-
-
-def failure(output):
-    return failure_of(only_run(output), 0)
+def failure(output, name="failure.json"):
+    return json.loads((only_run(output) / name).read_text())
 
 
 def agents(hosts, host):
@@ -315,7 +309,7 @@ def test_pmix(cluster):
 def test_lost_node(cluster):
     """A node crashes: known in 10 s, the job goes on without it; the next one is told which node it is. Last: the node stays away."""
     output, second = cluster.output(), cluster.output()
-    first = cluster.launch(output, "print here in 0 sleep 60000 in 1 print again", ["--max-restarts", "1", "--tee", "all"])
+    first = cluster.launch(output, "print here in 0 sleep 60000 all in 1 print again", ["--max-restarts", "1", "--tee", "all"])
     body = f"{' '.join(first)}\necho first $?\n{' '.join(cluster.launch(second, 'exit 0'))}\necho second $?\n"
     job = cluster.batch(body, "--nodes=3", "--no-kill")
     running(cluster, output, 3)
@@ -325,7 +319,7 @@ def test_lost_node(cluster):
     text = cluster.text_of(job)
     print(f"  went on without it and ended after {time.monotonic() - start:.1f} s")
     assert "first 0" in text and "again" in text and "without h3" in text, text
-    assert failure_of(only_run(output), 0)["root"]["host"] == "h3"
+    assert failure(output, "failure.1.json")["root"]["host"] == "h3"
     wait_for(lambda: "second" in cluster.text_of(job), 60, lambda: cluster.text_of(job))
     text = cluster.text_of(job)
     assert "second 69" in text and re.search("h3: .*(could not start a task there|Slurm calls it down)", text), text
