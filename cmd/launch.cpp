@@ -14,14 +14,17 @@ Command add_launch(CLI::App& root) {
       "launch",
       "Train: start one rank per GPU of this machine, of hosts by ssh, or of a SLURM allocation.");
   app->footer(
-      "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once. SIGTERM and "
+      "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once. SIGTERM "
+      "and "
       "SIGUSR1 do the same\n"
-      "for a scheduler: exit code 75 says that the job wants to go on. On a failure it prints which rank "
+      "for a scheduler: exit code 75 says that the job wants to go on. On a failure it prints "
+      "which rank "
       "failed where and\n"
       "why, and writes failure.json into the run directory; see launcher/README.md.\n"
       "Examples:\n"
       "  dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5\n"
-      "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts 3");
+      "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts "
+      "3");
   add_job_options(*app, *options);
   add_run_options(*app, options->launch);
   add_submit_options(*app, *submit);

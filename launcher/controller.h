@@ -51,8 +51,8 @@ struct Outcome {
   int exit_code = 0;
   std::optional<FailureReport> report;
   std::vector<std::pair<std::string, HostProblem>> problems;  ///< host and what is wrong there
-  std::vector<std::string> lost_hosts;  ///< not to be used again in this job
-  std::int64_t step = -1;               ///< highest step that any rank reached
+  std::vector<std::string> lost_hosts;                        ///< not to be used again in this job
+  std::int64_t step = -1;  ///< highest step that any rank reached
 };
 
 /// Starts the agents, sees one generation of the job to its end, and leaves nothing of it behind.

@@ -305,8 +305,8 @@ class Job {
     return srun;
   }
 
-  /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away. (On
-  /// this machine the controller has adopted and killed it.)
+  /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away.
+  /// (On this machine the controller has adopted and killed it.)
   void sweep(const std::vector<std::string>& lost) {
     std::vector<std::string> names;
     std::vector<NodeHost> by_ssh;

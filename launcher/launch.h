@@ -36,10 +36,10 @@ struct LaunchOptions {
   bool dry_run = false;
   int max_restarts = 0;  ///< after a failure that another start may cure; refilled by progress
   int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's
-  double hang_timeout_s = 0;  ///< 0: learned; negative: off
+  double hang_timeout_s = 0;                  ///< 0: learned; negative: off
   std::vector<std::string> environment = {};  ///< --env: NAME or NAME=VALUE for the ranks
-  std::string tee = "0";      ///< ranks whose output is shown: "0,8", "all" or "none"
-  bool ship = false;          ///< copy our own tree to hosts that lack it
+  std::string tee = "0";                  ///< ranks whose output is shown: "0,8", "all" or "none"
+  bool ship = false;                      ///< copy our own tree to hosts that lack it
   std::filesystem::path ssh_config = {};  ///< ssh -F
   /// The hosts whose processes somebody else has started (launcher/joined.h); they are the job's.
   std::shared_ptr<JoinedHosts> joined = nullptr;
@@ -55,8 +55,8 @@ struct LaunchOptions {
 /// exit code of the job: 0, the failed rank's own code, 128 + signal, 75 when a host or an agent
 /// was lost, 93 when three starts in a row came no further. A first SIGINT, SIGTERM, SIGUSR1 or
 /// SIGHUP of `interrupts` asks the ranks to finish their step, save and end, and after SIGTERM and
-/// SIGUSR1 the code is 75: go on later. A second one ends them now. Throws Error for what is wrong before a rank runs.
-/// Becomes the subreaper of its descendants while it runs.
+/// SIGUSR1 the code is 75: go on later. A second one ends them now. Throws Error for what is wrong
+/// before a rank runs. Becomes the subreaper of its descendants while it runs.
 [[nodiscard]] int launch(const LaunchOptions& options, const ConsoleSink& sink,
                          Interrupts& interrupts);
 

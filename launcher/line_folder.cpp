@@ -41,9 +41,9 @@ std::vector<LineFolder::Line> LineFolder::take(Time now, bool all) {
   std::vector<Line> lines;
   for (std::size_t i = 0; i < due; ++i) {
     const Entry& entry = entries_[i];
-    lines.push_back({fmt::format("[rank{} {}] ", entry.ranks.size() == 1 ? "" : "s",
-                                 fold_ranks(entry.ranks)),
-                     entry.text});
+    lines.push_back(
+        {fmt::format("[rank{} {}] ", entry.ranks.size() == 1 ? "" : "s", fold_ranks(entry.ranks)),
+         entry.text});
   }
   entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(due));
   return lines;

@@ -29,16 +29,16 @@ enum class FrameType : std::uint8_t {
   ended,      ///< a: RankEnd
   done,       ///< a: AgentDone
   fault,      ///< a: FaultMessage, then the agent ends
-  ping,       ///< c: its clock in ns, every second; an agent without one for its lease ends its ranks
-  pong,       ///< a: PongMessage
-  stall,      ///< a: RankState of a rank that has stopped to make progress
-  states,     ///< c: empty; the agent answers with one `state` for each rank, then `states_end`
-  state,      ///< a: RankState with a stack
-  states_end, ///< a: empty
-  sweep,      ///< c: run directory; the agent kills what an earlier agent of it left, answers done
-  inspect,    ///< c: InspectHost
-  inspection, ///< a: JSON of launcher/inspect.h
-  pace,       ///< a: PaceMessage, every few seconds while steps are made
+  ping,    ///< c: its clock in ns, every second; an agent without one for its lease ends its ranks
+  pong,    ///< a: PongMessage
+  stall,   ///< a: RankState of a rank that has stopped to make progress
+  states,  ///< c: empty; the agent answers with one `state` for each rank, then `states_end`
+  state,   ///< a: RankState with a stack
+  states_end,  ///< a: empty
+  sweep,       ///< c: run directory; the agent kills what an earlier agent of it left, answers done
+  inspect,     ///< c: InspectHost
+  inspection,  ///< a: JSON of launcher/inspect.h
+  pace,        ///< a: PaceMessage, every few seconds while steps are made
 };
 
 struct Frame {
@@ -63,7 +63,7 @@ class FrameDecoder {
 
 struct Hello {
   std::int64_t version = kProtocolVersion;
-  std::string build;  ///< program and its version
+  std::string build;              ///< program and its version
   std::string host = {};          ///< a: its kernel's name for itself
   std::string address = {};       ///< a: its address on the connection to the controller, or empty
   std::string peer_address = {};  ///< a: the controller's address on it, or empty
@@ -86,10 +86,10 @@ struct PrepareJob {
   int cores = 1;  ///< of this node, shared by its ranks
   /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
   std::string rendezvous_address;
-  int generation = 0;            ///< counts the starts of this job, from 0
-  std::string secret = {};       ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
-  int lease_ms = 0;              ///< end the ranks after so long without a ping; 0: never
-  double stall_limit_s = 0;      ///< 0: learned; negative: never call a rank hung
+  int generation = 0;        ///< counts the starts of this job, from 0
+  std::string secret = {};   ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
+  int lease_ms = 0;          ///< end the ranks after so long without a ping; 0: never
+  double stall_limit_s = 0;  ///< 0: learned; negative: never call a rank hung
   /// A file of the run directory that must be seen here, or the directory is not shared.
   std::string token = {};
   std::string peer_address = {};  ///< of another node, to choose the network interface by; or empty
@@ -113,8 +113,8 @@ enum class StopKind : std::uint8_t {
 };
 
 struct PongMessage {
-  std::int64_t ping_ns = 0;   ///< of the ping that it answers
-  std::int64_t clock_ns = 0;  ///< CLOCK_REALTIME of the agent
+  std::int64_t ping_ns = 0;     ///< of the ping that it answers
+  std::int64_t clock_ns = 0;    ///< CLOCK_REALTIME of the agent
   bool stop_signalled = false;  ///< somebody sent SIGTERM, SIGINT or SIGUSR1 to the agent itself
   int signal = 0;               ///< which
 };
@@ -126,15 +126,15 @@ struct RankState {
   std::int64_t pid = 0;
   std::int64_t step = -1;
   std::string action;
-  std::string section = {};         ///< name_of() of RankSection
+  std::string section = {};  ///< name_of() of RankSection
   std::int64_t progress = 0;
-  std::int64_t stalled_ns = 0;      ///< since its last progress
-  std::int64_t limit_ns = 0;        ///< how long it may stall in this section; 0: for ever
-  std::int64_t collectives = 0;     ///< how many it has entered
-  bool in_collective = false;       ///< has entered the last of them and not left it
-  std::string collective;           ///< "all_reduce, 4 ranks, 1.5 MiB": the last one
-  std::string stack;                ///< one frame per line, innermost first; of every thread that matters
-  char process_state = '?';         ///< of /proc/PID/stat: R, S, D, T, ...; X: the rank has ended
+  std::int64_t stalled_ns = 0;   ///< since its last progress
+  std::int64_t limit_ns = 0;     ///< how long it may stall in this section; 0: for ever
+  std::int64_t collectives = 0;  ///< how many it has entered
+  bool in_collective = false;    ///< has entered the last of them and not left it
+  std::string collective;        ///< "all_reduce, 4 ranks, 1.5 MiB": the last one
+  std::string stack;         ///< one frame per line, innermost first; of every thread that matters
+  char process_state = '?';  ///< of /proc/PID/stat: R, S, D, T, ...; X: the rank has ended
 };
 
 /// Training steps of one rank since its start (engine/base/rank_record.h).
@@ -184,7 +184,7 @@ struct RankEnd {
   std::string error;  ///< first line of the error that the rank recorded, or empty
   int error_code = 0;
   std::int64_t error_time_ns = 0;
-  std::string collective = {};   ///< the last collective, as in RankState
+  std::string collective = {};          ///< the last collective, as in RankState
   std::vector<std::string> last_lines;  ///< of its log
 };
 

@@ -14,7 +14,7 @@ namespace dstrain::launcher {
 struct RankStart {
   std::vector<std::string> command;
   std::vector<std::string> environment;  ///< NAME=VALUE, added to this process's own
-  std::vector<int> cpus = {};  ///< that the rank may run on; empty: not bound
+  std::vector<int> cpus = {};            ///< that the rank may run on; empty: not bound
   bool rank_zero = false;                ///< gets a report pipe
   int master_fd = -1;                    ///< listening socket of the rendezvous
 };

@@ -9,8 +9,8 @@ namespace dstrain::launcher {
 /// Whether a variable of this name holds a secret: ..KEY, ..TOKEN, ..SECRET.., ..PASSWORD..
 [[nodiscard]] bool is_secret_name(std::string_view name);
 
-/// Values of environment variables that are secrets by their name: they reach the ranks by environment only and are struck out of whatever the
-/// launcher writes.
+/// Values of environment variables that are secrets by their name: they reach the ranks by
+/// environment only and are struck out of whatever the launcher writes.
 class Redactor {
  public:
   Redactor() = default;

@@ -22,9 +22,9 @@ struct RunDirectory {
 /// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`.
 /// `resume` is "never" (a new one), "auto" (the newest of this recipe that holds a complete
 /// checkpoint, else a new one), a run directory (continued), or a checkpoint directory (a new run
-/// directory that starts from it). With a `name` the directory is `<output>/<name>`: made when it is
-/// not there, continued under "auto" when it holds a checkpoint. Error{usage} when DIR holds no checkpoint, is used by another
-/// job, or the output folder cannot be written.
+/// directory that starts from it). With a `name` the directory is `<output>/<name>`: made when it
+/// is not there, continued under "auto" when it holds a checkpoint. Error{usage} when DIR holds no
+/// checkpoint, is used by another job, or the output folder cannot be written.
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
                                               const std::string& recipe, const std::string& resume,
                                               std::time_t now, const std::string& name = {});

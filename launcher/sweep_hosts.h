@@ -10,8 +10,9 @@ namespace dstrain::launcher {
 
 struct SweepOptions {
   std::string build;
-  std::string run_directory;              ///< of the job whose processes are to be killed
-  /// For all hosts together; those that cannot be reached are known sooner, by ssh's ConnectTimeout.
+  std::string run_directory;  ///< of the job whose processes are to be killed
+  /// For all hosts together; those that cannot be reached are known sooner, by ssh's
+  /// ConnectTimeout.
   std::chrono::milliseconds limit{8000};
 };
 

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <ctime>
 #include <cstdlib>
+#include <ctime>
 #include <future>
 #include <optional>
 
@@ -92,8 +92,9 @@ std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-/// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device, else
-/// the built-in ones; in any case this device's memory. A broken file costs the prediction only.
+/// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device,
+/// else the built-in ones; in any case this device's memory. A broken file costs the prediction
+/// only.
 Machine machine_of(const DeviceFacts& device) {
   Machine machine = device.is_cuda() ? h200() : cpu();
   try {
