@@ -200,7 +200,8 @@ def test_losses(cluster):
     srun = next(int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit() and has_words(p, "--job-name=dstrain-agent"))
     os.kill(srun, signal.SIGKILL)
     text, _ = job.communicate(timeout=20)
-    assert job.returncode == 75, text
+    # Slurm then kills agents and ranks together; whichever the controller hears of first is the cause.
+    assert job.returncode in (75, 128 + signal.SIGKILL), text
     cluster.gone(output)
 
 
@@ -254,7 +255,7 @@ def test_submit(cluster):
     folder.mkdir()
     recipe = folder / "quickstart.yaml"
     shutil.copy(SOURCE / "recipes" / "quickstart.yaml", recipe)
-    words = [DSTRAIN, "launch", recipe, "--slurm", "--nodes", "2", "--ranks-per-node", "1", "--sbatch=--hold", "--time", "5"]
+    words = [DSTRAIN, "launch", recipe, "--slurm", "--nodes", "2", "--ranks-per-node", "1", "--sbatch=--comment=a b", "--time", "5"]
     script = cluster.run([*words, "--dry-run"], cwd=folder)
     assert not (folder / "runs").exists() and "#SBATCH --nodes=2\n" in script, script
     environment = cluster.environment | {"WANDB_API_KEY": "canary-4711"}
@@ -265,9 +266,13 @@ def test_submit(cluster):
     assert DSTRAIN.read_bytes() == next(frozen.glob("program/**/dstrain")).read_bytes()
     assert "canary" not in (frozen / "job.sbatch").read_text()
     shown = cluster.slurm("scontrol", "show", "job", job)
-    assert f"WorkDir={folder}" in shown and f"StdOut={frozen}/slurm-{job}.out" in shown and "NumNodes=2" in shown and "Requeue=1" in shown, shown
+    assert f"WorkDir={folder}\n" in shown and "NumNodes=2" in shown and "Requeue=1" in shown and "Comment=a b" in shown, shown
     cluster.run([DSTRAIN, "recipe", "check", frozen / "quickstart.yaml"])
+    printed = frozen / f"slurm-{job}.out"  # it starts, from the frozen files
+    wait_for(lambda: printed.exists() and f"2 ranks on h1, h2, run directory runs/slurm-{job}" in printed.read_text(), 20,
+             lambda: printed.exists() and printed.read_text())
     cluster.slurm("scancel", job)
+    wait_for(lambda: not cluster.slurm("squeue", "--noheader", f"--jobs={job}"), 40)
     text = cluster.run([DSTRAIN, "launch", frozen / "quickstart.yaml", "--slurm", "--partition", "none"], 69, cwd=folder)
     assert "sbatch did not take" in text and "invalid partition" in text, text
 
@@ -322,6 +327,7 @@ def test_lost_node(cluster):
     assert failure(output, "failure.1.json")["root"]["host"] == "h3"
     wait_for(lambda: "second" in cluster.text_of(job), 60, lambda: cluster.text_of(job))
     text = cluster.text_of(job)
+    text += "".join(log.read_text() for log in second.glob("*/ranks/srun.log"))
     assert "second 69" in text and re.search("h3: .*(could not start a task there|Slurm calls it down)", text), text
     assert "1 of 3 hosts" in text, text
     print(f"  next start refused after {time.monotonic() - start:.1f} s")
