@@ -62,6 +62,10 @@ struct Node {
   std::string lost;  ///< how it was lost while its ranks ran; empty: it was not
 };
 
+bool shows_several(const PrepareJob& job) {
+  return job.world_size > 1 && (job.tee == "all" || job.tee.find(',') != std::string::npos);
+}
+
 class Controller {
  public:
   Controller(Generation generation, StopRequests& stops, Console& console, Interrupts& interrupts)
@@ -70,7 +74,8 @@ class Controller {
         console_(console),
         interrupts_(interrupts),
         links_(generation_.nodes.size()),
-        nodes_(generation_.nodes.size()) {
+        nodes_(generation_.nodes.size()),
+        folder_(shows_several(generation_.jobs.front())) {
     for (Node& node : nodes_) node.since = Clock::now();
   }
 

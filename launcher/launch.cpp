@@ -325,8 +325,10 @@ class Job {
     if (names.empty()) return;
     SshOptions ssh = ssh_options();
     ssh.connect_timeout = kSweepConnectLimit;
+    SrunOptions srun = srun_options();
+    srun.dial_limit = kSweepConnectLimit;
     if (!by_slurm.empty())
-      transports[1].transport = make_srun_transport(std::move(by_slurm), srun_options());
+      transports[1].transport = make_srun_transport(std::move(by_slurm), std::move(srun));
     if (!by_ssh.empty())
       transports[0].transport = make_ssh_transport(std::move(by_ssh), std::move(ssh));
     std::erase_if(transports, [](const HostTransport& entry) { return !entry.transport; });

@@ -9,8 +9,8 @@
 namespace dstrain::launcher {
 
 /// Output of several ranks on its way to the console: equal lines that come close together become
-/// one line of all those ranks. Lines of one rank keep their order. With one rank speaking nothing
-/// is delayed.
+/// one line of all those ranks. Lines of one rank keep their order. As long as one rank speaks
+/// nothing is delayed, unless `several` are known to.
 class LineFolder {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -20,6 +20,8 @@ class LineFolder {
     std::string prefix;  ///< "[rank 0] " or "[ranks 0-3] "
     std::string text;
   };
+
+  explicit LineFolder(bool several) : several_(several) {}
 
   /// `lines`: whole lines of `rank`, each with its newline.
   void add(int rank, std::string_view lines, Time now);
@@ -35,7 +37,7 @@ class LineFolder {
   };
   std::vector<Entry> entries_;
   int first_rank_ = -1;
-  bool several_ = false;  ///< more than one rank has spoken
+  bool several_;  ///< more than one rank has spoken
 };
 
 }  // namespace dstrain::launcher

@@ -27,8 +27,9 @@ constexpr std::chrono::seconds kStateQueryInterval{10};
 constexpr std::chrono::seconds kStateQueryLimit{8};
 /// srun tells how a task ended a moment after its connection has closed; all nodes share this wait.
 constexpr milliseconds kEndingWait{200};
-/// An agent whose stream has closed needs less to end its ranks; longer means that it cannot.
-constexpr milliseconds kKillWait{1500};
+/// An agent ends within this time once its stream has closed; longer means that it, or its node,
+/// cannot.
+constexpr milliseconds kLongestEnd{2000};
 constexpr int kMostAttempts = 4;
 
 /// Options of srun that a batch script's own options would set behind our back. SLURM_NTASKS alone
@@ -172,7 +173,7 @@ class SrunTransport final : public Transport {
           return other.state == State::ended || other.state == State::failed;
         })) {
       over_ = true;
-      stop_srun(any_killed_ ? std::min(limit, kKillWait) : limit);
+      stop_srun(linked_ ? std::min(limit, kLongestEnd) : milliseconds(0));
     }
     const std::string& name = node->host.host.name;
     for (read_log();
@@ -186,11 +187,9 @@ class SrunTransport final : public Transport {
     return {parsed.exit_code, parsed.signal, words_.last_words(name)};
   }
 
-  /// One task of a step cannot be killed alone; the end of its connection ends a live agent, and
-  /// the end of srun ends any.
-  void kill(int number) override {
-    for (const Node& node : nodes_) any_killed_ = any_killed_ || node.host.node == number;
-  }
+  /// One task of a step cannot be killed alone: the end of its connection ends a live agent, and
+  /// the end of srun, soon after that of the last connection, ends any.
+  void kill(int /*node*/) override {}
 
  private:
   enum class State {
@@ -364,6 +363,7 @@ class SrunTransport final : public Transport {
       links[static_cast<std::size_t>(node.host.node)].channel.emplace(
           welcome(*std::exchange(node.caller, std::nullopt)));
       node.state = State::linked;
+      linked_ = true;
     }
   }
 
@@ -380,8 +380,8 @@ class SrunTransport final : public Transport {
   std::size_t num_failed_ = 0;
   std::size_t failed_at_start_ = 0;  ///< of the present attempt
   bool down_found_ = false;
-  bool over_ = false;  ///< nothing more to start or to hear of
-  bool any_killed_ = false;
+  bool over_ = false;    ///< nothing more to start or to hear of
+  bool linked_ = false;  ///< an agent was handed over
   Time until_{};
   Time next_look_{};
   milliseconds ending_wait_ = kEndingWait;

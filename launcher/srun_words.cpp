@@ -61,6 +61,10 @@ void SrunWords::add(std::string_view line) {
   if (!take_prefix(text, "srun: ")) return;
   if (contains(text, "lacks support for cpu binding")) return;  // we ask for none
   const bool is_error = take_prefix(text, "error: ");
+  if (contains(text, ": task") && is_error) {
+    add_ending(text);
+    return;
+  }
   srun_words_ = text;
   if (contains(text, "launch failed") || contains(text, "Job step aborted")) aborted_ = true;
   if (!is_error) return;
@@ -96,7 +100,10 @@ void SrunWords::add_ending(std::string_view text) {
   }
   try {
     const std::vector<std::string> names = expand_node_list(list);
-    for (const std::string& name : names) nodes_[name].ending = ending;
+    for (const std::string& name : names) {
+      nodes_[name].ending = ending;
+      nodes_[name].ended_by_srun = aborted_;
+    }
     // A single node with a single task: now its label is known, too.
     int task = -1;
     const auto [end, error] = std::from_chars(tasks.data(), tasks.data() + tasks.size(), task);
@@ -138,7 +145,7 @@ std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
     return HostProblem{missing ? Kind::no_binary : Kind::cannot_run, std::string(stepd),
                        "install dstrain in a folder that every node has, under the same path"};
   }
-  if (words.ending.empty()) return std::nullopt;
+  if (words.ending.empty() || words.ended_by_srun) return std::nullopt;
   if (words.ending == "Node failure") {
     return HostProblem{Kind::timeout, "Slurm calls it failed",
                        fmt::format("`scontrol show node {}` says why", node)};

@@ -35,6 +35,7 @@ class SrunWords {
     std::string launch_error;  ///< "Communication connection failure"
     std::string stepd_words;   ///< of Slurm's process on that node
     int task = -1;
+    bool ended_by_srun = false;  ///< it says nothing about the node
   };
   void add_ending(std::string_view text);
 

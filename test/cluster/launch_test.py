@@ -37,16 +37,22 @@ def all_gone(pids, limit):
     return eventually(lambda: not any(live(pid) for pid in pids), limit, lambda: f"{[p for p in pids if live(p)]} live on")
 
 
+def read(path):
+    """Content of a file of /proc; empty when the process is gone."""
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def parent(pid):
+    return int((read(f"/proc/{pid}/stat").rpartition(b")")[2].split() or [0, 0])[1])
+
+
 def command_lines():
     """{pid: bytes} of all live processes of all hosts."""
-    found = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit() and live(entry.name):
-            try:
-                found[int(entry.name)] = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-    return found
+    pids = [int(entry.name) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()]
+    return {pid: read(f"/proc/{pid}/cmdline") for pid in pids if live(pid)}
 
 
 class Bench:
@@ -134,23 +140,21 @@ class Job:
 
     def rank(self, number):
         """Its process id."""
-        for pid, line in self.processes().items():
-            variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            parent = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
-            if f"RANK={number}".encode() in variables and b"agent" in pathlib.Path(f"/proc/{parent}/cmdline").read_bytes():
+        for pid in self.processes():
+            variables = read(f"/proc/{pid}/environ").split(b"\0")
+            if f"RANK={number}".encode() in variables and b"\0agent\0" in read(f"/proc/{parent(pid)}/cmdline"):
                 return pid
         raise AssertionError(f"{self.name}: no rank {number}: {self.console()}")
 
     def agent(self, rank):
-        return int(pathlib.Path(f"/proc/{self.rank(rank)}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        return parent(self.rank(rank))
 
     def ssh(self, host):
         """The local ssh to one host."""
         for pid, line in command_lines().items():
             words = line.split(b"\0")
-            if words[0] == b"ssh" and host.encode() in words:
-                if f"PPid:\t{self.process.pid}\n" in pathlib.Path(f"/proc/{pid}/status").read_text():
-                    return pid
+            if words[0] == b"ssh" and host.encode() in words and parent(pid) == self.process.pid:
+                return pid
         raise AssertionError(f"{self.name}: no ssh to {host}")
 
     def signal(self, number):
@@ -261,8 +265,12 @@ def test_a_stopped_terminal_stalls_nobody(bench):
             assert prefix.removeprefix("[rank ") == rest.split()[0], f"interleaved: {line}"
     say(30, f"8 ranks wrote {8 * lines} lines in {written:.1f} s while nobody read the console; logs complete, {whole} lines shown whole, "
             f"{dropped} counted as dropped")
-    folded = bench.job("folded", "h1:4,h2:4", ["meet", "print", "equal", "on", "5", "print", "odd\x1b[2J one"], "--tee", "all")
-    folded.end(0)
+    for attempt in range(3):  # lines wait 0.2 s for each other
+        folded = bench.job(f"folded-{attempt}", "h1:4,h2:4", ["meet", "print", "equal", "on", "5", "print", "odd\x1b[2J one"], "--tee",
+                           "all")
+        folded.end(0)
+        if "[ranks 0-7]" in folded.console():
+            break
     assert "[ranks 0-7] equal\n" in folded.console(), folded.console()
     assert "[rank 5] odd^[[2J one\n" in folded.console(), folded.console()
 
@@ -291,7 +299,8 @@ def test_the_cause_is_blamed(bench):
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(one, range(20)))
-    say(3, "the rank with SIGSEGV, SIGABRT, exit code 3 or an error of its own was blamed in 20 of 20 rounds, up to 0.3 s after its peers' ends")
+    say(3, "the rank with SIGSEGV, SIGABRT, exit code 3 or an error of its own was blamed in 20 of 20 rounds, up to 0.3 s after its "
+           "peers' ends")
 
 
 def test_a_killed_agent_leaves_nothing(bench):
@@ -310,7 +319,8 @@ def test_a_killed_agent_leaves_nothing(bench):
     assert root["kind"] == "host" and root["host"] == "h2" and root["rank"] is None, root
     assert "h2: killed " in job.console() and "that the lost agent had left" in job.console(), job.console()
     assert everything < 3, everything
-    say(4, f"kill -9 of an agent: its ranks gone after {direct:.2f} s (limit 1 s), daemonised grandchildren on that host after {everything:.2f} s")
+    say(4, f"kill -9 of an agent: its ranks gone after {direct:.2f} s (limit 1 s), daemonised grandchildren on that host after "
+           f"{everything:.2f} s (limit 3 s)")
     again = bench.job("agent-restart", "h1:1,h2:1", ["daemon", "print", "ready", "on", "0", "in", "0", "sleep", "60000", "on", "1",
                                                      "sleep", "60000"], "--max-restarts", "1").ready(0, 1)
     os.kill(again.agent(1), signal.SIGKILL)
@@ -483,6 +493,9 @@ def test_bad_hosts(bench):
     bench.hosts.drop(black_hole)
     config = directory / "ssh_config_bad"
     config.write_text(bench.hosts.ssh_config.read_text() + f"""
+Host closed-port
+  HostName 10.213.7.1
+  Port 23
 Host wrong-key unknown-key no-key
   User root
   HostName 10.213.7.3
@@ -499,9 +512,9 @@ Host no-key
   IdentityAgent none
 """)
     hostfile = directory / "bad-hosts"
-    expected = {"no-such-host.invalid": "name", "h4": "refused", "wrong-key": "host key", "unknown-key": "host key",
+    expected = {"no-such-host.invalid": "name", "closed-port": "refused", "wrong-key": "host key", "unknown-key": "host key",
                 "no-key": "authentication", black_hole: "timeout", "h2": "no binary", "h3": "version"}
-    hostfile.write_text("h1 slots=2\n" + "".join(f"{h} slots=1{' port=23' if h == 'h4' else ''}\n" for h in expected))
+    hostfile.write_text("h1 slots=2\n" + "".join(f"{h} slots=1\n" for h in expected))
     for attempt in range(3):
         job = bench.job(f"bad-hosts-{attempt}", None, RANKS, ssh_config=config, hostfile=hostfile, programs=programs)
         seconds = job.end(69)
@@ -698,7 +711,8 @@ def test_odd_starts(bench):
 
     read_only = directory / "read-only"
     read_only.mkdir()
-    mount = f"mount --bind {read_only} {read_only} && mount -o remount,ro,bind {read_only} && cd {read_only} && ! touch x 2>/dev/null && exec"
+    mount = (f"mount --bind {read_only} {read_only} && mount -o remount,ro,bind {read_only} && cd {read_only} && "
+             "! touch x 2>/dev/null && exec")
     variants = {
         "closed-stdin": {"preexec_fn": lambda: os.close(0)},
         "all-closed": {"before": ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]},

@@ -50,9 +50,12 @@ TEST_CASE("a node whose slurmd is dead is told from those that srun then ends") 
   words.add("srun: error: Application launch failed: Communication connection failure");
   CHECK(words.aborted());
   words.add("srun: Job step aborted: Waiting up to 7 seconds for job step to finish.");
+  words.add("0: slurmstepd-h1: error: *** STEP 2.0 ON h1 CANCELLED AT 2026-11-22T01:29:14 ***");
+  words.add("srun: error: h[1-2]: tasks 0-1: Killed");
   REQUIRE(words.problem("h3"));
   CHECK(words.problem("h3")->kind == Kind::connection);
   CHECK_FALSE(words.problem("h1"));
+  CHECK_FALSE(words.problem("h2"));
   CHECK(words.srun_words() == "Job step aborted: Waiting up to 7 seconds for job step to finish.");
 }
 
