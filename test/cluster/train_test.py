@@ -12,9 +12,9 @@ from hosts import Hosts
 
 DSTRAIN = os.environ["DSTRAIN"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-STEPS = 300
+STEPS = 120
 SETTINGS = ["run.epochs=0", f"run.steps={STEPS}", "batch.global=16", "batch.micro=4", "model.layers=1", "model.width=16",
-            "model.mlp_width=16", "model.heads=2", "run.evaluate=never", "run.checkpoint.every=20"]
+            "model.mlp_width=16", "model.heads=2", "run.evaluate=never", "run.checkpoint.every=10"]
 
 
 def settings(output, *more):
@@ -96,7 +96,7 @@ def lose_host(cluster, whole, fault, heal, in_save):
     """A host is lost without restarts: exit 75, the host named; healed, --resume auto gives the unbroken run."""
     output = cluster.folder(f"{fault.__name__}-{'save' if in_save else 'step'}")
     process = cluster.start(output, "--hostfile", cluster.hostfile)
-    wait_for(lambda: step_of(output) > 40, "step 40", process=process)
+    wait_for(lambda: step_of(output) > 25, "step 25", process=process)
     if in_save:
         run = only_run(output)
         known = set((run / "checkpoints").iterdir())
@@ -123,12 +123,12 @@ def go_on_without_host(cluster, whole):
     """Power loss of h3 in a step: the job goes on by itself on h1 and h2, from the newest checkpoint."""
     output = cluster.folder("crash")
     process = cluster.start(output, "--hostfile", cluster.hostfile, "--max-restarts", "1")
-    wait_for(lambda: step_of(output) > 60, "step 60", process=process)
+    wait_for(lambda: step_of(output) > 25, "step 25", process=process)
     began = time.monotonic()
     before = step_of(output)
     cluster.hosts.crash("h3")
-    wait_for(lambda: step_of(output) > before + 40, "new steps", process=process)
-    print(f"crash of h3: {time.monotonic() - began:.1f} s to 40 new steps", flush=True)
+    wait_for(lambda: step_of(output) > before + 20, "new steps", process=process)
+    print(f"crash of h3: {time.monotonic() - began:.1f} s to 20 new steps", flush=True)
     text = cluster.finish(process)
     assert "host h3 was lost" in text and "3 ranks on h1, h2" in text, text
     expect_equal(only_run(output), whole, 1e-4)  # another number of ranks adds in another order
@@ -172,7 +172,7 @@ def train_by_slurm(slurm, nodes):
     assert f"{nodes} ranks on" in slurm.log(whole, job), slurm.log(whole, job)
     broken = slurm.hosts.directory / "runs" / f"preempted{nodes}"
     job = slurm.submit(nodes, broken)
-    wait_for(lambda: step_of(broken) > 50, "step 50", 90)
+    wait_for(lambda: step_of(broken) > 25, "step 25", 90)
     slurm.command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@120 does before the time limit
     wait_for(lambda: slurm.state(job) == "PENDING", "the job back in the queue", 60)
     stopped_at = step_of(broken)
