@@ -78,12 +78,14 @@ TEST_CASE("an endless loop ends the job, named with its function and what others
 TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in",
           "[launcher][hang]") {
   const TempDir directory;
+  JobOptions options = ranks(3);
+  options.arguments.insert(options.arguments.end(), {"--tee", "1"});
   // All ranks make steps until one is stopped, the others then wait for it.
   Job job(directory,
           {"section", "step", "all", "print", "started", "progress", "20", "30", "collective", "5",
            "all_reduce", "sleep", "100000"},
-          ranks(3));
-  REQUIRE(job.prints("started"));
+          options);
+  REQUIRE(job.prints("[rank 1] started"));
   const pid_t stopped = pid_of(job, 1);
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
   const int code = job.wait();
