@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "launcher/allocation.h"
 #include "launcher/inspect_hosts.h"
+#include "launcher/reach_hosts.h"
 
 namespace dstrain {
 namespace {
@@ -42,29 +43,12 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
   const Allocation allocation = allocate(options.request, probe_machine(),
                                          [](const char* name) { return std::getenv(name); });
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<HostTransport> transports;
-  std::vector<NodeHost> by_ssh;
-  HostTransport ssh;
-  for (std::size_t i = 0; i < allocation.hosts.size(); ++i) {
-    const Host& host = allocation.hosts[i];
-    const int node = static_cast<int>(i);
-    if (host.reach == Reach::local) {
-      transports.push_back({make_local_transport(node, {self, "agent"}), {node}});
-    } else {
-      by_ssh.push_back({node, host});
-      ssh.nodes.push_back(node);
-    }
-  }
-  if (!by_ssh.empty()) {
-    ssh.transport =
-        make_ssh_transport(std::move(by_ssh), {.agent_command = {self, "agent", "--over-ssh"},
-                                               .config = options.ssh_config,
-                                               .ship = options.ship});
-    transports.push_back(std::move(ssh));
-  }
+  const std::unique_ptr<Transport> transport = reach_hosts(
+      allocation.hosts,
+      {.agent_command = {self, "agent"}, .ssh_config = options.ssh_config, .ship = options.ship});
   InspectHostsOptions how{.build = kVersion, .request = {}};
   how.request.working_directory = std::filesystem::current_path().string();
-  return inspect_hosts(allocation.hosts, std::move(transports), how);
+  return inspect_hosts(allocation.hosts, *transport, how);
 }
 
 int doctor(const DoctorOptions& options) {

@@ -59,8 +59,7 @@ class Inspector final : public HostVisit {
 
 }  // namespace
 
-std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts,
-                                          std::vector<HostTransport> transports,
+std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts, Transport& transport,
                                           const InspectHostsOptions& options) {
   std::vector<HostInspection> results(hosts.size());
   std::vector<std::unique_ptr<HostVisit>> inspectors;
@@ -70,7 +69,7 @@ std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts,
     inspectors.push_back(std::make_unique<Inspector>(results[i], options.request));
     visits.push_back(inspectors.back().get());
   }
-  visit_hosts(transports, visits, {.build = options.build, .answer_limit = options.answer_limit});
+  visit_hosts(transport, visits, {.build = options.build, .answer_limit = options.answer_limit});
   for (HostInspection& result : results) judge_clock(result);
   return results;
 }

@@ -35,7 +35,7 @@ struct InspectHostsOptions {
 /// Starts an agent on each host, all at once, asks it for its clock and its inspection, and ends
 /// it. Never throws for what is wrong with a host.
 [[nodiscard]] std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts,
-                                                        std::vector<HostTransport> transports,
+                                                        Transport& transport,
                                                         const InspectHostsOptions& options);
 
 /// Findings that compare the clock of a host with ours; beyond half a second reports of several

@@ -22,9 +22,9 @@
 #include "launcher/joined.h"
 #include "launcher/placement.h"
 #include "launcher/process_tree.h"
+#include "launcher/reach_hosts.h"
 #include "launcher/redact.h"
 #include "launcher/run_directory.h"
-#include "launcher/ship.h"
 #include "launcher/sweep_hosts.h"
 #include "launcher/transport.h"
 
@@ -244,104 +244,54 @@ class Job {
     const bool here_only =
         std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
                     [](const NodePlacement& node) { return node.host.reach == Reach::local; });
-    std::vector<NodeHost> by_ssh;
-    std::vector<NodeHost> by_slurm;
-    std::vector<NodeHost> joined;
-    for (std::size_t i = 0; i < placement_.nodes.size(); ++i) {
-      const NodePlacement& node = placement_.nodes[i];
+    std::vector<Host> hosts;
+    for (const NodePlacement& node : placement_.nodes) {
       PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
       job.generation = generation_;
       job.secret.assign(secret.begin(), secret.end());
       if (!here_only) job.token = token_->name();
       if (node.host.reach != Reach::local && job.command.front() == own_program())
         job.command.front() = kAgentProgram;
-      const int index = static_cast<int>(i);
-      switch (node.host.reach) {
-        case Reach::local:
-          generation.transports.push_back(make_local_transport(index, options_.agent_command));
-          break;
-        case Reach::ssh:
-          by_ssh.push_back({index, node.host});
-          break;
-        case Reach::slurm:
-          by_slurm.push_back({index, node.host});
-          break;
-        case Reach::joined:
-          joined.push_back({index, node.host});
-          break;
-      }
       if (node.host.reach != Reach::local)
         job.lease_ms = static_cast<int>(generation.lease.count());
       generation.jobs.push_back(std::move(job));
+      hosts.push_back(node.host);
     }
-    if (!by_ssh.empty()) {
-      generation.transports.push_back(make_ssh_transport(std::move(by_ssh), ssh_options()));
-    }
-    if (!joined.empty()) {
-      generation.transports.push_back(make_joined_transport(std::move(joined), options_.joined));
-    }
-    if (!by_slurm.empty()) {
-      generation.transports.push_back(make_srun_transport(std::move(by_slurm), srun_options()));
-    }
+    generation.transport = reach_hosts(hosts, reach_options());
     return generation;
   }
 
-  [[nodiscard]] SshOptions ssh_options() const {
-    SshOptions ssh{.agent_command = options_.agent_command,
-                   .config = options_.ssh_config,
-                   .ship = options_.ship};
-    ssh.agent_command.front() = start_program(ssh.agent_command.front());
-    // For the wrapper of an installed tree, which looks for LibTorch before there is a channel.
-    if (const char* site = std::getenv("DSTRAIN_SITE_PACKAGES"))
-      ssh.environment.push_back(fmt::format("DSTRAIN_SITE_PACKAGES={}", site));
-    ssh.agent_command.emplace_back("--over-ssh");
-    return ssh;
-  }
-
-  [[nodiscard]] SrunOptions srun_options() const {
-    SrunOptions srun{.agent_command = options_.agent_command,
-                     .log = run_.path / "ranks" / "srun.log"};
-    srun.agent_command.emplace_back("--dial");
-    return srun;
+  [[nodiscard]] ReachOptions reach_options() const {
+    return {.agent_command = options_.agent_command,
+            .ssh_config = options_.ssh_config,
+            .ship = options_.ship,
+            .srun_log = run_.path / "ranks" / "srun.log",
+            .joined = options_.joined};
   }
 
   /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away.
   /// (On this machine the controller has adopted and killed it.)
   void sweep(const std::vector<std::string>& lost) {
-    std::vector<std::string> names;
-    std::vector<NodeHost> by_ssh;
-    std::vector<NodeHost> by_slurm;
-    std::vector<HostTransport> transports(2);
+    std::vector<Host> hosts;
     for (const NodePlacement& node : placement_.nodes) {
-      const Reach reach = node.host.reach;
-      if ((reach != Reach::ssh && reach != Reach::slurm) ||
-          std::find(lost.begin(), lost.end(), node.host.name) == lost.end())
-        continue;
-      const int index = static_cast<int>(names.size());
-      (reach == Reach::ssh ? by_ssh : by_slurm).push_back({index, node.host});
-      transports[reach == Reach::ssh ? 0 : 1].nodes.push_back(index);
-      names.push_back(node.host.name);
+      const bool reachable = node.host.reach == Reach::ssh || node.host.reach == Reach::slurm;
+      if (reachable && std::find(lost.begin(), lost.end(), node.host.name) != lost.end())
+        hosts.push_back(node.host);
     }
-    if (names.empty()) return;
-    SshOptions ssh = ssh_options();
-    ssh.connect_timeout = kSweepConnectLimit;
-    SrunOptions srun = srun_options();
-    srun.dial_limit = kSweepConnectLimit;
-    if (!by_slurm.empty())
-      transports[1].transport = make_srun_transport(std::move(by_slurm), std::move(srun));
-    if (!by_ssh.empty())
-      transports[0].transport = make_ssh_transport(std::move(by_ssh), std::move(ssh));
-    std::erase_if(transports, [](const HostTransport& entry) { return !entry.transport; });
-    const std::vector<HostSweep> sweeps =
-        sweep_hosts(static_cast<int>(names.size()), transports,
-                    {.build = options_.build, .run_directory = run_.path.string()});
+    if (hosts.empty()) return;
+    ReachOptions how = reach_options();
+    how.connect_limit = kSweepConnectLimit;
+    const std::unique_ptr<Transport> transport = reach_hosts(hosts, how);
+    const std::vector<HostSweep> sweeps = sweep_hosts(
+        hosts.size(), *transport, {.build = options_.build, .run_directory = run_.path.string()});
     std::vector<std::string> unswept;
     for (std::size_t i = 0; i < sweeps.size(); ++i) {
       if (!sweeps[i].problem.empty()) {
-        unswept.push_back(fmt::format("{} ({})", names[i], sweeps[i].problem));
+        unswept.push_back(fmt::format("{} ({})", hosts[i].name, sweeps[i].problem));
       } else if (sweeps[i].num_killed > 0) {
-        console_.lines(fmt::format("{}: killed {} process{} that the lost agent had left", names[i],
-                                   sweeps[i].num_killed, sweeps[i].num_killed == 1 ? "" : "es"));
+        console_.lines(fmt::format("{}: killed {} process{} that the lost agent had left",
+                                   hosts[i].name, sweeps[i].num_killed,
+                                   sweeps[i].num_killed == 1 ? "" : "es"));
       }
     }
     if (!unswept.empty())

@@ -50,9 +50,9 @@ class LocalTransport final : public Transport {
     links[static_cast<std::size_t>(node_)].channel.emplace(start());
   }
 
-  AgentEnding end(int /*node*/, std::chrono::milliseconds limit) override {
+  AgentEnding end(int node, std::chrono::milliseconds limit) override {
     AgentEnding ending;
-    if (pid_ <= 0) return ending;
+    if (node != node_ || pid_ <= 0) return ending;
     int status = 0;
     const auto deadline = std::chrono::steady_clock::now() + limit;
     pid_t ended = 0;
@@ -70,8 +70,8 @@ class LocalTransport final : public Transport {
     return ending;
   }
 
-  void kill(int /*node*/) override {
-    if (pid_ > 0) ::kill(pid_, SIGKILL);
+  void kill(int node) override {
+    if (node == node_ && pid_ > 0) ::kill(pid_, SIGKILL);
   }
 
  private:

@@ -33,16 +33,16 @@ class Sweeper final : public HostVisit {
 
 }  // namespace
 
-std::vector<HostSweep> sweep_hosts(int num_hosts, const std::vector<HostTransport>& transports,
+std::vector<HostSweep> sweep_hosts(std::size_t num_hosts, Transport& transport,
                                    const SweepOptions& options) {
-  std::vector<HostSweep> results(static_cast<std::size_t>(num_hosts));
+  std::vector<HostSweep> results(num_hosts);
   std::vector<std::unique_ptr<HostVisit>> sweepers;
   std::vector<HostVisit*> visits;
   for (HostSweep& result : results) {
     sweepers.push_back(std::make_unique<Sweeper>(result, options.run_directory));
     visits.push_back(sweepers.back().get());
   }
-  visit_hosts(transports, visits,
+  visit_hosts(transport, visits,
               {.build = options.build,
                .answer_limit = options.limit,
                .deadline = HostVisit::Clock::now() + options.limit});

@@ -25,8 +25,7 @@ struct HostSweep {
 /// After agents were lost: starts a fresh one on each of `num_hosts` hosts and lets it kill what
 /// the lost one left of the job there, daemonised grandchildren of ranks included. One result per
 /// host; never throws for what is wrong with a host.
-[[nodiscard]] std::vector<HostSweep> sweep_hosts(int num_hosts,
-                                                 const std::vector<HostTransport>& transports,
+[[nodiscard]] std::vector<HostSweep> sweep_hosts(std::size_t num_hosts, Transport& transport,
                                                  const SweepOptions& options);
 
 }  // namespace dstrain::launcher

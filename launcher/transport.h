@@ -54,6 +54,9 @@ class Transport {
 [[nodiscard]] std::unique_ptr<Transport> make_local_transport(
     int node, const std::vector<std::string>& command);
 
+/// Several that are used as one; each knows its own nodes and leaves the others alone.
+[[nodiscard]] std::unique_ptr<Transport> combine(std::vector<std::unique_ptr<Transport>> parts);
+
 /// One node of a job as a transport sees it.
 struct NodeHost {
   int node = 0;  ///< index in links

@@ -121,43 +121,41 @@ class Talk {
   bool done_ = false;
 };
 
-int wait_ms(const std::vector<HostTransport>& transports, const std::vector<Talk>& talks,
-            std::optional<Clock::time_point> first) {
-  const auto consider = [&first](Clock::time_point time) {
-    if (!first || time < *first) first = time;
-  };
-  for (const HostTransport& each : transports) {
-    if (const auto deadline = each.transport->deadline()) consider(*deadline);
-  }
+int wait_ms(std::optional<Clock::time_point> first, const std::vector<Talk>& talks) {
   for (const Talk& talk : talks) {
-    if (talk.talking()) consider(talk.deadline());
+    if (talk.talking() && (!first || talk.deadline() < *first)) first = talk.deadline();
   }
   if (!first) return 1000;
   const auto left = std::chrono::duration_cast<milliseconds>(*first - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count() + 1, 0, 1000));
 }
 
+/// The earlier of two times, either of which may be missing.
+std::optional<Clock::time_point> earlier(std::optional<Clock::time_point> a,
+                                         std::optional<Clock::time_point> b) {
+  if (!a || !b) return a ? a : b;
+  return std::min(*a, *b);
+}
+
 }  // namespace
 
-void visit_hosts(const std::vector<HostTransport>& transports,
-                 const std::vector<HostVisit*>& visits, const VisitOptions& options) {
+void visit_hosts(Transport& transport, const std::vector<HostVisit*>& visits,
+                 const VisitOptions& options) {
   std::vector<AgentLink> links(visits.size());
   std::vector<Talk> talks;
-  for (const HostTransport& each : transports) {
-    for (const int node : each.nodes)
-      talks.emplace_back(*visits.at(static_cast<std::size_t>(node)), *each.transport, node);
-  }
-  for (const HostTransport& each : transports) each.transport->advance(links, Clock::now());
+  for (std::size_t i = 0; i < visits.size(); ++i)
+    talks.emplace_back(*visits[i], transport, static_cast<int>(i));
+  transport.advance(links, Clock::now());
   while (!std::all_of(talks.begin(), talks.end(), [](const Talk& talk) { return talk.done(); })) {
     std::vector<pollfd> fds;
-    for (const HostTransport& each : transports) each.transport->add_polls(fds);
+    transport.add_polls(fds);
     for (const Talk& talk : talks) {
       if (!talk.talking()) continue;
       fds.push_back({talk.channel().in(), POLLIN, 0});
       if (talk.channel().wants_write()) fds.push_back({talk.channel().out(), POLLOUT, 0});
     }
-    ::poll(fds.data(), fds.size(), wait_ms(transports, talks, options.deadline));
-    for (const HostTransport& each : transports) each.transport->advance(links, Clock::now());
+    ::poll(fds.data(), fds.size(), wait_ms(earlier(transport.deadline(), options.deadline), talks));
+    transport.advance(links, Clock::now());
     const bool late = options.deadline && Clock::now() >= *options.deadline;
     for (Talk& talk : talks) {
       if (talk.talking()) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,12 +8,6 @@
 #include "launcher/transport.h"
 
 namespace dstrain::launcher {
-
-/// A transport and the indices of the hosts that it is for.
-struct HostTransport {
-  std::unique_ptr<Transport> transport;
-  std::vector<int> nodes;
-};
 
 /// A short talk with an agent that runs no ranks: it is asked something, answers and ends.
 class HostVisit {
@@ -43,7 +36,7 @@ struct VisitOptions {
 
 /// Starts an agent on each host, all at once, holds `visits[node]` with it and ends it. Each visit
 /// has taken its answer or failed afterwards; never throws for what is wrong with a host.
-void visit_hosts(const std::vector<HostTransport>& transports,
-                 const std::vector<HostVisit*>& visits, const VisitOptions& options);
+void visit_hosts(Transport& transport, const std::vector<HostVisit*>& visits,
+                 const VisitOptions& options);
 
 }  // namespace dstrain::launcher

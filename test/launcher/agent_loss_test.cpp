@@ -1,9 +1,11 @@
 #include <csignal>
 #include <thread>
 
+#include "launcher/transport.h"
 #include "test/launcher/job.h"
 #include "test/support/catch.h"
 
+using namespace dstrain::launcher;
 using namespace dstrain::launcher::test;
 using dstrain::test::TempDir;
 using std::chrono::milliseconds;
@@ -65,4 +67,24 @@ TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job", "[launcher
   job.signal(SIGINT);
   REQUIRE(job.wait() == 130);
   CHECK(job.is_gone(milliseconds(2000)));
+}
+
+TEST_CASE("combined local transports end the agent of the named node alone", "[launcher][loss]") {
+  std::vector<std::unique_ptr<Transport>> parts;
+  parts.push_back(make_local_transport(0, {"/bin/cat"}));
+  parts.push_back(make_local_transport(1, {"/bin/cat"}));
+  const std::unique_ptr<Transport> both = combine(std::move(parts));
+  std::vector<AgentLink> links(3);
+  both->advance(links, std::chrono::steady_clock::now());
+  REQUIRE(links[0].channel);
+  REQUIRE(links[1].channel);
+
+  both->kill(2);
+  CHECK(both->end(2, milliseconds(0)).signal == 0);
+  both->kill(1);
+  CHECK(both->end(1, milliseconds(5000)).signal == SIGKILL);
+  links[0].channel.reset();
+  const AgentEnding last = both->end(0, milliseconds(5000));
+  CHECK(last.signal == 0);
+  CHECK(last.exit_code == 0);
 }

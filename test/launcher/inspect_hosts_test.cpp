@@ -137,16 +137,14 @@ HostInspection visited(const Inspection& at) {
 std::vector<HostInspection> ask(std::vector<FakeTransport::Agent> agents,
                                 std::chrono::milliseconds limit = std::chrono::seconds(20)) {
   std::vector<Host> hosts;
-  std::vector<HostTransport> transports(1);
   for (const auto& agent : agents) {
     hosts.push_back({.name = fmt::format("h{}", agent.node), .address = ""});
-    transports[0].nodes.push_back(agent.node);
   }
-  transports[0].transport = std::make_unique<FakeTransport>(std::move(agents));
+  FakeTransport transport(std::move(agents));
   InspectHostsOptions options{.build = "dstrain test",
                               .request = {.working_directory = "/data/work", .peer_address = ""}};
   options.answer_limit = limit;
-  return inspect_hosts(hosts, std::move(transports), options);
+  return inspect_hosts(hosts, transport, options);
 }
 
 }  // namespace
