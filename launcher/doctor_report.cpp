@@ -176,7 +176,7 @@ std::string render_differences(const std::vector<HostInspection>& hosts) {
     if (!host.inspection) continue;
     for (const auto& [name, value] : comparable(*host.inspection)) {
       auto fact = std::find_if(facts.begin(), facts.end(),
-                               [&name = name](const auto& each) { return each.first == name; });
+                               [&wanted = name](const auto& each) { return each.first == wanted; });
       if (fact == facts.end()) fact = facts.insert(facts.end(), {name, Groups()});
       fact->second.add(value, host.host.name);
     }

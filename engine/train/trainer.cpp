@@ -566,9 +566,11 @@ void Trainer::report_communication(std::int64_t steps) {
 
 int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
                      RankRecordFile& record) {
-  const std::vector<VerifyStep> result = verify_strategy(loaded.recipe, world, steps, record);
+  Progress progress(world.rank);
+  const std::vector<VerifyStep> result = verify_strategy(
+      loaded.recipe, world, steps, record, [&](const std::string& text) { progress.note(text); });
   if (world.rank != 0) return 0;
-  Progress(0).note(verify_report(result, loaded.recipe, world.size));
+  progress.note(verify_report(result, loaded.recipe, world.size));
   return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); })
              ? 0
              : 1;

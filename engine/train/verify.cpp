@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "engine/base/error.h"
@@ -13,28 +14,29 @@ namespace {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-struct Trace {
-  Weights start;
-  std::vector<StepOutcome> outcomes;
-  std::vector<Weights> weights;  ///< after each step
+/// What a step gave; `weights` on rank 0 alone.
+struct Made {
+  StepOutcome outcome;
+  Weights weights;
 };
 
-Trace run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record) {
+/// Runs the steps; `start` and `made` get the weights, which only rank 0 keeps (gathering them is
+/// collective).
+void run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record,
+         const std::function<void(Weights)>& start, const std::function<void(int, Made)>& made) {
   Session session(recipe, world, record);
   session.seek(0);
   const SectionScope section(record, RankSection::step);
-  Trace trace;
-  // Gathering is collective; only rank 0 compares.
-  const auto keep = [&](Weights weights) {
+  const auto gathered = [&] {
+    Weights weights = session.gathered_weights();
     return world.rank == 0 ? std::move(weights) : Weights();
   };
-  trace.start = keep(session.gathered_weights());
+  start(gathered());
   for (int step = 0; step < steps; ++step) {
     session.enqueue_step(/*stop=*/false);
-    trace.outcomes.push_back(session.executor().take_outcome());
-    trace.weights.push_back(keep(session.gathered_weights()));
+    const StepOutcome outcome = session.executor().take_outcome();
+    made(step, {outcome, gathered()});
   }
-  return trace;
 }
 
 double unit_roundoff(ComputeType type) {
@@ -85,29 +87,44 @@ bool VerifyStep::passed() const {
 }
 
 std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world, int steps,
-                                        RankRecordFile& record) {
+                                        RankRecordFile& record,
+                                        const std::function<void(const std::string&)>& note) {
+  Weights start;
+  std::vector<Made> trace;
   // The strategy first: the other ranks need not wait for the slower single rank.
-  const Trace trace = run(recipe, world, steps, record);
+  run(
+      recipe, world, steps, record, [&](Weights weights) { start = std::move(weights); },
+      [&](int step, Made made) {
+        if (world.rank == 0)
+          note(fmt::format("step {}/{} on {} ranks: loss {:.8g}", step + 1, steps, world.size,
+                           made.outcome.loss));
+        trace.push_back(std::move(made));
+      });
   if (world.rank != 0) return {};
   Recipe alone = recipe;
   alone.parallel = {};
   alone.parallel.backend = recipe.parallel.backend;
-  const Trace reference = run(alone, single_world(world.device), steps, record);
 
   const double u = unit_roundoff(recipe.precision.compute);
   const double scalar = recipe.precision.compute == ComputeType::fp32 ? 64 * u : 4 * u;
   std::vector<VerifyStep> result;
-  for (std::size_t i = 0; i < trace.outcomes.size(); ++i) {
-    const double growth = std::sqrt(static_cast<double>(i + 1));
-    VerifyStep step{.reference_loss = reference.outcomes[i].loss,
-                    .loss = trace.outcomes[i].loss,
-                    .reference_norm = reference.outcomes[i].gradient_norm,
-                    .norm = trace.outcomes[i].gradient_norm,
-                    .scalar_tolerance = scalar * growth,
-                    .update_tolerance = 2 * std::sqrt(u) * growth};
-    compare_weights(reference.start, reference.weights[i], trace.weights[i], step);
-    result.push_back(step);
-  }
+  run(
+      alone, single_world(world.device), steps, record, [](const Weights&) {},
+      [&](int i, const Made& reference) {
+        note(fmt::format("step {}/{} on one rank: loss {:.8g}", i + 1, steps,
+                         reference.outcome.loss));
+        Made& made = trace[static_cast<std::size_t>(i)];
+        const double growth = std::sqrt(i + 1.0);
+        VerifyStep step{.reference_loss = reference.outcome.loss,
+                        .loss = made.outcome.loss,
+                        .reference_norm = reference.outcome.gradient_norm,
+                        .norm = made.outcome.gradient_norm,
+                        .scalar_tolerance = scalar * growth,
+                        .update_tolerance = 2 * std::sqrt(u) * growth};
+        compare_weights(start, reference.weights, made.weights, step);
+        made.weights.clear();  // of a large model the host holds few copies
+        result.push_back(step);
+      });
   return result;
 }
 

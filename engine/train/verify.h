@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,12 @@ struct VerifyStep {
 /// whose sums are kept in fp32. A relative gradient error of u flips the sign of a share u of
 /// Adam's updates, each by twice its size: 2 sqrt(u) of the update; both grow with the square root
 /// of the step.
-[[nodiscard]] std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world,
-                                                      int steps, RankRecordFile& record);
+///
+/// `note` is told on rank 0 of each step. The host of rank 0 holds `steps` + 2 copies of the
+/// weights in fp32.
+[[nodiscard]] std::vector<VerifyStep> verify_strategy(
+    const Recipe& recipe, const World& world, int steps, RankRecordFile& record,
+    const std::function<void(const std::string&)>& note);
 
 /// The table that `dstrain verify` prints, with the verdict as its last line.
 [[nodiscard]] std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe,

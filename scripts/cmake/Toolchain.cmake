@@ -20,6 +20,7 @@ endif()
 add_library(dstrain_options INTERFACE)
 target_compile_options(dstrain_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror>
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>  # std::stable_sort of libstdc++ 12 under clang 19
   $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings -Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr>)
 # g++ 12 takes std::string's operator+ for an overlapping copy when it optimises (GCC bug 105651).
 target_compile_options(dstrain_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
