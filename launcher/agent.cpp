@@ -438,6 +438,7 @@ class Agent {
     if (end.signal == SIGKILL && !policy_.stopping()) {
       const std::int64_t kills = count_oom_kills();
       end.out_of_memory = kills > oom_kills_ && oom_kills_ >= 0;
+      if (end.out_of_memory) end.memory_limit_bytes = memory_limit_bytes();
     }
     end.step = record.step.load();
     end.action = record.action.data();

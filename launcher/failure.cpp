@@ -176,9 +176,11 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
   if (report.kind == "error" || (report.kind == "oom" && !root.error.empty())) {
     cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
   } else if (report.kind == "oom") {
-    cause = fmt::format(
-        "was killed by the kernel for memory{}: the control group ran out (signal 9, SIGKILL)",
-        where(root));
+    cause = fmt::format("was killed by the kernel for memory{}{} (signal 9, SIGKILL)", where(root),
+                        root.memory_limit_bytes > 0
+                            ? fmt::format(": the processes on {} share {}", root.host,
+                                          format_bytes(root.memory_limit_bytes))
+                            : "");
   } else if (report.kind == "peer") {
     cause = fmt::format("lost a peer{}: {} ({})", where(root),
                         root.error.empty() ? "no rank left another cause" : root.error, how(root));
@@ -247,7 +249,8 @@ std::string to_json(const FailureReport& report, int code) {
     return value > 0 ? nlohmann::ordered_json(value) : nullptr;
   };
   json["memory_bytes"] = {{"planned", bytes(report.planned_bytes)},
-                          {"reported", bytes(report.memory_bytes)}};
+                          {"reported", bytes(report.memory_bytes)},
+                          {"host_limit", bytes(root.memory_limit_bytes)}};
   if (!report.stacks_json.empty())
     json["ranks"] = nlohmann::ordered_json::parse(report.stacks_json, nullptr, false);
   json["last_lines"] = root.last_lines;

@@ -200,6 +200,7 @@ std::string pack(const RankEnd& m) {
       .number(m.stop_time_ns)
       .number(m.finish_asked ? 1 : 0)
       .number(m.out_of_memory ? 1 : 0)
+      .number(m.memory_limit_bytes)
       .number(m.step)
       .text(m.action)
       .text(m.error)
@@ -222,6 +223,7 @@ RankEnd unpack_ended(const Frame& frame) {
   m.stop_time_ns = reader.number();
   m.finish_asked = reader.number() != 0;
   m.out_of_memory = reader.number() != 0;
+  m.memory_limit_bytes = reader.number();
   m.step = reader.number();
   m.action = reader.text();
   m.error = reader.text();

@@ -9,7 +9,7 @@
 namespace dstrain::launcher {
 
 /// Version of the frames below; controller and agent must agree, the hello says which each speaks.
-inline constexpr std::int64_t kProtocolVersion = 2;
+inline constexpr std::int64_t kProtocolVersion = 3;
 /// Largest payload; a length above it ends the connection before anything is allocated.
 inline constexpr std::uint32_t kFrameLimit = 8U << 20;
 
@@ -178,7 +178,8 @@ struct RankEnd {
   std::int64_t stop_time_ns =
       0;                       ///< when the agent began to end all ranks; 0: this rank ended before
   bool finish_asked = false;   ///< SIGTERM had been sent as a request
-  bool out_of_memory = false;  ///< the kernel's counter of this control group grew
+  bool out_of_memory = false;  ///< the kernel's counter of kills for memory grew
+  std::int64_t memory_limit_bytes = 0;  ///< with `out_of_memory`: of the control group; 0: unknown
   std::int64_t step = -1;
   std::string action;
   std::string error;  ///< first line of the error that the rank recorded, or empty

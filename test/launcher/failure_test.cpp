@@ -88,8 +88,16 @@ TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",
           "[launcher][failure]") {
   RankEnd root = ended(0, 0, SIGKILL, 1);
   root.out_of_memory = true;
-  CHECK(make_report(root, {root}).kind == "oom");
+  root.host = "n1";
+  root.memory_limit_bytes = std::int64_t{3} << 29;
+  const FailureReport report = make_report(root, {root});
+  CHECK(report.kind == "oom");
   CHECK(exit_code(root) == 137);
+  CHECK(report.summary ==
+        "rank 0 was killed by the kernel for memory: the processes on n1 share 1.50 GiB (signal 9, "
+        "SIGKILL)");
+  CHECK(nlohmann::json::parse(to_json(report, 137))["memory_bytes"]["host_limit"] ==
+        root.memory_limit_bytes);
 }
 
 TEST_CASE("ranks are folded into ranges", "[launcher][failure]") {

@@ -15,6 +15,7 @@
 // - loop-forever: in a function of that name
 // - fifo PATH: reads a pipe, which blocks while nobody writes
 // - vfork: waits in the kernel (state D) for ever
+// - allocate MIB: memory that it writes to and keeps
 // - report TEXT: one line into the report pipe
 // - arguments: prints what the launcher has appended
 // - checkpoint STEP: what the launcher takes for a complete one
@@ -120,6 +121,13 @@ __attribute__((noinline)) void wait_in_kernel() {
   if (::vfork() == 0) {
     while (true) ::pause();
   }
+}
+
+void allocate(std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  auto* memory = static_cast<volatile char*>(std::malloc(bytes));
+  if (memory == nullptr) std::abort();
+  for (std::size_t i = 0; i < bytes; i += kPage) memory[i] = 1;
 }
 
 dstrain::RankSection section_named(const std::string& name) {
@@ -232,6 +240,9 @@ int main(int argc, char** argv) {
       if (mine) read_fifo(path);
     } else if (word == "vfork") {
       if (mine) wait_in_kernel();
+    } else if (word == "allocate") {
+      const std::size_t bytes = std::stoull(text()) << 20;
+      if (mine) allocate(bytes);
     } else if (word == "report") {
       const std::string line = text() + "\n";
       if (mine && rank == 0) {

@@ -117,12 +117,16 @@ TEST_CASE("a rank's end arrives with its last lines", "[launcher][protocol]") {
   end.signal = 9;
   end.step = 17;
   end.error_time_ns = 1234567890123456789;
+  end.out_of_memory = true;
+  end.memory_limit_bytes = std::int64_t{1} << 40;
   end.last_lines = {"a", "", "b"};
   const RankEnd got = unpack_ended(only_frame(encode(FrameType::ended, pack(end))));
   CHECK(got.rank == 5);
   CHECK(got.signal == 9);
   CHECK(got.step == 17);
   CHECK(got.error_time_ns == end.error_time_ns);
+  CHECK(got.out_of_memory);
+  CHECK(got.memory_limit_bytes == end.memory_limit_bytes);
   CHECK(got.last_lines == end.last_lines);
 }
 
@@ -139,5 +143,5 @@ TEST_CASE("another protocol version is refused with both numbers", "[launcher][p
   const Frame frame{FrameType::hello,
                     WireWriter().text("dstrain").number(kProtocolVersion + 1).text("x").take()};
   REQUIRE_THROWS_WITH(unpack_hello(frame),
-                      "the other side speaks protocol version 3, this build speaks 2");
+                      "the other side speaks protocol version 4, this build speaks 3");
 }
