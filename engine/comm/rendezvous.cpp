@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -24,8 +25,18 @@ namespace {
 
 namespace env = job_environment;
 
-/// How long the ranks of one srun or mpirun may be apart.
-constexpr std::chrono::milliseconds kPmixPatience{120'000};
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// How long the ranks of one srun or mpirun may be apart. Before they have met nobody knows who has
+/// ended, so that one that died early holds up the others for so long.
+constexpr milliseconds kPmixPatience{20'000};
+/// From rank 0's knowing who is missing to the others' having heard it.
+constexpr milliseconds kFarewell{3'000};
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+}
 
 std::optional<std::string> text_of(const Environment& environment, const char* name) {
   const char* text = environment(name);
@@ -72,19 +83,34 @@ std::shared_ptr<Store> at_master(const RankPlace& place, const Environment& envi
                         number_of(environment, env::kGeneration).value_or(0));
 }
 
-/// The first of rank 0's addresses at which something answers; the first one when none does, for
-/// the store's own error.
-std::string reachable(const std::vector<std::string>& addresses, int port) {
-  for (const std::string& address : addresses) {
-    try {
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-      (void)comm::connect_to(address, port, deadline);
-      return address;
-    } catch (const Error&) {
-      continue;  // an address of a network that this machine is not in
+/// The first of rank 0's addresses at which something answers.
+std::string reachable(const std::vector<std::string>& addresses, int port,
+                      Clock::time_point deadline) {
+  do {
+    for (const std::string& address : addresses) {
+      try {
+        (void)comm::connect_to(address, port, Clock::now() + std::chrono::seconds(2));
+        return address;
+      } catch (const Error&) {
+        continue;  // an address of a network that this machine is not in
+      }
     }
+    std::this_thread::sleep_for(milliseconds(200));
+  } while (Clock::now() < deadline);
+  throw Error(ErrorKind::hosts,
+              fmt::format("rank 0 told its address by PMIx, but does not answer at port {} of {}",
+                          port, fmt::join(addresses, ", ")),
+              "it has ended, or a firewall keeps the nodes apart; see its log");
+}
+
+bool comes(Store& store, const std::string& key, milliseconds limit) {
+  try {
+    (void)store.get(key, limit);
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::hosts) throw;
+    return false;
   }
-  return addresses.front();
 }
 
 /// Rank 0 gives PMIx "PORT SECRET ADDRESS..."; nothing when there is no PMIx server.
@@ -98,6 +124,7 @@ std::shared_ptr<Store> through_pmix(const RankPlace& place) {
     offer = fmt::format("{} {} {}", listener.port, to_hex(draw_secret()),
                         fmt::join(own_addresses(), " "));
   }
+  const Clock::time_point deadline = Clock::now() + kPmixPatience;
   const std::optional<PmixAnswer> answer = pmix_exchange(offer, kPmixPatience);
   if (!answer) return nullptr;
   if (answer->rank != place.rank || answer->size != place.size) {
@@ -119,16 +146,12 @@ std::shared_ptr<Store> through_pmix(const RankPlace& place) {
   const bool one_machine = answer->local_size == answer->size;
   const bool serves = place.rank == 0;
   StoreOptions options{.address = addresses.front(), .port = port, .serve = serves};
-  if (one_machine) {
-    options.address = "127.0.0.1";
-  } else if (!serves) {
-    options.address = reachable(addresses, port);
-  }
+  if (one_machine) addresses = {"127.0.0.1"};
+  options.address = serves ? addresses.front() : reachable(addresses, port, deadline);
   if (serves) options.listen_fd = listener.fd.release();
   auto store = make_job_store(options, secret_from_hex(secret), /*generation=*/0);
-  // Rank 0 stays in the PMIx namespace until the others no longer need it.
-  if (store->add("pmix/joined", 1) == place.size) store->set("pmix/complete", "yes");
-  if (serves) (void)store->get("pmix/complete", options.timeout);
+  // Until here rank 0 stays in the PMIx namespace, since the others fetch its address from it.
+  wait_for_all(*store, place, left_until(deadline));
   return store;
 }
 
@@ -181,6 +204,38 @@ std::shared_ptr<Store> meet_other_ranks(const RankPlace& place, const Environmen
                           env::kMasterAddress, env::kMasterPort),
               "`dstrain launch` and torchrun set them, srun and `mpirun` with PMIx need none; else "
               "set them to a free port of rank 0's host");
+}
+
+void wait_for_all(Store& store, const RankPlace& place, milliseconds limit) {
+  const auto here = [](int rank) { return fmt::format("here/{}", rank); };
+  store.set(here(place.rank), "");
+  std::string complaint;
+  if (place.rank == 0) {
+    const Clock::time_point deadline = Clock::now() + limit;
+    std::vector<int> missing;
+    for (int rank = 1; rank < place.size; ++rank) {
+      if (!comes(store, here(rank), left_until(deadline))) missing.push_back(rank);
+    }
+    if (!missing.empty()) {
+      complaint = fmt::format("{} of the {} ranks did not come within {} s: rank{} {}",
+                              missing.size(), place.size, static_cast<double>(limit.count()) * 1e-3,
+                              missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+    }
+    store.set("here/complaint", complaint);
+    // The server ends with this rank: first the others must have heard.
+    const std::int64_t present = place.size - std::ssize(missing) - 1;
+    for (const auto end = Clock::now() + kFarewell;
+         !complaint.empty() && store.add("here/told", 0) < present && Clock::now() < end;) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+  } else {
+    // Rank 0 may have come later than this one.
+    complaint = store.get("here/complaint", limit + kPmixPatience);
+    if (!complaint.empty()) (void)store.add("here/told", 1);
+  }
+  if (complaint.empty()) return;
+  throw Error(ErrorKind::hosts, complaint,
+              "their own output says why; a firewall between the nodes keeps all away");
 }
 
 std::string first_host(std::string_view node_list) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,6 +34,10 @@ struct RankPlace {
 /// Error{usage} when there is none of these, Error{hosts} when the others cannot be reached.
 [[nodiscard]] std::shared_ptr<Store> meet_other_ranks(const RankPlace& place,
                                                       const Environment& environment);
+
+/// Called by all ranks: returns when every rank has come. Error{hosts} on all that have, with the
+/// numbers of those that have not when rank 0 has waited for `limit`.
+void wait_for_all(Store& store, const RankPlace& place, std::chrono::milliseconds limit);
 
 /// First host of Slurm's node list: "n07" of "n[07-09,12],login".
 [[nodiscard]] std::string first_host(std::string_view node_list);

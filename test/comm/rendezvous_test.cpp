@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -126,6 +127,35 @@ TEST_CASE("ranks with the job's secret meet in its store, and those without are 
       error_of([&] { (void)meet_other_ranks({.rank = 1, .size = 2}, environment_of(late)); });
   REQUIRE(error.kind() == ErrorKind::hosts);
   REQUIRE(contains(error, "handshake for 'store, generation 1' failed"));
+}
+
+TEST_CASE("ranks that came name those that did not", "[rendezvous]") {
+  using std::chrono::milliseconds;
+  const auto store = make_memory_store();
+  const auto wait = [&](int rank, int size, milliseconds limit) {
+    return error_of([&, rank, size] { wait_for_all(*store, {.rank = rank, .size = size}, limit); });
+  };
+  const auto start = std::chrono::steady_clock::now();
+  std::string told;
+  std::thread second([&] { told = wait(2, 5, milliseconds(1500)).what(); });
+  const Error error = wait(0, 5, milliseconds(1500));
+  second.join();
+  CHECK(error.kind() == ErrorKind::hosts);
+  CHECK(error.what() == std::string("3 of the 5 ranks did not come within 1.5 s: ranks 1, 3, 4"));
+  CHECK(told == error.what());
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
+TEST_CASE("ranks that all come go on at once", "[rendezvous]") {
+  const auto store = make_memory_store();
+  std::vector<std::thread> ranks;
+  const auto start = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < 8; ++rank) {
+    ranks.emplace_back(
+        [&, rank] { wait_for_all(*store, {.rank = rank, .size = 8}, std::chrono::seconds(60)); });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 TEST_CASE("ranks without a secret meet in c10d's store, as under torchrun", "[rendezvous]") {
