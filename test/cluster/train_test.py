@@ -1,68 +1,14 @@
 """Real training over hosts: by hostfile over 1 + 2 + 2 slots and by Slurm over 2 and 4 nodes, with hosts lost in a step and in a save
 and jobs pre-empted and put back into the queue. At equal world size the losses equal the unbroken run's bit for bit."""
 import json
-import math
-import os
-import pathlib
 import subprocess
 import sys
 import time
 
 from hosts import Hosts
+from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
-DSTRAIN = os.environ["DSTRAIN"]
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 STEPS = 120
-SETTINGS = ["run.epochs=0", f"run.steps={STEPS}", "batch.global=16", "batch.micro=4", "model.layers=1", "model.width=16",
-            "model.mlp_width=16", "model.heads=2", "run.evaluate=never", "run.checkpoint.every=10"]
-
-
-def settings(output, *more):
-    words = []
-    for setting in [*SETTINGS, f"run.output={output}", *more]:
-        words += ["--set", setting]
-    return words
-
-
-def losses(run):
-    """{step: loss}; a step that was made again after a restart must have given the same loss."""
-    found = {}
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if entry["kind"] == "step":
-            found.setdefault(entry["step"], []).append(entry["loss"])
-    return found
-
-
-def only_run(output):
-    runs = [p for p in output.iterdir() if p.is_dir()]
-    assert len(runs) == 1, runs
-    return runs[0]
-
-
-def expect_equal(run, whole, tolerance=0.0):
-    expected = losses(whole)
-    got = losses(run)
-    assert sorted(got) == list(range(1, STEPS + 1)), f"steps {sorted(set(range(1, STEPS + 1)) - set(got))} are missing"
-    for step, values in got.items():
-        for value in values:
-            assert math.isclose(value, expected[step][-1], rel_tol=tolerance, abs_tol=0), (step, value, expected[step])
-
-
-def wait_for(condition, what, limit=120, process=None):
-    end = time.monotonic() + limit
-    while not condition():
-        if process is not None and process.poll() is not None:
-            sys.exit(f"the job ended ({process.returncode}) while waiting for {what}:\n{process.communicate()[0]}")
-        assert time.monotonic() < end, f"waited {limit} s for {what}"
-        time.sleep(0.005)
-
-
-def step_of(output):
-    try:
-        return max(losses(only_run(output)), default=0)
-    except (OSError, AssertionError, json.JSONDecodeError):
-        return 0
 
 
 class Cluster:
@@ -72,7 +18,7 @@ class Cluster:
         self.hostfile.write_text("# one host with one slot, two with two\nh1 slots=1\nh2 slots=2\nh3 slots=2\n")
 
     def start(self, output, *options):
-        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, *settings(output), *options]
+        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, *settings(output, STEPS), *options]
         return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 stdin=subprocess.DEVNULL)
 
@@ -116,7 +62,7 @@ def lose_host(cluster, whole, fault, heal, in_save):
     while cluster.hosts.run("h1", "ping", "-c1", "-W1", "h2").returncode != 0 and time.monotonic() < end:
         pass
     cluster.finish(cluster.start(output, "--hostfile", cluster.hostfile, "--resume", "auto"))
-    expect_equal(only_run(output), whole)
+    expect_equal(only_run(output), whole, STEPS)
 
 
 def go_on_without_host(cluster, whole):
@@ -131,7 +77,7 @@ def go_on_without_host(cluster, whole):
     print(f"crash of h3: {time.monotonic() - began:.1f} s to 20 new steps", flush=True)
     text = cluster.finish(process)
     assert "host h3 was lost" in text and "3 ranks on h1, h2" in text, text
-    expect_equal(only_run(output), whole, 1e-4)  # another number of ranks adds in another order
+    expect_equal(only_run(output), whole, STEPS, 1e-4)  # another number of ranks adds in another order
 
 
 class Slurm:
@@ -147,7 +93,7 @@ class Slurm:
     def submit(self, nodes, output, *options):
         log = self.hosts.directory / f"{output.name}-%j.out"
         out = self.command("sbatch", "--parsable", "-N", nodes, "--ntasks-per-node=1", "--output", log, "slurm/train.sbatch",
-                           "recipes/quickstart.yaml", *settings(output), *options)
+                           "recipes/quickstart.yaml", *settings(output, STEPS), *options)
         return out.split(";")[0]
 
     def state(self, job):
@@ -179,7 +125,7 @@ def train_by_slurm(slurm, nodes):
     newest = max(p.name for p in (only_run(broken) / "checkpoints").glob("step-*") if "." not in p.name)
     assert newest == f"step-{stopped_at:08d}", (newest, stopped_at)  # saved at the last step it made
     slurm.finish(broken, job)
-    expect_equal(only_run(broken), only_run(whole))
+    expect_equal(only_run(broken), only_run(whole), STEPS)
     print(f"{nodes} nodes: pre-empted at step {stopped_at}, put back, equal bit for bit", flush=True)
 
 
