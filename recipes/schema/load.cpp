@@ -13,8 +13,6 @@
 namespace dstrain {
 namespace {
 
-constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 20;
-
 /// Lists every field with its value and where that came from.
 class Origins final : public Visitor {
  public:
@@ -86,13 +84,13 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
     fail(file.string(), "not a regular file", "give the path of a recipe (.yaml)");
   }
   if (const auto size = std::filesystem::file_size(file, failure);
-      !failure && size > kMostFileBytes) {
-    fail(file.string(), fmt::format("{} bytes; a recipe has at most 1 MiB", size),
+      !failure && size > kMostRecipeBytes) {
+    fail(file.string(), fmt::format("{} bytes; a recipe has at most 256 KiB", size),
          "is this the recipe?");
   }
   std::string text;
   try {
-    text = read_file(file, kMostFileBytes);
+    text = read_file(file, kMostRecipeBytes);
   } catch (const Error& error) {
     fail(file.string(), error.what(), error.hint());
   }

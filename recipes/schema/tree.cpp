@@ -14,7 +14,6 @@
 namespace dstrain {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 /// yaml-cpp keeps every token of an unfinished flow value: 1 MiB of '[' would cost 0.2 s and 150
 /// MB.
 constexpr std::size_t kMostContent = std::size_t{64} << 10;
@@ -196,8 +195,8 @@ std::size_t content_bytes(std::string_view text) {
 
 /// What yaml-cpp would accept or misread in silence; reported before it sees the text.
 bool is_readable(std::string_view text, Diagnostics& diagnostics) {
-  if (text.size() > kMostBytes) {
-    diagnostics.error({}, {}, fmt::format("{} bytes; a recipe has at most 1 MiB", text.size()),
+  if (text.size() > kMostRecipeBytes) {
+    diagnostics.error({}, {}, fmt::format("{} bytes; a recipe has at most 256 KiB", text.size()),
                       "is this the recipe?");
     return false;
   }

@@ -6,13 +6,14 @@
 #include <map>
 
 #include "recipes/schema/load.h"
+#include "recipes/schema/tree.h"
 #include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
 namespace {
 
-constexpr std::size_t kLimit = std::size_t{1} << 20;
+constexpr std::size_t kLimit = kMostRecipeBytes;
 
 std::string repeat(std::string_view text, std::size_t times) {
   std::string result;
@@ -100,14 +101,13 @@ const std::map<std::string, std::function<std::string()>>& hostile_inputs() {
       {"tabs and comments", [] { return fill("\t#\n"); }},
       {"an indenting tab", [] { return std::string("model:\n\tname: vit-tiny\n"); }},
       {"one byte too much", [] { return std::string(kLimit + 1, '#'); }},
-      {"64 MiB", [] { return std::string(kLimit * 64, 'a'); }},
+      {"64 MiB", [] { return std::string(kLimit * 256, 'a'); }},
       {"lines of a block scalar that look like comments",
        [] { return "a: |\n" + fill("  #\n").substr(8); }},
       {"brackets up to the content limit", [] { return std::string(65000, '['); }},
       {"braces up to the content limit", [] { return std::string(65000, '{'); }},
       {"keys in braces up to the content limit", [] { return repeat("{a: ", 16000); }},
-      {"brackets among comments",
-       [] { return repeat("[\n#aaaaaaaaaaaaaaaaaaaaaaaaaaa\n", 32000); }},
+      {"brackets among comments", [] { return repeat("[\n#aaa\n", 32000); }},
       {"anchors up to the content limit", [] { return "[" + repeat("&a 1,", 13000) + "]"; }},
       {"aliases up to the content limit", [] { return "[" + repeat("*a,", 21000) + "]"; }},
       {"word up to the content limit", [] { return std::string(65000, 'a'); }},
@@ -146,15 +146,15 @@ TEST_CASE("hostile text gives an error within 0.1 s and 50 MB", "[recipe][hostil
     CAPTURE(name);
     const std::string text = make();
     const long before_kib = peak_kib();
-    // The best of some: a busy machine must not fail the test.
+    // The best of three: a busy machine must not fail the test.
     double took = 1e9;
-    for (int attempt = 0; attempt < 20 && took >= 0.1; ++attempt) {
+    for (int attempt = 0; attempt < 3 && took >= 0.1; ++attempt) {
       const double start = cpu_seconds();
       CHECK_THROWS_AS(parse_recipe(text, "hostile.yaml"), RecipeError);
       took = std::min(took, cpu_seconds() - start);
     }
     if (is_sanitized()) continue;  // instrumented code is slower and larger by a factor
-    CHECK(took < 1.0);
+    CHECK(took < 0.1);
     CHECK(peak_kib() - before_kib < 50 * 1024);
   }
 }

@@ -144,8 +144,8 @@ TEST_CASE("what is no recipe file is named, and never waited for", "[recipe]") {
         std::string::npos);
   CHECK(error(folder.path()).find("not a regular file") != std::string::npos);
   CHECK(error("/dev/zero").find("not a regular file") != std::string::npos);
-  std::ofstream(folder / "big.yaml") << std::string((1 << 20) + 1, '#');
-  CHECK(error(folder / "big.yaml").find("1048577 bytes; a recipe has at most 1 MiB") !=
+  std::ofstream(folder / "big.yaml") << std::string((256 << 10) + 1, '#');
+  CHECK(error(folder / "big.yaml").find("262145 bytes; a recipe has at most 256 KiB") !=
         std::string::npos);
 }
 
