@@ -78,9 +78,6 @@ std::string advise(const std::string& kind, const RankEnd& root) {
     return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
            "SECONDS changes the limit";
   }
-  if (kind == "host" || kind == "agent") {
-    return "go on with --resume auto, or let it restart by itself with --max-restarts 3";
-  }
   return "";
 }
 

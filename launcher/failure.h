@@ -42,7 +42,8 @@ struct FailureReport {
   std::int64_t memory_bytes = 0;    ///< highest that rank 0 had reported; 0: never
   std::int64_t planned_bytes = 0;   ///< of plan.json; 0: unknown
 };
-/// What to do about a failure of `kind` (see FailureReport), in one line; or empty.
+/// What to do about a failure of `kind` (see FailureReport), in one line; or empty, as for a lost
+/// host, where it depends on the job's restarts.
 [[nodiscard]] std::string advise(const std::string& kind, const RankEnd& root);
 [[nodiscard]] FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends);
 /// No rank failed, but one hangs.

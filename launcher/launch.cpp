@@ -24,6 +24,7 @@
 #include "launcher/process_tree.h"
 #include "launcher/reach_hosts.h"
 #include "launcher/redact.h"
+#include "launcher/restart_budget.h"
 #include "launcher/run_directory.h"
 #include "launcher/sweep_hosts.h"
 #include "launcher/transport.h"
@@ -34,8 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kNumRepeatedLines = 20;
-/// Starts in a row that come no further before the job gives up for good.
-constexpr int kMostStarts = 3;
 /// A host that was lost is often still unreachable: the job should not wait long to see it.
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
@@ -135,7 +134,11 @@ std::int64_t planned_bytes(const fs::path& run) {
 class Job {
  public:
   Job(const LaunchOptions& options, Console& console, Interrupts& interrupts)
-      : options_(options), console_(console), interrupts_(interrupts), machine_(probe_machine()) {
+      : options_(options),
+        console_(console),
+        interrupts_(interrupts),
+        machine_(probe_machine()),
+        budget_(options.max_restarts) {
     if (options.cpu_ranks) machine_.gpus = 0;
     HostRequest request = options.request;
     request.cpu_ranks = options.cpu_ranks;
@@ -344,44 +347,39 @@ class Job {
   }
 
   std::optional<int> judge_failure(const Outcome& outcome) {
+    using Verdict = RestartBudget::Verdict;
     FailureReport report = *outcome.report;
     report.planned_bytes = planned_bytes(run_.path);
-    if (outcome.step > best_step_) {
-      best_step_ = outcome.step;
-      num_starts_ = 1;
-      num_restarts_ = 0;
-    } else {
-      ++num_starts_;
-    }
+    const Verdict verdict = budget_.judge(outcome.step, worth_restart(report) && stops_.count == 0);
     int code = outcome.exit_code;
-    const bool may_restart =
-        options_.max_restarts > 0 && worth_restart(report) && stops_.count == 0;
-    const bool stuck = may_restart && num_starts_ >= kMostStarts;
-    if (stuck) {
+    if (verdict == Verdict::stuck) {
       code = exit_code(ErrorKind::stop);
       report.advice = fmt::format(
           "{} starts in a row came no further than step {}: this needs a person, another start "
-          "does "
-          "not help",
-          num_starts_, best_step_);
+          "does not help",
+          budget_.num_starts(), budget_.best_step());
+    } else if (report.root.rank < 0) {
+      report.advice = verdict == Verdict::again ? "" : go_on_advice();
     }
     tell(report, code);
     sweep(outcome.lost_hosts);
-    if (!may_restart || stuck) return code;
-    if (num_restarts_ >= options_.max_restarts) {
+    if (verdict == Verdict::used_up)
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
-      return code;
-    }
-    ++num_restarts_;
-    if (!replace(outcome.lost_hosts)) return code;
+    if (verdict != Verdict::again || !replace(outcome.lost_hosts)) return code;
     const std::string left_out =
         lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
-    console_.lines(fmt::format("restart {} of {} from {}{}", num_restarts_, options_.max_restarts,
-                               run_.resume_from.empty() ? "the beginning" : "the newest checkpoint",
-                               left_out));
+    console_.lines(fmt::format(
+        "restart {} of {} from {}{}", budget_.num_restarts(), options_.max_restarts,
+        run_.resume_from.empty() ? "the beginning" : "the newest checkpoint", left_out));
     // A cause that comes back at once should not be met a thousand times a minute.
-    if (num_starts_ > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (budget_.num_starts() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     return std::nullopt;
+  }
+
+  [[nodiscard]] const char* go_on_advice() const {
+    return options_.max_restarts > 0
+               ? "go on with --resume auto"
+               : "go on with --resume auto, or let it restart by itself with --max-restarts 3";
   }
 
   /// The next placement, without `lost` hosts: the largest world, at most the first one, that the
@@ -440,12 +438,10 @@ class Job {
   RunDirectory run_;
   std::optional<Token> token_;
   StopRequests stops_;
+  RestartBudget budget_;
   Subreaper subreaper_;
   std::vector<std::string> lost_;
   int generation_ = 0;
-  std::int64_t best_step_ = -1;
-  int num_starts_ = 0;    ///< since the job last came further
-  int num_restarts_ = 0;  ///< the same, of the budget
 };
 
 }  // namespace

@@ -86,7 +86,6 @@ FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::in
                         node.placement.first_rank + node.placement.num_ranks - 1,
                         end.lease.count() / 1000);
   report.others = fold_ends(end.ends, -1);
-  report.advice = advise(report.kind, report.root);
   return report;
 }
 

@@ -14,6 +14,8 @@ constexpr std::size_t kNumLastLines = 50;
 constexpr std::size_t kLongestKeptLine = 2000;
 /// A line without end is cut into lines of this size rather than kept in memory.
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
+/// As LibTorch writes it: "frame #3: at::native::... (0x1f + 0x7f.. in libtorch_cpu.so)".
+constexpr std::string_view kBacktraceLine = "frame #";
 
 }  // namespace
 
@@ -59,7 +61,8 @@ std::string RankLog::commit(std::string lines) {
   rest = lines;
   while (!rest.empty()) {
     const auto newline = rest.find('\n');
-    tail_.emplace_back(rest.substr(0, std::min(newline, kLongestKeptLine)));
+    if (!rest.starts_with(kBacktraceLine))
+      tail_.emplace_back(rest.substr(0, std::min(newline, kLongestKeptLine)));
     if (tail_.size() > kNumLastLines) tail_.pop_front();
     rest.remove_prefix(newline + 1);
   }

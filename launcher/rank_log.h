@@ -12,7 +12,7 @@
 namespace dstrain::launcher {
 
 /// Standard output and error of one rank: in full into its file, the last lines in memory for the
-/// report.
+/// report, but for C++ backtraces, which say less than the words before them.
 class RankLog {
  public:
   /// Appends to `path`, so that a resumed run keeps its history. `redactor` outlives the log.

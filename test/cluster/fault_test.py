@@ -102,6 +102,7 @@ def test_a_killed_agent_leaves_nothing(bench):
             break
     root = job.failure()["root"]
     assert root["kind"] == "host" and root["host"] == "h2" and root["rank"] is None, root
+    assert job.failure()["advice"].endswith("--max-restarts 3"), job.failure()
     assert "h2: killed " in job.console() and "that the lost agent had left" in job.console(), job.console()
     assert everything < 3, everything
     say(4, f"kill -9 of an agent: its ranks gone after {direct:.2f} s (limit 1 s), daemonised grandchildren on that host after "
@@ -111,6 +112,7 @@ def test_a_killed_agent_leaves_nothing(bench):
     os.kill(again.agent(1), signal.SIGKILL)
     again.end(0)
     assert "restart 1 of 1 from the beginning, without h2" in again.console(), again.console()
+    assert again.failure("failure.1.json")["advice"] == "", again.failure("failure.1.json")
 
 
 def test_a_killed_controller_leaves_nothing(bench):

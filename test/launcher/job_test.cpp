@@ -219,3 +219,18 @@ TEST_CASE("four ranks run their first line within half a second", "[launcher][jo
   CHECK(seconds_since(start) < 0.5);
   CHECK(job.wait() == 0);
 }
+
+TEST_CASE("the report repeats a rank's last words without their backtrace, the log has all",
+          "[launcher][job]") {
+  TempDir directory;
+  Script script = {"on", "1", "print", "CUDA out of memory"};
+  for (int frame = 0; frame < 60; ++frame)
+    script.insert(script.end(), {"print", "frame #" + std::to_string(frame) + ": at::add"});
+  script.insert(script.end(), {"exit", "3"});
+  Job job(directory, script);
+  REQUIRE(job.wait() == 3);
+  CHECK(job.failure()["last_lines"] == std::vector<std::string>{"CUDA out of memory"});
+  CHECK(contains(job.output(), "  | CUDA out of memory\n"));
+  CHECK(!contains(job.output(), "frame #"));
+  CHECK(contains(job.log(1), "frame #59: at::add\n"));
+}
