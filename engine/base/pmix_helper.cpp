@@ -54,7 +54,12 @@ bool exchange(const pmix_proc_t& self, std::string& text) {
   pmix_proc_t zero;
   PMIX_LOAD_PROCID(&zero, self.nspace, 0);
   pmix_value_t* value = nullptr;
-  const pmix_status_t status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+  pmix_status_t status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+  // Now and then mpirun's server says so instead of waiting for rank 0. Whoever started us ends us.
+  while (status == PMIX_ERR_NOT_FOUND) {
+    usleep(20'000);
+    status = PMIx_Get(&zero, kKey, nullptr, 0, &value);
+  }
   if (status != PMIX_SUCCESS || value->type != PMIX_STRING) {
     fail("PMIx_Get of rank 0's address", status);
     return false;

@@ -169,19 +169,21 @@ void RankRecordFile::leave_collective() {
   tick();
 }
 
-void RankRecordFile::waited(std::chrono::nanoseconds time) {
-  add(record_->waited_ns, time.count());
-}
-
 void RankRecordFile::begin_step() {
   step_began_ns_ = steady_ns();
   waited_before_step_ns_ = record_->waited_ns.load(std::memory_order_relaxed);
 }
 
 void RankRecordFile::end_step() {
-  add(record_->steps_ns, steady_ns() - step_began_ns_);
-  add(record_->steps_waited_ns,
-      record_->waited_ns.load(std::memory_order_relaxed) - waited_before_step_ns_);
+  const std::int64_t waited =
+      record_->waited_ns.load(std::memory_order_relaxed) - waited_before_step_ns_;
+  add_step(std::chrono::nanoseconds(steady_ns() - step_began_ns_),
+           std::chrono::nanoseconds(waited));
+}
+
+void RankRecordFile::add_step(std::chrono::nanoseconds time, std::chrono::nanoseconds waited) {
+  add(record_->steps_ns, time.count());
+  add(record_->steps_waited_ns, waited.count());
   record_->steps.store(record_->steps.load(std::memory_order_relaxed) + 1,
                        std::memory_order_release);
 }

@@ -43,12 +43,12 @@ struct RankRecord {
   std::atomic<std::int64_t> collectives{0};
   std::atomic<std::int64_t> collectives_left{0};  ///< one less than `collectives` while inside one
   std::array<char, 128> collective{};  ///< the last: "reduce_scatter(layer.7), 4 ranks, 1.50 MiB"
-  std::atomic<std::int64_t> waited_ns{0};  ///< inside collectives and for the device, since start
+  std::atomic<std::int64_t> waited_ns{0};  ///< inside collectives, since start
 
-  /// Training steps done, and the sums of their times; `steps` is written last.
+  /// Training steps measured, and the sums of their times; `steps` is written last.
   std::atomic<std::int64_t> steps{0};
   std::atomic<std::int64_t> steps_ns{0};
-  std::atomic<std::int64_t> steps_waited_ns{0};  ///< of `waited_ns`, the part within steps
+  std::atomic<std::int64_t> steps_waited_ns{0};  ///< of `steps_ns`, for other ranks
 
   std::atomic<std::int64_t> error_time_ns{0};  ///< CLOCK_REALTIME of `error`; 0 without one
   std::atomic<std::int32_t> error_code{0};     ///< exit code that the rank means to end with
@@ -82,11 +82,11 @@ class RankRecordFile {
   /// the bytes of its buffer (0: none). Not nested.
   void enter_collective(std::string_view operation, int ranks, std::int64_t bytes);
   void leave_collective();
-  /// Waiting that is no work of this rank, beside that in collectives.
-  void waited(std::chrono::nanoseconds time);
-  /// Around each training step.
+  /// Around each training step whose collectives wait in their calls.
   void begin_step();
   void end_step();
+  /// A training step that was measured elsewhere, and the part of it that waited for other ranks.
+  void add_step(std::chrono::nanoseconds time, std::chrono::nanoseconds waited);
   /// Before the rank ends by an error: what a person reads, and the exit code that follows. Code 75
   /// (ErrorKind::again) says that only a peer was lost, so that the report looks for the cause
   /// elsewhere. The first call counts, later ones are echoes.

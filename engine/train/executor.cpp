@@ -54,7 +54,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
       record_(record),
       training_(prepare(training)),
       evaluation_(prepare(evaluation)),
-      step_end_(options.device) {
+      step_end_(options.device),
+      pace_(options.device, record) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = static_cast<Lane>(name) != Lane::compute;
@@ -136,6 +137,7 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   // What the last step updated is read by the lanes that start this one.
   step_end_.wait(lane(Lane::gather));
   step_end_.wait(lane(Lane::reduce));
+  pace_.begin(lane(Lane::compute));
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
@@ -151,17 +153,15 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   pending.ready.record(lane(Lane::compute));
   pending_.push_back(std::move(pending));
   step_end_.record(lane(Lane::compute));
+  pace_.end(lane(Lane::compute));
 }
 
 StepOutcome Executor::take_outcome() {
   DSTRAIN_CHECK(!pending_.empty(), "no step is under way");
   if (options_.device.is_cuda()) {
-    // The host can't tell waiting for a peer from the device's own work, so none of it counts as
-    // work of this rank.
     record_.enter(pending_.front().step, "wait for the device");
-    const auto begin = std::chrono::steady_clock::now();
     pending_.front().ready.synchronize();
-    record_.waited(std::chrono::steady_clock::now() - begin);
+    pace_.settle();
   }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
@@ -254,7 +254,16 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     const Stream& stream = lane(action.lane);
     // An evaluation has no step of its own: it stands at the one before it.
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
-    for (const int earlier : action.after) prepared.events[index(earlier)]->wait(stream);
+    for (const int earlier : action.after) {
+      const Event& event = *prepared.events[index(earlier)];
+      const Lane other = program.actions[index(earlier)].lane;
+      const bool communicated = other == Lane::gather || other == Lane::reduce;
+      if (training && communicated && action.lane == Lane::compute) {
+        pace_.wait(event, stream);
+      } else {
+        event.wait(stream);
+      }
+    }
     const StreamScope scope(stream);
     auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
     if (action.kind == ActionKind::load) buffer = source.load(stream);

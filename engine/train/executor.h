@@ -20,6 +20,7 @@
 #include "engine/train/feeder.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/state_store.h"
+#include "engine/train/step_pace.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -159,6 +160,7 @@ class Executor {
   Prepared training_;
   Prepared evaluation_;
   Event step_end_;
+  StepPace pace_;
 
   std::vector<at::Tensor> gather_slots_;
   std::vector<at::Tensor> gradient_slots_;

@@ -306,14 +306,12 @@ void Trainer::run() {
   record_.enter_section(RankSection::step);
   last_outcome_ = Clock::now();
   while (session_.next_step() < total && !stop_) {
-    record_.begin_step();
     if (session_.next_step() == first_step_ + kTimedStep) {
       enqueue_timed();
     } else {
       session_.enqueue_step(stop_requested != 0);
     }
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
-    record_.end_step();
     report_saves(/*wait=*/false);
     const std::int64_t step = session_.next_step();
     if (due(save_every, step) || due(evaluate_every, step)) {

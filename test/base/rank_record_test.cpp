@@ -63,12 +63,18 @@ TEST_CASE("the time of a step is its work and its waiting; what is between steps
     sleep(20);
     record.leave_collective();
     record.end_step();
-    record.waited(std::chrono::hours(1));
+    record.enter_collective("barrier", 2, 0);
+    sleep(100);
+    record.leave_collective();
   }
   REQUIRE(record.get().steps == 2);
   REQUIRE(record.get().steps_waited_ns >= 40'000'000);
   REQUIRE(record.get().steps_ns >= record.get().steps_waited_ns + 20'000'000);
-  REQUIRE(record.get().steps_ns < 60'000'000'000);
+  REQUIRE(record.get().steps_waited_ns < record.get().waited_ns - 150'000'000);
+  const std::int64_t before = record.get().steps_ns;
+  record.add_step(std::chrono::milliseconds(5), std::chrono::milliseconds(3));
+  REQUIRE(record.get().steps == 3);
+  REQUIRE(record.get().steps_ns == before + 5'000'000);
 }
 
 TEST_CASE("every sign of life is progress", "[record]") {
