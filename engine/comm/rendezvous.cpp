@@ -217,7 +217,7 @@ void wait_for_all(Store& store, const RankPlace& place, milliseconds limit) {
       if (!comes(store, here(rank), left_until(deadline))) missing.push_back(rank);
     }
     if (!missing.empty()) {
-      complaint = fmt::format("{} of the {} ranks did not come within {} s: rank{} {}",
+      complaint = fmt::format("{} of the {} ranks did not come within {:.3g} s: rank{} {}",
                               missing.size(), place.size, static_cast<double>(limit.count()) * 1e-3,
                               missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
     }
