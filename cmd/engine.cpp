@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cmd/command.h"
-#include "engine/train/trainer.h"
+#include "engine/train/train.h"
 
 namespace dstrain {
 

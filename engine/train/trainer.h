@@ -1,20 +1,61 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
 #include <string>
-#include <vector>
+
+#include "engine/train/preparation_notes.h"
+#include "engine/train/resume.h"
+#include "engine/train/run_report.h"
+#include "engine/train/session.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain {
 
-struct TrainOptions {
-  std::string recipe;                  ///< file
-  std::vector<std::string> overrides;  ///< "path.to.key=value"
-  std::string resume = "never";        ///< or a run directory or a checkpoint directory
-  int verify_steps = 0;                ///< above 0: compare with one rank instead of training
-};
+/// One rank of a run: steps, evaluations and checkpoints in their order, until all steps are done
+/// or it is asked to stop (engine/train/stop_signal.h).
+class Trainer {
+ public:
+  using Clock = std::chrono::steady_clock;
 
-/// One rank of a job from start to end; the environment says which rank. Returns the exit code: 0
-/// when all steps are done or when it was asked to stop (SIGTERM or SIGINT) and saved, 1 when a
-/// verification failed. Throws Error.
-int train(const TrainOptions& options);
+  /// Keeps the references. Collective; goes on from the newest checkpoint that `resume` names
+  /// (TrainOptions). `start`: of this process.
+  Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
+          const std::string& resume, Clock::time_point start);
+
+  void run();
+
+ private:
+  void restore();
+  void open_report(Clock::time_point start);
+  void handle(const StepOutcome& outcome);
+  void enqueue_timed();
+  void drain();
+  void evaluate();
+  void save();
+  void wait_for_saves();
+  void report_saves(bool wait);
+
+  const LoadedRecipe& loaded_;
+  const Recipe& recipe_;
+  const World& world_;
+  RankRecordFile& record_;
+  Progress progress_;
+  PreparationNotes preparation_{progress_, record_};
+  std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
+  RunPlace place_;
+  Session session_;
+  PlanReport plan_;
+  std::optional<RunReport> report_;  ///< of rank 0
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_step_ = -1;
+  bool stop_ = false;
+  StepOutcome last_;
+  double host_s_ = 0;  ///< work of the host in one step, without waiting for data
+};
 
 }  // namespace dstrain

@@ -1,0 +1,276 @@
+#include "engine/train/run_report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "engine/base/job_environment.h"
+#include "engine/base/units.h"
+#include "engine/train/checkpoint_name.h"
+#include "engine/train/schedule.h"
+
+namespace dstrain {
+namespace {
+
+/// On one line, control characters blanked, at most `most` bytes (a cut character goes, too).
+std::string one_line(std::string text, std::size_t most) {
+  if (text.size() > most) {
+    while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+    text.resize(most);
+  }
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return text;
+}
+
+/// The end of `text` on one line.
+std::string tail(const std::string& text, std::size_t most) {
+  std::size_t begin = text.size() > most ? text.size() - most : 0;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return one_line(text.substr(begin), most);
+}
+
+/// "1 data rank", "4 data ranks".
+std::string counted(int count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+double seconds_since(RunReport::Clock::time_point start) {
+  return std::chrono::duration<double>(RunReport::Clock::now() - start).count();
+}
+
+}  // namespace
+
+RunReport::RunReport(const World& world, const RunDirectory& directory, Session& session,
+                     const PlanReport& plan, Progress& progress, std::int64_t first_step,
+                     Clock::time_point start)
+    : world_(world),
+      directory_(directory),
+      session_(session),
+      plan_(plan),
+      progress_(progress),
+      metrics_({.metrics = directory.metrics(),
+                .events = directory.events(),
+                .tensorboard = directory.tensorboard(),
+                .resumed_step = first_step}),
+      first_step_(first_step),
+      start_(start),
+      useful_flops_(useful_flops(session.strategy().training)) {}
+
+void RunReport::begin(bool resumed) {
+  metrics_.event(resumed ? "resumed" : "started", first_step_);
+  announce();
+}
+
+void RunReport::announce() {
+  const Recipe& recipe = session_.recipe();
+  const Strategy& strategy = session_.strategy();
+  const BatchPlan& batch = strategy.batch;
+  if (std::getenv(job_environment::kRunDirectory) == nullptr) {  // else the launcher has said it
+    progress_.note(fmt::format("run directory {}", directory_.root().string()));
+  }
+  for (const std::string& note : session_.notes()) progress_.note(note);
+  progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe.model.name,
+                             world_.size, world_.device.name, strategy.mesh.describe(),
+                             recipe.parallel.zero.stage, session_.total_steps()));
+  progress_.note(
+      fmt::format("global batch {} = {} x micro-batch {} x {}{}", batch.global,
+                  counted(batch.data_ranks, "data rank"), batch.micro,
+                  counted(batch.micro_batches, "accumulation step"),
+                  batch.fillers() > 0 ? fmt::format(" - {} fillers", batch.fillers()) : ""));
+  progress_.note(fmt::format("planned memory per rank: {} allocated",
+                             format_bytes(plan_.step.ledger.allocated())));
+  if (strategy.recompute) progress_.note("recompute: " + dstrain::describe(*strategy.recompute));
+  if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
+    progress_.note("planned with the rates of " + plan_.machine.name);
+  if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
+  if (first_step_ >= session_.total_steps()) {
+    progress_.note(fmt::format(
+        "nothing to do: the run is complete at step {}; raise run.steps or run.epochs, or start "
+        "anew without --resume",
+        first_step_));
+  }
+}
+
+void RunReport::step(const StepOutcome& outcome) {
+  const auto now = Clock::now();
+  const double step_s = std::chrono::duration<double>(now - last_outcome_).count();
+  last_outcome_ = now;
+  if (!first_step_s_) {
+    first_step_s_ = seconds_since(start_);
+    first_outcome_ = now;
+  }
+  smoothed_step_s_ = smoothed_step_s_ == 0 ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
+  if (outcome.skipped) {
+    progress_.note(
+        fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",
+                    outcome.step + 1, outcome.loss, outcome.skipped_steps));
+    metrics_.event("skipped_step", outcome.step + 1, {{"loss", fmt::format("{}", outcome.loss)}});
+  }
+  const std::int64_t total = session_.total_steps();
+  // Since the first step, so that the time left does not jump with every busy moment.
+  const std::int64_t measured = outcome.step - first_step_;
+  const double mean_step_s = measured > 0
+                                 ? std::chrono::duration<double>(now - first_outcome_).count() /
+                                       static_cast<double>(measured)
+                                 : step_s;
+  // The figures cost a driver call.
+  if (world_.device.is_cuda() && outcome.step % 10 == 0) {
+    memory_bytes_ = memory_figures(world_.device.device).allocated_peak;
+  }
+  const auto samples = static_cast<double>(session_.samples_of_step(outcome.step));
+  const double sequence = session_.model().sequence;
+  const double work = sequence > 0 ? samples * sequence : samples;
+  progress_.step({.step = outcome.step + 1,
+                  .total_steps = total,
+                  .epoch = outcome.step / session_.steps_per_epoch() + 1,
+                  .epochs = session_.recipe().run.epochs,
+                  .loss = outcome.loss,
+                  .accuracy = outcome.top1,
+                  .gradient_norm = outcome.gradient_norm,
+                  .rate = work / smoothed_step_s_,
+                  .unit = sequence > 0 ? "tok/s" : "img/s",
+                  .mfu = mfu(smoothed_step_s_),
+                  .step_s = smoothed_step_s_,
+                  .memory_bytes = memory_bytes_,
+                  .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1)});
+  metrics_.step({.step = outcome.step + 1,
+                 .epoch = epoch_of(outcome.step + 1),
+                 .loss = outcome.loss,
+                 .accuracy = outcome.top1,
+                 .lr = learning_rate(session_.recipe().optimizer, outcome.step, total),
+                 .grad_norm = outcome.gradient_norm,
+                 .samples_per_s = samples / step_s,
+                 .tokens_per_s = samples * sequence / step_s,
+                 .mfu = mfu(step_s),
+                 .step_s = step_s,
+                 .memory_bytes = memory_bytes_,
+                 .loss_scale = outcome.loss_scale,
+                 .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});
+}
+
+void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
+  const std::int64_t step = session_.next_step();
+  evaluation_ = totals;
+  evaluated_step_ = step;
+  progress_.note(fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step,
+                             describe(totals), format_duration(seconds),
+                             static_cast<double>(session_.test_size()) / seconds));
+  metrics_.evaluation({.step = step,
+                       .epoch = epoch_of(step),
+                       .loss = totals.loss,
+                       .accuracy = totals.top1,
+                       .top5 = totals.top5,
+                       .targets = static_cast<std::int64_t>(totals.targets),
+                       .seconds = seconds});
+}
+
+std::string RunReport::describe(const EvaluationTotals& totals) const {
+  if (session_.model().is_language()) {
+    return fmt::format(
+        "loss {:.4f}, perplexity {:.2f}, next-token accuracy {:.2f}% on {:.0f} tokens", totals.loss,
+        std::exp(totals.loss), totals.top1 * 100, totals.targets);
+  }
+  return fmt::format("accuracy {:.2f}%, top-5 {:.2f}%, loss {:.4f} on {:.0f} samples",
+                     totals.top1 * 100, totals.top5 * 100, totals.loss, totals.targets);
+}
+
+/// A few answers of the model as it is now, so that a person sees what it learned.
+void RunReport::answers(const std::vector<GeneratedAnswer>& answers) {
+  const std::int64_t step = session_.next_step();
+  constexpr std::size_t kMostShown = 300;
+  for (const GeneratedAnswer& answer : answers) {
+    progress_.note(fmt::format("  prompt   ...{}", tail(answer.prompt, kMostShown)));
+    progress_.note(fmt::format("  expected {}", one_line(answer.expected, kMostShown)));
+    progress_.note(fmt::format("  answer   {}", one_line(answer.generated, kMostShown)));
+    metrics_.event(
+        "generated", step,
+        {{"prompt", answer.prompt}, {"expected", answer.expected}, {"answer", answer.generated}});
+  }
+}
+
+/// Chowdhery et al. 2022, arXiv:2204.02311, appendix B: useful FLOPs of the step, without
+/// recomputation, over what the datasheets of all GPUs promise.
+double RunReport::mfu(double step_s) const {
+  const double peak = datasheet_flops(world_.device.name);
+  return peak > 0 ? useful_flops_ / step_s / peak : 0;
+}
+
+double RunReport::epoch_of(std::int64_t step) const {
+  return static_cast<double>(step) / static_cast<double>(session_.steps_per_epoch());
+}
+
+void RunReport::checkpoint(const SaveResult& result, std::int64_t steps) {
+  if (result.ok) {
+    progress_.note(fmt::format("checkpoint {} ({} in {})", result.path.string(),
+                               format_bytes(result.bytes), format_duration(result.seconds)));
+    metrics_.event("checkpoint_saved", parse_checkpoint_name(result.path).value_or(steps),
+                   {{"path", result.path.string()}});
+  } else {
+    progress_.note(fmt::format(
+        "warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
+        result.error));
+    metrics_.event("checkpoint_failed", steps, {{"error", result.error}});
+  }
+}
+
+void RunReport::end(bool stopped, double skipped_steps, double host_s) {
+  const std::int64_t done = session_.next_step();
+  metrics_.event(stopped ? "stopped" : "finished", done);
+  progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
+                             stopped ? "stopped" : "done", done, session_.total_steps(),
+                             format_duration(seconds_since(start_)),
+                             format_duration(first_step_s_.value_or(0))));
+  if (evaluation_) {
+    progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));
+  }
+  if (skipped_steps > 0) {
+    progress_.note(
+        fmt::format("{:.0f} steps were skipped because a gradient was not finite", skipped_steps));
+  }
+  if (world_.device.is_cuda()) {
+    if (host_s > 0) {
+      progress_.note(fmt::format("host work: {} of a step of {}", format_duration(host_s),
+                                 format_duration(smoothed_step_s_)));
+    }
+    report_memory();
+  }
+  report_communication(done - first_step_);
+  progress_.note(fmt::format("metrics, logs and checkpoints: {}", directory_.root().string()));
+}
+
+void RunReport::report_memory() {
+  const MemoryFigures memory = memory_figures(world_.device.device);
+  const auto planned = static_cast<double>(plan_.step.ledger.allocated());
+  progress_.note(fmt::format(
+      "peak GPU memory of rank 0: {} allocated, planned {} ({:+.1f}%); {} held by the allocator; "
+      "{} outside it "
+      "(context, libraries, communicators)",
+      format_bytes(memory.allocated_peak), format_bytes(plan_.step.ledger.allocated()),
+      100 * (static_cast<double>(memory.allocated_peak) / planned - 1),
+      format_bytes(memory.reserved_peak), format_bytes(memory.outside_allocator())));
+}
+
+/// What the communicators counted, to be held against the plan's bytes per step.
+void RunReport::report_communication(std::int64_t steps) {
+  const Communicators& all = session_.communicators();
+  for (const auto& [purpose, communicator] : {std::pair{"parameters", &all.gather},
+                                              {"gradients", &all.reduce},
+                                              {"gradients of replicas", &all.replica},
+                                              {"norm and metrics", &all.batch}}) {
+    if ((*communicator)->size() == 1 || steps == 0) continue;
+    for (const CallCount& count : (*communicator)->counts()) {
+      if (count.calls == 0) continue;
+      const auto share = 1.0 / static_cast<double>(steps);
+      progress_.note(
+          fmt::format("communication of rank 0: {} of {}: {:.1f} calls and {} a step",
+                      count.operation, purpose, static_cast<double>(count.calls) * share,
+                      format_bytes(static_cast<Bytes>(static_cast<double>(count.bytes) * share))));
+    }
+  }
+}
+
+}  // namespace dstrain

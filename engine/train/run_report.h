@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/program/plan_report.h"
+#include "engine/train/checkpoint.h"
+#include "engine/train/metrics.h"
+#include "engine/train/progress.h"
+#include "engine/train/run_directory.h"
+#include "engine/train/session.h"
+#include "engine/train/world.h"
+
+namespace dstrain {
+
+/// What rank 0 says of a run: to a person, to metrics.jsonl and TensorBoard, to events.jsonl.
+class RunReport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process.
+  RunReport(const World& world, const RunDirectory& directory, Session& session,
+            const PlanReport& plan, Progress& progress, std::int64_t first_step,
+            Clock::time_point start);
+
+  void begin(bool resumed);
+  /// The time of the next step counts from now: there was none before, or something else was done
+  /// in between.
+  void restart_clock() { last_outcome_ = Clock::now(); }
+  void step(const StepOutcome& outcome);
+  void evaluation(const EvaluationTotals& totals, double seconds);
+  void answers(const std::vector<GeneratedAnswer>& answers);
+  /// `steps`: done by now.
+  void checkpoint(const SaveResult& result, std::int64_t steps);
+  /// `host_s`: what the host works for one step; 0: not measured.
+  void end(bool stopped, double skipped_steps, double host_s);
+
+ private:
+  void announce();
+  [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
+  [[nodiscard]] double mfu(double step_s) const;
+  [[nodiscard]] double epoch_of(std::int64_t step) const;
+  void report_memory();
+  void report_communication(std::int64_t steps);
+
+  const World& world_;
+  const RunDirectory& directory_;
+  Session& session_;
+  const PlanReport& plan_;
+  Progress& progress_;
+  MetricsWriter metrics_;
+  std::int64_t first_step_;
+  Clock::time_point start_;
+  std::optional<double> first_step_s_;
+  Clock::time_point first_outcome_{};
+  Clock::time_point last_outcome_{};
+  double smoothed_step_s_ = 0;
+  double useful_flops_ = 0;  ///< of this rank's step
+  Bytes memory_bytes_ = 0;
+  std::optional<EvaluationTotals> evaluation_;  ///< the last
+  std::int64_t evaluated_step_ = -1;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,90 @@
+#include "engine/train/train.h"
+
+#include <c10/util/Exception.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "engine/base/error.h"
+#include "engine/base/job_environment.h"
+#include "engine/train/stop_signal.h"
+#include "engine/train/trainer.h"
+#include "engine/train/verify.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+RankRecordFile open_record() {
+  const char* path = std::getenv(job_environment::kRankRecord);
+  return path == nullptr ? RankRecordFile::anonymous() : RankRecordFile::open(path);
+}
+
+/// Keeps freed host memory for the next tensor of that size: on the CPU a step would else spend
+/// most of its time in mapping fresh pages and zeroing them.
+void keep_host_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
+                     RankRecordFile& record) {
+  Progress progress(world.rank);
+  const std::vector<VerifyStep> result = verify_strategy(
+      loaded.recipe, world, steps, record, [&](const std::string& text) { progress.note(text); });
+  if (world.rank != 0) return 0;
+  progress.note(verify_report(result, loaded.recipe, world.size));
+  return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); })
+             ? 0
+             : 1;
+}
+
+/// What this process says of itself when it fails, before anything is unwound: the agent gives a
+/// slow end no time.
+template <class Body>
+void recording_failure(RankRecordFile& record, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    record.fail(error.what(), exit_code(error.kind()));
+    throw;
+  } catch (const c10::Error& error) {
+    record.fail(error.what_without_backtrace());  // the log has the backtrace
+    throw;
+  } catch (const std::exception& error) {
+    record.fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+int train(const TrainOptions& options) {
+  const auto start = Trainer::Clock::now();
+  ::signal(SIGPIPE,
+           SIG_IGN);  // a peer or reader that is gone is an error to handle, not a reason to die
+  keep_host_memory();
+  RankRecordFile record = open_record();
+  int code = 0;
+  recording_failure(record, [&] {
+    record.enter(-1, "read recipe");
+    const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+    record.enter(-1, "meet the other ranks");
+    const World world = [&] {
+      const CollectiveScope scope(&record, "connect", world_size_from_environment());
+      return world_from_environment(loaded.recipe.parallel.backend);
+    }();
+    if (options.verify_steps > 0) {
+      code = run_verification(loaded, world, options.verify_steps, record);
+      return;
+    }
+    install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
+    Trainer trainer(loaded, world, record, options.resume, start);
+    recording_failure(record, [&] { trainer.run(); });
+  });
+  return code;
+}
+
+}  // namespace dstrain
