@@ -6,14 +6,11 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +22,8 @@
 #include "engine/base/log.h"
 #include "engine/comm/socket.h"
 #include "engine/comm/store_frames.h"
+#include "engine/comm/store_output.h"
+#include "engine/comm/store_table.h"
 
 namespace dstrain::comm {
 namespace {
@@ -39,21 +38,10 @@ constexpr milliseconds kSpeakingPatience{1000};
 /// Pause of accepting when there is no room.
 constexpr milliseconds kAcceptPause{20};
 constexpr int kAcceptsAtOnce = 64;
-/// What a key costs beside its bytes, roughly.
-constexpr std::size_t kEntryBytes = 128;
 /// A client that does not read its answers is not read either.
 constexpr std::size_t kMaxOwedBytes = 2 * kMaxValueBytes;
 constexpr std::size_t kMaxWaits = 4096;
 constexpr milliseconds kLastWords{1000};
-
-using Value = std::shared_ptr<const std::string>;
-
-/// Bytes to send, with a value that other connections may be sending, too.
-struct Piece {
-  std::string head;
-  Value value;
-  [[nodiscard]] std::size_t size() const { return head.size() + (value ? value->size() : 0); }
-};
 
 struct Connection {
   UniqueFd fd;
@@ -62,9 +50,7 @@ struct Connection {
   bool has_spoken = false;
   bool dead = false;
   FrameReader input;
-  std::deque<Piece> output;
-  std::size_t sent_of_front = 0;
-  std::size_t owed_bytes = 0;
+  StoreOutput output;
   std::map<std::uint32_t, std::string> waits;  ///< request -> key
   std::uint32_t events = 0;                    ///< what epoll watches
 };
@@ -81,7 +67,8 @@ class Service {
         secret_(secret),
         purpose_(std::move(purpose)),
         limits_(limits),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        table_(limits.store_bytes) {
     watch(listener_.get(), kListener, EPOLLIN, EPOLL_CTL_ADD);
     watch(stop_, kStop, EPOLLIN, EPOLL_CTL_ADD);
     add(std::move(own), std::nullopt);
@@ -270,7 +257,7 @@ class Service {
     Handshake& handshake = *connection.handshake;
     bytes.remove_prefix(handshake.receive(bytes));
     if (std::string output = handshake.take_output(); !output.empty()) {
-      owe(connection, {.head = std::move(output), .value = nullptr});
+      connection.output.add(std::move(output));
       flush(serial, connection);
     }
     switch (handshake.state()) {
@@ -313,9 +300,9 @@ class Service {
         return;
       }
       case get:
-        if (const auto found = values_.find(request->key); found != values_.end()) {
+        if (StoreValue value = table_.find(request->key)) {
           reply(connection, {.id = request->id, .status = good, .sum = 0, .value = {}},
-                found->second);
+                std::move(value));
         } else if (connection.waits.size() >= kMaxWaits ||
                    !connection.waits.emplace(request->id, request->key).second) {
           kill(serial, connection);
@@ -324,11 +311,9 @@ class Service {
         }
         return;
       case try_get: {
-        const auto found = values_.find(request->key);
-        const bool here = found != values_.end();
+        const StoreValue value = table_.find(request->key);
         reply(connection,
-              {.id = request->id, .status = here ? good : absent, .sum = 0, .value = {}},
-              here ? found->second : nullptr);
+              {.id = request->id, .status = value ? good : absent, .sum = 0, .value = {}}, value);
         return;
       }
       case add:
@@ -342,33 +327,22 @@ class Service {
     }
   }
 
-  /// A counter is kept as its decimal text, so that get() reads it.
   StoreReply sum_of(const StoreRequest& request) {
     using enum StoreReply::Status;
     StoreReply reply{.id = request.id, .status = good, .sum = 0, .value = {}};
-    std::int64_t before = 0;
-    if (const auto found = values_.find(request.key);
-        found != values_.end() && !found->second->empty()) {
-      const std::string& text = *found->second;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), before);
-      if (error != std::errc{} || end != text.data() + text.size()) reply.status = no_number;
+    const std::optional<std::int64_t> sum = table_.sum(request.key, request.amount);
+    reply.sum = sum.value_or(0);
+    if (!sum) {
+      reply.status = no_number;
+    } else if (!put(request.key, std::make_shared<const std::string>(std::to_string(*sum)))) {
+      reply.status = full;
     }
-    if (__builtin_add_overflow(before, request.amount, &reply.sum)) reply.status = no_number;
-    if (reply.status != good) return reply;
-    auto text = std::make_shared<const std::string>(std::to_string(reply.sum));
-    if (!put(request.key, std::move(text))) reply.status = full;
     return reply;
   }
 
   /// Keeps the value and gives it to those who wait for it; false when there is no room.
-  bool put(const std::string& key, Value value) {
-    const auto found = values_.find(key);
-    const std::size_t before =
-        found == values_.end() ? 0 : key.size() + found->second->size() + kEntryBytes;
-    const std::size_t after = key.size() + value->size() + kEntryBytes;
-    if (bytes_ - before + after > limits_.store_bytes && after > before) return false;
-    bytes_ = bytes_ - before + after;
-    values_[key] = value;
+  bool put(const std::string& key, const StoreValue& value) {
+    if (!table_.put(key, value)) return false;
     const auto node = waiting_.extract(key);
     if (node.empty()) return true;
     for (const auto& [serial, id] : node.mapped()) {
@@ -388,46 +362,17 @@ class Service {
     if (found->second.empty()) waiting_.erase(found);
   }
 
-  static void reply(Connection& connection, const StoreReply& reply, Value value = nullptr) {
-    owe(connection, {.head = encode_head(reply, value ? value->size() : 0), .value = value});
-  }
-
-  static void owe(Connection& connection, Piece piece) {
-    connection.owed_bytes += piece.size();
-    connection.output.push_back(std::move(piece));
+  static void reply(Connection& connection, const StoreReply& reply, StoreValue value = nullptr) {
+    std::string head = encode_head(reply, value ? value->size() : 0);
+    connection.output.add(std::move(head), std::move(value));
   }
 
   void flush(Serial serial, Connection& connection) {
-    while (!connection.output.empty()) {
-      const Piece& piece = connection.output.front();
-      std::array<iovec, 2> parts{};
-      std::size_t skip = connection.sent_of_front;
-      std::size_t used = 0;
-      for (const std::string* part : {&piece.head, piece.value.get()}) {
-        if (part == nullptr) continue;
-        const std::size_t skipped = std::min(skip, part->size());
-        skip -= skipped;
-        if (skipped == part->size()) continue;
-        parts[used++] = {.iov_base = const_cast<char*>(part->data()) + skipped,
-                         .iov_len = part->size() - skipped};
-      }
-      msghdr message{};
-      message.msg_iov = parts.data();
-      message.msg_iovlen = used;
-      const ssize_t sent = ::sendmsg(connection.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && errno == EAGAIN) break;
-      if (sent < 0) {
-        kill(serial, connection);
-        return;
-      }
-      connection.sent_of_front += static_cast<std::size_t>(sent);
-      if (connection.sent_of_front < piece.size()) continue;
-      connection.owed_bytes -= piece.size();
-      connection.output.pop_front();
-      connection.sent_of_front = 0;
+    if (!connection.output.send(connection.fd.get())) {
+      kill(serial, connection);
+      return;
     }
-    const std::uint32_t in = connection.owed_bytes < kMaxOwedBytes ? EPOLLIN : 0U;
+    const std::uint32_t in = connection.output.bytes() < kMaxOwedBytes ? EPOLLIN : 0U;
     const std::uint32_t out = connection.output.empty() ? 0U : EPOLLOUT;
     if (std::exchange(connection.events, in | out) != (in | out)) {
       watch(connection.fd.get(), serial, in | out, EPOLL_CTL_MOD);
@@ -457,9 +402,8 @@ class Service {
   Clock::time_point last_words_until_{};
   bool told_refused_ = false;
 
-  std::unordered_map<std::string, Value> values_;
+  StoreTable table_;
   std::unordered_map<std::string, std::vector<std::pair<Serial, std::uint32_t>>> waiting_;
-  std::size_t bytes_ = 0;
   std::array<char, std::size_t{64} << 10U> buffer_{};
 };
 
