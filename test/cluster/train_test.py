@@ -18,7 +18,8 @@ class Cluster:
         self.hostfile.write_text("# one host with one slot, two with two\nh1 slots=1\nh2 slots=2\nh3 slots=2\n")
 
     def start(self, output, *options):
-        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, *settings(output, STEPS), *options]
+        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, "--env", "OMP_NUM_THREADS=1",
+                   *settings(output, STEPS), *options]
         return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 stdin=subprocess.DEVNULL)
 
@@ -83,7 +84,7 @@ def go_on_without_host(cluster, whole):
 class Slurm:
     def __init__(self, hosts):
         self.hosts = hosts
-        self.environment = hosts.slurm_up() | {"DSTRAIN": DSTRAIN}
+        self.environment = hosts.slurm_up() | {"DSTRAIN": DSTRAIN, "OMP_NUM_THREADS": "1"}  # all nodes share this machine's cores
 
     def command(self, *words):
         done = subprocess.run([*map(str, words)], env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -121,6 +122,8 @@ def train_by_slurm(slurm, nodes):
     wait_for(lambda: step_of(broken) > 25, "step 25", 90)
     slurm.command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@120 does before the time limit
     wait_for(lambda: slurm.state(job) == "PENDING", "the job back in the queue", 60)
+    time.sleep(2)  # slurmd refuses a job whose credential is of the second in which it killed the job
+    slurm.command("scontrol", "update", f"jobid={job}", "starttime=now")  # instead of Slurm's two minutes
     stopped_at = step_of(broken)
     newest = max(p.name for p in (only_run(broken) / "checkpoints").glob("step-*") if "." not in p.name)
     assert newest == f"step-{stopped_at:08d}", (newest, stopped_at)  # saved at the last step it made
