@@ -266,7 +266,7 @@ void Session::enqueue_step(bool stop) {
                      *feeder_);
 }
 
-std::string Session::explain_non_finite(const StepOutcome& outcome) {
+Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   using Where = NonFiniteSite::Where;
   synchronize(device_.device);  // what the feeder has copied may still be under way
   seek(outcome.step);
@@ -280,9 +280,8 @@ std::string Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  if (site.rank >= 0) {
-    text += fmt::format(" on rank {}", strategy_->mesh.batch_group(rank_).at(index(site.rank)));
-  }
+  const int rank = site.rank >= 0 ? strategy_->mesh.batch_group(rank_).at(index(site.rank)) : -1;
+  if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {
     case Where::parameter:
@@ -308,7 +307,7 @@ std::string Session::explain_non_finite(const StepOutcome& outcome) {
                   : "computed again, all values are finite";
       break;
   }
-  return text;
+  return {.rank = rank, .text = text};
 }
 
 EvaluationTotals Session::evaluate() {

@@ -51,10 +51,14 @@ class Session {
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
   /// Time that the host has waited for training data since the last seek.
   [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }
-  /// "non-finite loss at step 12 on rank 3: first non-finite values in layer.5, micro-batch 2; its
-  /// inputs were finite up to 3.1e+04" for a step that was refused. Collective; the step that comes
-  /// next is then the one behind `outcome`.
-  [[nodiscard]] std::string explain_non_finite(const StepOutcome& outcome);
+  struct NonFinite {
+    int rank = -1;  ///< of the world, where it began; -1: cannot be told
+    /// "non-finite loss at step 12 on rank 3: first non-finite values in layer.5, micro-batch 2;
+    /// its inputs were finite up to 3.1e+04"
+    std::string text;
+  };
+  /// Why a step was refused. Collective; the step that comes next is then the one behind `outcome`.
+  [[nodiscard]] NonFinite explain_non_finite(const StepOutcome& outcome);
   /// Loss and accuracy over the test split, every sample once. Collective.
   [[nodiscard]] EvaluationTotals evaluate();
   /// Answers to the first run.generate samples of the test split; none where there is no text.

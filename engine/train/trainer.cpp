@@ -169,8 +169,11 @@ void Trainer::handle(const StepOutcome& outcome) {
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
   if (outcome.skipped && recipe_.precision.non_finite == NonFinite::stop) {
+    const Session::NonFinite found = session_.explain_non_finite(outcome);
+    // All ranks know of it; the report is to name the one where it began.
+    const bool own = found.rank < 0 || found.rank == world_.rank;
     throw Error(
-        ErrorKind::stop, session_.explain_non_finite(outcome),
+        own ? ErrorKind::stop : ErrorKind::again, found.text,
         "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
   }
   if (report_) report_->step(outcome);

@@ -88,7 +88,10 @@ std::string explained(int ranks, const std::vector<std::string>& overrides,
         session.enqueue_step(/*stop=*/false);
         const StepOutcome outcome = session.executor().take_outcome();
         REQUIRE(outcome.skipped);
-        texts[static_cast<std::size_t>(rank)] = session.explain_non_finite(outcome);
+        const Session::NonFinite found = session.explain_non_finite(outcome);
+        const std::string named = fmt::format(" on rank {} ", found.rank);
+        CHECK((found.text.find(named) != std::string::npos) == (found.rank >= 0));
+        texts[static_cast<std::size_t>(rank)] = found.text;
       });
   for (const std::string& other : texts) CHECK(other == texts.front());
   return texts.front();
@@ -170,7 +173,7 @@ TEST_CASE("what is not finite in the backward pass alone is named, too", "[train
             if (rank == 1) session.states().own_gradient(group)[0] = NAN;
           }
           outcome.gradient_norm = NAN;
-          const std::string text = session.explain_non_finite(outcome);
+          const std::string text = session.explain_non_finite(outcome).text;
           CAPTURE(text);
           CHECK(has(text, "non-finite gradient at step 1 ("));
           CHECK(has(text, "layer.1"));
