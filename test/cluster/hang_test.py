@@ -34,8 +34,8 @@ def hang(bench, name, script, odd, what, before=None):
 
 def all_but(odd, entered, instead):
     """Words after which all ranks have entered `entered` collectives, but rank `odd` one less."""
-    script = ["section", "step", "enter", "7", "backward(layer.3)", "collective", str(entered - 1), "all_gather", "leave", "print",
-              "ready", "on", str(odd), *instead]
+    script = ["section", "step", "enter", "7", "backward(layer.3)", "collective", str(entered - 1), "all_gather", "leave",
+              "print", "ready", "on", str(odd), *instead]
     for rank in range(5):
         if rank != odd:
             script += ["on", str(rank), "enter", "7", "norm", "collective", str(entered), "all_reduce", "sleep", "60000"]
@@ -43,9 +43,9 @@ def all_but(odd, entered, instead):
 
 
 def test_stopped(bench):
-    script = ["section", "step", "enter", "7", "forward", "collective", "4", "all_gather", "leave", "print", "ready", "on", "0", "enter",
-              "7", "norm", "collective", "5", "all_reduce", "all", "sleep", "60000"]
-    failure, stack, group = hang(bench, "stopped", script, 3, "a rank stopped by SIGSTOP", lambda pid: os.kill(pid, signal.SIGSTOP))
+    script = ["section", "step", "enter", "7", "forward", "collective", "4", "all_gather", "leave", "print", "ready", "on", "0",
+              "enter", "7", "norm", "collective", "5", "all_reduce", "all", "sleep", "60000"]
+    _, stack, group = hang(bench, "stopped", script, 3, "a rank stopped by SIGSTOP", lambda pid: os.kill(pid, signal.SIGSTOP))
     assert group["states"][0]["process_state"] == "T" and "main" in stack, group
 
 
@@ -79,7 +79,8 @@ def test_out_of_memory(bench):
     group = MEMORY / "dstrain-hang-test"
     group.mkdir()
     sshd = bench.hosts._first("h2")
-    home = next(line.split(":", 2)[2] for line in pathlib.Path(f"/proc/{sshd}/cgroup").read_text().splitlines() if ":memory:" in line)
+    groups = pathlib.Path(f"/proc/{sshd}/cgroup").read_text().splitlines()
+    home = next(line.split(":", 2)[2] for line in groups if ":memory:" in line)
     try:
         (group / "memory.limit_in_bytes").write_text(str(limit))
         (group / "cgroup.procs").write_text(str(sshd))
@@ -87,11 +88,12 @@ def test_out_of_memory(bench):
             if mounted:  # a host of its own shows its control groups, a network namespace does not
                 bench.hosts.run("h2", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/memory && "
                                                   "mount -t cgroup -o memory none /sys/fs/cgroup/memory", check=True)
-            job = bench.job(f"oom-{mounted}", "h1:2,h2:2", ["print", "ready", "enter", "7", "forward", "on", "2", "allocate", "512", "all",
-                                                           "sleep", "60000"])
+            job = bench.job(f"oom-{mounted}", "h1:2,h2:2",
+                            ["print", "ready", "enter", "7", "forward", "on", "2", "allocate", "512", "all", "sleep", "60000"])
             seconds = job.end(128 + signal.SIGKILL)
             root = job.failure()["root"]
-            assert (root["kind"], root["rank"], root["host"], root["signal"]) == ("oom", 2, "h2", signal.SIGKILL), (root, job.console())
+            found = (root["kind"], root["rank"], root["host"], root["signal"])
+            assert found == ("oom", 2, "h2", signal.SIGKILL), (root, job.console())
             if mounted:
                 assert job.failure()["memory_bytes"]["host_limit"] == limit, job.failure()
                 assert "the processes on h2 share 128.00 MiB" in job.console(), job.console()

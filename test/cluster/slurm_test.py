@@ -229,7 +229,7 @@ def test_requeue(cluster):
     recipe.write_text("arguments print again")
     cluster.slurm("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: cluster.slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}") == "PENDING", 20, lambda: cluster.text_of(job))
-    time.sleep(2)  # slurmd refuses a job whose credential is of the second in which it killed the job; hence Slurm's own two minutes
+    time.sleep(2)  # slurmd refuses a job whose credential is of the second in which it killed the job
     wait_for(lambda: subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], env=cluster.environment,
                                     capture_output=True).returncode == 0, 20)
     assert cluster.wait_job(job) == 0, cluster.text_of(job)

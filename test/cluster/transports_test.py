@@ -84,7 +84,8 @@ def test_shipped(cluster):
     site = os.environ.get("DSTRAIN_SITE_PACKAGES") or next(
         str(p) for p in map(pathlib.Path, sys.path) if (p / "torch" / "lib" / "libtorch_cpu.so").exists())
     for host in ("h1", "h2"):
-        hosts.configure_sshd(host, f"SetEnv HOME={hosts.directory}/{host}/home XDG_CACHE_HOME=/tmp/cache DSTRAIN_SITE_PACKAGES={site}")
+        home = hosts.directory / host / "home"
+        hosts.configure_sshd(host, f"SetEnv HOME={home} XDG_CACHE_HOME=/tmp/cache DSTRAIN_SITE_PACKAGES={site}")
     with tempfile.TemporaryDirectory() as tree:  # below /tmp, which is each host's own
         cluster.run(["cmake", "--install", BUILD, "--prefix", tree, "--strip"])
         environment = cluster.environment | {"DSTRAIN_SITE_PACKAGES": site}
@@ -107,7 +108,7 @@ def test_shipped(cluster):
             assert programs == {f"/tmp/cache/dstrain/ship/{names[0][0]}/libexec/dstrain"}, (programs, found)
             cluster.expect_equal(only_run(output))
             size = sum(f.stat().st_size for f in copies["h1"].rglob("*") if f.is_file()) / 2**20
-            print(f"  {turn} start: {began:.1f} s to the first step{f', {size:.0f} MiB copied to 2 hosts' if turn == 'first' else ''}")
+            print(f"  {turn} start: {began:.1f} s to the first step; {size:.0f} MiB on each of 2 hosts")
 
 
 def mpirun(cluster, *where):
@@ -139,11 +140,12 @@ def test_plain_ranks(cluster):
 def test_ranks_that_never_come(cluster):
     """Promise 12 for plain ranks: one that dies before the exchange holds up nobody for more than 30 s, and is named."""
     early = cluster.folder("early.sh")
-    early.write_text('#!/bin/sh\nrank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}\nfor gone in $GONE; do [ $rank = $gone ] && exit 0; done\n'
-                     'exec "$@"\n')
+    early.write_text('#!/bin/sh\nrank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}\n'
+                     'for gone in $GONE; do [ $rank = $gone ] && exit 0; done\nexec "$@"\n')
     early.chmod(0o755)
     srun = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", "--kill-on-bad-exit=0"]
-    cases = [(srun, "1 2", "2 of the 4 ranks did not come within"), (srun, "0", "task 0 of this srun or mpirun gave no address by PMIx"),
+    cases = [(srun, "1 2", "2 of the 4 ranks did not come within"),
+             (srun, "0", "task 0 of this srun or mpirun gave no address by PMIx"),
              (mpirun(cluster, "-x", "GONE", "--map-by", "ppr:2:node"), "3", "1 of the 4 ranks did not come within")]
     begin = time.monotonic()
     jobs = [cluster.start([*start, early, DSTRAIN, "engine", RECIPE, *settings(cluster.folder(f"early{i}"), STEPS)],
@@ -161,8 +163,8 @@ def test_ranks_that_never_come(cluster):
 def test_stopped_rank(cluster):
     """Promise 6 with the engine's own record: SIGSTOP to a rank that trains on h2."""
     output, limit = cluster.folder("stopped"), 3
-    job = cluster.start([DSTRAIN, "launch", RECIPE, "--hosts", "h1:2,h2:2", "--ssh-config", cluster.hosts.ssh_config, "--hang-timeout", limit,
-                         *settings(output, 100000)])
+    job = cluster.start([DSTRAIN, "launch", RECIPE, "--hosts", "h1:2,h2:2", "--ssh-config", cluster.hosts.ssh_config,
+                         "--hang-timeout", limit, *settings(output, 100000)])
     wait_for(lambda: step_of(output) > 20, "step 20", process=job)
     found = cluster.hosts.processes(f"DSTRAIN_RUN_DIR={only_run(output)}", "h2")
     rank = next(pid for pid in found if b"RANK=3" in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
@@ -185,7 +187,8 @@ def test_stopped_rank(cluster):
 
 
 def main():
-    chosen = [test for name, test in globals().items() if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv[1:])]
+    tests = {name: test for name, test in globals().items() if name.startswith("test_")}
+    chosen = [test for name, test in tests.items() if len(sys.argv) < 2 or name in sys.argv[1:]]
     assert chosen, f"no such test: {sys.argv[1:]}"
     with Hosts(2) as hosts:
         cluster = Cluster(hosts)
