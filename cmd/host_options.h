@@ -7,8 +7,8 @@
 namespace dstrain {
 
 /// The options of a job about who runs it and what happens when somebody dies: --ranks, --hosts,
-/// --hostfile, --include, --exclude, --ssh-config, --ship, --env, --max-restarts, --min-ranks,
-/// --hang-timeout, --tee.
+/// --hostfile, --include, --exclude, --ssh-config, --ship, --ssh-tree-from, --env, --max-restarts,
+/// --min-ranks, --hang-timeout, --tee.
 void add_host_options(CLI::App& app, launcher::LaunchOptions& options);
 
 /// The options about where a run is kept: --resume, --run-name, --dry-run.

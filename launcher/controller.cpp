@@ -226,6 +226,8 @@ class Controller {
       case FrameType::sweep:
       case FrameType::inspect:
       case FrameType::inspection:
+      case FrameType::tree:
+      case FrameType::tree_problem:
         throw Error(ErrorKind::internal, "the agent sent a message that only controllers send");
     }
   }

@@ -268,6 +268,9 @@ class Job {
     return {.agent_command = options_.agent_command,
             .ssh_config = options_.ssh_config,
             .ship = options_.ship,
+            .tree = {.from = options_.ssh_tree_from,
+                     .radix = options_.ssh_tree_radix,
+                     .say = [this](const std::string& line) { console_.lines(line); }},
             .srun_log = run_.path / "ranks" / "srun.log",
             .joined = options_.joined};
   }
@@ -284,6 +287,7 @@ class Job {
     if (hosts.empty()) return;
     ReachOptions how = reach_options();
     how.connect_limit = kSweepConnectLimit;
+    how.tree.from = 0;
     const std::unique_ptr<Transport> transport = reach_hosts(hosts, how);
     const std::vector<HostSweep> sweeps = sweep_hosts(
         hosts.size(), *transport, {.build = options_.build, .run_directory = run_.path.string()});

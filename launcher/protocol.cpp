@@ -39,7 +39,7 @@ std::optional<Frame> FrameDecoder::next() {
   }
   const auto type = static_cast<std::uint8_t>(rest[4]);
   if (size > kFrameLimit || type < static_cast<std::uint8_t>(FrameType::hello) ||
-      type > static_cast<std::uint8_t>(FrameType::pace)) {
+      type > static_cast<std::uint8_t>(FrameType::tree_problem)) {
     throw Error(
         ErrorKind::internal,
         fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
@@ -361,6 +361,47 @@ InspectHost unpack_inspect(const Frame& frame) {
   m.working_directory = reader.text();
   m.peer_address = reader.text();
   m.measure = reader.number() != 0;
+  reader.end();
+  return m;
+}
+
+std::string pack(const TreeOrder& m) {
+  WireWriter writer;
+  writer.text(m.name).text(m.target).number(m.limit_ms).texts(m.ssh).text(m.command);
+  writer.number(static_cast<std::int64_t>(m.children.size()));
+  for (const TreeChild& child : m.children) writer.text(child.name).texts(child.destination);
+  return writer.take();
+}
+
+TreeOrder unpack_tree(const Frame& frame) {
+  WireReader reader(frame.payload);
+  TreeOrder m;
+  m.name = reader.text();
+  m.target = reader.text();
+  m.limit_ms = reader.number();
+  m.ssh = reader.texts();
+  m.command = reader.text();
+  // A wrong count ends at the end of the payload.
+  for (std::int64_t left = reader.number(); left > 0; --left) {
+    TreeChild child;
+    child.name = reader.text();
+    child.destination = reader.texts();
+    m.children.push_back(std::move(child));
+  }
+  reader.end();
+  return m;
+}
+
+std::string pack(const TreeProblem& m) {
+  return WireWriter().text(m.name).number(m.exit_code).text(m.words).take();
+}
+
+TreeProblem unpack_tree_problem(const Frame& frame) {
+  WireReader reader(frame.payload);
+  TreeProblem m;
+  m.name = reader.text();
+  m.exit_code = reader.integer();
+  m.words = reader.text();
   reader.end();
   return m;
 }

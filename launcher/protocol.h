@@ -39,6 +39,8 @@ enum class FrameType : std::uint8_t {
   inspect,     ///< c: InspectHost
   inspection,  ///< a: JSON of launcher/inspect.h
   pace,        ///< a: PaceMessage, every few seconds while steps are made
+  tree,        ///< c: TreeOrder, before the hello of `dstrain agent --tree`
+  tree_problem,  ///< a: TreeProblem, before its hello
 };
 
 struct Frame {
@@ -157,6 +159,29 @@ struct InspectHost {
   bool measure = false;
 };
 
+/// An agent that another one starts by ssh.
+struct TreeChild {
+  std::string name;                      ///< by which it introduces itself to the controller
+  std::vector<std::string> destination;  ///< words of ssh that say where
+};
+
+/// What an agent of an ssh tree does before its hello (launcher/tree_agent.h).
+struct TreeOrder {
+  std::string name;              ///< by which it dials; empty: its standard streams are the channel
+  std::string target;            ///< to_line(DialTarget), for itself or its children
+  std::int64_t limit_ms = 0;     ///< for a child, from its ssh to its welcome by the controller
+  std::vector<std::string> ssh;  ///< program and options
+  std::string command;           ///< remote command of every child
+  std::vector<TreeChild> children;
+};
+
+/// A child that could not be started.
+struct TreeProblem {
+  std::string name;
+  int exit_code = 0;  ///< of ssh; 0: the limit was over
+  std::string words;  ///< end of ssh's standard error
+};
+
 struct StartedRank {
   int rank = 0;
   std::int64_t pid = 0;
@@ -214,6 +239,8 @@ struct FaultMessage {
 [[nodiscard]] std::string pack(const RankState& message);
 [[nodiscard]] std::string pack(const PaceMessage& message);
 [[nodiscard]] std::string pack(const InspectHost& message);
+[[nodiscard]] std::string pack(const TreeOrder& message);
+[[nodiscard]] std::string pack(const TreeProblem& message);
 [[nodiscard]] std::string pack_ping(std::int64_t clock_ns);
 
 /// Error{hosts} when the other side is no dstrain or speaks another version.
@@ -231,6 +258,8 @@ struct FaultMessage {
 [[nodiscard]] RankState unpack_state(const Frame& frame);
 [[nodiscard]] PaceMessage unpack_pace(const Frame& frame);
 [[nodiscard]] InspectHost unpack_inspect(const Frame& frame);
+[[nodiscard]] TreeOrder unpack_tree(const Frame& frame);
+[[nodiscard]] TreeProblem unpack_tree_problem(const Frame& frame);
 [[nodiscard]] std::int64_t unpack_ping(const Frame& frame);
 
 }  // namespace dstrain::launcher

@@ -11,8 +11,10 @@
 #include "engine/base/error.h"
 #include "launcher/child_process.h"
 #include "launcher/placement.h"
+#include "launcher/protocol.h"
 #include "launcher/ship.h"
-#include "launcher/transport.h"
+#include "launcher/ssh_login.h"
+#include "launcher/ssh_tree.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -20,106 +22,12 @@ namespace {
 using std::chrono::milliseconds;
 using Time = Transport::Time;
 
-constexpr std::size_t kKeptWords = 16 << 10;  ///< of a standard error; the middle goes first
-constexpr std::uint32_t kLargestHello = 64 << 10;
-constexpr std::size_t kFrameHeader = 5;
 constexpr int kTries = 3;  ///< of connections that sshd dropped because too many came at once
 constexpr milliseconds kLookAgain{10};
 constexpr milliseconds kExitLimit{2000};   ///< from the end of ssh's output to its exit
 constexpr milliseconds kBannerLimit{500};  ///< for the rest of a line that is no hello
 constexpr std::chrono::seconds kCopyLimit{600};
 constexpr int kDirectCopies = 4;  ///< at once over our own link; the others come from host to host
-
-/// Standard error of a child, bounded.
-class Words {
- public:
-  void open(UniqueFd fd) {
-    set_nonblocking(fd.get());
-    fd_ = std::move(fd);
-    text_.clear();
-  }
-  void read() {
-    std::array<char, 4096> block{};
-    while (fd_) {
-      const ssize_t got = ::read(fd_.get(), block.data(), block.size());
-      if (got > 0) {
-        text_.append(block.data(), static_cast<std::size_t>(got));
-        if (text_.size() > kKeptWords) text_.erase(kKeptWords / 4, text_.size() - kKeptWords);
-      } else if (got == 0 || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) {
-        fd_.reset();
-      } else if (errno != EINTR) {
-        return;
-      }
-    }
-  }
-  [[nodiscard]] int fd() const { return fd_.get(); }
-  [[nodiscard]] const std::string& text() const { return text_; }
-  [[nodiscard]] std::string last_line() const {
-    std::string_view rest = text_;
-    while (!rest.empty() && (rest.back() == '\n' || rest.back() == '\r')) rest.remove_suffix(1);
-    const auto start = rest.rfind('\n');
-    return std::string(start == std::string_view::npos ? rest : rest.substr(start + 1));
-  }
-
- private:
-  UniqueFd fd_;
-  std::string text_;
-};
-
-/// One line of what a program there printed, harmless on a terminal.
-std::string quote_output(std::string_view text) {
-  const std::string_view line = text.substr(0, std::min(text.find('\n'), std::size_t{300}));
-  std::string clean;
-  for (const char c : line) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code >= 0x20 && code != 0x7f) clean += c;
-  }
-  return clean;
-}
-
-UniqueFd open_null() {
-  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null) fail_system("open /dev/null");
-  return null;
-}
-
-/// Whether bytes begin as the agent's hello does; nothing while too few have come to tell.
-std::optional<bool> is_hello(std::string_view bytes) {
-  if (bytes.size() < kFrameHeader) return std::nullopt;
-  std::uint32_t size = 0;
-  for (int i = 3; i >= 0; --i)
-    size = size << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]);
-  return size <= kLargestHello && bytes[4] == static_cast<char>(FrameType::hello);
-}
-
-/// The way to one host.
-struct Login {
-  enum class Stage {
-    waiting,  ///< for its turn, with `task` to do next
-    opening,  ///< ssh runs, the agent's hello has not come
-    copying,  ///< ssh runs and takes in our tree
-    open,     ///< the channel was handed over
-    over
-  };
-  enum class Task { agent, copy };
-
-  NodeHost host;
-  Stage stage = Stage::waiting;
-  Task task = Task::agent;
-  int tries = 0;                  ///< of this task
-  bool copied = false;            ///< the host has our tree; it can send it on
-  int source = -1;                ///< copying: index of the login that sends it on; -1: we send it
-  Time due = {};                  ///< waiting: not before
-  Time limit = {};                ///< opening, copying
-  std::optional<Time> closed_at;  ///< when the output of ssh ended
-  std::optional<Time> banner_at;  ///< when something else than a hello came
-  bool look_again = false;        ///< part of a header has come, which poll would report for ever
-  UniqueFd socket;                ///< our end of ssh's standard input and output
-  Words words;
-  std::string banner;
-  ChildProcess ssh;
-  ChildProcess packer;
-};
 
 class SshTransport final : public Transport {
  public:
@@ -130,12 +38,23 @@ class SshTransport final : public Transport {
       logins_.emplace_back();
       logins_.back().host = std::move(node);
     }
-    if (options_.ship) tree_ = ship_tree(options_.agent_command.front());
+    const int num_hosts = static_cast<int>(logins_.size());
+    if (options_.tree.from > 0 && num_hosts >= options_.tree.from) {
+      const std::vector<int> parents = plan_tree(num_hosts, options_.tree.radix);
+      for (std::size_t i = 0; i < logins_.size(); ++i) {
+        if (parents[i] < 0) continue;
+        logins_[i].parent = parents[i];
+        logins_[i].stage = Stage::awaited;
+      }
+      tree_.emplace(options_.tree.limit);
+    }
+    if (options_.ship) ship_ = ship_tree(options_.agent_command.front());
   }
 
   void add_polls(std::vector<pollfd>& fds) const override {
     if (hash_output_) fds.push_back({hash_output_.get(), POLLIN, 0});
-    for (const Login& login : logins_) {
+    if (tree_) tree_->listener().add_polls(fds);
+    for (const SshLogin& login : logins_) {
       if (login.words.fd() >= 0) fds.push_back({login.words.fd(), POLLIN, 0});
       if (login.socket && !login.look_again && !login.closed_at)
         fds.push_back({login.socket.get(), POLLIN, 0});
@@ -144,14 +63,15 @@ class SshTransport final : public Transport {
 
   void advance(std::vector<AgentLink>& links, Time now) override {
     next_look_.reset();
-    if (tree_ && hash_.empty() && !hash_tree()) return;
+    if (ship_ && hash_.empty() && !hash_tree()) return;
+    if (tree_) take_callers(links, now);
     int num_running = 0;
-    for (Login& login : logins_) {
+    for (SshLogin& login : logins_) {
       step(login, links, now);
       num_running += login.stage == Stage::opening || login.stage == Stage::copying ? 1 : 0;
     }
     // A host beyond the window has its turn when another one's end is taken in here.
-    for (Login& login : logins_) {
+    for (SshLogin& login : logins_) {
       if (login.stage != Stage::waiting || num_running >= options_.window) continue;
       if (login.due > now) {
         look_at(login.due);
@@ -162,12 +82,19 @@ class SshTransport final : public Transport {
       look_at(login.limit);
       ++num_running;
     }
+    if (tree_ && std::none_of(logins_.begin(), logins_.end(), [](const SshLogin& login) {
+          return login.stage == Stage::awaited;
+        })) {
+      tree_->listener().close();
+      const std::string remark = tree_->remark(logins_.size());
+      if (!remark.empty() && options_.tree.say) options_.tree.say(remark);
+    }
   }
 
   [[nodiscard]] std::optional<Time> deadline() const override { return next_look_; }
 
   AgentEnding end(int node, milliseconds limit) override {
-    Login* login = find(node);
+    SshLogin* login = find(node);
     if (login == nullptr) return {};
     AgentEnding ending;
     if (login->stage == Stage::open) {
@@ -187,18 +114,18 @@ class SshTransport final : public Transport {
   }
 
   void kill(int node) override {
-    Login* login = find(node);
+    SshLogin* login = find(node);
     if (login == nullptr) return;
     login->ssh.kill();
     if (login->stage != Stage::open) drop(*login);
   }
 
  private:
-  using Stage = Login::Stage;
-  using Task = Login::Task;
+  using Stage = SshLogin::Stage;
+  using Task = SshLogin::Task;
 
-  Login* find(int node) {
-    for (Login& login : logins_) {
+  SshLogin* find(int node) {
+    for (SshLogin& login : logins_) {
       if (login.host.node == node) return &login;
     }
     return nullptr;
@@ -208,7 +135,7 @@ class SshTransport final : public Transport {
     if (!next_look_ || time < *next_look_) next_look_ = time;
   }
 
-  static void drop(Login& login) {
+  static void drop(SshLogin& login) {
     login.stage = Stage::over;
     login.ssh = {};
     login.packer = {};
@@ -216,12 +143,72 @@ class SshTransport final : public Transport {
     login.words = {};
   }
 
+  /// Agents that other hosts have started. One that comes after its host was given up finds that
+  /// nobody wants it and ends.
+  void take_callers(std::vector<AgentLink>& links, Time now) {
+    for (Caller& caller : tree_->listener().advance(now)) {
+      for (SshLogin& login : logins_) {
+        if (login.stage != Stage::awaited ||
+            std::to_string(login.host.node) != caller.introduction.name)
+          continue;
+        login.stage = Stage::open;
+        links[static_cast<std::size_t>(login.host.node)].channel.emplace(
+            welcome(std::move(caller)));
+        break;
+      }
+    }
+    if (const auto deadline = tree_->listener().deadline()) look_at(*deadline);
+  }
+
+  /// An awaited host is started from here.
+  void fall_back(SshLogin& login, const HostProblem& problem, Time now) {
+    login.stage = Stage::waiting;
+    login.parent = -1;
+    login.due = now;
+    look_at(now);
+    // That the host lacks our files is what --ship is for.
+    if (ship_ && problem.kind == HostProblem::Kind::no_binary) {
+      login.task = Task::copy;
+    } else {
+      tree_->fell_back(login.host.host, problem);
+    }
+  }
+
+  [[nodiscard]] bool is_child(const SshLogin& login, const SshLogin& parent) const {
+    return login.stage == Stage::awaited && login.parent == &parent - logins_.data();
+  }
+
+  /// The host will start nobody.
+  void give_up_children(const SshLogin& parent, const HostProblem& problem, Time now) {
+    for (SshLogin& login : logins_) {
+      if (is_child(login, parent)) fall_back(login, problem, now);
+    }
+  }
+
+  void take_tree_problem(const SshLogin& parent, const Frame& frame, Time now) {
+    const TreeProblem told = unpack_tree_problem(frame);
+    for (SshLogin& login : logins_) {
+      if (!is_child(login, parent) || std::to_string(login.host.node) != told.name) continue;
+      fall_back(
+          login,
+          tree_problem(parent.host.host.name, told.exit_code, told.words, options_.tree.limit),
+          now);
+    }
+  }
+
+  /// Tells an agent which others it is to start; nothing when it is none of the tree.
+  [[nodiscard]] std::string tree_order(const SshLogin& login) const {
+    if (!tree_) return {};
+    return tree_->order(logins_, static_cast<int>(&login - logins_.data()),
+                        ssh_words(options_.connect_timeout, {}), agent_command(true));
+  }
+
   /// Once for all hosts, in a child, since large libraries take a while. False while it runs.
   bool hash_tree() {
     if (!hash_output_) {
       Pipe pipe = make_pipe();
       const UniqueFd null = open_null();
-      hasher_ = ChildProcess({"sh", "-c", ship_hash_command(*tree_)},
+      hasher_ = ChildProcess({"sh", "-c", ship_hash_command(*ship_)},
                              {null.get(), pipe.write.get(), null.get()});
       set_nonblocking(pipe.read.get());
       hash_output_ = std::move(pipe.read);
@@ -235,7 +222,7 @@ class SshTransport final : public Transport {
     hash_output_.reset();
     if (hasher_.exit_code() != 0 || hash_text_.size() != 65) {
       throw Error(ErrorKind::hosts,
-                  fmt::format("cannot hash our own files in {}", tree_->root.string()),
+                  fmt::format("cannot hash our own files in {}", ship_->root.string()),
                   "--ship needs find, sort, cut and sha256sum, here and there");
     }
     hash_ = hash_text_.substr(0, 64);
@@ -244,39 +231,22 @@ class SshTransport final : public Transport {
 
   [[nodiscard]] std::vector<std::string> ssh_command(const Host& host,
                                                      const std::string& remote) const {
-    std::vector<std::string> words = {"ssh", "-T", "-x", "-a"};
-    // Commands, forwardings and shared connections of the user's configuration would take our
-    // streams and ports; where and how to log in stays as it says.
-    for (const std::string& option :
-         {std::string("BatchMode=yes"),
-          fmt::format("ConnectTimeout={}", options_.connect_timeout.count()),
-          std::string("ConnectionAttempts=1"), std::string("ServerAliveInterval=2"),
-          std::string("ServerAliveCountMax=3"), std::string("ControlMaster=no"),
-          std::string("ControlPath=none"), std::string("ClearAllForwardings=yes"),
-          std::string("RemoteCommand=none"), std::string("LogLevel=INFO")}) {
-      words.insert(words.end(), {"-o", option});
-    }
-    if (!options_.config.empty()) words.insert(words.end(), {"-F", options_.config.string()});
-    add_destination(words, host);
+    std::vector<std::string> words = ssh_words(options_.connect_timeout, options_.config);
+    for (std::string& word : ssh_destination(host)) words.push_back(std::move(word));
     words.push_back(remote);
     return words;
   }
 
-  static void add_destination(std::vector<std::string>& words, const Host& host) {
-    if (host.port != 0) words.insert(words.end(), {"-p", std::to_string(host.port)});
-    if (!host.user.empty()) words.insert(words.end(), {"-l", host.user});
-    words.insert(words.end(), {"--", host.name});
-  }
-
-  [[nodiscard]] std::string agent_command() const {
+  [[nodiscard]] std::string agent_command(bool in_tree) const {
     std::vector<std::string> words;
     if (!options_.environment.empty()) {
       words = {"env"};
       words.insert(words.end(), options_.environment.begin(), options_.environment.end());
     }
-    const std::vector<std::string>& command = options_.agent_command;
-    if (tree_)
-      return ship_agent_command(*tree_, hash_, words, {command.begin() + 1, command.end()});
+    std::vector<std::string> command = options_.agent_command;
+    if (in_tree) command.emplace_back("--tree");
+    if (ship_)
+      return ship_agent_command(*ship_, hash_, words, {command.begin() + 1, command.end()});
     words.insert(words.end(), command.begin(), command.end());
     std::string text = "exec";
     for (const std::string& word : words) text += " " + shell_quote(word);
@@ -285,10 +255,10 @@ class SshTransport final : public Transport {
 
   /// A tree of copies: a host that has one sends it to one more at a time, so their number doubles;
   /// where hosts may not log in to each other, all copies come from here. False: not its turn yet.
-  bool choose_source(Login& login) {
+  bool choose_source(SshLogin& login) {
     int num_direct = 0;
     std::vector<bool> busy(logins_.size());
-    for (const Login& other : logins_) {
+    for (const SshLogin& other : logins_) {
       if (other.stage != Stage::copying) continue;
       if (other.source < 0) {
         ++num_direct;
@@ -305,18 +275,18 @@ class SshTransport final : public Transport {
     return num_direct < kDirectCopies;
   }
 
-  [[nodiscard]] std::vector<std::string> forward_command(const Login& login) const {
+  [[nodiscard]] std::vector<std::string> forward_command(const SshLogin& login) const {
     std::vector<std::string> words = {
         "ssh", "-T",
         "-x",  "-a",
         "-o",  "BatchMode=yes",
         "-o",  fmt::format("ConnectTimeout={}", options_.connect_timeout.count())};
-    add_destination(words, login.host.host);
+    for (std::string& word : ssh_destination(login.host.host)) words.push_back(std::move(word));
     return ssh_command(logins_[static_cast<std::size_t>(login.source)].host.host,
-                       ship_forward_command(*tree_, hash_, std::move(words)));
+                       ship_forward_command(*ship_, hash_, std::move(words)));
   }
 
-  void start(Login& login, Time now) {
+  void start(SshLogin& login, Time now) {
     ++login.tries;
     login.closed_at.reset();
     login.banner_at.reset();
@@ -330,10 +300,12 @@ class SshTransport final : public Transport {
         fail_system("make a socketpair");
       login.socket = UniqueFd(ends[0]);
       const UniqueFd theirs(ends[1]);
-      login.ssh = ChildProcess(ssh_command(host, agent_command()),
+      const std::string order = tree_order(login);
+      login.ssh = ChildProcess(ssh_command(host, agent_command(!order.empty())),
                                {theirs.get(), theirs.get(), errors.write.get()});
       login.stage = Stage::opening;
       login.limit = now + options_.hello_limit;
+      if (!order.empty()) give_order(login, order, now);
     } else if (login.source >= 0) {
       const UniqueFd null = open_null();
       login.ssh =
@@ -343,9 +315,9 @@ class SshTransport final : public Transport {
     } else {
       const Pipe archive = make_pipe();
       const UniqueFd null = open_null();
-      login.packer = ChildProcess(ship_pack_command(*tree_),
+      login.packer = ChildProcess(ship_pack_command(*ship_),
                                   {null.get(), archive.write.get(), errors.write.get()});
-      login.ssh = ChildProcess(ssh_command(host, ship_unpack_command(*tree_, hash_)),
+      login.ssh = ChildProcess(ssh_command(host, ship_unpack_command(*ship_, hash_)),
                                {archive.read.get(), null.get(), errors.write.get()});
       login.stage = Stage::copying;
       login.limit = now + kCopyLimit;
@@ -353,7 +325,27 @@ class SshTransport final : public Transport {
     login.words.open(std::move(errors.read));
   }
 
-  void step(Login& login, std::vector<AgentLink>& links, Time now) {
+  void give_order(SshLogin& login, const std::string& order, Time now) {
+    if (::send(login.socket.get(), order.data(), order.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(order.size()))
+      fail_system("write to ssh");
+    login.limit += options_.tree.limit;
+    for (SshLogin& child : logins_) {
+      if (is_child(child, login))
+        child.limit = now + options_.connect_timeout + options_.tree.limit;
+    }
+  }
+
+  void step(SshLogin& login, std::vector<AgentLink>& links, Time now) {
+    if (login.stage == Stage::awaited && login.limit != Time::max()) {
+      if (now >= login.limit) {
+        const std::string& parent = logins_[static_cast<std::size_t>(login.parent)].host.host.name;
+        fall_back(login, tree_problem(parent, 0, "", options_.tree.limit), now);
+      } else {
+        look_at(login.limit);
+      }
+    }
+    if (login.stage == Stage::awaited) return;
     if (login.stage == Stage::waiting || login.stage == Stage::over) return;
     login.words.read();
     if (login.stage == Stage::opening) {
@@ -368,7 +360,7 @@ class SshTransport final : public Transport {
     if (login.stage != Stage::opening && login.stage != Stage::copying) return;
     if (now >= login.limit) {
       const std::string last = quote_output(login.words.last_line());
-      refuse(login, links,
+      refuse(login, links, now,
              {HostProblem::Kind::timeout,
               fmt::format("{} within {} s{}{}",
                           login.stage == Stage::opening ? "no word from dstrain there"
@@ -384,25 +376,31 @@ class SshTransport final : public Transport {
   }
 
   /// Looks at the first bytes without taking them, so that the channel gets the hello whole.
-  void listen(Login& login, std::vector<AgentLink>& links, Time now) {
-    std::array<char, 512> block{};
+  void listen(SshLogin& login, std::vector<AgentLink>& links, Time now) {
+    std::array<char, 8192> block{};
+    login.look_again = false;
     const ssize_t got =
         ::recv(login.socket.get(), block.data(), block.size(), MSG_PEEK | MSG_DONTWAIT);
-    login.look_again = false;
     if (got > 0) {
-      const std::string_view bytes(block.data(), static_cast<std::size_t>(got));
-      const std::optional<bool> hello =
-          login.banner.empty() && !(bytes.size() < kFrameHeader && login.ssh.ended())
-              ? is_hello(bytes)
-              : false;
-      if (hello == true) {
+      std::string_view bytes(block.data(), static_cast<std::size_t>(got));
+      const FirstFrame first =
+          login.banner.empty() ? first_frame(bytes, login.ssh.ended()) : FirstFrame::none;
+      if (first == FirstFrame::hello) {
         hand_over(login, links);
         return;
       }
-      if (!hello) {
+      if (first == FirstFrame::unfinished || first == FirstFrame::tree_problem) {
         login.look_again = true;
-        look_at(now + kLookAgain);
-      } else if (::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT) == got) {
+        look_at(first == FirstFrame::unfinished ? now + kLookAgain : now);
+      }
+      if (first == FirstFrame::tree_problem) {
+        bytes = bytes.substr(0, frame_bytes(bytes));
+        (void)::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT);
+        FrameDecoder decoder;
+        decoder.append(bytes);
+        take_tree_problem(login, *decoder.next(), now);
+      } else if (first == FirstFrame::none &&
+                 ::recv(login.socket.get(), block.data(), bytes.size(), MSG_DONTWAIT) == got) {
         if (login.banner.size() < block.size()) login.banner += bytes;
         if (!login.banner_at) login.banner_at = now;
       }
@@ -427,7 +425,7 @@ class SshTransport final : public Transport {
     }
   }
 
-  static void hand_over(Login& login, std::vector<AgentLink>& links) {
+  void hand_over(SshLogin& login, std::vector<AgentLink>& links) {
     UniqueFd out(::fcntl(login.socket.get(), F_DUPFD_CLOEXEC, 3));
     if (!out) fail_system("duplicate a socket");
     links[static_cast<std::size_t>(login.host.node)].channel.emplace(std::move(login.socket),
@@ -436,26 +434,34 @@ class SshTransport final : public Transport {
     login.stage = Stage::open;
   }
 
-  static void refuse(Login& login, std::vector<AgentLink>& links, HostProblem problem) {
+  void refuse(SshLogin& login, std::vector<AgentLink>& links, Time now, HostProblem problem) {
+    give_up_children(
+        login,
+        {problem.kind, fmt::format("{} was to start it: {}", login.host.host.name, problem.text),
+         problem.hint},
+        now);
     links[static_cast<std::size_t>(login.host.node)].problem = std::move(problem);
     drop(login);
   }
 
-  void again(Login& login, Task task, Time due) {
+  void again(SshLogin& login, Task task, Time due) {
     if (login.task != task) login.tries = 0;
     login.task = task;
     login.socket.reset();
     login.stage = Stage::waiting;
     login.due = due;
     look_at(due);
+    for (SshLogin& child : logins_) {
+      if (is_child(child, login)) child.limit = Time::max();
+    }
   }
 
   /// ssh has ended without a hello, or something else came in its place.
-  void fail(Login& login, std::vector<AgentLink>& links, Time now) {
+  void fail(SshLogin& login, std::vector<AgentLink>& links, Time now) {
     if (!login.banner.empty()) {
       const std::string line = quote_output(login.banner);
       const bool ended = login.closed_at.has_value();
-      refuse(login, links,
+      refuse(login, links, now,
              {HostProblem::Kind::other,
               ended ? fmt::format("the login prints '{}' and ends", line)
                     : fmt::format("the shell start-up there prints to standard output: '{}'", line),
@@ -465,14 +471,14 @@ class SshTransport final : public Transport {
     }
     HostProblem problem = classify_ssh(ending_code(login.ssh), login.words.text());
     if (tried_again(login, problem, now)) return;
-    if (problem.kind == HostProblem::Kind::no_binary && tree_ && !login.copied) {
+    if (problem.kind == HostProblem::Kind::no_binary && ship_ && !login.copied) {
       again(login, Task::copy, now);
       return;
     }
-    refuse(login, links, std::move(problem));
+    refuse(login, links, now, std::move(problem));
   }
 
-  void finish_copy(Login& login, std::vector<AgentLink>& links, Time now) {
+  void finish_copy(SshLogin& login, std::vector<AgentLink>& links, Time now) {
     login.words.read();
     const int code = ending_code(login.ssh);
     if (code == 0) {
@@ -487,12 +493,12 @@ class SshTransport final : public Transport {
     }
     if (code == 255) {
       HostProblem problem = classify_ssh(code, login.words.text());
-      if (!tried_again(login, problem, now)) refuse(login, links, std::move(problem));
+      if (!tried_again(login, problem, now)) refuse(login, links, now, std::move(problem));
       return;
     }
     std::string words;
     for (const char c : login.words.text()) words += c == '\n' ? ';' : c;
-    refuse(login, links,
+    refuse(login, links, now,
            {HostProblem::Kind::no_binary,
             fmt::format("dstrain is not there and could not be copied: {}", quote_output(words)),
             "copying needs tar, find, sha256sum and room in ~/.cache (or XDG_CACHE_HOME) there"});
@@ -500,7 +506,7 @@ class SshTransport final : public Transport {
 
   /// sshd drops connections at random when many come at once (MaxStartups): come again, and not
   /// all together.
-  bool tried_again(Login& login, const HostProblem& problem, Time now) {
+  bool tried_again(SshLogin& login, const HostProblem& problem, Time now) {
     if (problem.kind != HostProblem::Kind::connection || login.tries >= kTries) return false;
     std::uniform_int_distribution<int> jitter(100, 500);
     again(login, login.task, now + login.tries * milliseconds(jitter(random_)));
@@ -512,11 +518,12 @@ class SshTransport final : public Transport {
   }
 
   SshOptions options_;
-  std::vector<Login> logins_;
+  std::vector<SshLogin> logins_;
   std::optional<Time> next_look_;
   std::minstd_rand random_;
-  std::optional<ShipTree> tree_;
-  std::string hash_;  ///< of tree_; empty until it is known
+  std::optional<SshTree> tree_;  ///< nothing: every host is started from here
+  std::optional<ShipTree> ship_;
+  std::string hash_;  ///< of ship_; empty until it is known
   std::string hash_text_;
   UniqueFd hash_output_;
   ChildProcess hasher_;

@@ -1,7 +1,8 @@
 // Starts real agents on hosts through the ssh transport and says what came of it, without a job.
 //   ssh_probe launch [--ship] [--config FILE] [--window N] [--hello-limit S] [--program FILE]
-//   HOST...
-//     one JSON line per host: {"host", "ms", "hello"} or {"host", "ms", "kind", "text", "hint"}
+//     [--tree-from N] [--tree-radix N] [--tree-limit S] [--stay S] HOST...
+//     one JSON line per host: {"host", "ms", "hello"} or {"host", "ms", "kind", "text", "hint"};
+//     while it stays, {"host", "kind": "lost"} for each that goes
 //   ssh_probe agent
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "launcher/agent.h"
 #include "launcher/interrupts.h"
 #include "launcher/transport.h"
+#include "launcher/tree_agent.h"
 
 namespace {
 
@@ -23,10 +25,11 @@ using namespace dstrain;
 using namespace dstrain::launcher;
 using Clock = std::chrono::steady_clock;
 
-int agent() {
+int agent(bool tree) {
   fill_standard_streams();
   UniqueFd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   UniqueFd out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  if (tree) return run_tree_agent(std::move(in), std::move(out), "probe");
   return run_agent(std::move(in), std::move(out), identity_over_ssh("probe"));
 }
 
@@ -78,7 +81,20 @@ struct Probe {
     }
   }
 
-  int run() {
+  /// Says which hosts are lost while nothing is asked of them.
+  void stay(std::chrono::seconds limit) {
+    for (const auto until = Clock::now() + limit; Clock::now() < until;) {
+      ::poll(nullptr, 0, 20);
+      for (std::size_t i = 0; i < hosts.size(); ++i) {
+        if (!channels[i] || channels[i]->receive()) continue;
+        channels[i].reset();
+        fmt::print("{}\n", nlohmann::json{{"host", hosts[i]}, {"kind", "lost"}}.dump());
+        std::fflush(stdout);
+      }
+    }
+  }
+
+  int run(std::chrono::seconds stay_limit) {
     while (num_told < hosts.size()) {
       transport->advance(links, Clock::now());
       std::vector<pollfd> fds;
@@ -96,6 +112,7 @@ struct Probe {
       ::poll(fds.data(), fds.size(), wait_ms);
       ++num_turns;
     }
+    stay(stay_limit);
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       channels[i].reset();
       const AgentEnding ending =
@@ -121,27 +138,36 @@ struct Probe {
 int main(int argc, char** argv) {
   CLI::App app("ssh transport without a job");
   app.require_subcommand(1);
-  app.add_subcommand("agent");
+  bool tree = false;
+  app.add_subcommand("agent")->add_flag("--tree", tree);
   CLI::App* launch = app.add_subcommand("launch");
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> hosts;
   SshOptions options;
   int hello_limit_s = 60;
+  int tree_limit_s = 20;
+  int stay_s = 0;
   launch->add_flag("--ship", options.ship);
   launch->add_option("--config", options.config);
   launch->add_option("--window", options.window);
   launch->add_option("--hello-limit", hello_limit_s);
+  launch->add_option("--tree-from", options.tree.from);
+  launch->add_option("--tree-radix", options.tree.radix);
+  launch->add_option("--tree-limit", tree_limit_s);
+  launch->add_option("--stay", stay_s);
   launch->add_option("--environment", options.environment);
   launch->add_option("--program", program);
   launch->add_option("hosts", hosts);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (!launch->parsed()) return agent();
+    if (!launch->parsed()) return agent(tree);
     ::signal(SIGPIPE, SIG_IGN);
     fill_standard_streams();
     options.hello_limit = std::chrono::seconds(hello_limit_s);
+    options.tree.limit = std::chrono::seconds(tree_limit_s);
     options.agent_command = {program, "agent"};
-    return Probe(hosts, options).run();
+    options.tree.say = [](const std::string& line) { fmt::print(stderr, "say {}\n", line); };
+    return Probe(hosts, options).run(std::chrono::seconds(stay_s));
   } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n  hint: {}\n", error.what(), error.hint());
     return exit_code(error.kind());
