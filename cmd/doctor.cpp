@@ -78,9 +78,10 @@ Command add_doctor(CLI::App& root) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* app =
       root.add_subcommand("doctor",
-                          "What is wrong with this machine, or with hosts: reachability, drivers, "
-                          "libraries, versions,\n"
-                          "clocks, limits, disks, GPU health and leftover memory. Starts no job.");
+                          "What is wrong with this machine, or with hosts: reachability from here "
+                          "and of each other,\n"
+                          "drivers, libraries, versions, clocks, limits, disks, GPU health and "
+                          "leftover memory. Starts no job.");
   app->footer(
       "Exit code 0: every host can be used, perhaps with warnings; 69: one cannot.\n"
       "Examples:\n"

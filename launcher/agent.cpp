@@ -37,6 +37,7 @@
 #include "launcher/process_tree.h"
 #include "launcher/rank_log.h"
 #include "launcher/rank_process.h"
+#include "launcher/reach_peers.h"
 #include "launcher/stop_policy.h"
 
 namespace dstrain::launcher {
@@ -52,6 +53,7 @@ constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
 constexpr std::size_t kLongestReport = 64 << 10;
 constexpr std::chrono::milliseconds kKillLimit{5000};
 constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
+constexpr std::chrono::milliseconds kReachLimit{3000};  ///< of all other agents
 /// Without an order for so long an agent that nothing ties to a controller ends itself.
 constexpr std::chrono::seconds kIdleLimit{90};
 
@@ -199,6 +201,10 @@ class Agent {
         case FrameType::inspect:
           inspect_host(unpack_inspect(*frame));
           break;
+        case FrameType::reach:
+          channel_.send(FrameType::reached,
+                        pack(ReachedPeers{reach_peers(unpack_reach(*frame).peers, kReachLimit)}));
+          break;
         case FrameType::states:
           hangs_.ask(Clock::now(), watched_ranks());
           break;
@@ -231,6 +237,11 @@ class Agent {
   }
 
   void inspect_host(const InspectHost& request) {
+    if (request.listen) {
+      peers_ = listen_for_peers();
+      channel_.send(FrameType::listening,
+                    pack(ListeningAgent{peers_.port, identity_.address, identity_.peer_address}));
+    }
     channel_.send(
         FrameType::inspection,
         to_json(inspect({.build = identity_.build,
@@ -527,6 +538,7 @@ class Agent {
   Redactor redactor_;
   PrepareJob job_;
   UniqueFd rendezvous_;
+  PeerListener peers_;
   StopPolicy policy_;
   std::vector<AgentRank> ranks_;
   HangWatch hangs_;

@@ -228,6 +228,9 @@ class Controller {
       case FrameType::inspection:
       case FrameType::tree:
       case FrameType::tree_problem:
+      case FrameType::listening:
+      case FrameType::reach:
+      case FrameType::reached:
         throw Error(ErrorKind::internal, "the agent sent a message that only controllers send");
     }
   }

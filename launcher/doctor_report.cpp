@@ -234,6 +234,11 @@ std::string doctor_json(const std::vector<HostInspection>& hosts) {
                                    {"text", finding.text},
                                    {"advice", finding.advice}});
     }
+    entry["unreached"] = Json::array();
+    for (const PeerProblem& peer : host.unreached) {
+      entry["unreached"].push_back(
+          {{"host", hosts[static_cast<std::size_t>(peer.node)].host.name}, {"class", peer.kind}});
+    }
     if (host.inspection) entry["inspection"] = Json::parse(to_json(*host.inspection));
     list.push_back(std::move(entry));
   }

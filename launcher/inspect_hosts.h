@@ -18,8 +18,9 @@ struct HostInspection {
   Host host;
   std::optional<HostProblem> problem;
   std::optional<Inspection> inspection;
-  double round_trip_s = -1;       ///< of the fastest ping
-  double clock_offset_s = 0;      ///< its clock less ours; known to half the round trip
+  double round_trip_s = -1;            ///< of the fastest ping
+  double clock_offset_s = 0;           ///< its clock less ours; known to half the round trip
+  std::vector<PeerProblem> unreached;  ///< other hosts, by index, to which TCP did not come through
   std::vector<Finding> findings;  ///< judge() and what only the controller can tell, worst first
 
   /// No agent, or a finding that no job can live with.
@@ -33,7 +34,8 @@ struct InspectHostsOptions {
 };
 
 /// Starts an agent on each host, all at once, asks it for its clock and its inspection, and ends
-/// it. Never throws for what is wrong with a host.
+/// it. Meanwhile the hosts try to reach each other by TCP. Never throws for what is wrong with a
+/// host.
 [[nodiscard]] std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts,
                                                         Transport& transport,
                                                         const InspectHostsOptions& options);

@@ -39,7 +39,7 @@ std::optional<Frame> FrameDecoder::next() {
   }
   const auto type = static_cast<std::uint8_t>(rest[4]);
   if (size > kFrameLimit || type < static_cast<std::uint8_t>(FrameType::hello) ||
-      type > static_cast<std::uint8_t>(FrameType::tree_problem)) {
+      type > static_cast<std::uint8_t>(FrameType::reached)) {
     throw Error(
         ErrorKind::internal,
         fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
@@ -351,7 +351,7 @@ std::string pack(const InspectHost& m) {
   return WireWriter()
       .text(m.working_directory)
       .text(m.peer_address)
-      .number(m.measure ? 1 : 0)
+      .number(m.listen ? 1 : 0)
       .take();
 }
 
@@ -360,7 +360,62 @@ InspectHost unpack_inspect(const Frame& frame) {
   InspectHost m;
   m.working_directory = reader.text();
   m.peer_address = reader.text();
-  m.measure = reader.number() != 0;
+  m.listen = reader.number() != 0;
+  reader.end();
+  return m;
+}
+
+std::string pack(const ListeningAgent& m) {
+  return WireWriter().number(m.port).text(m.address).text(m.peer_address).take();
+}
+
+ListeningAgent unpack_listening(const Frame& frame) {
+  WireReader reader(frame.payload);
+  ListeningAgent m;
+  m.port = reader.integer();
+  m.address = reader.text();
+  m.peer_address = reader.text();
+  reader.end();
+  return m;
+}
+
+std::string pack(const ReachPeers& m) {
+  WireWriter writer;
+  writer.number(static_cast<std::int64_t>(m.peers.size()));
+  for (const Peer& peer : m.peers) writer.number(peer.node).text(peer.address).number(peer.port);
+  return writer.take();
+}
+
+ReachPeers unpack_reach(const Frame& frame) {
+  WireReader reader(frame.payload);
+  ReachPeers m;
+  for (std::int64_t left = reader.number(); left > 0; --left) {
+    Peer peer;
+    peer.node = reader.integer();
+    peer.address = reader.text();
+    peer.port = reader.integer();
+    m.peers.push_back(std::move(peer));
+  }
+  reader.end();
+  return m;
+}
+
+std::string pack(const ReachedPeers& m) {
+  WireWriter writer;
+  writer.number(static_cast<std::int64_t>(m.problems.size()));
+  for (const PeerProblem& problem : m.problems) writer.number(problem.node).text(problem.kind);
+  return writer.take();
+}
+
+ReachedPeers unpack_reached(const Frame& frame) {
+  WireReader reader(frame.payload);
+  ReachedPeers m;
+  for (std::int64_t left = reader.number(); left > 0; --left) {
+    PeerProblem problem;
+    problem.node = reader.integer();
+    problem.kind = reader.text();
+    m.problems.push_back(std::move(problem));
+  }
   reader.end();
   return m;
 }

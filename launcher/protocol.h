@@ -9,7 +9,7 @@
 namespace dstrain::launcher {
 
 /// Version of the frames below; controller and agent must agree, the hello says which each speaks.
-inline constexpr std::int64_t kProtocolVersion = 3;
+inline constexpr std::int64_t kProtocolVersion = 4;
 /// Largest payload; a length above it ends the connection before anything is allocated.
 inline constexpr std::uint32_t kFrameLimit = 8U << 20;
 
@@ -41,6 +41,9 @@ enum class FrameType : std::uint8_t {
   pace,        ///< a: PaceMessage, every few seconds while steps are made
   tree,        ///< c: TreeOrder, before the hello of `dstrain agent --tree`
   tree_problem,  ///< a: TreeProblem, before its hello
+  listening,     ///< a: ListeningAgent, before its inspection
+  reach,         ///< c: ReachPeers
+  reached,       ///< a: ReachedPeers
 };
 
 struct Frame {
@@ -156,7 +159,33 @@ struct PaceMessage {
 struct InspectHost {
   std::string working_directory;
   std::string peer_address;
-  bool measure = false;
+  bool listen = false;  ///< for the connections of its peers, until the agent ends
+};
+
+/// Where the other agents can try to connect to this one.
+struct ListeningAgent {
+  int port = 0;              ///< 0: nowhere
+  std::string address;       ///< as in Hello
+  std::string peer_address;  ///< as in Hello
+};
+
+struct Peer {
+  int node = 0;
+  std::string address;  ///< numeric
+  int port = 0;
+};
+/// Whom the agent should try to reach.
+struct ReachPeers {
+  std::vector<Peer> peers;
+};
+
+struct PeerProblem {
+  int node = 0;
+  std::string kind;  ///< "refused", "timeout", "no route", or the system's words
+};
+/// Whom it has not reached.
+struct ReachedPeers {
+  std::vector<PeerProblem> problems;
 };
 
 /// An agent that another one starts by ssh.
@@ -239,6 +268,9 @@ struct FaultMessage {
 [[nodiscard]] std::string pack(const RankState& message);
 [[nodiscard]] std::string pack(const PaceMessage& message);
 [[nodiscard]] std::string pack(const InspectHost& message);
+[[nodiscard]] std::string pack(const ListeningAgent& message);
+[[nodiscard]] std::string pack(const ReachPeers& message);
+[[nodiscard]] std::string pack(const ReachedPeers& message);
 [[nodiscard]] std::string pack(const TreeOrder& message);
 [[nodiscard]] std::string pack(const TreeProblem& message);
 [[nodiscard]] std::string pack_ping(std::int64_t clock_ns);
@@ -258,6 +290,9 @@ struct FaultMessage {
 [[nodiscard]] RankState unpack_state(const Frame& frame);
 [[nodiscard]] PaceMessage unpack_pace(const Frame& frame);
 [[nodiscard]] InspectHost unpack_inspect(const Frame& frame);
+[[nodiscard]] ListeningAgent unpack_listening(const Frame& frame);
+[[nodiscard]] ReachPeers unpack_reach(const Frame& frame);
+[[nodiscard]] ReachedPeers unpack_reached(const Frame& frame);
 [[nodiscard]] TreeOrder unpack_tree(const Frame& frame);
 [[nodiscard]] TreeProblem unpack_tree_problem(const Frame& frame);
 [[nodiscard]] std::int64_t unpack_ping(const Frame& frame);

@@ -186,7 +186,12 @@ class SshTransport final : public Transport {
   }
 
   void take_tree_problem(const SshLogin& parent, const Frame& frame, Time now) {
-    const TreeProblem told = unpack_tree_problem(frame);
+    TreeProblem told;
+    try {
+      told = unpack_tree_problem(frame);
+    } catch (const Error&) {
+      return;  // Something else spoke there; whoever is awaited falls back by the limit.
+    }
     for (SshLogin& login : logins_) {
       if (!is_child(login, parent) || std::to_string(login.host.node) != told.name) continue;
       fall_back(

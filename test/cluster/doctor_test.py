@@ -75,6 +75,21 @@ Host no-such-name
         assert found["h1"]["usable"] == loads and found["h4"]["usable"] == loads, found["h1"]["findings"]
 
 
+def test_hosts_that_do_not_reach_each_other():
+    with Hosts(4) as hosts:
+        hosts.run("h2", "iptables", "-I", "INPUT", "-s", "10.213.7.3", "-p", "tcp", "--syn", "-j", "DROP", check=True)
+        hosts.run("h4", "iptables", "-I", "INPUT", "-i", "eth0", "-p", "tcp", "--syn", "!", "--dport", "22", "-j", "REJECT", check=True)
+        code, text, seconds = doctor(hosts, hosts.names)
+        assert code == 69, text
+        assert "h4: error: is not reached from any other host by TCP (refused)" in text, text
+        assert "h2: error: is not reached from h3 by TCP (timeout)" in text, text
+        assert text.count("by TCP") == 2, text
+        print(f"4 hosts with two that are not reached: {seconds:.1f} s")
+        found = by_host(doctor(hosts, hosts.names, "--json")[1])
+        assert found["h3"]["unreached"] == [{"host": "h4", "class": "refused"}, {"host": "h2", "class": "timeout"}], found["h3"]
+        assert found["h1"]["unreached"] == [{"host": "h4", "class": "refused"}] and found["h4"]["unreached"] == [], found["h1"]
+
+
 def test_missing_folder_is_an_error_of_that_host():
     with Hosts(2) as hosts, tempfile.TemporaryDirectory() as folder:  # below /tmp, which each host has of its own
         code, text, _ = doctor(hosts, ["h1", "h2"], cwd=folder)

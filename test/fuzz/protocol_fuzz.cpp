@@ -80,6 +80,16 @@ void unpack_frame(const Frame& frame) {
       return check_message(frame, unpack_inspect);
     case pace:
       return check_message(frame, unpack_pace);
+    case tree:
+      return check_message(frame, unpack_tree);
+    case tree_problem:
+      return check_message(frame, unpack_tree_problem);
+    case listening:
+      return check_message(frame, unpack_listening);
+    case reach:
+      return check_message(frame, unpack_reach);
+    case reached:
+      return check_message(frame, unpack_reached);
     case report:  // these are text, or empty
     case states:
     case states_end:

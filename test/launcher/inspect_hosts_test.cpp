@@ -34,6 +34,7 @@ class FakeTransport final : public Transport {
     std::string answer = {};  ///< JSON; empty: leaves instead of answering
     bool silent = false;
     std::string fault = {};
+    int unreached = -1;  ///< node
   };
   explicit FakeTransport(std::vector<Agent> agents) : agents_(std::move(agents)) {
     channels_.resize(agents_.size());
@@ -86,8 +87,18 @@ class FakeTransport final : public Transport {
                       pack(PongMessage{.ping_ns = unpack_ping(*frame),
                                        .clock_ns = now_ns() + agent.clock_ahead_ns}));
       }
+      if (frame->type == FrameType::reach) {
+        ReachedPeers answer;
+        for (const Peer& peer : unpack_reach(*frame).peers) {
+          CHECK(peer.address == "10.0.0.1");
+          if (peer.node == agent.unreached) answer.problems.push_back({peer.node, "timeout"});
+        }
+        channel->send(FrameType::reached, pack(answer));
+      }
       if (frame->type != FrameType::inspect) continue;
       requests.push_back(unpack_inspect(*frame));
+      if (requests.back().listen)
+        channel->send(FrameType::listening, pack(ListeningAgent{1, "10.0.0.1", ""}));
       if (!agent.fault.empty()) {
         channel->send(FrameType::fault,
                       pack(FaultMessage{.exit_code = 70, .message = agent.fault, .hint = ""}));
@@ -175,6 +186,19 @@ TEST_CASE("every host answers for itself, and one bad host hides none", "[launch
   CHECK(hosts[4].problem->kind == HostProblem::Kind::version);
   CHECK_FALSE(hosts[5].usable());
   CHECK(hosts[6].problem->text == "no descriptors left");
+}
+
+TEST_CASE("a host that others do not reach is the bad one", "[launcher][doctor]") {
+  const std::string answer = to_json(machine("x"));
+  const auto hosts = ask({{.node = 0, .answer = answer, .unreached = 1},
+                          {.node = 1, .answer = answer},
+                          {.node = 2, .answer = answer, .unreached = 1},
+                          {.node = 3}});
+  CHECK(hosts[0].usable());
+  CHECK(hosts[2].usable());
+  REQUIRE(hosts[1].findings.size() == 1);
+  CHECK(hosts[1].findings[0].text == "is not reached from h0, h2 by TCP (timeout)");
+  CHECK(doctor_json(hosts).find("\"class\": \"timeout\"") != std::string::npos);
 }
 
 TEST_CASE("an agent that says nothing costs its time and no more", "[launcher][doctor]") {

@@ -143,5 +143,5 @@ TEST_CASE("another protocol version is refused with both numbers", "[launcher][p
   const Frame frame{FrameType::hello,
                     WireWriter().text("dstrain").number(kProtocolVersion + 1).text("x").take()};
   REQUIRE_THROWS_WITH(unpack_hello(frame),
-                      "the other side speaks protocol version 4, this build speaks 3");
+                      "the other side speaks protocol version 5, this build speaks 4");
 }
