@@ -19,7 +19,7 @@ struct ReachOptions {
   std::filesystem::path ssh_config = {};   ///< ssh -F; empty: the user's own
   bool ship = false;                       ///< copy our own tree to hosts that lack it
   SshTreeOptions tree = {};
-  std::filesystem::path srun_log = {};     ///< srun's own standard error
+  std::filesystem::path srun_log = {};  ///< srun's own standard error
   std::shared_ptr<JoinedHosts> joined = nullptr;
   /// Until a host is given up that does not answer; nothing: each transport's own.
   std::optional<std::chrono::seconds> connect_limit = {};
