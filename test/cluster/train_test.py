@@ -1,5 +1,5 @@
-"""Real training over hosts: by hostfile over 1 + 2 + 2 slots and by Slurm over 2 and 4 nodes, with hosts lost in a step and in a save
-and jobs pre-empted and put back into the queue. At equal world size the losses equal the unbroken run's bit for bit."""
+"""Real training over hosts: by hostfile over 1 + 2 + 2 slots and by Slurm over 2 and 4 nodes, with hosts lost in a step and in a
+save and jobs pre-empted and put back into the queue. At equal world size the losses equal the unbroken run's bit for bit."""
 import json
 import subprocess
 import sys
@@ -14,12 +14,15 @@ STEPS = 120
 class Cluster:
     def __init__(self, hosts):
         self.hosts = hosts
-        self.hostfile = hosts.directory / "hosts-1-2-2"
-        self.hostfile.write_text("# one host with one slot, two with two\nh1 slots=1\nh2 slots=2\nh3 slots=2\n")
 
-    def start(self, output, *options):
-        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, "--env", "OMP_NUM_THREADS=1",
-                   *settings(output, STEPS), *options]
+    def start(self, output, *options, third="h3", save_always=False):
+        """Over h1, h2 and a third host with 1, 2 and 2 slots. `save_always`: after every step, to have a save at most moments."""
+        hostfile = self.hosts.directory / f"hosts-{third}"
+        hostfile.write_text(f"# one host with one slot, two with two\nh1 slots=1\nh2 slots=2\n{third} slots=2\n")
+        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ssh-config", self.hosts.ssh_config, "--hostfile", hostfile,
+                   "--env", "OMP_NUM_THREADS=1", *settings(output, STEPS), *options]
+        if save_always:
+            command += ["--set", "run.checkpoint.every=1"]
         return subprocess.Popen([*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 stdin=subprocess.DEVNULL)
 
@@ -31,23 +34,28 @@ class Cluster:
     def folder(self, name):
         return self.hosts.directory / "runs" / name
 
+    def reach(self, output, process, in_save):
+        """Step 25; and the moment when a save has begun."""
+        wait_for(lambda: step_of(output) > 25, "step 25", process=process)
+        if in_save:
+            saves = only_run(output) / "checkpoints"
+            known = set(saves.iterdir())
+            wait_for(lambda: set(saves.iterdir()) - known, "a save", process=process)
+
 
 def train_by_hostfile(cluster):
     whole = cluster.folder("whole")
-    cluster.finish(cluster.start(whole, "--hostfile", cluster.hostfile))
+    cluster.finish(cluster.start(whole))
     assert len(losses(only_run(whole))) == STEPS
     return only_run(whole)
 
 
 def lose_host(cluster, whole, fault, heal, in_save):
     """A host is lost without restarts: exit 75, the host named; healed, --resume auto gives the unbroken run."""
-    output = cluster.folder(f"{fault.__name__}-{'save' if in_save else 'step'}")
-    process = cluster.start(output, "--hostfile", cluster.hostfile)
-    wait_for(lambda: step_of(output) > 25, "step 25", process=process)
-    if in_save:
-        run = only_run(output)
-        known = set((run / "checkpoints").iterdir())
-        wait_for(lambda: set((run / "checkpoints").iterdir()) - known, "a save", process=process)
+    moment = "save" if in_save else "step"
+    output = cluster.folder(f"{fault.__name__}-{moment}")
+    process = cluster.start(output, save_always=in_save)
+    cluster.reach(output, process, in_save)
     began = time.monotonic()
     fault("h2")
     text = cluster.finish(process, 75)
@@ -55,29 +63,29 @@ def lose_host(cluster, whole, fault, heal, in_save):
     failure = json.loads((only_run(output) / "failure.json").read_text())
     assert failure["root"]["host"] == "h2" and failure["root"]["kind"] == "host", (failure, text)
     fenced = cluster.hosts.wait_gone(f"DSTRAIN_RUN_DIR={only_run(output)}", 14, "h2")
-    print(f"{fault.__name__} in a {'save' if in_save else 'step'}: known and ended in {took:.1f} s, h2 clear {fenced:.1f} s later",
-          flush=True)
+    print(f"{fault.__name__} in a {moment}: known and ended in {took:.1f} s, h2 clear {fenced:.1f} s later", flush=True)
     assert took < 16, took
     heal("h2")
     end = time.monotonic() + 20
     while cluster.hosts.run("h1", "ping", "-c1", "-W1", "h2").returncode != 0 and time.monotonic() < end:
         pass
-    cluster.finish(cluster.start(output, "--hostfile", cluster.hostfile, "--resume", "auto"))
+    cluster.finish(cluster.start(output, "--resume", "auto"))
     expect_equal(only_run(output), whole, STEPS)
 
 
-def go_on_without_host(cluster, whole):
-    """Power loss of h3 in a step: the job goes on by itself on h1 and h2, from the newest checkpoint."""
-    output = cluster.folder("crash")
-    process = cluster.start(output, "--hostfile", cluster.hostfile, "--max-restarts", "1")
-    wait_for(lambda: step_of(output) > 25, "step 25", process=process)
+def go_on_without_host(cluster, whole, host, in_save):
+    """Power loss of a host: the job goes on by itself on h1 and h2, from the newest checkpoint."""
+    moment = "save" if in_save else "step"
+    output = cluster.folder(f"crash-{moment}")
+    process = cluster.start(output, "--max-restarts", "1", third=host, save_always=in_save)
+    cluster.reach(output, process, in_save)
     began = time.monotonic()
     before = step_of(output)
-    cluster.hosts.crash("h3")
+    cluster.hosts.crash(host)
     wait_for(lambda: step_of(output) > before + 20, "new steps", process=process)
-    print(f"crash of h3: {time.monotonic() - began:.1f} s to 20 new steps", flush=True)
+    print(f"crash of {host} in a {moment}: {time.monotonic() - began:.1f} s to 20 new steps", flush=True)
     text = cluster.finish(process)
-    assert "host h3 was lost" in text and "3 ranks on h1, h2" in text, text
+    assert f"host {host} was lost" in text and "3 ranks on h1, h2" in text, text
     expect_equal(only_run(output), whole, STEPS, 1e-4)  # another number of ranks adds in another order
 
 
@@ -142,6 +150,7 @@ with Hosts(4) as hosts:
     if "hostfile" in parts:
         cluster = Cluster(hosts)
         unbroken = train_by_hostfile(cluster)
-        lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save=False)
-        lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save=True)
-        go_on_without_host(cluster, unbroken)
+        for in_save in (False, True):
+            lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save)
+            lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save)
+            go_on_without_host(cluster, unbroken, "h4" if in_save else "h3", in_save)
