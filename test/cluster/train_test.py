@@ -153,4 +153,5 @@ with Hosts(4) as hosts:
         for in_save in (False, True):
             lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save)
             lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save)
-            go_on_without_host(cluster, unbroken, "h4" if in_save else "h3", in_save)
+        go_on_without_host(cluster, unbroken, "h3", in_save=False)
+        go_on_without_host(cluster, unbroken, "h4", in_save=True)
