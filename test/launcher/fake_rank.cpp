@@ -25,9 +25,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -116,11 +118,15 @@ __attribute__((noinline)) void read_fifo(const std::string& path) {
   ::close(fd);
 }
 
-/// The parent of a vfork() cannot be woken, nor traced, until its child ends.
+/// The parent of a vfork() cannot be woken, nor traced, until its child ends. By clone(), as the
+/// thread sanitizer makes a fork() of it.
 __attribute__((noinline)) void wait_in_kernel() {
-  if (::vfork() == 0) {
+  static std::array<char, 16 << 10> stack;
+  const auto child = [](void*) {
     while (true) ::pause();
-  }
+    return 0;
+  };
+  ::clone(child, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
 }
 
 void allocate(std::size_t bytes) {
