@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <vector>
 
@@ -173,7 +173,7 @@ TEST_CASE("include keeps hosts and GPUs, exclude takes them away", "[launcher][h
 }
 
 TEST_CASE("a text of any size costs little time", "[launcher][hosts]") {
-  const auto began = std::chrono::steady_clock::now();
+  const std::clock_t began = std::clock();  // CPU time: the machine may be busy
   CHECK_THROWS_AS(read(std::string(10 << 20, 'a')), Error);
   CHECK_THROWS_AS(read(std::string(1 << 20, 'a')), Error);
   CHECK_THROWS_AS(read(std::string(1 << 20, '\n')), Error);
@@ -186,7 +186,7 @@ TEST_CASE("a text of any size costs little time", "[launcher][hosts]") {
   std::string most;
   for (int i = 0; most.size() < (1 << 20) - 20; ++i) most += fmt::format("n{} slots=1\n", i);
   CHECK(read(most).size() > 60'000);
-  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(5));
+  CHECK(std::clock() - began < 5 * CLOCKS_PER_SEC);
 }
 
 }  // namespace
