@@ -1,6 +1,5 @@
 #include "launcher/child_words.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,12 +49,6 @@ std::string quote_output(std::string_view text) {
     if (code >= 0x20 && code != 0x7f) clean += c;
   }
   return clean;
-}
-
-UniqueFd open_null() {
-  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null) fail_system("open /dev/null");
-  return null;
 }
 
 }  // namespace dstrain::launcher

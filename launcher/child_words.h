@@ -25,7 +25,4 @@ class ChildWords {
 /// One line of what a program on another host printed, harmless on a terminal.
 [[nodiscard]] std::string quote_output(std::string_view text);
 
-/// /dev/null for a stream of a child.
-[[nodiscard]] UniqueFd open_null();
-
 }  // namespace dstrain::launcher

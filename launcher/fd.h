@@ -17,6 +17,8 @@ struct Pipe {
 /// Error{internal} with errno's text for what the system refuses here (out of descriptors, mostly).
 [[noreturn]] void fail_system(std::string_view action);
 [[nodiscard]] Pipe make_pipe();
+/// /dev/null for a stream of a child.
+[[nodiscard]] UniqueFd open_null();
 void set_nonblocking(int fd);
 /// Opens /dev/null on each of 0, 1, 2 that is closed, so that no later descriptor is taken for a
 /// standard stream.

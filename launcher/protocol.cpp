@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <concepts>
+#include <tuple>
 
 #include "engine/base/error.h"
 #include "launcher/wire.h"
@@ -11,14 +13,125 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kName = "dstrain";
-constexpr std::size_t kHeader = 5;
+
+// ---- the fields of each message, in the order in which they travel
+
+/// `M` is a T that may be const.
+template <class M, class T>
+concept Is = std::same_as<std::remove_const_t<M>, T>;
+
+auto fields(Is<PrepareJob> auto& m) {
+  return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,
+                  m.first_rank, m.num_ranks, m.world_size, m.cores, m.rendezvous_address,
+                  m.generation, m.secret, m.lease_ms, m.stall_limit_s, m.token, m.peer_address,
+                  m.tee);
+}
+auto fields(Is<ReadyAgent> auto& m) { return std::tie(m.port); }
+auto fields(Is<StartRanks> auto& m) { return std::tie(m.master_address, m.master_port); }
+auto fields(Is<StartedRank> auto& m) { return std::tie(m.rank, m.pid); }
+auto fields(Is<RankOutput> auto& m) { return std::tie(m.rank, m.lines); }
+auto fields(Is<RankEnd> auto& m) {
+  return std::tie(m.rank, m.host, m.pid, m.exit_code, m.signal, m.time_ns, m.stop_time_ns,
+                  m.finish_asked, m.out_of_memory, m.memory_limit_bytes, m.step, m.action, m.error,
+                  m.error_code, m.error_time_ns, m.collective, m.last_lines);
+}
+auto fields(Is<AgentDone> auto& m) { return std::tie(m.num_leftovers, m.unkillable); }
+auto fields(Is<FaultMessage> auto& m) { return std::tie(m.exit_code, m.message, m.hint); }
+auto fields(Is<PongMessage> auto& m) {
+  return std::tie(m.ping_ns, m.clock_ns, m.stop_signalled, m.signal);
+}
+auto fields(Is<RankState> auto& m) {
+  return std::tie(m.rank, m.host, m.pid, m.step, m.action, m.section, m.progress, m.stalled_ns,
+                  m.limit_ns, m.collectives, m.in_collective, m.collective, m.stack,
+                  m.process_state);
+}
+auto fields(Is<RankPace> auto& m) { return std::tie(m.rank, m.steps, m.steps_ns, m.waited_ns); }
+auto fields(Is<PaceMessage> auto& m) { return std::tie(m.ranks); }
+auto fields(Is<InspectHost> auto& m) {
+  return std::tie(m.working_directory, m.peer_address, m.listen);
+}
+auto fields(Is<ListeningAgent> auto& m) { return std::tie(m.port, m.address, m.peer_address); }
+auto fields(Is<Peer> auto& m) { return std::tie(m.node, m.address, m.port); }
+auto fields(Is<ReachPeers> auto& m) { return std::tie(m.peers); }
+auto fields(Is<PeerProblem> auto& m) { return std::tie(m.node, m.kind); }
+auto fields(Is<ReachedPeers> auto& m) { return std::tie(m.problems); }
+auto fields(Is<TreeChild> auto& m) { return std::tie(m.name, m.destination); }
+auto fields(Is<TreeOrder> auto& m) {
+  return std::tie(m.name, m.target, m.limit_ms, m.ssh, m.command, m.children);
+}
+auto fields(Is<TreeProblem> auto& m) { return std::tie(m.name, m.exit_code, m.words); }
+
+void put(WireWriter& writer, std::integral auto value) { writer.number(value); }
+/// Seconds, to the millisecond.
+void put(WireWriter& writer, double value) { writer.number(std::llround(value * 1000)); }
+void put(WireWriter& writer, const std::string& value) { writer.text(value); }
+void put(WireWriter& writer, const std::vector<std::string>& value) { writer.texts(value); }
+
+void get(WireReader& reader, int& value) { value = reader.integer(); }
+void get(WireReader& reader, std::int64_t& value) { value = reader.number(); }
+void get(WireReader& reader, bool& value) { value = reader.number() != 0; }
+void get(WireReader& reader, char& value) { value = static_cast<char>(reader.integer()); }
+void get(WireReader& reader, double& value) { value = static_cast<double>(reader.number()) / 1000; }
+void get(WireReader& reader, std::string& value) { value = reader.text(); }
+void get(WireReader& reader, std::vector<std::string>& value) { value = reader.texts(); }
+
+template <class Item>
+void put(WireWriter& writer, const std::vector<Item>& items);
+template <class Item>
+void get(WireReader& reader, std::vector<Item>& items);
+
+template <class M>
+void put_fields(WireWriter& writer, const M& m) {
+  std::apply([&writer](const auto&... field) { (put(writer, field), ...); }, fields(m));
+}
+
+template <class M>
+void get_fields(WireReader& reader, M& m) {
+  std::apply([&reader](auto&... field) { (get(reader, field), ...); }, fields(m));
+}
+
+template <class Item>
+void put(WireWriter& writer, const std::vector<Item>& items) {
+  writer.number(static_cast<std::int64_t>(items.size()));
+  for (const Item& item : items) put_fields(writer, item);
+}
+
+template <class Item>
+void get(WireReader& reader, std::vector<Item>& items) {
+  // A wrong count ends at the end of the payload.
+  for (std::int64_t left = reader.number(); left > 0; --left)
+    get_fields(reader, items.emplace_back());
+}
+
+template <class M>
+std::string pack_fields(const M& m) {
+  WireWriter writer;
+  put_fields(writer, m);
+  return writer.take();
+}
+
+template <class M>
+M unpack_fields(const Frame& frame) {
+  WireReader reader(frame.payload);
+  M m;
+  get_fields(reader, m);
+  reader.end();
+  return m;
+}
 
 }  // namespace
+
+std::size_t frame_bytes(std::string_view bytes) {
+  std::uint32_t size = 0;
+  for (std::size_t i = 0; i < 4; ++i)
+    size |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  return kFrameHeader + size;
+}
 
 std::string encode(FrameType type, std::string_view payload) {
   DSTRAIN_CHECK(payload.size() <= kFrameLimit, "frame too large");
   std::string bytes;
-  bytes.reserve(kHeader + payload.size());
+  bytes.reserve(kFrameHeader + payload.size());
   auto size = static_cast<std::uint32_t>(payload.size());
   for (int i = 0; i < 4; ++i, size >>= 8) bytes.push_back(static_cast<char>(size & 0xff));
   bytes.push_back(static_cast<char>(type));
@@ -32,11 +145,8 @@ std::optional<Frame> FrameDecoder::next() {
     position_ = 0;
     return std::nullopt;
   };
-  if (rest.size() < kHeader) return wait();
-  std::uint32_t size = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    size |= static_cast<std::uint32_t>(static_cast<unsigned char>(rest[i])) << (8 * i);
-  }
+  if (rest.size() < kFrameHeader) return wait();
+  const std::size_t size = frame_bytes(rest) - kFrameHeader;
   const auto type = static_cast<std::uint8_t>(rest[4]);
   if (size > kFrameLimit || type < static_cast<std::uint8_t>(FrameType::hello) ||
       type > static_cast<std::uint8_t>(FrameType::reached)) {
@@ -45,9 +155,9 @@ std::optional<Frame> FrameDecoder::next() {
         fmt::format("not a dstrain frame: type {}, {} bytes (limit {})", type, size, kFrameLimit),
         "something else wrote into the channel between controller and agent");
   }
-  if (rest.size() < kHeader + size) return wait();
-  Frame frame{static_cast<FrameType>(type), std::string(rest.substr(kHeader, size))};
-  position_ += kHeader + size;
+  if (rest.size() < kFrameHeader + size) return wait();
+  Frame frame{static_cast<FrameType>(type), std::string(rest.substr(kFrameHeader, size))};
+  position_ += kFrameHeader + size;
   if (position_ == buffer_.size()) {
     buffer_.clear();
     position_ = 0;
@@ -88,73 +198,41 @@ Hello unpack_hello(const Frame& frame) {
   return m;
 }
 
-std::string pack(const PrepareJob& m) {
-  return WireWriter()
-      .text(m.run_directory)
-      .text(m.working_directory)
-      .texts(m.command)
-      .texts(m.environment)
-      .text(m.host)
-      .number(m.first_rank)
-      .number(m.num_ranks)
-      .number(m.world_size)
-      .number(m.cores)
-      .text(m.rendezvous_address)
-      .number(m.generation)
-      .text(m.secret)
-      .number(m.lease_ms)
-      .number(std::llround(m.stall_limit_s * 1000))
-      .text(m.token)
-      .text(m.peer_address)
-      .text(m.tee)
-      .take();
-}
+std::string pack(const PrepareJob& m) { return pack_fields(m); }
+std::string pack(const ReadyAgent& m) { return pack_fields(m); }
+std::string pack(const StartRanks& m) { return pack_fields(m); }
+std::string pack(const StartedRank& m) { return pack_fields(m); }
+std::string pack(const RankOutput& m) { return pack_fields(m); }
+std::string pack(const RankEnd& m) { return pack_fields(m); }
+std::string pack(const AgentDone& m) { return pack_fields(m); }
+std::string pack(const FaultMessage& m) { return pack_fields(m); }
+std::string pack(const PongMessage& m) { return pack_fields(m); }
+std::string pack(const RankState& m) { return pack_fields(m); }
+std::string pack(const PaceMessage& m) { return pack_fields(m); }
+std::string pack(const InspectHost& m) { return pack_fields(m); }
+std::string pack(const ListeningAgent& m) { return pack_fields(m); }
+std::string pack(const ReachPeers& m) { return pack_fields(m); }
+std::string pack(const ReachedPeers& m) { return pack_fields(m); }
+std::string pack(const TreeOrder& m) { return pack_fields(m); }
+std::string pack(const TreeProblem& m) { return pack_fields(m); }
 
-PrepareJob unpack_prepare(const Frame& frame) {
-  WireReader reader(frame.payload);
-  PrepareJob m;
-  m.run_directory = reader.text();
-  m.working_directory = reader.text();
-  m.command = reader.texts();
-  m.environment = reader.texts();
-  m.host = reader.text();
-  m.first_rank = reader.integer();
-  m.num_ranks = reader.integer();
-  m.world_size = reader.integer();
-  m.cores = reader.integer();
-  m.rendezvous_address = reader.text();
-  m.generation = reader.integer();
-  m.secret = reader.text();
-  m.lease_ms = reader.integer();
-  m.stall_limit_s = static_cast<double>(reader.number()) / 1000;
-  m.token = reader.text();
-  m.peer_address = reader.text();
-  m.tee = reader.text();
-  reader.end();
-  return m;
-}
-
-std::string pack(const ReadyAgent& m) { return WireWriter().number(m.port).take(); }
-
-ReadyAgent unpack_ready(const Frame& frame) {
-  WireReader reader(frame.payload);
-  const ReadyAgent m{reader.integer()};
-  reader.end();
-  return m;
-}
-
-std::string pack(const StartRanks& m) {
-  return WireWriter().text(m.master_address).number(m.master_port).take();
-}
-
-StartRanks unpack_start(const Frame& frame) {
-  WireReader reader(frame.payload);
-  StartRanks m;
-  m.master_address = reader.text();
-  m.master_port = reader.integer();
-  reader.end();
-  return m;
-}
+PrepareJob unpack_prepare(const Frame& frame) { return unpack_fields<PrepareJob>(frame); }
+ReadyAgent unpack_ready(const Frame& frame) { return unpack_fields<ReadyAgent>(frame); }
+StartRanks unpack_start(const Frame& frame) { return unpack_fields<StartRanks>(frame); }
+StartedRank unpack_started(const Frame& frame) { return unpack_fields<StartedRank>(frame); }
+RankOutput unpack_console(const Frame& frame) { return unpack_fields<RankOutput>(frame); }
+RankEnd unpack_ended(const Frame& frame) { return unpack_fields<RankEnd>(frame); }
+AgentDone unpack_done(const Frame& frame) { return unpack_fields<AgentDone>(frame); }
+FaultMessage unpack_fault(const Frame& frame) { return unpack_fields<FaultMessage>(frame); }
+PongMessage unpack_pong(const Frame& frame) { return unpack_fields<PongMessage>(frame); }
+RankState unpack_state(const Frame& frame) { return unpack_fields<RankState>(frame); }
+PaceMessage unpack_pace(const Frame& frame) { return unpack_fields<PaceMessage>(frame); }
+InspectHost unpack_inspect(const Frame& frame) { return unpack_fields<InspectHost>(frame); }
+ListeningAgent unpack_listening(const Frame& frame) { return unpack_fields<ListeningAgent>(frame); }
+ReachPeers unpack_reach(const Frame& frame) { return unpack_fields<ReachPeers>(frame); }
+ReachedPeers unpack_reached(const Frame& frame) { return unpack_fields<ReachedPeers>(frame); }
+TreeOrder unpack_tree(const Frame& frame) { return unpack_fields<TreeOrder>(frame); }
+TreeProblem unpack_tree_problem(const Frame& frame) { return unpack_fields<TreeProblem>(frame); }
 
 std::string pack(StopKind m) { return WireWriter().number(static_cast<std::int64_t>(m)).take(); }
 
@@ -165,300 +243,6 @@ StopKind unpack_stop(const Frame& frame) {
   if (kind == static_cast<std::int64_t>(StopKind::finish)) return StopKind::finish;
   if (kind == static_cast<std::int64_t>(StopKind::elsewhere)) return StopKind::elsewhere;
   return StopKind::end;
-}
-
-std::string pack(const StartedRank& m) { return WireWriter().number(m.rank).number(m.pid).take(); }
-
-StartedRank unpack_started(const Frame& frame) {
-  WireReader reader(frame.payload);
-  StartedRank m;
-  m.rank = reader.integer();
-  m.pid = reader.number();
-  reader.end();
-  return m;
-}
-
-std::string pack(const RankOutput& m) { return WireWriter().number(m.rank).text(m.lines).take(); }
-
-RankOutput unpack_console(const Frame& frame) {
-  WireReader reader(frame.payload);
-  RankOutput m;
-  m.rank = reader.integer();
-  m.lines = reader.text();
-  reader.end();
-  return m;
-}
-
-std::string pack(const RankEnd& m) {
-  return WireWriter()
-      .number(m.rank)
-      .text(m.host)
-      .number(m.pid)
-      .number(m.exit_code)
-      .number(m.signal)
-      .number(m.time_ns)
-      .number(m.stop_time_ns)
-      .number(m.finish_asked ? 1 : 0)
-      .number(m.out_of_memory ? 1 : 0)
-      .number(m.memory_limit_bytes)
-      .number(m.step)
-      .text(m.action)
-      .text(m.error)
-      .number(m.error_code)
-      .number(m.error_time_ns)
-      .text(m.collective)
-      .texts(m.last_lines)
-      .take();
-}
-
-RankEnd unpack_ended(const Frame& frame) {
-  WireReader reader(frame.payload);
-  RankEnd m;
-  m.rank = reader.integer();
-  m.host = reader.text();
-  m.pid = reader.number();
-  m.exit_code = reader.integer();
-  m.signal = reader.integer();
-  m.time_ns = reader.number();
-  m.stop_time_ns = reader.number();
-  m.finish_asked = reader.number() != 0;
-  m.out_of_memory = reader.number() != 0;
-  m.memory_limit_bytes = reader.number();
-  m.step = reader.number();
-  m.action = reader.text();
-  m.error = reader.text();
-  m.error_code = reader.integer();
-  m.error_time_ns = reader.number();
-  m.collective = reader.text();
-  m.last_lines = reader.texts();
-  reader.end();
-  return m;
-}
-
-std::string pack(const AgentDone& m) {
-  return WireWriter().number(m.num_leftovers).texts(m.unkillable).take();
-}
-
-AgentDone unpack_done(const Frame& frame) {
-  WireReader reader(frame.payload);
-  AgentDone m;
-  m.num_leftovers = reader.integer();
-  m.unkillable = reader.texts();
-  reader.end();
-  return m;
-}
-
-std::string pack(const FaultMessage& m) {
-  return WireWriter().number(m.exit_code).text(m.message).text(m.hint).take();
-}
-
-FaultMessage unpack_fault(const Frame& frame) {
-  WireReader reader(frame.payload);
-  FaultMessage m;
-  m.exit_code = reader.integer();
-  m.message = reader.text();
-  m.hint = reader.text();
-  reader.end();
-  return m;
-}
-
-std::string pack(const PongMessage& m) {
-  return WireWriter()
-      .number(m.ping_ns)
-      .number(m.clock_ns)
-      .number(m.stop_signalled ? 1 : 0)
-      .number(m.signal)
-      .take();
-}
-
-PongMessage unpack_pong(const Frame& frame) {
-  WireReader reader(frame.payload);
-  PongMessage m;
-  m.ping_ns = reader.number();
-  m.clock_ns = reader.number();
-  m.stop_signalled = reader.number() != 0;
-  m.signal = reader.integer();
-  reader.end();
-  return m;
-}
-
-std::string pack(const RankState& m) {
-  return WireWriter()
-      .number(m.rank)
-      .text(m.host)
-      .number(m.pid)
-      .number(m.step)
-      .text(m.action)
-      .text(m.section)
-      .number(m.progress)
-      .number(m.stalled_ns)
-      .number(m.limit_ns)
-      .number(m.collectives)
-      .number(m.in_collective ? 1 : 0)
-      .text(m.collective)
-      .text(m.stack)
-      .number(m.process_state)
-      .take();
-}
-
-RankState unpack_state(const Frame& frame) {
-  WireReader reader(frame.payload);
-  RankState m;
-  m.rank = reader.integer();
-  m.host = reader.text();
-  m.pid = reader.number();
-  m.step = reader.number();
-  m.action = reader.text();
-  m.section = reader.text();
-  m.progress = reader.number();
-  m.stalled_ns = reader.number();
-  m.limit_ns = reader.number();
-  m.collectives = reader.number();
-  m.in_collective = reader.number() != 0;
-  m.collective = reader.text();
-  m.stack = reader.text();
-  m.process_state = static_cast<char>(reader.integer());
-  reader.end();
-  return m;
-}
-
-std::string pack(const PaceMessage& m) {
-  WireWriter writer;
-  writer.number(static_cast<std::int64_t>(m.ranks.size()));
-  for (const RankPace& rank : m.ranks) {
-    writer.number(rank.rank).number(rank.steps).number(rank.steps_ns).number(rank.waited_ns);
-  }
-  return writer.take();
-}
-
-PaceMessage unpack_pace(const Frame& frame) {
-  WireReader reader(frame.payload);
-  PaceMessage m;
-  // A wrong count ends at the end of the payload.
-  for (std::int64_t left = reader.number(); left > 0; --left) {
-    RankPace rank;
-    rank.rank = reader.integer();
-    rank.steps = reader.number();
-    rank.steps_ns = reader.number();
-    rank.waited_ns = reader.number();
-    m.ranks.push_back(rank);
-  }
-  reader.end();
-  return m;
-}
-
-std::string pack(const InspectHost& m) {
-  return WireWriter()
-      .text(m.working_directory)
-      .text(m.peer_address)
-      .number(m.listen ? 1 : 0)
-      .take();
-}
-
-InspectHost unpack_inspect(const Frame& frame) {
-  WireReader reader(frame.payload);
-  InspectHost m;
-  m.working_directory = reader.text();
-  m.peer_address = reader.text();
-  m.listen = reader.number() != 0;
-  reader.end();
-  return m;
-}
-
-std::string pack(const ListeningAgent& m) {
-  return WireWriter().number(m.port).text(m.address).text(m.peer_address).take();
-}
-
-ListeningAgent unpack_listening(const Frame& frame) {
-  WireReader reader(frame.payload);
-  ListeningAgent m;
-  m.port = reader.integer();
-  m.address = reader.text();
-  m.peer_address = reader.text();
-  reader.end();
-  return m;
-}
-
-std::string pack(const ReachPeers& m) {
-  WireWriter writer;
-  writer.number(static_cast<std::int64_t>(m.peers.size()));
-  for (const Peer& peer : m.peers) writer.number(peer.node).text(peer.address).number(peer.port);
-  return writer.take();
-}
-
-ReachPeers unpack_reach(const Frame& frame) {
-  WireReader reader(frame.payload);
-  ReachPeers m;
-  for (std::int64_t left = reader.number(); left > 0; --left) {
-    Peer peer;
-    peer.node = reader.integer();
-    peer.address = reader.text();
-    peer.port = reader.integer();
-    m.peers.push_back(std::move(peer));
-  }
-  reader.end();
-  return m;
-}
-
-std::string pack(const ReachedPeers& m) {
-  WireWriter writer;
-  writer.number(static_cast<std::int64_t>(m.problems.size()));
-  for (const PeerProblem& problem : m.problems) writer.number(problem.node).text(problem.kind);
-  return writer.take();
-}
-
-ReachedPeers unpack_reached(const Frame& frame) {
-  WireReader reader(frame.payload);
-  ReachedPeers m;
-  for (std::int64_t left = reader.number(); left > 0; --left) {
-    PeerProblem problem;
-    problem.node = reader.integer();
-    problem.kind = reader.text();
-    m.problems.push_back(std::move(problem));
-  }
-  reader.end();
-  return m;
-}
-
-std::string pack(const TreeOrder& m) {
-  WireWriter writer;
-  writer.text(m.name).text(m.target).number(m.limit_ms).texts(m.ssh).text(m.command);
-  writer.number(static_cast<std::int64_t>(m.children.size()));
-  for (const TreeChild& child : m.children) writer.text(child.name).texts(child.destination);
-  return writer.take();
-}
-
-TreeOrder unpack_tree(const Frame& frame) {
-  WireReader reader(frame.payload);
-  TreeOrder m;
-  m.name = reader.text();
-  m.target = reader.text();
-  m.limit_ms = reader.number();
-  m.ssh = reader.texts();
-  m.command = reader.text();
-  // A wrong count ends at the end of the payload.
-  for (std::int64_t left = reader.number(); left > 0; --left) {
-    TreeChild child;
-    child.name = reader.text();
-    child.destination = reader.texts();
-    m.children.push_back(std::move(child));
-  }
-  reader.end();
-  return m;
-}
-
-std::string pack(const TreeProblem& m) {
-  return WireWriter().text(m.name).number(m.exit_code).text(m.words).take();
-}
-
-TreeProblem unpack_tree_problem(const Frame& frame) {
-  WireReader reader(frame.payload);
-  TreeProblem m;
-  m.name = reader.text();
-  m.exit_code = reader.integer();
-  m.words = reader.text();
-  reader.end();
-  return m;
 }
 
 std::string pack_ping(std::int64_t clock_ns) { return WireWriter().number(clock_ns).take(); }

@@ -54,6 +54,11 @@ struct Frame {
 /// Bytes on the wire: u32 payload length, u8 type, payload.
 [[nodiscard]] std::string encode(FrameType type, std::string_view payload);
 
+/// Length of the payload and type, before every payload.
+inline constexpr std::size_t kFrameHeader = 5;
+/// Of the frame, header included, that a stream of at least a header begins with.
+[[nodiscard]] std::size_t frame_bytes(std::string_view bytes);
+
 /// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown
 /// type.
 class FrameDecoder {

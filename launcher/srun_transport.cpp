@@ -317,7 +317,7 @@ class SrunTransport final : public Transport {
         if (node.state == State::waiting) names.push_back(node.host.host.name);
       }
       answer_ = open_log({});
-      null_ = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+      null_ = open_null();
       query_ = ChildProcess({"sinfo", "--noheader", "--Node",
                              fmt::format("--nodes={}", fmt::join(names, ",")), "--format=%N %T %E"},
                             {null_.get(), answer_.get(), null_.get()});

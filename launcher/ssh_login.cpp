@@ -9,17 +9,10 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kFrameHeader = 5;
 constexpr std::size_t kLargestHello = 64 << 10;
 constexpr std::size_t kLargestProblem = 4 << 10;
 
 }  // namespace
-
-std::size_t frame_bytes(std::string_view bytes) {
-  std::size_t size = 0;
-  for (std::size_t i = 4; i-- > 0;) size = size << 8 | static_cast<unsigned char>(bytes[i]);
-  return kFrameHeader + size;
-}
 
 FirstFrame first_frame(std::string_view bytes, bool ended) {
   const FirstFrame part = ended ? FirstFrame::none : FirstFrame::unfinished;

@@ -49,8 +49,6 @@ struct SshLogin {
 enum class FirstFrame { unfinished, hello, tree_problem, none };
 /// `ended`: no more will come.
 [[nodiscard]] FirstFrame first_frame(std::string_view bytes, bool ended);
-/// Bytes of the frame that a stream begins with.
-[[nodiscard]] std::size_t frame_bytes(std::string_view bytes);
 
 /// ssh and its options, for this machine with the user's `config`, for another one without.
 [[nodiscard]] std::vector<std::string> ssh_words(std::chrono::seconds connect_timeout,
