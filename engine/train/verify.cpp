@@ -20,8 +20,8 @@ struct Made {
   Weights weights;
 };
 
-/// Runs the steps; `start` and `made` get the weights, which only rank 0 keeps (gathering them is
-/// collective).
+/// Runs the steps; `start` (perhaps none) and `made` get the weights, which only rank 0 keeps
+/// (gathering them is collective).
 void run(const Recipe& recipe, const World& world, int steps, RankRecordFile& record,
          const std::function<void(Weights)>& start, const std::function<void(int, Made)>& made) {
   Session session(recipe, world, record);
@@ -31,7 +31,7 @@ void run(const Recipe& recipe, const World& world, int steps, RankRecordFile& re
     Weights weights = session.gathered_weights();
     return world.rank == 0 ? std::move(weights) : Weights();
   };
-  start(gathered());
+  if (start) start(gathered());
   for (int step = 0; step < steps; ++step) {
     session.enqueue_step(/*stop=*/false);
     const StepOutcome outcome = session.executor().take_outcome();
@@ -108,23 +108,20 @@ std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world
   const double u = unit_roundoff(recipe.precision.compute);
   const double scalar = recipe.precision.compute == ComputeType::fp32 ? 64 * u : 4 * u;
   std::vector<VerifyStep> result;
-  run(
-      alone, single_world(world.device), steps, record, [](const Weights&) {},
-      [&](int i, const Made& reference) {
-        note(fmt::format("step {}/{} on one rank: loss {:.8g}", i + 1, steps,
-                         reference.outcome.loss));
-        Made& made = trace[static_cast<std::size_t>(i)];
-        const double growth = std::sqrt(i + 1.0);
-        VerifyStep step{.reference_loss = reference.outcome.loss,
-                        .loss = made.outcome.loss,
-                        .reference_norm = reference.outcome.gradient_norm,
-                        .norm = made.outcome.gradient_norm,
-                        .scalar_tolerance = scalar * growth,
-                        .update_tolerance = 2 * std::sqrt(u) * growth};
-        compare_weights(start, reference.weights, made.weights, step);
-        made.weights.clear();  // of a large model the host holds few copies
-        result.push_back(step);
-      });
+  run(alone, single_world(world.device), steps, record, {}, [&](int i, const Made& reference) {
+    note(fmt::format("step {}/{} on one rank: loss {:.8g}", i + 1, steps, reference.outcome.loss));
+    Made& made = trace[static_cast<std::size_t>(i)];
+    const double growth = std::sqrt(i + 1.0);
+    VerifyStep step{.reference_loss = reference.outcome.loss,
+                    .loss = made.outcome.loss,
+                    .reference_norm = reference.outcome.gradient_norm,
+                    .norm = made.outcome.gradient_norm,
+                    .scalar_tolerance = scalar * growth,
+                    .update_tolerance = 2 * std::sqrt(u) * growth};
+    compare_weights(start, reference.weights, made.weights, step);
+    made.weights.clear();  // of a large model the host holds few copies
+    result.push_back(step);
+  });
   return result;
 }
 
