@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 
-from support import expect_success, losses, only_run, processes_naming, run, start
+from support import expect_success, losses, only_run, processes_naming, rank_processes, run, start
 
 KILLS = int(os.environ.get("DSTRAIN_KILLS", "100"))
 RANKS = 2
@@ -15,22 +15,6 @@ STEPS = 2000
 SETTINGS = ["--ranks", RANKS, "--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=8",
             "--set", "batch.micro=4", "--set", "model.layers=1", "--set", "model.width=16", "--set", "model.mlp_width=16",
             "--set", "model.heads=2", "--set", "run.evaluate=never", "--set", "run.checkpoint.every=7"]
-
-
-def rank_processes(directory):
-    """{rank: pid} of the live ranks of the run."""
-    found = {}
-    for pid in processes_naming(f"DSTRAIN_RUN_DIR={directory}"):
-        try:
-            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        rank = [e[5:] for e in environment if e.startswith(b"RANK=")]
-        if rank and b"engine" in command:
-            found[int(rank[0])] = pid
-    return found
-
 
 seed = int(os.environ.get("DSTRAIN_SEED", random.randrange(1 << 30)))
 print(f"seed {seed}")

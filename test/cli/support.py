@@ -57,3 +57,18 @@ def processes_naming(text):
         if state != "Z" and text.encode() in words:
             found.append(int(entry.name))
     return found
+
+
+def rank_processes(directory):
+    """{rank: pid} of the live ranks of the run in `directory`, or of those below it when it ends with a slash."""
+    found = {}
+    for pid in processes_naming(f"DSTRAIN_RUN_DIR={directory}"):
+        try:
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        rank = [e[5:] for e in environment if e.startswith(b"RANK=")]
+        if rank and b"engine" in command:
+            found[int(rank[0])] = pid
+    return found

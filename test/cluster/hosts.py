@@ -37,6 +37,24 @@ def live(pid):
         return False
 
 
+def start_command(words, **options):
+    """A command whose output, errors included, is text to read."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+    return subprocess.Popen([*map(str, words)], **options)
+
+
+def run_command(words, code=0, limit=60, **options):
+    """Output of a command that must end with `code` within `limit` seconds."""
+    process = start_command(words, **options)
+    try:
+        text, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(f"{words}: still running after {limit} s: {process.communicate()[0]}") from None
+    assert process.returncode == code, f"exit {process.returncode}, not {code}: {text}"
+    return text
+
+
 class Hosts:
     """h1..hN from `with` to its end, whatever ends it. `directory` is seen by all hosts at the same path; /tmp is not."""
 

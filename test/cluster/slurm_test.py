@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from hosts import Hosts, require
+from hosts import Hosts, require, run_command, start_command
 
 FAKE = pathlib.Path(os.environ["FAKE_DSTRAIN"])
 RANK = pathlib.Path(os.environ["FAKE_RANK"])
@@ -45,20 +45,10 @@ class Cluster:
         return [str(fake or self.fake), "launch", "--output", str(output), *options, "--", str(self.rank), *actions.split()]
 
     def start(self, words, **options):
-        options = {"cwd": self.folder, "env": self.environment, "stdin": subprocess.DEVNULL, "text": True,
-                   "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
-        return subprocess.Popen([str(word) for word in words], **options)
+        return start_command(words, **({"cwd": self.folder, "env": self.environment} | options))
 
     def run(self, words, code=0, timeout=60, **options):
-        """Output of a command that must end with `code`."""
-        process = self.start(words, **options)
-        try:
-            text, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(f"{words}: still running after {timeout} s: {process.communicate()[0]}")
-        assert process.returncode == code, f"exit {process.returncode}, not {code}: {text}"
-        return text
+        return run_command(words, code, timeout, **({"cwd": self.folder, "env": self.environment} | options))
 
     def slurm(self, *words):
         return self.run(words).strip()

@@ -7,12 +7,11 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
-from hosts import Hosts, require
+from hosts import Hosts, require, run_command, start_command
 from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
 STEPS = 40
@@ -36,20 +35,10 @@ class Cluster:
         return self.hosts.directory / "runs" / name
 
     def start(self, words, **options):
-        options = {"cwd": ROOT, "env": self.environment} | options
-        return subprocess.Popen([*map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True, **options)
+        return start_command(words, **({"cwd": ROOT, "env": self.environment} | options))
 
     def run(self, words, code=0, limit=90, **options):
-        """Output of a command that must end with `code`."""
-        process = self.start(words, **options)
-        try:
-            text, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(f"{words}: still running after {limit} s: {process.communicate()[0]}") from None
-        assert process.returncode == code, f"exit {process.returncode}, not {code}: {text}"
-        return text
+        return run_command(words, code, limit, **({"cwd": ROOT, "env": self.environment} | options))
 
     def expect_equal(self, run):
         expect_equal(run, only_run(self.local), STEPS)

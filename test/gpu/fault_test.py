@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 
-DSTRAIN = os.environ.get("DSTRAIN", "dstrain")
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import support  # noqa: E402
+
 MODEL = ["model.layers=12", "model.width=768", "model.heads=12", "model.mlp_width=3072", "precision.compute=bf16"]
 CHECKPOINT_EVERY = 100
 
@@ -44,32 +45,27 @@ class Job:
 
     def __init__(self, folder, *options, steps=1500, settings=()):
         self.output = folder
-        command = [DSTRAIN, "launch", "recipes/quickstart.yaml", "--ranks", GPUS, *options]
+        words = ["launch", "recipes/quickstart.yaml", "--ranks", GPUS, *options]
         for setting in ["parallel.backend=nccl", *MODEL, f"batch.global={64 * GPUS}", "batch.micro=64", "run.epochs=0",
                         f"run.steps={steps}", "run.evaluate=never", f"run.checkpoint.every={CHECKPOINT_EVERY}",
                         "optimizer.lr=1e-4", f"run.output={folder}", *settings]:
-            command += ["--set", setting]
-        self.process = subprocess.Popen([*map(str, command)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
+            words += ["--set", setting]
+        self.process = support.start(*words)
 
     def run(self):
-        return next(self.output.iterdir())
-
-    def metrics(self):
-        """Entries of steps; the last line may be cut."""
-        entries = []
-        try:
-            for line in (self.run() / "metrics.jsonl").read_text().splitlines():
-                entries.append(json.loads(line))
-        except (OSError, StopIteration, json.JSONDecodeError):
-            pass
-        return [entry for entry in entries if entry["kind"] == "step"]
+        return support.only_run(self.output)
 
     def step(self):
-        return max((entry["step"] for entry in self.metrics()), default=0)
+        """The last step in the metrics, whose last line may be cut."""
+        try:
+            lines = (self.run() / "metrics.jsonl").read_text().splitlines(keepends=True)
+        except (OSError, AssertionError):
+            return 0
+        entries = [json.loads(line) for line in lines if line.endswith("\n")]
+        return max((entry["step"] for entry in entries if entry["kind"] == "step"), default=0)
 
     def losses(self):
-        return {entry["step"]: entry["loss"] for entry in self.metrics()}
+        return support.losses(self.run())
 
     def wait_for(self, condition, what, limit=120):
         start = time.monotonic()
@@ -83,28 +79,14 @@ class Job:
         self.wait_for(lambda: self.step() >= step, f"step {step}")
 
     def processes(self):
-        """({rank: pid}, all pids) of live processes that carry the run directory."""
-        ranks, everyone = {}, []
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                environment = (entry / "environ").read_bytes().split(b"\0")
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            mine = any(word.startswith(f"DSTRAIN_RUN_DIR={self.output}/".encode()) for word in environment)
-            if not mine or state == "Z":
-                continue
-            everyone.append(int(entry.name))
-            rank = [word[5:] for word in environment if word.startswith(b"RANK=")]
-            if rank and b"engine" in words:
-                ranks[int(rank[0])] = int(entry.name)
-        return ranks, everyone
+        """Live processes that carry the run directory."""
+        return support.processes_naming(f"DSTRAIN_RUN_DIR={self.output}/")
+
+    def ranks(self):
+        return support.rank_processes(f"{self.output}/")
 
     def rank(self, number):
-        return self.processes()[0][number]
+        return self.ranks()[number]
 
     def finish(self, code, limit=180):
         """(what it printed, seconds) once it has ended with `code` and left nothing."""
@@ -112,7 +94,7 @@ class Job:
         text = self.process.communicate(timeout=limit)[0]
         took = time.monotonic() - start
         assert self.process.returncode == code, f"exit {self.process.returncode}, expected {code}:\n{text}"
-        assert not self.processes()[1], f"left: {self.processes()[1]}\n{text}"
+        assert not self.processes(), f"left: {self.processes()}\n{text}"
         return text, took
 
     def failure(self):
@@ -136,11 +118,11 @@ def restart(folder):
     whole.finish(0)
     job = Job(folder / "broken", "--max-restarts", "1", steps=600)
     job.reach(CHECKPOINT_EVERY * 2 + 20)
-    old = job.processes()[0]
+    old = job.ranks()
     before = job.step()
     os.kill(old[0], signal.SIGKILL)
     start = time.monotonic()
-    job.wait_for(lambda: not set(job.processes()[1]) & set(old.values()), "the end of all ranks", 10)
+    job.wait_for(lambda: not set(job.processes()) & set(old.values()), "the end of all ranks", 10)
     stopped = time.monotonic() - start
     # The metrics are cut back to the checkpoint when rank 0 is about to go on.
     job.wait_for(lambda: 0 < job.step() < before, "metrics that go on", 60)
@@ -170,8 +152,8 @@ def killed_launch(folder):
     job.reach(30)
     job.process.kill()
     start = time.monotonic()
-    while job.processes()[1]:
-        assert time.monotonic() - start < 5, job.processes()[1]
+    while job.processes():
+        assert time.monotonic() - start < 5, job.processes()
     say(5, f"kill -9 of launch: nothing left after {time.monotonic() - start:.2f} s")
     job.process.communicate()
 
