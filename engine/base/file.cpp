@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/unique_fd.h"
 
 namespace dstrain {
 namespace {
@@ -20,35 +22,17 @@ namespace {
   throw Error(kind, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(errno)));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-std::uint64_t regular_size(int fd, const std::filesystem::path& path) {
+std::uint64_t size_of(int fd, const std::filesystem::path& path) {
   struct stat status{};
   if (::fstat(fd, &status) != 0) fail("read", path);
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(ErrorKind::data, fmt::format("cannot read {}: not a regular file", path.string()));
-  }
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::uint64_t limit) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) fail("read", path);
-  const std::uint64_t size = regular_size(fd.get(), path);
+  const UniqueFd fd = open_input_file(path);
+  const std::uint64_t size = size_of(fd.get(), path);
   if (size > limit) {
     throw Error(ErrorKind::data, fmt::format("{} has {} bytes, more than the limit of {}",
                                              path.string(), size, limit));
@@ -70,8 +54,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   const std::filesystem::path temporary =
       path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()));
   {
-    const Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (fd.get() < 0) fail("write", temporary, ErrorKind::internal);
+    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd) fail("write", temporary, ErrorKind::internal);
     while (!content.empty()) {
       const auto written = ::write(fd.get(), content.data(), content.size());
       if (written < 0 && errno == EINTR) continue;
@@ -85,15 +69,13 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 }
 
 void sync_directory(const std::filesystem::path& directory) {
-  const Descriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0)
-    fail("flush directory", directory, ErrorKind::internal);
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) fail("flush directory", directory, ErrorKind::internal);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) fail("read", path);
-  const std::uint64_t size = regular_size(fd.get(), path);
+  const UniqueFd fd = open_input_file(path);
+  const std::uint64_t size = size_of(fd.get(), path);
   if (size == 0) return;
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) fail("map", path);

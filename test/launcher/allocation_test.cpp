@@ -171,7 +171,8 @@ TEST_CASE("a hostfile is read whole or refused", "[launcher][allocation]") {
         fmt::format("--hostfile: cannot read {}: No such file or directory",
                     (folder / "absent").string()));
   CHECK(error_of({.hostfile = folder.path()}) ==
-        fmt::format("--hostfile: cannot read {}: not a regular file", folder.path().string()));
+        fmt::format("--hostfile: cannot read {}: it is a directory, not a file",
+                    folder.path().string()));
 }
 
 // The variables are those that Slurm 22.05 sets for the options named.
