@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "recipes/schema/text.h"
+#include "recipes/schema/unclosed.h"
 
 namespace dstrain {
 namespace {
@@ -249,9 +250,28 @@ void report_syntax(const YAML::Exception& failure, std::string_view text, int ov
   diagnostics.error(where, {}, fmt::format("this is not YAML: {}", shown(failure.msg, 120)), hint);
 }
 
+void report_unclosed(const Unclosed& found, std::string_view text, int override_index,
+                     Diagnostics& diagnostics) {
+  Place where = place_at(text, found.at);
+  where.override_index = override_index;
+  const char opening = found.opening;
+  if (opening == '"' || opening == '\'') {
+    diagnostics.error(
+        where, {}, "the quote that opens here is not closed in its line",
+        "close it; a text that begins with a quote goes into quotes of the other kind");
+  } else {
+    diagnostics.error(where, {}, fmt::format("the {} that opens here is never closed", opening),
+                      fmt::format("close it with {}", opening == '[' ? ']' : '}'));
+  }
+}
+
 /// Parses text that `is_readable`. Nothing when the parser or the builder gave up, or when there is
 /// no value.
 std::optional<Node> parse(std::string_view text, int override_index, Diagnostics& diagnostics) {
+  if (const auto unclosed = find_unclosed(text)) {
+    report_unclosed(*unclosed, text, override_index, diagnostics);
+    return std::nullopt;
+  }
   TreeBuilder builder(diagnostics, override_index);
   std::istringstream stream{std::string(text)};
   try {

@@ -55,7 +55,9 @@ TEST_CASE("a mistake in --set names the option as it was typed", "[recipe]") {
   }
   CHECK(error_of({"batch={global: 1}"}).find("the value is a map") != std::string::npos);
   CHECK(error_of({"batch.global=1\n2"}).find("not one line of UTF-8 text") != std::string::npos);
-  CHECK(error_of({"batch.global=[1"}).find("this is not YAML") != std::string::npos);
+  CHECK(error_of({"batch.global=[1"}).find("the [ that opens here is never closed") !=
+        std::string::npos);
+  CHECK(error_of({"batch.global=]"}).find("this is not YAML") != std::string::npos);
   CHECK(error_of({"batch.global=&a 1"}).find("an anchor (&a) is not read") != std::string::npos);
   CHECK(error_of({"batch.global=*a"}).find("this is not YAML") != std::string::npos);
   CHECK(error_of({"batch.global.x=1"}).find("batch.global is not a section") != std::string::npos);
