@@ -103,7 +103,8 @@ TEST_CASE("mean and deviation are taken per channel", "[data][augment]") {
   for (std::size_t i = 0; i < raw.size(); ++i) {
     const std::size_t c = i / 16;
     // Values are below 3 and two products are rounded once each.
-    REQUIRE(std::abs(normal[i] - (raw[i] - imagenet.mean[c]) / imagenet.stddev[c]) < 4 * 3 * 6e-8f);
+    REQUIRE(std::abs(normal[i] - (raw[i] - imagenet.mean[c]) / imagenet.stddev[c]) <
+            4 * 3 * 0x1p-24f);
   }
 }
 
@@ -164,8 +165,8 @@ TEST_CASE("resizing is bilinear as in at::upsample_bilinear2d", "[data][augment]
   const auto* values = expected.const_data_ptr<float>();
   // Where both sides are at least `size` we cut instead; these shapes never are.
   for (std::size_t i = 0; i < out.size(); ++i) {
-    // Positions below 64 are rounded to 64 * 6e-8, and a pixel step is at most 1.
-    REQUIRE(std::abs(out[i] - values[i]) < 4 * 64 * 6e-8f);
+    // Positions below 64 are rounded to 64 * 2^-24, and a pixel step is at most 1.
+    REQUIRE(std::abs(out[i] - values[i]) < 4 * 64 * 0x1p-24f);
   }
 }
 

@@ -8,13 +8,14 @@
 
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
+#include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
-#include "test/support/near.h"
 
 namespace dstrain {
 namespace {
 
+using test::Bounded;
 using test::exact;
 using test::far;
 using test::leaf;
@@ -63,16 +64,19 @@ TEST_CASE("add_rms_norm's gradients are those of the formula, residual included"
   const at::Tensor sum64 = with_delta ? x64 + delta64 : x64;
   const at::Tensor y64 = transformers_norm(sum64, weight64);
   ((sum64 * dsum.to(at::kDouble)).sum() + (y64 * dy.to(at::kDouble)).sum()).backward();
-  REQUIRE(far(x.grad(), x64.grad(), dtype, dim) == "");
-  if (with_delta) REQUIRE(far(delta.grad(), delta64.grad(), dtype, dim) == "");
-  REQUIRE(far(weight.gradient, weight64.grad(), dtype, rows) == "");
+  const Bounded exact_sum = with_delta ? rounded(Bounded(x) + delta, dtype) : Bounded(x);
+  const test::NormBounds norm = test::rms_norm(exact_sum, weight.value, kEps, dy, dtype);
+  const Bounded dx = rounded(norm.dx + dsum, dtype);
+  REQUIRE(far(x.grad(), x64.grad(), dx) == "");
+  if (with_delta) REQUIRE(far(delta.grad(), delta64.grad(), dx) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), norm.dweight) == "");
 
   step();  // gradients add up
-  REQUIRE(far(weight.gradient, weight64.grad() * 2, dtype, rows) == "");
+  REQUIRE(far(weight.gradient, weight64.grad() * 2, norm.dweight + norm.dweight) == "");
   weight.gradient.fill_(1e30);  // until somebody says that the buffer holds nothing
   weight.gradient_empty = true;
   step();
-  REQUIRE(far(weight.gradient, weight64.grad(), dtype, rows) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), norm.dweight) == "");
   REQUIRE_FALSE(weight.gradient_empty);
 }
 
@@ -80,9 +84,11 @@ TEST_CASE("add_rms_norm works when only one of its results is used", "[kernels]"
   test::Random random(3);
   const at::Tensor x = leaf(random({4, 16})), x64 = exact(x);
   Parameter weight = random.parameter({16}, at::kFloat);
-  ops::add_rms_norm(x, std::nullopt, weight, kEps).second.pow(2).sum().backward();
-  transformers_norm(x64, weight.value.to(at::kDouble)).pow(2).sum().backward();
-  REQUIRE(far(x.grad(), x64.grad(), at::kFloat, 64) == "");
+  const at::Tensor dy = random({4, 16});
+  ops::add_rms_norm(x, std::nullopt, weight, kEps).second.backward(dy);
+  transformers_norm(x64, weight.value.to(at::kDouble)).backward(dy.to(at::kDouble));
+  REQUIRE(far(x.grad(), x64.grad(), test::rms_norm(x, weight.value, kEps, dy, at::kFloat).dx) ==
+          "");
 
   const at::Tensor z = leaf(random({4, 16}));
   ops::add_rms_norm(z, std::nullopt, weight, kEps).first.sum().backward();
@@ -158,9 +164,14 @@ TEST_CASE("the RMS norm references agree with the operator", "[kernels][referenc
                                              .dim = dim,
                                              .dtype = type});
   REQUIRE(sum2.equal(sum));
-  REQUIRE(far(y2, y, dtype, dim) == "");
-  REQUIRE(far(dx, x.grad(), dtype, dim) == "");
-  REQUIRE(far(dweight, weight.gradient, at::kFloat, rows) == "");
+  const test::NormBounds norm =
+      test::rms_norm(rounded(Bounded(x) + delta, dtype), weight.value, kEps, dy, dtype);
+  const Bounded dx_bound = rounded(norm.dx + dsum, dtype);
+  REQUIRE(far(y2, norm.y) == "");
+  REQUIRE(far(dx, dx_bound) == "");
+  REQUIRE(far(x.grad(), dx_bound) == "");
+  REQUIRE(far(dweight, norm.dweight) == "");
+  REQUIRE(far(weight.gradient, norm.dweight) == "");
 }
 
 }  // namespace

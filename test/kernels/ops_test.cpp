@@ -7,13 +7,14 @@
 #include <ATen/ops/layer_norm.h>
 
 #include "engine/base/error.h"
+#include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
-#include "test/support/near.h"
 
 namespace dstrain {
 namespace {
 
+using test::Bounded;
 using test::exact;
 using test::far;
 using test::leaf;
@@ -31,14 +32,17 @@ TEST_CASE("linear equals addmm and its gradients", "[kernels]") {
   y.backward(dy);
   const at::Tensor y64 = at::addmm(bias64, x64, weight64.view({10, 24}).t());
   y64.backward(dy.to(at::kDouble));
-  REQUIRE(far(y, y64, dtype, 24) == "");
-  REQUIRE(far(x.grad(), x64.grad(), dtype, 10) == "");
-  REQUIRE(far(weight.gradient, weight64.grad(), at::kFloat, rows) == "");
-  REQUIRE(far(bias.gradient, bias64.grad(), at::kFloat, rows) == "");
+  const at::Tensor matrix = weight.value.view({10, 24});
+  const auto shaped = [&](const at::Tensor& t) { return t.view({10, 2, 3, 4}); };
+  const Bounded dweight = viewed(test::weight_gradient(dy, x), shaped), dbias = test::row_sum(dy);
+  REQUIRE(far(y, y64, rounded(test::times(x, matrix, dtype) + bias.value, dtype)) == "");
+  REQUIRE(far(x.grad(), x64.grad(), test::input_gradient(dy, matrix, dtype)) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), dweight) == "");
+  REQUIRE(far(bias.gradient, bias64.grad(), dbias) == "");
 
   ops::linear(x, weight, &bias).backward(dy);  // gradients add up
-  REQUIRE(far(weight.gradient, weight64.grad() * 2, at::kFloat, rows) == "");
-  REQUIRE(far(bias.gradient, bias64.grad() * 2, at::kFloat, rows) == "");
+  REQUIRE(far(weight.gradient, weight64.grad() * 2, dweight + dweight) == "");
+  REQUIRE(far(bias.gradient, bias64.grad() * 2, dbias + dbias) == "");
 }
 
 TEST_CASE("linear_gelu equals the exact GELU of addmm and its gradients", "[kernels]") {
@@ -53,10 +57,12 @@ TEST_CASE("linear_gelu equals the exact GELU of addmm and its gradients", "[kern
   y.backward(dy);
   const at::Tensor y64 = at::gelu(at::addmm(bias64, x64, weight64.t()));
   y64.backward(dy.to(at::kDouble));
-  REQUIRE(far(y, y64, dtype, 16) == "");
-  REQUIRE(far(x.grad(), x64.grad(), dtype, 40) == "");
-  REQUIRE(far(weight.gradient, weight64.grad(), dtype, 21) == "");  // of dz, which is rounded
-  REQUIRE(far(bias.gradient, bias64.grad(), dtype, 21) == "");
+  const Bounded z = test::times(x, weight.value, dtype) + bias.value,
+                dz = dy * test::gelu_slope(z, ops::Gelu::erf), narrow = rounded(dz, dtype);
+  REQUIRE(far(y, y64, rounded(test::gelu(z, ops::Gelu::erf), dtype)) == "");
+  REQUIRE(far(x.grad(), x64.grad(), test::input_gradient(narrow, weight.value, dtype)) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), test::weight_gradient(narrow, x)) == "");
+  REQUIRE(far(bias.gradient, bias64.grad(), test::row_sum(dz)) == "");
 }
 
 TEST_CASE("an operator reaches its weights although its input needs no gradient", "[kernels]") {
@@ -64,8 +70,9 @@ TEST_CASE("an operator reaches its weights although its input needs no gradient"
   const at::Tensor x = random({5, 8});
   Parameter weight = random.parameter({3, 8}, at::kFloat), bias = random.parameter({3}, at::kFloat);
   ops::linear(x, weight, &bias).sum().backward();
-  REQUIRE(far(weight.gradient, x.sum(0).expand({3, 8}), at::kFloat, 5) == "");
-  REQUIRE(far(bias.gradient, at::zeros_like(bias.value) + 5, at::kFloat, 5) == "");
+  const at::Tensor dy = at::ones({5, 3});
+  REQUIRE(far(weight.gradient, test::weight_gradient(dy, x)) == "");
+  REQUIRE(bias.gradient.eq(5).all().item<bool>());
 }
 
 TEST_CASE("backward reads the parameter where it then lies", "[kernels]") {
@@ -77,7 +84,8 @@ TEST_CASE("backward reads the parameter where it then lies", "[kernels]") {
   weight.value.fill_(std::numeric_limits<float>::quiet_NaN());
   weight.value = gathered_anew;
   y.sum().backward();
-  REQUIRE(far(x.grad(), gathered_anew.sum(0).expand({5, 8}), at::kFloat, 3) == "");
+  const at::Tensor dy = at::ones({5, 3});
+  REQUIRE(far(x.grad(), test::input_gradient(dy, gathered_anew, at::kFloat)) == "");
 }
 
 TEST_CASE("add_layer_norm equals layer_norm of the sum, residual gradient included", "[kernels]") {
@@ -98,24 +106,28 @@ TEST_CASE("add_layer_norm equals layer_norm of the sum, residual gradient includ
   const at::Tensor sum64 = with_delta ? x64 + delta64 : x64;
   const at::Tensor y64 = at::layer_norm(sum64, {dim}, weight64, bias64, 1e-6);
   ((sum64 * dsum.to(at::kDouble)).sum() + (y64 * dy.to(at::kDouble)).sum()).backward();
-  REQUIRE(far(sum, sum64, dtype, 1) == "");
-  REQUIRE(far(y, y64, dtype, dim) == "");
-  REQUIRE(far(x.grad(), x64.grad(), dtype, dim) == "");
-  if (with_delta) REQUIRE(far(delta.grad(), delta64.grad(), dtype, dim) == "");
-  REQUIRE(far(weight.gradient, weight64.grad(), dtype, rows) == "");
-  REQUIRE(far(bias.gradient, bias64.grad(), at::kFloat, rows) == "");
+  const Bounded exact_sum = with_delta ? rounded(Bounded(x) + delta, dtype) : Bounded(x);
+  const test::NormBounds norm =
+      test::layer_norm(exact_sum, weight.value, bias.value, 1e-6, dy, dtype);
+  const Bounded dx = rounded(norm.dx + dsum, dtype);
+  REQUIRE(far(sum, sum64, exact_sum) == "");
+  REQUIRE(far(y, y64, norm.y) == "");
+  REQUIRE(far(x.grad(), x64.grad(), dx) == "");
+  if (with_delta) REQUIRE(far(delta.grad(), delta64.grad(), dx) == "");
+  REQUIRE(far(weight.gradient, weight64.grad(), norm.dweight) == "");
+  REQUIRE(far(bias.gradient, bias64.grad(), test::row_sum(dy)) == "");
 }
 
 TEST_CASE("add_layer_norm works when only one of its results is used", "[kernels]") {
   test::Random random(6);
   const at::Tensor x = leaf(random({4, 16})), x64 = exact(x);
   Parameter weight = random.parameter({16}, at::kFloat), bias = random.parameter({16}, at::kFloat);
-  ops::add_layer_norm(x, std::nullopt, weight, bias, 1e-6).second.pow(2).sum().backward();
+  const at::Tensor dy = random({4, 16});
+  ops::add_layer_norm(x, std::nullopt, weight, bias, 1e-6).second.backward(dy);
   at::layer_norm(x64, {16}, weight.value.to(at::kDouble), bias.value.to(at::kDouble), 1e-6)
-      .pow(2)
-      .sum()
-      .backward();
-  REQUIRE(far(x.grad(), x64.grad(), at::kFloat, 64) == "");
+      .backward(dy.to(at::kDouble));
+  const auto norm = test::layer_norm(x, weight.value, bias.value, 1e-6, dy, at::kFloat);
+  REQUIRE(far(x.grad(), x64.grad(), norm.dx) == "");
 
   const at::Tensor z = leaf(random({4, 16}));
   ops::add_layer_norm(z, std::nullopt, weight, bias, 1e-6).first.sum().backward();
@@ -128,10 +140,11 @@ TEST_CASE("patchify and linear equal the convolution", "[kernels]") {
   const at::Tensor images = random({3, 2, 8, 12});
   Parameter weight = random.parameter({5, 2, patch, patch}, at::kFloat),
             bias = random.parameter({5}, at::kFloat);
-  const at::Tensor y = ops::linear(ops::patchify(images, patch), weight, &bias);
-  const at::Tensor expected = at::conv2d(images, weight.value, bias.value, patch);
-  REQUIRE(far(y, expected.flatten(2).transpose(1, 2).reshape(y.sizes()), at::kFloat,
-              2 * patch * patch) == "");
+  const at::Tensor patches = ops::patchify(images, patch), y = ops::linear(patches, weight, &bias);
+  const at::Tensor expected = at::conv2d(images.to(at::kDouble), weight.value.to(at::kDouble),
+                                         bias.value.to(at::kDouble), patch);
+  REQUIRE(far(y, expected.flatten(2).transpose(1, 2).reshape(y.sizes()),
+              test::times(patches, weight.value.flatten(1), at::kFloat) + bias.value) == "");
 }
 
 TEST_CASE("embed_sequence and first_token with their gradients", "[kernels]") {
@@ -154,11 +167,19 @@ TEST_CASE("embed_sequence and first_token with their gradients", "[kernels]") {
   ((y64.view(dy.sizes()) * dy.to(at::kDouble)).sum() +
    (y64.select(1, 0) * dfirst.to(at::kDouble)).sum())
       .backward();
-  REQUIRE(far(y, y64.view(y.sizes()), dtype, 1) == "");
+  REQUIRE(far(y, rounded(Bounded(y64.view(y.sizes())), dtype)) == "");
   REQUIRE(first.equal(y.view({batch, tokens, dim}).select(1, 0)));
-  REQUIRE(far(patches.grad(), patches64.grad(), dtype, 1) == "");
-  REQUIRE(far(token.gradient, token64.grad(), dtype, batch) == "");
-  REQUIRE(far(positions.gradient, positions64.grad(), dtype, batch) == "");
+  // The first token has two gradients, which are added in dtype.
+  at::Tensor first_too = at::zeros({batch, tokens, dim}, dtype);
+  first_too.select(1, 0).copy_(dfirst);
+  const Bounded both = rounded(Bounded(dy.view({batch, tokens, dim})) + first_too, dtype);
+  const Bounded dpositions = sum(both, 0);
+  const auto rest = [&](const at::Tensor& t) {
+    return t.narrow(1, 1, tokens - 1).reshape(patches.sizes());
+  };
+  REQUIRE(far(patches.grad(), patches64.grad(), viewed(both, rest)) == "");
+  REQUIRE(far(token.gradient, token64.grad(), narrowed(dpositions, 1, 0, 1)) == "");
+  REQUIRE(far(positions.gradient, positions64.grad(), dpositions) == "");
 }
 
 TEST_CASE("wrong shapes and released parameters are internal errors that name them", "[kernels]") {

@@ -7,15 +7,16 @@
 #include "engine/kernels/fp8.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
+#include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
-#include "test/support/near.h"
 
 /// The references of the kernels around products, against the operators on the CPU.
 namespace dstrain {
 namespace {
 
 using kernels::DType;
+using test::Bounded;
 using test::far;
 
 const float* in(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
@@ -46,9 +47,11 @@ TEST_CASE("the tanh GELU references agree with the operator", "[kernels][referen
                                           .cols = cols,
                                           .dtype = DType::f32,
                                           .kind = kernels::Gelu::tanh});
-  REQUIRE(far(y2, y, at::kFloat, 4) == "");
-  REQUIRE(far(dz, z.grad(), at::kFloat, 4) == "");
-  REQUIRE(far(dbias, bias.gradient, at::kFloat, rows) == "");
+  const Bounded shifted = Bounded(z) + bias.value,
+                bound_dz = dy * test::gelu_slope(shifted, ops::Gelu::tanh);
+  for (const auto& got : {y2, y}) REQUIRE(far(got, test::gelu(shifted, ops::Gelu::tanh)) == "");
+  for (const auto& got : {dz, z.grad()}) REQUIRE(far(got, bound_dz) == "");
+  for (const auto& got : {dbias, bias.gradient}) REQUIRE(far(got, test::row_sum(bound_dz)) == "");
 }
 
 TEST_CASE("the SwiGLU references agree with the operator", "[kernels][reference]") {
@@ -68,9 +71,12 @@ TEST_CASE("the SwiGLU references agree with the operator", "[kernels][reference]
                                        .rows = rows,
                                        .cols = cols,
                                        .dtype = DType::f32});
-  REQUIRE(far(h2, h, at::kFloat, 4) == "");
+  const Bounded both(gate_up), gate = narrowed(both, 1, 0, cols),
+                               up = narrowed(both, 1, cols, cols);
+  for (const auto& got : {h2, h}) REQUIRE(far(got, test::silu(gate) * up) == "");
   REQUIRE(h3.equal(h2));
-  REQUIRE(far(grad, gate_up.grad(), at::kFloat, 4) == "");
+  const Bounded bound = joined(dh * up * test::silu_slope(gate), dh * test::silu(gate), 1);
+  for (const auto& got : {grad, gate_up.grad()}) REQUIRE(far(got, bound) == "");
 }
 
 TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels][reference]") {
@@ -144,9 +150,13 @@ TEST_CASE("the vocabulary loss references agree with the operator", "[kernels][r
                                     .loss_sum = out(sum),
                                     .totals = out(totals2),
                                     .rows = rows});
-  REQUIRE(far(totals2 - 5, totals, at::kFloat, rows * classes) == "");
-  REQUIRE(far(sum[0], totals[0], at::kFloat, rows * classes) == "");
-  REQUIRE(far(logits.narrow(1, 0, classes), x.grad(), at::kFloat, classes) == "");
+  const test::LossBounds bounds = test::cross_entropy(x, labels, weights, 0, 3);
+  for (const auto& got : {sum[0], totals[0]}) REQUIRE(far(got, bounds.loss) == "");
+  REQUIRE(far(totals2[0], bounds.loss + at::full({}, 5, at::kFloat)) == "");
+  REQUIRE((totals2 - 5).narrow(0, 1, 3).equal(totals.narrow(0, 1, 3)));  // counts
+  REQUIRE(far(logits.narrow(1, 0, classes), bounds.dlogits) == "");
+  const at::Tensor identity = table.value;
+  REQUIRE(far(x.grad(), test::input_gradient(bounds.dlogits, identity, at::kFloat)) == "");
   REQUIRE(logits.narrow(1, classes, stride - classes).eq(8).all().item<bool>());
 }
 

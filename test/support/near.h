@@ -6,24 +6,16 @@
 
 #include <string>
 
+#include "test/support/roundoff.h"
+
 namespace dstrain::test {
 
-/// Half the distance between 1 and the next number.
-[[nodiscard]] inline double unit_roundoff(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBFloat16:
-      return 0x1p-8;
-    case at::kHalf:
-      return 0x1p-11;
-    case at::kFloat:
-      return 0x1p-24;
-    default:
-      return 0x1p-53;
-  }
-}
-
-/// What rounding explains, relative to the largest value: a few roundings to `dtype`, and fp32 sums
-/// over `length` terms.
+/// What rounding explains in chains of operators too long for test/support/bounded.h, relative to
+/// the largest value, where data are independent normal numbers: at most 8 values rounded to
+/// `dtype`, none larger than the largest, and fp32 sums over n = `length` products. Such a sum is
+/// off by lambda sqrt(n) u sum|x||y| (Higham & Mary 2019, doi:10.1137/18M1226312, theorem 2.4; for
+/// rounding errors of mean zero, in any order). sum|x||y| is 2 n / pi, and the largest of the sums
+/// at least sqrt(n), so relative to it the sum is off by 0.64 lambda n u: lambda = 3.
 [[nodiscard]] inline double tolerance(at::ScalarType dtype, std::int64_t length) {
   return 8 * unit_roundoff(dtype) + 2 * unit_roundoff(at::kFloat) * static_cast<double>(length);
 }

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cmath>
+
+#include "test/support/bounded.h"
+
+/// Steps of the optimizers in fp32, with what rounding may do to them.
+namespace dstrain::test {
+
+/// A hyper-parameter, rounded to fp32.
+[[nodiscard]] inline Bounded constant(double value) {
+  return rounded(Bounded(at::full({1}, value, at::kDouble)));
+}
+
+[[nodiscard]] inline Bounded square_root(const Bounded& x) {
+  const at::Tensor root = x.value.sqrt();
+  // From both ends, as a state may still be zero.
+  const at::Tensor up = x.reach().sqrt() - root,
+                   down = root - (x.value - x.error).clamp_min(0).sqrt();
+  return rounded({root, at::maximum(up, down)});
+}
+
+struct AdamBounds {
+  Bounded master, average, square;
+
+  /// Step t = 1, 2, ...: Kingma & Ba 2015, algorithm 1, with decoupled weight decay.
+  void step(const Bounded& gradient, int t, double lr, double beta1, double beta2, double eps,
+            double decay) {
+    average = average + constant(1 - beta1) * (gradient - average);
+    square = constant(beta2) * square + constant(1 - beta2) * gradient * gradient;
+    const Bounded root = square_root(square) * constant(1 / std::sqrt(1 - std::pow(beta2, t)));
+    master = master * constant(1 - lr * decay) -
+             constant(lr / (1 - std::pow(beta1, t))) * average / (root + constant(eps));
+  }
+};
+
+struct SgdBounds {
+  Bounded master, momentum;
+
+  void step(const Bounded& gradient, double lr, double beta, double decay) {
+    momentum = constant(beta) * momentum + (gradient + constant(decay) * master);
+    master = master - constant(lr) * momentum;
+  }
+};
+
+}  // namespace dstrain::test
