@@ -15,6 +15,7 @@
 #include "test/models/run_blocks.h"
 #include "test/models/small_model.h"
 #include "test/support/catch.h"
+#include "test/support/roundoff.h"
 
 namespace dstrain {
 namespace {
@@ -69,8 +70,8 @@ Batch joined(const Batch& a, const Batch& b) {
 TEST_CASE("two micro-batches add up to one batch of both", "[models]") {
   const Batch a = batch_of(2, 1), b = batch_of(3, 1);
   const Result apart = run({a, b}), together = run({joined(a, b)});
-  CHECK(apart.loss == Approx(together.loss).epsilon(1e-5));
-  CHECK(worst_difference(apart.gradients, together.gradients) < 1e-5);
+  CHECK(apart.loss == Approx(together.loss).epsilon(test::kPromised));
+  CHECK(worst_difference(apart.gradients, together.gradients) < test::kPromised);
   CHECK(together.totals[3] == 5);
   CHECK(worst_difference(together.gradients, run({a}).gradients) > 1e-2);
 }
@@ -78,9 +79,9 @@ TEST_CASE("two micro-batches add up to one batch of both", "[models]") {
 TEST_CASE("a sample of weight zero adds nothing", "[models]") {
   const Batch a = batch_of(2, 1);
   const Result alone = run({a}), filled = run({joined(a, batch_of(3, 0))});
-  CHECK(alone.loss == Approx(filled.loss).epsilon(1e-6));
+  CHECK(alone.loss == Approx(filled.loss).epsilon(test::kPromised));
   CHECK(alone.totals[3] == filled.totals[3]);
-  CHECK(worst_difference(alone.gradients, filled.gradients) < 1e-5);
+  CHECK(worst_difference(alone.gradients, filled.gradients) < test::kPromised);
 }
 
 TEST_CASE("every parameter of a model gets a gradient", "[models]") {

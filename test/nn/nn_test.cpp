@@ -21,10 +21,15 @@
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/token_embedding.h"
+#include "test/kernels/attention_bounds.h"
+#include "test/kernels/bounds.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
 namespace {
+
+using test::Bounded;
+using test::far;
 
 /// Random values for the parameters of a module.
 template <class Module>
@@ -35,19 +40,23 @@ std::vector<Parameter*> bound(Module& module) {
   return list;
 }
 
-/// x weight^T in double.
-at::Tensor times(const at::Tensor& x, const Parameter& weight) {
-  return at::matmul(x.to(at::kDouble), weight.value.to(at::kDouble).t());
+/// x weight^T.
+Bounded times(const Bounded& x, const Parameter& weight) {
+  return test::times(x, weight.value, at::kFloat);
 }
 
-/// x weight^T + bias in double.
-at::Tensor affine(const at::Tensor& x, const Parameter& weight, const Parameter& bias) {
-  return times(x, weight) + bias.value.to(at::kDouble);
+/// x weight^T + bias.
+Bounded affine(const Bounded& x, const Parameter& weight, const Parameter& bias) {
+  return times(x, weight) + bias.value;
 }
 
-bool near(const at::Tensor& got, const at::Tensor& expected) {
-  return (got.to(at::kDouble) - expected).abs().max().item<double>() <=
-         1e-5 * expected.abs().max().item<double>();
+/// The attention of whole sequences [tokens, qkv_width], with what rounding may do to it.
+Bounded attended(const Bounded& qkv, const ops::AttentionShape& shape) {
+  const at::Tensor none = at::zeros({qkv.value.size(0), shape.width()}, at::kDouble);
+  return test::sequence_bounds(qkv, none, shape,
+                               shape.alibi ? test::Biases::to_scores : test::Biases::none,
+                               at::kFloat)
+      .out;
 }
 
 /// Softmax attention of one head, with `bias` [T, T] added to the scaled scores.
@@ -96,7 +105,7 @@ TEST_CASE("a linear map without bias has none", "[nn]") {
   REQUIRE(list.size() == 1);
   CHECK(linear.bias() == nullptr);
   const at::Tensor x = at::randn({5, 4});
-  CHECK(near(linear.forward(x), times(x, *list[0])));
+  CHECK(far(linear.forward(x), times(x, *list[0])) == "");
   CHECK_THROWS_WITH(linear.forward_gelu(x, ops::Gelu::erf), Catch::Contains("GELU without a bias"));
 }
 
@@ -110,9 +119,11 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
   constexpr std::int64_t kBatch = 2, kTokens = 5, kWidth = 12, kHeads = 3, kHeadDim = 4;
   SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth,
                           {.heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim}, {});
+  const ops::AttentionShape shape{.heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim};
   const auto list = bound(attention);
   const at::Tensor x = at::randn({kBatch * kTokens, kWidth});
-  const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  const Bounded bounded_qkv = affine(x, *list[0], *list[1]);
+  const at::Tensor qkv = bounded_qkv.value;
   const at::Tensor none = at::zeros({kTokens, kTokens}, at::kDouble);
   std::vector<at::Tensor> samples;
   for (std::int64_t sample = 0; sample < kBatch; ++sample) {
@@ -126,7 +137,12 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
     }
     samples.push_back(at::cat(heads, 1));
   }
-  CHECK(near(attention.forward(x, kBatch), affine(at::cat(samples), *list[2], *list[3])));
+  const auto sample = [&](std::int64_t i) {
+    return attended(narrowed(bounded_qkv, 0, i * kTokens, kTokens), shape);
+  };
+  const Bounded both = joined(sample(0), sample(1), 0);
+  CHECK(far(attention.forward(x, kBatch), affine(at::cat(samples), *list[2], *list[3]).value,
+            affine(both, *list[2], *list[3])) == "");
   CHECK(attention.flops(kBatch, kTokens) ==
         2 * 10 * 12 * 36 + 4 * kBatch * kTokens * kTokens * kWidth + 2 * 10 * 12 * 12);
 }
@@ -134,20 +150,21 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
 TEST_CASE("grouped queries share keys and values, turned by their positions", "[nn]") {
   constexpr std::int64_t kTokens = 7, kWidth = 10, kHeads = 4, kKvHeads = 2, kHeadDim = 6;
   constexpr double kTheta = 100;
-  SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth,
-                          {.heads = kHeads,
-                           .kv_heads = kKvHeads,
-                           .head_dim = kHeadDim,
-                           .causal = true,
-                           .rope_theta = kTheta},
-                          {}, {.qkv = true, .output = false});
+  const ops::AttentionShape shape{.heads = kHeads,
+                                  .kv_heads = kKvHeads,
+                                  .head_dim = kHeadDim,
+                                  .causal = true,
+                                  .rope_theta = kTheta};
+  SelfAttention attention({.qkv = {"q", "k", "v"}, .output = "o"}, kWidth, shape, {},
+                          {.qkv = true, .output = false});
   const auto list = bound(attention);
   REQUIRE(list.size() == 3);
   CHECK(list[0]->shape == std::vector<std::int64_t>{8 * kHeadDim, kWidth});
   CHECK(list[0]->parts[2].shape == std::vector<std::int64_t>{kKvHeads * kHeadDim, kWidth});
   CHECK(list[2]->shape == std::vector<std::int64_t>{kWidth, kHeads * kHeadDim});
   const at::Tensor x = at::randn({kTokens, kWidth});
-  const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  const Bounded bounded_qkv = affine(x, *list[0], *list[1]);
+  const at::Tensor qkv = bounded_qkv.value;
   const auto head_at = [&](std::int64_t place) {
     return qkv.narrow(1, place * kHeadDim, kHeadDim);
   };
@@ -158,24 +175,25 @@ TEST_CASE("grouped queries share keys and values, turned by their positions", "[
                              rotated(head_at(kHeads + shared), kTheta),
                              head_at(kHeads + kKvHeads + shared), causal_bias(kTokens)));
   }
-  CHECK(near(attention.forward(x, 1), times(at::cat(heads, 1), *list[2])));
+  CHECK(far(attention.forward(x, 1), times(at::cat(heads, 1), *list[2]).value,
+            times(attended(bounded_qkv, shape), *list[2])) == "");
   CHECK(attention.flops(1, kTokens) == 2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
 }
 
 TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
   constexpr std::int64_t kTokens = 6, kWidth = 12, kHeads = 3, kHeadDim = 4;
-  SelfAttention attention({.qkv = {"qkv"}, .output = "o"}, kWidth,
-                          {.heads = kHeads,
-                           .kv_heads = kHeads,
-                           .head_dim = kHeadDim,
-                           .interleaved = true,
-                           .causal = true,
-                           .alibi = true},
-                          {});
+  const ops::AttentionShape shape{.heads = kHeads,
+                                  .kv_heads = kHeads,
+                                  .head_dim = kHeadDim,
+                                  .interleaved = true,
+                                  .causal = true,
+                                  .alibi = true};
+  SelfAttention attention({.qkv = {"qkv"}, .output = "o"}, kWidth, shape, {});
   const auto list = bound(attention);
   REQUIRE(list[0]->parts.size() == 1);
   const at::Tensor x = at::randn({kTokens, kWidth});
-  const at::Tensor qkv = affine(x, *list[0], *list[1]);
+  const Bounded bounded_qkv = affine(x, *list[0], *list[1]);
+  const at::Tensor qkv = bounded_qkv.value;
   // Two heads have the slopes of a power of two, the third one from between them.
   const std::array<double, 3> slopes = {1.0 / 16, 1.0 / 256, 1.0 / 4};
   const at::Tensor place = at::arange(kTokens, at::kDouble);
@@ -189,7 +207,8 @@ TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
         one_head(part(0), part(1), part(2),
                  causal_bias(kTokens) + distance * slopes[static_cast<std::size_t>(head)]));
   }
-  CHECK(near(attention.forward(x, 1), affine(at::cat(heads, 1), *list[2], *list[3])));
+  CHECK(far(attention.forward(x, 1), affine(at::cat(heads, 1), *list[2], *list[3]).value,
+            affine(attended(bounded_qkv, shape), *list[2], *list[3])) == "");
 }
 
 TEST_CASE("the MLP is linear, GELU, linear", "[nn]") {
@@ -197,11 +216,14 @@ TEST_CASE("the MLP is linear, GELU, linear", "[nn]") {
   Mlp mlp({.up = "up", .down = "down"}, 6, 10, exact ? ops::Gelu::erf : ops::Gelu::tanh, {});
   const auto list = bound(mlp);
   const at::Tensor x = at::randn({7, 6});
-  const at::Tensor z = affine(x, *list[0], *list[1]);
+  const Bounded bounded_z = affine(x, *list[0], *list[1]);
+  const at::Tensor z = bounded_z.value;
   const at::Tensor half =
       exact ? (z / std::sqrt(2.0)).erf()
             : (std::sqrt(2 / std::acos(-1.0)) * (z + 0.044715 * z * z * z)).tanh();
-  CHECK(near(mlp.forward(x), affine(z * 0.5 * (half + 1), *list[2], *list[3])));
+  const Bounded h = test::gelu(bounded_z, exact ? ops::Gelu::erf : ops::Gelu::tanh);
+  CHECK(far(mlp.forward(x), affine(z * 0.5 * (half + 1), *list[2], *list[3]).value,
+            affine(h, *list[2], *list[3])) == "");
   CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 2);
 }
 
@@ -211,8 +233,10 @@ TEST_CASE("the gated MLP multiplies silu of the gate with up", "[nn]") {
   REQUIRE(list.size() == 2);
   CHECK(list[0]->parts[1].name == "up.weight");
   const at::Tensor x = at::randn({7, 6});
-  const at::Tensor z = times(x, *list[0]), gate = z.narrow(1, 0, 10), up = z.narrow(1, 10, 10);
-  CHECK(near(mlp.forward(x), times(gate * gate.sigmoid() * up, *list[1])));
+  const Bounded z = times(x, *list[0]), gate = narrowed(z, 1, 0, 10), up = narrowed(z, 1, 10, 10);
+  const at::Tensor h = gate.value * gate.value.sigmoid() * up.value;
+  CHECK(far(mlp.forward(x), times(h, *list[1]).value, times(test::silu(gate) * up, *list[1])) ==
+        "");
   CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 3);
 }
 
@@ -224,7 +248,10 @@ TEST_CASE("layer norm returns the sum beside its norm", "[nn]") {
   CHECK(sum.equal(x + delta));
   const at::Tensor wide = sum.to(at::kDouble), centred = wide - wide.mean(1, true);
   const at::Tensor unit = centred / (centred.pow(2).mean(1, true) + 1e-6).sqrt();
-  CHECK(near(y, unit * list[0]->value + list[1]->value));
+  const Bounded bound =
+      test::layer_norm(sum, list[0]->value, list[1]->value, 1e-6, at::zeros_like(sum), at::kFloat)
+          .y;
+  CHECK(far(y, unit * list[0]->value + list[1]->value, bound) == "");
   CHECK(norm.forward(x, std::nullopt).first.equal(x));
 }
 
@@ -236,7 +263,9 @@ TEST_CASE("root-mean-square norm returns the sum beside its norm", "[nn]") {
   const auto [sum, y] = norm.forward(x, delta);
   CHECK(sum.equal(x + delta));
   const at::Tensor wide = sum.to(at::kDouble);
-  CHECK(near(y, wide / (wide.pow(2).mean(1, true) + 1e-3).sqrt() * list[0]->value));
+  const Bounded bound =
+      test::rms_norm(sum, list[0]->value, 1e-3, at::zeros_like(sum), at::kFloat).y;
+  CHECK(far(y, wide / (wide.pow(2).mean(1, true) + 1e-3).sqrt() * list[0]->value, bound) == "");
   CHECK(norm.forward(x, std::nullopt).first.equal(x));
 }
 
