@@ -6,6 +6,7 @@
 
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
+#include "test/support/roundoff.h"
 #include "test/train/sessions.h"
 
 using namespace dstrain;
@@ -59,7 +60,7 @@ void check_near(const std::vector<double>& found, const std::vector<double>& exp
   REQUIRE(found.size() == expected.size());
   for (std::size_t step = 0; step < found.size(); ++step) {
     CAPTURE(step, found[step], expected[step]);
-    REQUIRE(std::abs(found[step] - expected[step]) <= 1e-5 * std::abs(expected[step]));
+    REQUIRE(std::abs(found[step] - expected[step]) <= test::kPromised * std::abs(expected[step]));
   }
 }
 

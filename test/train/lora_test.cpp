@@ -9,6 +9,7 @@
 #include "engine/train/base_weights.h"
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
+#include "test/support/roundoff.h"
 #include "test/support/temp_dir.h"
 #include "test/train/checkpoint_support.h"
 #include "test/train/sessions.h"
@@ -58,7 +59,7 @@ void check_equal(const std::vector<double>& found, const std::vector<double>& ex
   REQUIRE(found.size() == expected.size());
   for (std::size_t step = 0; step < found.size(); ++step) {
     CAPTURE(step);
-    CHECK(std::abs(found[step] - expected[step]) <= 1e-5 * std::abs(expected[step]));
+    CHECK(std::abs(found[step] - expected[step]) <= test::kPromised * std::abs(expected[step]));
   }
 }
 
