@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <chrono>
+
 #include "engine/base/error.h"
 
 namespace dstrain {
@@ -56,6 +58,7 @@ StreamScope::~StreamScope() {
 
 struct Event::State {
   cudaEvent_t event = nullptr;
+  std::chrono::steady_clock::time_point recorded;  ///< on the CPU
   c10::Device device{c10::kCPU};
   ~State() {
     if (event != nullptr) (void)cudaEventDestroy(event);
@@ -79,7 +82,10 @@ void Event::record(const Stream& stream) {
   DSTRAIN_CHECK(
       stream.device_ == state_->device,
       "event of " + state_->device.str() + " recorded on a stream of " + stream.device_.str());
-  if (state_->event == nullptr) return;
+  if (state_->event == nullptr) {
+    state_->recorded = std::chrono::steady_clock::now();
+    return;
+  }
   C10_CUDA_CHECK(cudaEventRecord(state_->event, cuda_stream(stream.stream_)));
 }
 
@@ -104,7 +110,9 @@ void Event::synchronize() const {
 }
 
 double Event::seconds_since(const Event& earlier) const {
-  if (state_->event == nullptr) return 0;
+  if (state_->event == nullptr) {
+    return std::chrono::duration<double>(state_->recorded - earlier.state_->recorded).count();
+  }
   float milliseconds = 0;
   C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, earlier.state_->event, state_->event));
   return milliseconds * 1e-3;

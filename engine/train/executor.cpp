@@ -27,6 +27,13 @@ constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned pro
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
+/// The point that `stream` has been given work up to, with its time.
+std::shared_ptr<const Event> moment(const Stream& stream) {
+  auto event = std::make_shared<Event>(stream.device(), Event::Timing::yes);
+  event->record(stream);
+  return event;
+}
+
 /// Buffers that serve two programs in turn.
 std::vector<at::Tensor> make_slots(const std::vector<std::int64_t>& a,
                                    const std::vector<std::int64_t>& b,
@@ -137,6 +144,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   // What the last step updated is read by the lanes that start this one.
   step_end_.wait(lane(Lane::gather));
   step_end_.wait(lane(Lane::reduce));
+  const std::shared_ptr<const Event> start =
+      pending_.empty() ? moment(lane(Lane::compute)) : pending_.back().end;
   pace_.begin(lane(Lane::compute));
   {
     const StreamScope scope(lane(Lane::compute));
@@ -148,9 +157,9 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
-                  .ready = Event(options_.device)};
+                  .start = start};
   pending.host.copy_(telemetry_, /*non_blocking=*/true);
-  pending.ready.record(lane(Lane::compute));
+  pending.end = moment(lane(Lane::compute));
   pending_.push_back(std::move(pending));
   step_end_.record(lane(Lane::compute));
   pace_.end(lane(Lane::compute));
@@ -160,7 +169,7 @@ StepOutcome Executor::take_outcome() {
   DSTRAIN_CHECK(!pending_.empty(), "no step is under way");
   if (options_.device.is_cuda()) {
     record_.enter(pending_.front().step, "wait for the device");
-    pending_.front().ready.synchronize();
+    pending_.front().end->synchronize();
     pace_.settle();
   }
   const Pending pending = std::move(pending_.front());
@@ -169,6 +178,7 @@ StepOutcome Executor::take_outcome() {
   const float* control = sums + kNumSums;
   const double targets = std::max(1.0F, sums[kTotals + 3]);
   return {.step = pending.step,
+          .step_s = pending.end->seconds_since(*pending.start),
           .loss = sums[kTotals] / targets,
           .top1 = sums[kTotals + 1] / targets,
           .top5 = sums[kTotals + 2] / targets,

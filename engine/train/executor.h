@@ -36,6 +36,9 @@ struct Communicators {
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
   std::int64_t step = 0;
+  /// Time of the step on this rank's device: from the end of the step before it where that one was
+  /// under way when this one was enqueued, else from its own first work.
+  double step_s = 0;
   double loss = 0;  ///< mean over the targets of the global batch
   double top1 = 0;  ///< share of targets
   double top5 = 0;
@@ -188,7 +191,8 @@ class Executor {
   struct Pending {
     std::int64_t step = 0;
     at::Tensor host;
-    Event ready;
+    std::shared_ptr<const Event> start;  ///< may be the end of the step before
+    std::shared_ptr<const Event> end;
   };
   std::deque<Pending> pending_;
 };

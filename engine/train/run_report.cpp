@@ -97,13 +97,14 @@ void RunReport::announce() {
 
 void RunReport::step(const StepOutcome& outcome) {
   const auto now = Clock::now();
-  const double step_s = std::chrono::duration<double>(now - last_outcome_).count();
-  last_outcome_ = now;
+  const double step_s = outcome.step_s;
+  // The first step makes handles, plans and buffers: its time says nothing of the next ones.
+  const bool second = outcome.step == first_step_ + 1;
   if (!first_step_s_) {
     first_step_s_ = seconds_since(start_);
     first_outcome_ = now;
   }
-  smoothed_step_s_ = smoothed_step_s_ == 0 ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
+  smoothed_step_s_ = smoothed_step_s_ == 0 || second ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
   if (outcome.skipped) {
     progress_.note(
         fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",

@@ -27,9 +27,6 @@ class RunReport {
             Clock::time_point start);
 
   void begin(bool resumed);
-  /// The time of the next step counts from now: there was none before, or something else was done
-  /// in between.
-  void restart_clock() { last_outcome_ = Clock::now(); }
   void step(const StepOutcome& outcome);
   void evaluation(const EvaluationTotals& totals, double seconds);
   void answers(const std::vector<GeneratedAnswer>& answers);
@@ -56,7 +53,6 @@ class RunReport {
   Clock::time_point start_;
   std::optional<double> first_step_s_;
   Clock::time_point first_outcome_{};
-  Clock::time_point last_outcome_{};
   double smoothed_step_s_ = 0;
   double useful_flops_ = 0;  ///< of this rank's step
   Bytes memory_bytes_ = 0;

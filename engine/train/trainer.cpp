@@ -117,30 +117,29 @@ void Trainer::run() {
   const std::int64_t save_every =
       interval(recipe_.run.checkpoint.every, session_.steps_per_epoch());
   const std::int64_t evaluate_every = interval(recipe_.run.evaluate, session_.steps_per_epoch());
-  // The host may run this many steps ahead of the device, so that it never waits for the step under
-  // way.
-  const std::size_t ahead = world_.device.is_cuda() ? 2 : 0;
+  // One step is queued behind the one under way, so that the device never waits for the host.
+  const std::size_t ahead = world_.device.is_cuda() ? 1 : 0;
   const auto due = [&](std::int64_t every, std::int64_t step) {
     return every > 0 && (step % every == 0 || step == total);
   };
   reset_peak_memory(world_.device.device);
   session_.seek(first_step_);
   record_.enter_section(RankSection::step);
-  if (report_) report_->restart_clock();
   while (session_.next_step() < total && !stop_) {
     if (session_.next_step() == first_step_ + kTimedStep) {
       enqueue_timed();
     } else {
       session_.enqueue_step(stop_requested());
     }
+    const std::int64_t step = session_.next_step();
+    // The first step's outcome is shown at once: enqueuing the second one may take as long.
+    if (step == first_step_ + 1) drain();
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
-    const std::int64_t step = session_.next_step();
     if (due(save_every, step) || due(evaluate_every, step)) {
       drain();
       if (due(evaluate_every, step) && !stop_) evaluate();
       if (due(save_every, step)) save();
-      if (report_) report_->restart_clock();
     }
   }
   drain();

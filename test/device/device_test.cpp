@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "engine/device/pinned.h"
@@ -55,6 +57,16 @@ TEST_CASE("streams and events on the CPU are always done", "[device]") {
   stream.synchronize();
   REQUIRE(event.query());
   REQUIRE(stream.query());
+}
+
+TEST_CASE("events on the CPU tell the time between them", "[device]") {
+  const Stream stream(kCpu);
+  Event first(kCpu, Event::Timing::yes);
+  Event second(kCpu, Event::Timing::yes);
+  first.record(stream);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  second.record(stream);
+  REQUIRE(second.seconds_since(first) >= 5e-3);
 }
 
 TEST_CASE("a host tensor for the CPU is ordinary contiguous memory", "[device]") {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "recipes/schema/load.h"
@@ -52,6 +54,27 @@ TEST_CASE("evaluation counts every sample once and is the same under every strat
   REQUIRE(found.loss == Approx(expected.loss).epsilon(1e-5));
   REQUIRE(found.top1 == Approx(expected.top1).margin(1.0 / 360));
   REQUIRE(found.top5 == Approx(expected.top5).margin(1.0 / 360));
+}
+
+TEST_CASE("the time of a step is that of its work, not of what the host does before or after",
+          "[train]") {
+  using Clock = std::chrono::steady_clock;
+  const Recipe recipe = small_recipe({});
+  with_sessions(
+      1, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.seek(0);
+        for (int step = 0; step < 3; ++step) {
+          const auto begin = Clock::now();
+          session.enqueue_step(/*stop=*/false);
+          const double enqueued_s = std::chrono::duration<double>(Clock::now() - begin).count();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          const double step_s = session.executor().take_outcome().step_s;
+          CHECK(step_s > 0);
+          CHECK(step_s <= enqueued_s);
+          (void)session.evaluate();
+        }
+      });
 }
 
 TEST_CASE("ranks with different recipes are told so before the first step", "[train]") {

@@ -1,0 +1,47 @@
+#include <chrono>
+
+#include "engine/device/device.h"
+#include "engine/train/session.h"
+#include "recipes/schema/load.h"
+#include "test/support/catch.h"
+
+using namespace dstrain;
+
+TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gpu][train]") {
+  using Clock = std::chrono::steady_clock;
+  // 1: forward and backward are a CUDA graph. 8: more kernels than the launch queue takes.
+  const int micro_batches = GENERATE(1, 8);
+  CAPTURE(micro_batches);
+  const Recipe recipe = load_recipe("recipes/vit/vit-base_random_ddp.yaml",
+                                    {"batch.micro=32", "run.epochs=0", "run.steps=60",
+                                     "batch.global=" + std::to_string(32 * micro_batches)})
+                            .recipe;
+  const World world = single_world(choose_device(0));
+  RankRecordFile record = RankRecordFile::anonymous();
+  Session session(recipe, world, record);
+  session.seek(0);
+  Executor& executor = session.executor();
+  const auto drain = [&] {
+    while (executor.pending() > 0) (void)executor.take_outcome();
+  };
+  for (int i = 0; i < 8; ++i) session.enqueue_step(/*stop=*/false);
+  drain();
+
+  double steps_s = 0;
+  double last_s = 0;
+  double wall_s = 0;
+  for (int part = 0; part < 2; ++part) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < 20; ++i) {
+      session.enqueue_step(/*stop=*/false);
+      if (executor.pending() > 1) steps_s += executor.take_outcome().step_s;
+    }
+    last_s = executor.take_outcome().step_s;
+    steps_s += last_s;
+    wall_s += std::chrono::duration<double>(Clock::now() - begin).count();
+    (void)session.evaluate();  // whose time is no step's
+  }
+  CHECK(steps_s == Approx(wall_s).epsilon(0.01));
+  // The last step before the queue was empty is as long as the others.
+  CHECK(last_s == Approx(steps_s / 40).epsilon(0.1));
+}
