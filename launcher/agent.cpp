@@ -21,6 +21,7 @@
 #include <sstream>
 #include <vector>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
@@ -56,12 +57,6 @@ constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
 constexpr std::chrono::milliseconds kReachLimit{3000};  ///< of all other agents
 /// Without an order for so long an agent that nothing ties to a controller ends itself.
 constexpr std::chrono::seconds kIdleLimit{90};
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Reads what is there without waiting, at most `limit` bytes. At the end of the file closes `fd`.
 std::string read_available(UniqueFd& fd, std::size_t limit) {
@@ -190,7 +185,7 @@ class Agent {
           break;
         case FrameType::ping:
           channel_.send(FrameType::pong,
-                        pack(PongMessage{unpack_ping(*frame), now_ns(), signal_ != 0, signal_}));
+                        pack(PongMessage{unpack_ping(*frame), system_time_ns(), signal_ != 0, signal_}));
           break;
         case FrameType::sweep: {
           AgentDone done;
@@ -402,7 +397,7 @@ class Agent {
     if (number == SIGCHLD) return;
     if (signal_ == 0) {
       signal_ = number;
-      channel_.send(FrameType::pong, pack(PongMessage{0, now_ns(), true, number}));
+      channel_.send(FrameType::pong, pack(PongMessage{0, system_time_ns(), true, number}));
     }
     // A scheduler may signal the agent itself: once to save and end, again to end.
     if (policy_.finish_asked()) {
@@ -443,7 +438,7 @@ class Agent {
     } else {
       end.signal = info.si_status;
     }
-    end.time_ns = now_ns();
+    end.time_ns = system_time_ns();
     end.stop_time_ns = stop_time_ns_;
     end.finish_asked = policy_.finish_asked();
     if (end.signal == SIGKILL && !policy_.stopping()) {
@@ -476,7 +471,7 @@ class Agent {
     if (policy_.finish_asked() || policy_.deadline()) started_ = true;
     for (Order order = policy_.due(Clock::now()); order != Order::none;
          order = policy_.due(Clock::now())) {
-      if (order == Order::terminate_groups) stop_time_ns_ = now_ns();
+      if (order == Order::terminate_groups) stop_time_ns_ = system_time_ns();
       for (const AgentRank& rank : ranks_) {
         if (rank.ended) continue;
         switch (order) {

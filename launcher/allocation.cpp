@@ -6,13 +6,12 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/words.h"
 #include "launcher/host_list.h"
 #include "launcher/slurm_allocation.h"
 
 namespace dstrain::launcher {
 namespace {
-
-const char* plural(int count) { return count == 1 ? "" : "s"; }
 
 std::vector<Host> read_hostfile(const std::filesystem::path& path, const std::string& this_host) {
   std::string text;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "launcher/hang_inquiry.h"
@@ -28,12 +29,6 @@ constexpr std::chrono::seconds kEndLimit{8};  ///< from "end now" to the agents'
 constexpr std::chrono::seconds kSweepLimit{5};
 constexpr std::chrono::seconds kPingInterval{1};
 constexpr milliseconds kLostBeforeLease{2000};  ///< given up before the agent ends itself
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 bool shows_several(const PrepareJob& job) {
   return job.world_size > 1 && (job.tee == "all" || job.tee.find(',') != std::string::npos);
@@ -344,13 +339,13 @@ class Controller {
     last_ping_ = now;
     for (JobNode& node : nodes_) {
       if (node.channel && node.state >= State::greeted && node.state < State::gone)
-        node.channel->send(FrameType::ping, pack_ping(now_ns()));
+        node.channel->send(FrameType::ping, pack_ping(system_time_ns()));
     }
   }
 
   void pong(JobNode& node, const PongMessage& message) {
     if (message.ping_ns > 0 && !node.is_local())
-      node.clock.add(message.ping_ns, message.clock_ns, now_ns());
+      node.clock.add(message.ping_ns, message.clock_ns, system_time_ns());
     // A scheduler signals the agents themselves: the job as a whole is asked to stop.
     if (message.stop_signalled && stops_.count == 0) interrupt(message.signal);
   }

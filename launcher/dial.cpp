@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::string_view kLineStart = "dstrain-dial-1 ";
-constexpr std::size_t kLongestLine = 4096;
+constexpr std::size_t kLongestDialLine = 4096;
 constexpr milliseconds kBootstrapLimit{60'000};  ///< srun's standard input may come late
 constexpr milliseconds kRoundLimit{5'000};       ///< for all addresses at once
 constexpr milliseconds kHandshakeLimit{5'000};   ///< a stranger may listen there and say nothing
@@ -62,7 +62,7 @@ bool wait_for(int fd, short events, int lifeline, std::optional<Clock::time_poin
   }
 }
 
-UniqueFd start_connect(const std::string& address, int port) {
+UniqueFd start_dialling(const std::string& address, int port) {
   sockaddr_in target{};
   target.sin_family = AF_INET;
   target.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -101,7 +101,7 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
   Round round;
   std::vector<UniqueFd> sockets;
   for (const std::string& address : target.addresses) {
-    sockets.push_back(start_connect(address, target.port));
+    sockets.push_back(start_dialling(address, target.port));
   }
   const auto give_up = [&](std::size_t i, std::string_view reason) {
     sockets[i].reset();
@@ -148,10 +148,10 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
 }
 
 /// The line that the controller wrote, without its newline.
-std::string read_line(int fd, milliseconds limit) {
+std::string read_dial_line(int fd, milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   std::string line;
-  while (line.size() < kLongestLine) {
+  while (line.size() < kLongestDialLine) {
     char c = 0;
     const ssize_t got = ::read(fd, &c, 1);
     if (got == 1) {
@@ -199,7 +199,7 @@ std::string to_line(const DialTarget& target) {
 
 DialTarget dial_target_from(std::string_view line) {
   DialTarget target;
-  bool good = line.starts_with(kLineStart) && line.size() < kLongestLine;
+  bool good = line.starts_with(kLineStart) && line.size() < kLongestDialLine;
   if (good) line.remove_prefix(kLineStart.size());
   const auto word = [&line] {
     const std::string_view found = line.substr(0, line.find(' '));
@@ -281,7 +281,7 @@ UniqueFd dial(const DialTarget& target, const Introduction& introduction,
 
 UniqueFd dial_as_slurm_node(int bootstrap) {
   set_nonblocking(bootstrap);
-  DialTarget target = dial_target_from(read_line(bootstrap, kBootstrapLimit));
+  DialTarget target = dial_target_from(read_dial_line(bootstrap, kBootstrapLimit));
   // Slurm's own connection back to srun, which runs beside the controller, came this way.
   for (const char* name : {"SRUN_COMM_HOST", "SLURM_LAUNCH_NODE_IPADDR"}) {
     const char* address = std::getenv(name);

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "launcher/redact.h"
+#include "launcher/system_files.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -23,19 +24,7 @@ bool is_relevant(const std::string& entry) {
                      [&entry](std::string_view prefix) { return entry.starts_with(prefix); });
 }
 
-/// Value of the line "name: value" in a file under /proc/driver/nvidia; empty without it.
-std::string read_field(const std::filesystem::path& path, std::string_view name) {
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line)) {
-    if (!line.starts_with(name)) continue;
-    const auto start = line.find_first_not_of(": \t", name.size());
-    return start == std::string::npos ? std::string() : line.substr(start);
-  }
-  return {};
-}
-
-Json gpu_names() {
+Json installed_gpus() {
   Json names = Json::array();
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
@@ -58,7 +47,7 @@ std::string describe_environment(const std::string& build,
   }
   json["gpu_driver"] = read_field("/proc/driver/nvidia/version", "NVRM version");
   json["gpus_installed"] = machine.gpus_installed;
-  json["gpu_names"] = gpu_names();
+  json["gpu_names"] = installed_gpus();
   json["world_size"] = placement.world_size;
   for (const NodePlacement& node : placement.nodes) {
     json["hosts"].push_back({{"name", node.host.name},

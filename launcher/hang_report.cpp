@@ -174,7 +174,7 @@ std::string why(const HangReport& report, const Ranks& others) {
   return "";
 }
 
-std::string where(const RankState& state) {
+std::string place_phrase(const RankState& state) {
   std::string text;
   if (state.step >= 0) text += fmt::format(" at step {}", state.step);
   if (!state.action.empty()) text += fmt::format(" in {}", state.action);
@@ -190,7 +190,7 @@ std::string summarize(const HangReport& report, const Ranks& others) {
     std::erase(rest, root.rank);
     text += fmt::format(" (and {})", name(rest));
   }
-  text += fmt::format(" hangs{}", where(root));
+  text += fmt::format(" hangs{}", place_phrase(root));
   if (root.stalled_ns > 0) {
     text += fmt::format(": no progress for {}", format_duration(stalled_s(root)));
     if (root.limit_ns > 0) {
@@ -220,7 +220,7 @@ std::vector<Ranks> group_stacks(const Ranks& all, const std::set<int>& blamed, i
   return sorted;
 }
 
-const RankState& shown(const Ranks& group, int root) {
+const RankState& representative(const Ranks& group, int root) {
   const auto found =
       std::ranges::find_if(group, [root](const RankState* s) { return s->rank == root; });
   return found == group.end() ? *group.front() : **found;
@@ -235,7 +235,7 @@ std::string title(const Ranks& group) {
   };
   if (first.process_state == 'X') return text + ": ended with exit code 0";
   if (all_share([](const RankState& s) { return std::pair(s.step, s.action); })) {
-    text += where(first);
+    text += place_phrase(first);
   }
   if (first.in_collective && all_share(describe_collective)) {
     text += ", in " + describe_collective(first);
@@ -251,8 +251,8 @@ std::string stacks_text(const std::vector<Ranks>& groups, int root) {
       break;
     }
     text += fmt::format("  {}\n", title(groups[i]));
-    const std::string& stack = shown(groups[i], root).stack;
-    if (stack.empty() && shown(groups[i], root).process_state != 'X') {
+    const std::string& stack = representative(groups[i], root).stack;
+    if (stack.empty() && representative(groups[i], root).process_state != 'X') {
       text += "    (no stack came in time)\n";
     }
     std::istringstream lines(stack);
@@ -276,7 +276,7 @@ std::string to_json(const std::vector<Ranks>& groups, int root) {
     nlohmann::ordered_json entry;
     entry["ranks"] = numbers(group);
     entry["stack"] = nlohmann::ordered_json::array();
-    std::istringstream lines(shown(group, root).stack);
+    std::istringstream lines(representative(group, root).stack);
     for (std::string line; std::getline(lines, line);) entry["stack"].push_back(line);
     entry["states"] = nlohmann::ordered_json::array();
     for (const RankState* state : group) {

@@ -47,7 +47,7 @@ int read_slots(Word word) {
   return *slots;
 }
 
-void read_field(Word word, Host& host) {
+void read_slots_field(Word word, Host& host) {
   const auto equals = word.text.find('=');
   const std::string_view key = word.text.substr(0, equals);
   if (equals == std::string_view::npos || (key != "slots" && key != "port" && key != "gpus")) {
@@ -79,7 +79,7 @@ void read_field(Word word, Host& host) {
 }
 
 /// A line of a hostfile without its comment; nothing when it is blank.
-std::optional<Host> read_line(Word line, const std::string& this_host) {
+std::optional<Host> read_host_line(Word line, const std::string& this_host) {
   check_bytes(line);
   line = line.to(line.text.find('#'));
   const Word first = next_word(line);
@@ -94,7 +94,7 @@ std::optional<Host> read_line(Word line, const std::string& this_host) {
   Host host = read_host(first, this_host);
   host.slots = 0;
   for (Word word = next_word(line); !word.text.empty(); word = next_word(line)) {
-    read_field(word, host);
+    read_slots_field(word, host);
   }
   if (host.slots == 0) {
     throw Complaint{first.at, fmt::format("{}: {}slots=8", shown(host.name), kNoCount)};
@@ -196,7 +196,7 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);  // reported once for the file
     try {
-      if (std::optional<Host> host = read_line({line}, this_host)) {
+      if (std::optional<Host> host = read_host_line({line}, this_host)) {
         seen.add(host->name, fmt::format("on line {}", number), line.find_first_not_of(" \t"));
         hosts.push_back(std::move(*host));
       }

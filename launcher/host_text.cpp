@@ -13,7 +13,7 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kLongestName = 255;
+constexpr std::size_t kLongestHostWord = 255;
 constexpr int kMostDevices = 1024;
 constexpr std::size_t kMostReported = 20;
 /// A text with so many bad lines is no host list: reading on would only cost time.
@@ -125,9 +125,9 @@ std::optional<int> read_count(std::string_view text, int least, int most) {
 
 std::string read_name(Word word) {
   if (word.text.empty()) throw Complaint{word.at, "a host name is missing here"};
-  if (word.text.size() > kLongestName) {
+  if (word.text.size() > kLongestHostWord) {
     throw Complaint{word.at, fmt::format("a host name of {} bytes; {} are allowed",
-                                         word.text.size(), kLongestName)};
+                                         word.text.size(), kLongestHostWord)};
   }
   if (word.text.front() == '[') return read_ipv6(word);
   if (word.text.front() == '-') {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/clock.h"
 #include "launcher/reach_peers.h"
 
 namespace dstrain::launcher {
@@ -12,12 +13,6 @@ namespace {
 
 constexpr int kPings = 3;
 constexpr double kClockLimit = 0.5;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Lets the agents try to reach each other once every one of them listens or has failed. Their
 /// visits end together, since a port closes with its agent.
@@ -41,7 +36,7 @@ class PairTest {
     if (!all(&Side::answered)) return;
     over_ = true;
     for (const Side& side : sides_) {
-      if (side.channel != nullptr) side.channel->send(FrameType::ping, pack_ping(now_ns()));
+      if (side.channel != nullptr) side.channel->send(FrameType::ping, pack_ping(system_time_ns()));
     }
   }
   void gone(std::size_t host) {
@@ -98,7 +93,7 @@ class Inspector final : public HostVisit {
     request_.listen = pairs.wanted();
   }
 
-  void greeted(Channel& channel) override { channel.send(FrameType::ping, pack_ping(now_ns())); }
+  void greeted(Channel& channel) override { channel.send(FrameType::ping, pack_ping(system_time_ns())); }
 
   [[nodiscard]] bool take(Channel& channel, const Frame& frame) override {
     if (frame.type == FrameType::pong) {
@@ -125,7 +120,7 @@ class Inspector final : public HostVisit {
 
  private:
   void pong(Channel& channel, const PongMessage& message) {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = system_time_ns();
     const double round_trip = static_cast<double>(now - message.ping_ns) * 1e-9;
     if (result_.round_trip_s < 0 || round_trip < result_.round_trip_s) {
       result_.round_trip_s = round_trip;
@@ -134,7 +129,7 @@ class Inspector final : public HostVisit {
       result_.clock_offset_s = static_cast<double>(message.clock_ns - middle) * 1e-9;
     }
     if (++pongs_ < kPings) {
-      channel.send(FrameType::ping, pack_ping(now_ns()));
+      channel.send(FrameType::ping, pack_ping(system_time_ns()));
     } else {
       channel.send(FrameType::inspect, pack(request_));
     }

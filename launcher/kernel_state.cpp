@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "launcher/system_files.h"
+
 namespace dstrain::launcher {
 namespace {
 
@@ -19,21 +21,14 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMostKernelFrames = 8;
 
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
 std::string first_line(const fs::path& path) {
-  std::string text = slurp(path);
+  std::string text = read_system_file(path);
   return text.substr(0, text.find('\n'));
 }
 
 /// State of a thread or process folder of /proc.
 char state_in(const fs::path& folder) {
-  const std::string stat = slurp(folder / "stat");
+  const std::string stat = read_system_file(folder / "stat");
   // The name may hold anything, parentheses too: the fields begin after the last one.
   const auto close = stat.rfind(')');
   return close == std::string::npos || close + 2 >= stat.size() ? '?' : stat[close + 2];
@@ -166,7 +161,7 @@ std::string describe_kernel(pid_t process, pid_t number) {
   if (!call.empty()) text += (text.empty() ? "" : ", ") + call;
   if (!where.empty() && where != "0") text += (text.empty() ? "in " : " in ") + where;
   if (state != 'D') return text;
-  std::istringstream frames(slurp(thread / "stack"));
+  std::istringstream frames(read_system_file(thread / "stack"));
   std::string frame;
   for (std::size_t i = 0; i < kMostKernelFrames && std::getline(frames, frame); ++i) {
     // "[<0>] folio_wait_bit_common+0x13a/0x320"

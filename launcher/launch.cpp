@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/handshake.h"
+#include "engine/base/words.h"
 #include "launcher/controller.h"
 #include "launcher/environment_file.h"
 #include "launcher/exported_environment.h"
@@ -39,15 +40,13 @@ constexpr std::size_t kNumRepeatedLines = 20;
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
 /// Short for a person: relative when it lies below the present folder.
-std::string shown(const fs::path& path) {
+std::string shown_path(const fs::path& path) {
   std::error_code error;
   const fs::path relative = fs::proximate(path, error);
   return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
 std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
-
-const char* plural(std::size_t count) { return count == 1 ? "" : "s"; }
 
 /// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
 /// that this process sees.
@@ -149,7 +148,7 @@ class Job {
       throw Error(ErrorKind::usage,
                   fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
                               placement_.world_size,
-                              plural(static_cast<std::size_t>(placement_.world_size))));
+                              plural(placement_.world_size)));
     }
     files_ = make_files(placement_);
     for (const std::string& remark : allocation_.remarks) console_.lines(remark);
@@ -231,12 +230,12 @@ class Job {
             : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
     const bool local = placement_.nodes.front().host.reach == Reach::local;
     console_.lines(fmt::format("{} rank{} on {}{}, {} {}", placement_.world_size,
-                               plural(static_cast<std::size_t>(placement_.world_size)), hosts,
+                               plural(placement_.world_size), hosts,
                                !local ? ""
                                : gpus ? " (GPU)"
                                       : " (CPU)",
                                run_.continued || generation_ > 0 ? "continuing" : "run directory",
-                               shown(run_.path)));
+                               shown_path(run_.path)));
   }
 
   [[nodiscard]] Generation make_generation() {
@@ -314,7 +313,7 @@ class Job {
         sweep(outcome.lost_hosts);
         return outcome.exit_code;
       case Outcome::Kind::saved:
-        console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown(run_.path)));
+        console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown_path(run_.path)));
         return outcome.exit_code;
       case Outcome::Kind::unreachable:
         return judge_unreachable(outcome);
@@ -414,7 +413,7 @@ class Job {
     }
     console_.lines(fmt::format(
         "no restart: {} slot{} left on {} host{}, and the job needs {}", slots,
-        plural(static_cast<std::size_t>(slots)), rest.hosts.size(), plural(rest.hosts.size()),
+        plural(slots), rest.hosts.size(), plural(rest.hosts.size()),
         options_.min_ranks > 0 ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
                                : "a number that the recipe's mesh and batch fit"));
     return false;
@@ -422,7 +421,7 @@ class Job {
 
   void tell(const FailureReport& report, int code) {
     const std::string log =
-        shown(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
+        shown_path(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
     console_.lines(to_text(report, log, kNumRepeatedLines));
     try {
       keep_previous(run_.path / "failure.json");

@@ -9,18 +9,14 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "launcher/system_files.h"
+
 namespace dstrain::launcher {
 namespace {
 
 bool is_number(std::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 bool names_gpu(std::string_view entry, int installed) {

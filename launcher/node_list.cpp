@@ -48,9 +48,9 @@ struct Part {
 };
 
 /// Reads one text of Slurm's from left to right; `subject` is what errors call it.
-class Reader {
+class ListReader {
  public:
-  Reader(std::string_view text, const char* subject, std::size_t limit)
+  ListReader(std::string_view text, const char* subject, std::size_t limit)
       : text_(text), subject_(subject), limit_(limit) {
     if (text.size() > kHostfileLimit) fail(0, "the list is too long");
   }
@@ -104,7 +104,7 @@ std::uint64_t number_in(std::string_view digits) {
 }
 
 /// "[1-3,07]", the bracket taken.
-std::vector<Range> read_ranges(Reader& reader) {
+std::vector<Range> read_ranges(ListReader& reader) {
   std::vector<Range> ranges;
   std::uint64_t count = 0;
   do {
@@ -122,7 +122,7 @@ std::vector<Range> read_ranges(Reader& reader) {
 }
 
 /// Appends the names of one entry, "r[1-2]u[01-04]".
-void expand_entry(Reader& reader, std::vector<std::string>& names) {
+void expand_entry(ListReader& reader, std::vector<std::string>& names) {
   const std::size_t begin = reader.at();
   if (const char c = reader.peek(); c == '-' || c == '.' || c == '_') {
     reader.fail(begin, fmt::format("a name begins with '{}'", c));
@@ -162,7 +162,7 @@ void expand_entry(Reader& reader, std::vector<std::string>& names) {
 }  // namespace
 
 std::vector<std::string> expand_node_list(std::string_view list, std::size_t limit) {
-  Reader reader(list, "node list", limit);
+  ListReader reader(list, "node list", limit);
   std::vector<std::string> names;
   std::vector<std::size_t> places;
   do {
@@ -180,7 +180,7 @@ std::vector<std::string> expand_node_list(std::string_view list, std::size_t lim
 }
 
 std::vector<int> expand_counts(std::string_view counts, std::size_t limit) {
-  Reader reader(counts, "counts", limit);
+  ListReader reader(counts, "counts", limit);
   std::vector<int> result;
   do {
     const std::size_t at = reader.at();

@@ -10,7 +10,7 @@
 namespace dstrain::launcher {
 namespace {
 
-ErrorKind kind_of(int code) {
+ErrorKind kind_of_code(int code) {
   using enum ErrorKind;
   for (const ErrorKind kind : {usage, data, hosts, checkpoint, again, stop}) {
     if (exit_code(kind) == code) return kind;
@@ -47,7 +47,7 @@ void throw_fault(const std::vector<JobNode>& nodes) {
     hint = node.fault->hint;
     code = std::max(code, node.fault->exit_code);
   }
-  if (code != 0) throw Error(kind_of(code), message, hint);
+  if (code != 0) throw Error(kind_of_code(code), message, hint);
 }
 
 Outcome interrupted(Outcome outcome, const StopRequests& stops, Console& console) {

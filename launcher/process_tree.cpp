@@ -9,19 +9,18 @@
 #include <charconv>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "engine/base/job_environment.h"
+#include "launcher/system_files.h"
 
 namespace dstrain::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kPause{2};
+constexpr std::chrono::milliseconds kPollPause{2};
 
 struct Stat {
   std::string name;
@@ -29,15 +28,8 @@ struct Stat {
   pid_t parent = 0;
 };
 
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
 std::optional<Stat> read_stat(pid_t pid) {
-  const std::string text = slurp(fmt::format("/proc/{}/stat", pid));
+  const std::string text = read_system_file(fmt::format("/proc/{}/stat", pid));
   // The name may hold anything, parentheses too: the fields begin after the last one.
   const auto open = text.find('(');
   const auto close = text.rfind(')');
@@ -75,7 +67,7 @@ std::vector<pid_t> children_of(pid_t parent) {
 }
 
 bool has_environment(pid_t pid, const std::string& entry) {
-  const std::string text = '\0' + slurp(fmt::format("/proc/{}/environ", pid));
+  const std::string text = '\0' + read_system_file(fmt::format("/proc/{}/environ", pid));
   return text.find('\0' + entry + '\0') != std::string::npos;
 }
 
@@ -104,7 +96,7 @@ std::vector<pid_t> kill_all_children(std::chrono::milliseconds limit, int& num_k
       if (killed.insert(child).second) ++num_killed;
     }
     if (children.empty() || Clock::now() >= deadline) return children;
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPollPause);
   }
 }
 
@@ -113,7 +105,7 @@ void kill_orphans(const std::vector<pid_t>& ranks, const std::string& entry,
   const auto deadline = Clock::now() + limit;
   const auto reap = [deadline](pid_t pid) {
     while (::waitpid(pid, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(kPollPause);
   };
   // Once a rank is reaped, its own children have become ours. One that the agent had reaped is no
   // child: no wait.
@@ -144,7 +136,7 @@ int sweep_run(const std::string& run_directory, std::chrono::milliseconds limit)
       found = true;
     }
     if (!found || Clock::now() >= deadline) return static_cast<int>(killed.size());
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kPollPause);
   }
 }
 

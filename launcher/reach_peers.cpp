@@ -23,9 +23,9 @@ using std::chrono::milliseconds;
 
 constexpr int kMostForAllPairs = 32;
 constexpr int kPeersAbove = 8;
-constexpr std::size_t kMostNames = 8;
+constexpr std::size_t kMostPeers = 8;
 
-std::string kind_of(int error) {
+std::string kind_of_errno(int error) {
   switch (error) {
     case ECONNREFUSED:
       return "refused";
@@ -59,9 +59,9 @@ UniqueFd start_connect(const Peer& peer, int& error) {
 }
 
 std::string join_some(const std::vector<std::string>& names) {
-  if (names.size() <= kMostNames) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "),
-                     names.size() - kMostNames);
+  if (names.size() <= kMostPeers) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostPeers, ", "),
+                     names.size() - kMostPeers);
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers, millisecond
     if (error == EINPROGRESS) {
       open.emplace_back(peer.node, std::move(fd));
     } else if (error != 0) {
-      problems.push_back({peer.node, kind_of(error)});
+      problems.push_back({peer.node, kind_of_errno(error)});
     }
   }
   while (!open.empty()) {
@@ -117,7 +117,7 @@ std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers, millisecond
       int error = 0;
       socklen_t size = sizeof(error);
       ::getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error != 0) problems.push_back({open[i].first, kind_of(error)});
+      if (error != 0) problems.push_back({open[i].first, kind_of_errno(error)});
       open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }

@@ -13,7 +13,7 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr int kMostSlots = 1024;
+constexpr int kMostSlurmTasks = 1024;
 
 /// Slurm's variables by name, with their values checked.
 class SlurmVariables {
@@ -107,7 +107,7 @@ std::optional<GpuCounts> count_gpus(const SlurmVariables& slurm, std::size_t num
   const auto per_task = slurm.gpus("SLURM_GPUS_PER_TASK");
   if (auto tasks = slurm.counts("SLURM_TASKS_PER_NODE", num_nodes); per_task && tasks) {
     for (int& count : *tasks)
-      count = std::min(count, kMostSlots + 1) * std::min(*per_task, kMostSlots + 1);
+      count = std::min(count, kMostSlurmTasks + 1) * std::min(*per_task, kMostSlurmTasks + 1);
     return GpuCounts{*tasks, "SLURM_GPUS_PER_TASK"};
   }
   const auto here = slurm.gpus("SLURM_GPUS_ON_NODE");
@@ -180,9 +180,9 @@ Allocation allocate_slurm(bool cpu_ranks, const Variables& variables) {
     host.gpus = gpus ? gpus->per_node[i] : 0;
     host.slots = host.gpus > 0 ? host.gpus : tasks[i];
     host.cores = cores ? std::max(1, (*cores)[i]) : 1;
-    if (host.slots < 1 || host.slots > kMostSlots) {
+    if (host.slots < 1 || host.slots > kMostSlurmTasks) {
       SlurmVariables::fail(fmt::format("node {} would get {} ranks; a host takes 1 to {}",
-                                       host.name, host.slots, kMostSlots));
+                                       host.name, host.slots, kMostSlurmTasks));
     }
     allocation.hosts.push_back(std::move(host));
   }

@@ -36,7 +36,7 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-bool contains(std::string_view text, std::string_view part) {
+bool has_text(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
@@ -59,14 +59,14 @@ void SrunWords::add(std::string_view line) {
     return;
   }
   if (!take_prefix(text, "srun: ")) return;
-  if (contains(text, "lacks support for cpu binding")) return;  // we ask for none
+  if (has_text(text, "lacks support for cpu binding")) return;  // we ask for none
   const bool is_error = take_prefix(text, "error: ");
-  if (contains(text, ": task") && is_error) {
+  if (has_text(text, ": task") && is_error) {
     add_ending(text);
     return;
   }
   srun_words_ = text;
-  if (contains(text, "launch failed") || contains(text, "Job step aborted")) aborted_ = true;
+  if (has_text(text, "launch failed") || has_text(text, "Job step aborted")) aborted_ = true;
   if (!is_error) return;
   // "Task launch for StepId=2.0 failed on node h3: Communication connection failure"
   const std::size_t on = text.find("failed on node ");
@@ -140,8 +140,8 @@ std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
                        fmt::format("its slurmd does not answer: `scontrol show node {}`", node)};
   }
   const std::string_view stepd = words.stepd_words;
-  if (contains(stepd, "execve()")) {
-    const bool missing = contains(stepd, "No such file");
+  if (has_text(stepd, "execve()")) {
+    const bool missing = has_text(stepd, "No such file");
     return HostProblem{missing ? Kind::no_binary : Kind::cannot_run, std::string(stepd),
                        "install dstrain in a folder that every node has, under the same path"};
   }
@@ -154,10 +154,10 @@ std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
   const std::string text = said.empty()
                                ? "its agent ended: " + words.ending
                                : fmt::format("its agent ended ({}): {}", words.ending, said);
-  if (contains(said, "error while loading shared libraries") || contains(said, "GLIBC")) {
+  if (has_text(said, "error while loading shared libraries") || has_text(said, "GLIBC")) {
     return HostProblem{Kind::cannot_run, text, "`dstrain doctor` there names what is missing"};
   }
-  if (contains(said, "cannot reach the controller")) {
+  if (has_text(said, "cannot reach the controller")) {
     return HostProblem{Kind::timeout, text,
                        "open the network between the nodes: any TCP port, as MPI needs it too"};
   }

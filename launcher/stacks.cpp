@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostThreadFrames = 24;  ///< of a thread beside the main one
-constexpr std::size_t kMostGroups = 6;
+constexpr std::size_t kMostThreadGroups = 6;
 constexpr std::size_t kLongestText = 32 << 10;
 
 /// All threads of the process, the main one first, without frames.
@@ -186,8 +186,8 @@ std::string to_text(pid_t process, const std::vector<ThreadStack>& threads) {
   }
   std::size_t num_shown = 0;
   for (const auto& [frames, members] : groups) {
-    if (++num_shown > kMostGroups) {
-      text += fmt::format("-- {} more groups of threads\n", groups.size() - kMostGroups);
+    if (++num_shown > kMostThreadGroups) {
+      text += fmt::format("-- {} more groups of threads\n", groups.size() - kMostThreadGroups);
       break;
     }
     text +=

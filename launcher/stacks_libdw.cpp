@@ -15,7 +15,7 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kMostFrames = 64;
-constexpr std::size_t kLongestName = 200;
+constexpr std::size_t kLongestFunction = 200;
 
 struct EndSession {
   void operator()(Dwfl* session) const { ::dwfl_end(session); }
@@ -50,7 +50,7 @@ std::string demangle(const char* name) {
   const std::unique_ptr<char, decltype(&std::free)> plain(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
   std::string text = without_arguments(status == 0 && plain ? plain.get() : name);
-  if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
+  if (text.size() > kLongestFunction) text = text.substr(0, kLongestFunction) + "...";
   return text;
 }
 

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <sstream>
 
 namespace dstrain::launcher {
 namespace {
 
 /// Above the most CPUs that a kernel can be built for; keeps a wrong file from filling the memory.
 constexpr long long kMostCpus = 65536;
+
+}  // namespace
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r\n";
@@ -19,7 +22,12 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
-}  // namespace
+std::string read_system_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
 
 std::string read_first_line(const std::filesystem::path& path) {
   std::ifstream file(path);

@@ -14,6 +14,10 @@ struct SystemRoots {
   std::filesystem::path dev = "/dev";
 };
 
+/// `text` without surrounding blanks and line ends.
+[[nodiscard]] std::string_view trim(std::string_view text);
+/// A file of /proc or /sys, which has no size before it is read; empty when there is none.
+[[nodiscard]] std::string read_system_file(const std::filesystem::path& path);
 /// First line of a file without surrounding blanks; empty when there is none.
 [[nodiscard]] std::string read_first_line(const std::filesystem::path& path);
 /// Value of the first line "name: value"; empty without it.

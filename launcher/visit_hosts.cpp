@@ -14,7 +14,7 @@ namespace {
 using Clock = HostVisit::Clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kEndLimit{2000};
+constexpr milliseconds kVisitEndLimit{2000};
 
 /// One visit on its way.
 class Talk {
@@ -82,13 +82,13 @@ class Talk {
       const FaultMessage fault = unpack_fault(frame);
       fail({.kind = HostProblem::Kind::other, .text = fault.message, .hint = fault.hint});
     } else if (visit_.take(*channel_, frame)) {
-      finish(kEndLimit);
+      finish(kVisitEndLimit);
     }
   }
 
   void fail_ended() {
     channel_.reset();
-    const AgentEnding ending = transport_.end(node_, kEndLimit);
+    const AgentEnding ending = transport_.end(node_, kVisitEndLimit);
     HostProblem problem{.kind = HostProblem::Kind::cannot_run,
                         .text = "the agent ended before it had answered",
                         .hint = "run `dstrain agent </dev/null` there to see why"};
@@ -101,7 +101,7 @@ class Talk {
 
   void fail(HostProblem problem) {
     visit_.fail(std::move(problem));
-    finish(kEndLimit);
+    finish(kVisitEndLimit);
   }
 
   /// The agent ends by itself once its input is closed.

@@ -9,8 +9,8 @@
 namespace dstrain::formats {
 namespace {
 
-constexpr int kSide = 32;
-constexpr int kPlane = kSide * kSide;
+constexpr int kCifarSide = 32;
+constexpr int kPlane = kCifarSide * kCifarSide;
 constexpr int kChannels = 3;
 
 /// A record is the label bytes (CIFAR-100: coarse, fine), then the red, green and blue planes.
@@ -41,7 +41,7 @@ class Cifar final : public ImageDataset {
     return records_per_file_ * static_cast<std::int64_t>(files_.size());
   }
   [[nodiscard]] int classes() const override { return classes_; }
-  [[nodiscard]] ImageShape shape() const override { return {kSide, kSide, kChannels}; }
+  [[nodiscard]] ImageShape shape() const override { return {kCifarSide, kCifarSide, kChannels}; }
 
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
     DSTRAIN_CHECK(index >= 0 && index < size(), "no such sample");

@@ -14,11 +14,11 @@
 namespace dstrain::formats {
 namespace {
 
-constexpr int kSide = 8;
-constexpr int kPixels = kSide * kSide;
+constexpr int kDigitsSide = 8;
+constexpr int kPixels = kDigitsSide * kDigitsSide;
 constexpr int kClasses = 10;
 constexpr int kLargestValue = 16;
-constexpr std::size_t kTestEvery = 5;
+constexpr std::size_t kDigitsTestEvery = 5;
 constexpr std::size_t kMaxFile = std::size_t{16} << 20;
 
 struct Digit {
@@ -97,7 +97,7 @@ class Digits final : public ImageDataset {
     while (!text.empty()) {
       const auto line = text.substr(0, text.find('\n'));
       text.remove_prefix(std::min(text.size(), line.size() + 1));
-      const bool test = record % kTestEvery == 0;
+      const bool test = record % kDigitsTestEvery == 0;
       auto digit = parse_record(line, name, record++);
       if (test == (split == Split::test)) digits_.push_back(digit);
     }
@@ -110,7 +110,7 @@ class Digits final : public ImageDataset {
     return static_cast<std::int64_t>(digits_.size());
   }
   [[nodiscard]] int classes() const override { return kClasses; }
-  [[nodiscard]] ImageShape shape() const override { return {kSide, kSide, 1}; }
+  [[nodiscard]] ImageShape shape() const override { return {kDigitsSide, kDigitsSide, 1}; }
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
     DSTRAIN_CHECK(pixels.size() == kPixels, "wrong pixel buffer");
     const Digit& digit = digits_.at(static_cast<std::size_t>(index));

@@ -29,12 +29,12 @@ bool rows_dense(const at::Tensor& x) {
   return (x.stride(1) == 1 || x.size(1) == 1) && (x.size(0) == 1 || x.stride(0) >= x.size(1));
 }
 
-Layout layout_of(const at::Tensor& x) {
+Layout matrix_layout(const at::Tensor& x) {
   if (rows_dense(x)) return {x.size(0) == 1 ? x.size(1) : x.stride(0), false};
   return {x.size(1) == 1 ? x.size(0) : x.stride(1), true};
 }
 
-void check(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
+void check_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
            const ProductOptions& options) {
   const auto type = a.scalar_type();
   const bool types = is_fp8(type)
@@ -85,7 +85,7 @@ int alignment_of(std::initializer_list<const void*> addresses) {
 }
 
 GemmCall call_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
-  const Layout la = layout_of(a), lb = layout_of(b), lo = layout_of(out);
+  const Layout la = matrix_layout(a), lb = matrix_layout(b), lo = matrix_layout(out);
   GemmCall call{.a = a.const_data_ptr(), .b = b.const_data_ptr(), .out = out.mutable_data_ptr()};
   call.key = {.m = out.size(0),
               .n = out.size(1),
@@ -110,7 +110,7 @@ const float* scale_pointer(const at::Tensor& scale) {
 
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
               const ProductOptions& options) {
-  check(a, b, out, options);
+  check_product(a, b, out, options);
   if (out.numel() == 0) return;
   if (a.size(1) == 0 || !out.is_cuda()) return multiply_cpu(a, b, out, options);
   GemmCall call = call_of(a, b, out);
@@ -129,7 +129,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
 
 bool multiply_and_sum(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
                       const at::Tensor& row_sums, bool add) {
-  check(a, b, out, {.add = add});
+  check_product(a, b, out, {.add = add});
   if (!out.is_cuda() || out.numel() == 0 || a.size(1) == 0) return false;
   GemmCall call = call_of(a, b, out);
   call.key.row_sums = true;

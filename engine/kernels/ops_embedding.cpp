@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor forward_cpu(const at::Tensor& tokens, const at::Tensor& table) {
+at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& table) {
   if (tokens.numel() > 0) {
     const auto [low, high] = at::aminmax(tokens);
     const std::int64_t least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
@@ -26,7 +26,7 @@ at::Tensor forward_cpu(const at::Tensor& tokens, const at::Tensor& table) {
   return at::index_select(table, 0, tokens);
 }
 
-at::Tensor forward_cuda(const at::Tensor& tokens, const at::Tensor& table) {
+at::Tensor embedding_forward_cuda(const at::Tensor& tokens, const at::Tensor& table) {
   at::Tensor out = at::empty({tokens.numel(), table.size(1)}, table.options());
   kernels::cuda::embed_tokens({.tokens = tokens.const_data_ptr<std::int64_t>(),
                                .table = table.const_data_ptr(),
@@ -40,11 +40,11 @@ at::Tensor forward_cuda(const at::Tensor& tokens, const at::Tensor& table) {
 }
 
 /// On the CPU, index_add_ goes through the rows in order.
-void backward_cpu(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
+void embedding_backward_cpu(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
   gradient.view({-1, dy.size(1)}).index_add_(0, tokens, dy.to(at::kFloat));
 }
 
-void backward_cuda(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
+void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
   const std::int64_t rows = tokens.numel(), dim = dy.size(1), vocab = gradient.numel() / dim;
   const at::Tensor scratch =
       at::empty({kernels::embed_tokens_scratch(rows, vocab, dim)}, dy.options().dtype(at::kByte));
@@ -64,8 +64,8 @@ struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
                             const std::optional<at::Tensor>&, Parameter* table) {
     context->save_for_backward({tokens});
     keep(context, "table", table);
-    return tokens.is_cuda() ? forward_cuda(tokens, table->value)
-                            : forward_cpu(tokens, table->value);
+    return tokens.is_cuda() ? embedding_forward_cuda(tokens, table->value)
+                            : embedding_forward_cpu(tokens, table->value);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {

@@ -164,12 +164,6 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 };
 
-bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
-               const at::Tensor& like) {
-  return tensor.dim() == 1 && tensor.size(0) == size && tensor.scalar_type() == dtype &&
-         tensor.is_contiguous() && tensor.device() == like.device();
-}
-
 }  // namespace
 
 std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,

@@ -30,7 +30,7 @@ std::pair<at::Tensor, at::Tensor> known_labels(const at::Tensor& labels, std::in
   return {at::where(known, labels, at::zeros_like(labels)).unsqueeze(1), known.unsqueeze(1)};
 }
 
-Scored forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
+Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
                    double smoothing, const at::Tensor& totals) {
   const at::Tensor z = logits.to(at::kFloat), log_sum_exp = at::logsumexp(z, 1);
   const auto [index, known] = known_labels(labels, z.size(1));
@@ -49,7 +49,7 @@ Scored forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at:
   return {sum, log_sum_exp};
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
+at::Tensor loss_backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
                         const at::Tensor& labels, const at::Tensor& weights,
                         const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = (logits.to(at::kFloat) - log_sum_exp.unsqueeze(1)).exp();
@@ -61,7 +61,7 @@ at::Tensor backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
   return grad.masked_fill_(weights.eq(0).unsqueeze(1), 0).to(logits.scalar_type());
 }
 
-Scored forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
+Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
                     double smoothing, const at::Tensor& totals) {
   const Scored out{scratch(logits, {}), scratch(logits, {logits.size(0)})};
   const at::Tensor rows = scratch(logits, {4, logits.size(0)});
@@ -80,7 +80,7 @@ Scored forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at
   return out;
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits,
+at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits,
                          const at::Tensor& labels, const at::Tensor& weights,
                          const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = at::empty_like(logits);
@@ -123,12 +123,6 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
             {}};
   }
 };
-
-bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
-               const at::Tensor& like) {
-  return tensor.dim() == 1 && tensor.size(0) == size && tensor.scalar_type() == dtype &&
-         tensor.is_contiguous() && tensor.device() == like.device();
-}
 
 }  // namespace
 

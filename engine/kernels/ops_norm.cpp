@@ -15,11 +15,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Normed {
+struct LayerNormed {
   at::Tensor sum, y, mean, rstd;
 };
 
-Normed forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                    const at::Tensor& bias, double eps) {
   at::Tensor sum = delta.defined() ? x + delta : x;
   const auto [y, mean, rstd] = at::native_layer_norm(
@@ -27,9 +27,9 @@ Normed forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tenso
   return {sum, y.to(x.scalar_type()), mean, rstd};
 }
 
-Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                     const at::Tensor& bias, double eps) {
-  Normed out{.sum = delta.defined() ? at::empty_like(x) : x,
+  LayerNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
              .y = at::empty_like(x),
              .mean = scratch(x, {x.size(0)}),
              .rstd = scratch(x, {x.size(0)})};
@@ -49,7 +49,7 @@ Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tens
   return out;
 }
 
-struct Gradients {
+struct LayerNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
 };
 
@@ -58,7 +58,7 @@ struct ParameterGradients {
   at::Tensor weight, bias;
 };
 
-at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
+at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerNormed& saved, const at::Tensor& weight,
                         const ParameterGradients& into) {
   const at::Tensor sum = saved.sum.to(at::kFloat), scale = weight.to(at::kFloat);
   auto [dx, dweight, dbias] = at::native_layer_norm_backward(
@@ -70,7 +70,7 @@ at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::T
   return dx.to(saved.sum.scalar_type());
 }
 
-at::Tensor backward_cuda(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
+at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const LayerNormed& saved, const at::Tensor& weight,
                          const ParameterGradients& into) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
   at::Tensor dx = at::empty_like(saved.sum), partial;
@@ -105,7 +105,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
                                const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
                                double eps) {
     const auto forward_on = x.is_cuda() ? forward_cuda : forward_cpu;
-    const Normed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
+    const LayerNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
                                   value_of(*weight, x), value_of(*bias, x), eps);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();

@@ -14,20 +14,20 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Normed {
+struct RmsNormed {
   at::Tensor sum, y, rstd;
 };
 
-Normed forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+RmsNormed rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                    double eps) {
   const at::Tensor sum = delta.defined() ? x + delta : x, wide = sum.to(at::kFloat);
   const at::Tensor rstd = at::rsqrt(wide.pow(2).mean(-1) + eps);
   return {sum, weight * (wide * rstd.unsqueeze(1)).to(x.scalar_type()), rstd};
 }
 
-Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
+RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                     double eps) {
-  Normed out{.sum = delta.defined() ? at::empty_like(x) : x,
+  RmsNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
              .y = at::empty_like(x),
              .rstd = scratch(x, {x.size(0)})};
   kernels::cuda::add_rms_norm({.x = x.const_data_ptr(),
@@ -44,12 +44,12 @@ Normed forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tens
   return out;
 }
 
-struct Gradients {
+struct RmsNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
 };
 
 /// `grad_weight` is undefined for a frozen weight.
-at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
+at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed& saved, const at::Tensor& weight,
                         const at::Tensor& grad_weight) {
   const at::Tensor rstd = saved.rstd.unsqueeze(1), x_hat = saved.sum.to(at::kFloat) * rstd;
   const at::Tensor grad_y = grads.grad_y.to(at::kFloat), scaled = grad_y * weight.to(at::kFloat);
@@ -59,7 +59,7 @@ at::Tensor backward_cpu(const Gradients& grads, const Normed& saved, const at::T
   return dx.to(saved.sum.scalar_type());
 }
 
-at::Tensor backward_cuda(const Gradients& grads, const Normed& saved, const at::Tensor& weight,
+at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed& saved, const at::Tensor& weight,
                          const at::Tensor& grad_weight) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
   const bool wanted = grad_weight.defined();
@@ -86,7 +86,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
                                const std::optional<at::Tensor>& delta,
                                const std::optional<at::Tensor>&, Parameter* weight, double eps) {
     const auto forward_on = x.is_cuda() ? forward_cuda : forward_cpu;
-    const Normed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
+    const RmsNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
                                   value_of(*weight, x).view({x.size(1)}), eps);
     context->save_for_backward({out.sum, out.rstd});
     context->saved_data["delta"] = delta.has_value();

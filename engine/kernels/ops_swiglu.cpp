@@ -35,12 +35,12 @@ at::Tensor forward_of(const at::Tensor& gate_up) {
   return h;
 }
 
-struct Gradients {
+struct SwigluGradients {
   at::Tensor gate_up, h;
 };
 
 /// The gradient of gate and up; with `again` also what forward gave.
-Gradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
+SwigluGradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat), dh32 = dh.to(at::kFloat);
@@ -48,7 +48,7 @@ Gradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, bool agai
     const at::Tensor grad = at::cat({at::silu_backward(dh32 * up, gate), dh32 * at::silu(gate)}, 1);
     return {grad.to(gate_up.scalar_type()), again ? forward_of(gate_up) : at::Tensor()};
   }
-  Gradients out{at::empty_like(gate_up), again ? at::empty_like(dh) : at::Tensor()};
+  SwigluGradients out{at::empty_like(gate_up), again ? at::empty_like(dh) : at::Tensor()};
   kernels::cuda::swiglu_backward({.gate_up = gate_up.const_data_ptr(),
                                   .grad_h = dh.const_data_ptr(),
                                   .grad_gate_up = out.gate_up.mutable_data_ptr(),
@@ -86,7 +86,7 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor &gate_up = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
     const LinearGradient dy(grads[0], weight, /*for_input=*/true);
-    Gradients gradients = backward_of(gate_up, dy.input(), weight.trainable);
+    SwigluGradients gradients = backward_of(gate_up, dy.input(), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
       if (scale.defined()) h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, scale).columns;

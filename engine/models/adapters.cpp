@@ -14,7 +14,7 @@
 namespace dstrain {
 namespace {
 
-constexpr const char* kPrefix = "base_model.model.";
+constexpr const char* kAdapterPrefix = "base_model.model.";
 
 /// The projections of the attention, as adapters of each family usually have them.
 std::vector<std::string> usual_targets(const std::string& family) {
@@ -53,9 +53,9 @@ bool means(const std::string& pattern, const std::string& family, const std::str
 
 }  // namespace
 
-std::string adapter_prefix(const std::string& map) { return kPrefix + map; }
+std::string adapter_prefix(const std::string& map) { return kAdapterPrefix + map; }
 
-bool is_adapter(const std::string& tensor) { return tensor.starts_with(kPrefix); }
+bool is_adapter(const std::string& tensor) { return tensor.starts_with(kAdapterPrefix); }
 
 void add_adapters(Model& model, const LoraConfig& config) {
   for (Parameter* parameter : all_parameters(model)) parameter->trainable = false;

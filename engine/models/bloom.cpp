@@ -10,15 +10,14 @@
 #include "engine/kernels/ops.h"
 #include "engine/models/language_head.h"
 #include "engine/nn/parameter_order.h"
+#include "engine/program/cost.h"
 
 namespace dstrain {
 namespace {
 
-constexpr Bytes kFloatBytes = 4;
-
 InitialWeights initial(const BloomConfig& config) { return {Init::normal, config.init_std}; }
 
-AttentionNames attention_names(const std::string& layer) {
+AttentionNames bloom_attention_names(const std::string& layer) {
   return {.qkv = {layer + ".self_attention.query_key_value"},
           .output = layer + ".self_attention.dense"};
 }
@@ -68,7 +67,7 @@ BloomLayer::BloomLayer(const BloomConfig& config, std::int64_t index)
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(attention_names(name_), config.width, attention_shape(config), initial(config)),
+      attention_(bloom_attention_names(name_), config.width, attention_shape(config), initial(config)),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_({.up = name_ + ".mlp.dense_h_to_4h", .down = name_ + ".mlp.dense_4h_to_h"}, config.width,
            config.mlp_width(), ops::Gelu::tanh, initial(config)) {}

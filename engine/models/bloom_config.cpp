@@ -14,20 +14,20 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<BloomConfig>, 4> kSizes = {{
+constexpr std::array<Size<BloomConfig>, 4> kBloomSizes = {{
     {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &BloomConfig::width, 65536},
     {"layers", {"n_layer", "num_hidden_layers"}, &ModelConfig::layers, &BloomConfig::layers, 4096},
     {"heads", {"n_head", "num_attention_heads"}, &ModelConfig::heads, &BloomConfig::heads, 4096},
     {"vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &BloomConfig::vocab_size, 1 << 24},
 }};
-constexpr std::span<const Size<BloomConfig>> kAllSizes = kSizes;
+constexpr std::span<const Size<BloomConfig>> kAllBloomSizes = kBloomSizes;
 
 /// Reads the fields of config.json that change the result; the rest (precision of the softmax, ways
 /// of computing the same) is left alone.
-BloomConfig read_config(const std::filesystem::path& weights) {
+BloomConfig read_bloom_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "bloom");
   BloomConfig config;
-  read_sizes(file, kAllSizes, config);
+  read_sizes(file, kAllBloomSizes, config);
   config.norm_eps = file.number_within("layer_norm_epsilon", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   config.tied = file.flag("tie_word_embeddings", true);
@@ -75,13 +75,13 @@ BloomConfig bloom_config(const ModelConfig& recipe) {
                  "leave it out of the recipe; the MLP of BLOOM is 4 times as wide as the model");
   const std::optional<BloomConfig> named = bloom_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  BloomConfig config = from_file ? read_config(recipe.weights) : named.value();
+  BloomConfig config = from_file ? read_bloom_config(recipe.weights) : named.value();
   if (from_file) {
-    compare_sizes(recipe, named, kAllSizes, config, problems);
+    compare_sizes(recipe, named, kAllBloomSizes, config, problems);
   } else {
-    override_sizes(recipe, kAllSizes, config);
+    override_sizes(recipe, kAllBloomSizes, config);
   }
-  check_limits(kAllSizes, config, problems);
+  check_limits(kAllBloomSizes, config, problems);
   if (problems.empty()) check_multiple("width", config.width, "heads", config.heads, problems);
   raise_problems(ErrorKind::usage, problems,
                  from_file ? "leave the sizes out of the recipe: the weights have their own"
@@ -106,7 +106,7 @@ std::string bloom_config_json(const BloomConfig& config) {
   // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
   if (!config.file.empty()) json = nlohmann::json::parse(config.file);
   json["architectures"] = {"BloomForCausalLM"};
-  for (const Size<BloomConfig>& size : kSizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<BloomConfig>& size : kBloomSizes) json[size.file_keys[0]] = config.*size.size;
   return json.dump(2) + "\n";
 }
 

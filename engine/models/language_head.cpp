@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/program/cost.h"
 
 namespace dstrain {
 
@@ -56,7 +57,6 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
 }
 
 BlockCost LanguageHead::cost(const BatchShape& shape) const {
-  constexpr Bytes kFloatBytes = 4;
   const std::int64_t rows = shape.micro_batch * shape_.sequence;
   const Bytes stream = rows * shape_.width * shape.compute_bytes;  // one [M, D]
   const Bytes statistics =

@@ -10,15 +10,14 @@
 #include "engine/kernels/ops.h"
 #include "engine/models/language_head.h"
 #include "engine/nn/parameter_order.h"
+#include "engine/program/cost.h"
 
 namespace dstrain {
 namespace {
 
-constexpr Bytes kFloatBytes = 4;
-
 InitialWeights initial(const Qwen2Config& config) { return {Init::normal, config.init_std}; }
 
-AttentionNames attention_names(const std::string& layer) {
+AttentionNames qwen2_attention_names(const std::string& layer) {
   return {.qkv = {layer + ".self_attn.q_proj", layer + ".self_attn.k_proj",
                   layer + ".self_attn.v_proj"},
           .output = layer + ".self_attn.o_proj"};
@@ -62,7 +61,7 @@ Qwen2Layer::Qwen2Layer(const Qwen2Config& config, std::int64_t index)
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(attention_names(name_), config.width, attention_shape(config), initial(config),
+      attention_(qwen2_attention_names(name_), config.width, attention_shape(config), initial(config),
                  {.qkv = true, .output = false}),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_(mlp_names(name_), config.width, config.mlp_width, initial(config)) {}

@@ -16,7 +16,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<Qwen2Config>, 6> kSizes = {{
+constexpr std::array<Size<Qwen2Config>, 6> kQwen2Sizes = {{
     {"width", {"hidden_size"}, &ModelConfig::width, &Qwen2Config::width, 65536},
     {"layers", {"num_hidden_layers"}, &ModelConfig::layers, &Qwen2Config::layers, 4096},
     {"heads", {"num_attention_heads"}, &ModelConfig::heads, &Qwen2Config::heads, 4096},
@@ -24,7 +24,7 @@ constexpr std::array<Size<Qwen2Config>, 6> kSizes = {{
     {"mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &Qwen2Config::mlp_width, 1 << 20},
     {"vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &Qwen2Config::vocab_size, 1 << 24},
 }};
-constexpr std::span<const Size<Qwen2Config>> kAllSizes = kSizes;
+constexpr std::span<const Size<Qwen2Config>> kAllQwen2Sizes = kQwen2Sizes;
 constexpr double kLeastTheta = 1, kMostTheta = 1e12;
 
 /// Base of the rotary positions; transformers 5 writes it into rope_parameters.
@@ -47,10 +47,10 @@ double read_rope(ConfigFile& file) {
 }
 
 /// Reads the fields of config.json that change the result.
-Qwen2Config read_config(const std::filesystem::path& weights) {
+Qwen2Config read_qwen2_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "qwen2");
   Qwen2Config config;
-  read_sizes(file, kAllSizes, config);
+  read_sizes(file, kAllQwen2Sizes, config);
   config.rope_theta = read_rope(file);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
@@ -88,7 +88,7 @@ void choose_theta(const ModelConfig& recipe, Qwen2Config& config, Problems& prob
 }
 
 void check_sizes(const Qwen2Config& config, Problems& problems) {
-  check_limits(kAllSizes, config, problems);
+  check_limits(kAllQwen2Sizes, config, problems);
   if (!problems.empty()) return;
   check_multiple("width", config.width, "heads", config.heads, problems);
   check_multiple("heads", config.heads, "kv_heads", config.kv_heads, problems);
@@ -135,11 +135,11 @@ Qwen2Config qwen2_config(const ModelConfig& recipe) {
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const std::optional<Qwen2Config> named = qwen2_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  Qwen2Config config = from_file ? read_config(recipe.weights) : named.value();
+  Qwen2Config config = from_file ? read_qwen2_config(recipe.weights) : named.value();
   if (from_file) {
-    compare_sizes(recipe, named, kAllSizes, config, problems);
+    compare_sizes(recipe, named, kAllQwen2Sizes, config, problems);
   } else {
-    override_sizes(recipe, kAllSizes, config);
+    override_sizes(recipe, kAllQwen2Sizes, config);
   }
   choose_theta(recipe, config, problems);
   check_sizes(config, problems);
@@ -168,7 +168,7 @@ std::string qwen2_config_json(const Qwen2Config& config) {
   // What the file says beside sizes (tokens, positions) goes on unchanged.
   if (!config.file.empty()) json = nlohmann::json::parse(config.file);
   json["architectures"] = {"Qwen2ForCausalLM"};
-  for (const Size<Qwen2Config>& size : kSizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<Qwen2Config>& size : kQwen2Sizes) json[size.file_keys[0]] = config.*size.size;
   return json.dump(2) + "\n";
 }
 

@@ -9,11 +9,10 @@
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
 #include "engine/nn/parameter_order.h"
+#include "engine/program/cost.h"
 
 namespace dstrain {
 namespace {
-
-constexpr Bytes kFloatBytes = 4;
 
 std::optional<at::Tensor> delta_of(const Tensors& input) {
   if (input.size() < 2) return std::nullopt;
@@ -36,7 +35,7 @@ InitialWeights initial(const VitConfig& config) {
 
 std::string layer_name(std::int64_t index) { return fmt::format("vit.encoder.layer.{}", index); }
 
-AttentionNames attention_names(const std::string& layer) {
+AttentionNames vit_attention_names(const std::string& layer) {
   const std::string attention = layer + ".attention.attention.";
   return {.qkv = {attention + "query", attention + "key", attention + "value"},
           .output = layer + ".attention.output.dense"};
@@ -91,7 +90,7 @@ VitLayer::VitLayer(const VitConfig& config, std::int64_t index)
       last_(index + 1 == config.layers),
       config_(config),
       norm_before_(name_ + ".layernorm_before", config.width, config.norm_eps),
-      attention_(attention_names(name_), config.width, attention_shape(config), initial(config)),
+      attention_(vit_attention_names(name_), config.width, attention_shape(config), initial(config)),
       norm_after_(name_ + ".layernorm_after", config.width, config.norm_eps),
       mlp_({.up = name_ + ".intermediate.dense", .down = name_ + ".output.dense"}, config.width,
            config.mlp_width, ops::Gelu::erf, initial(config)) {}

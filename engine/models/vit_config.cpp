@@ -18,7 +18,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<VitConfig>, 7> kSizes = {{
+constexpr std::array<Size<VitConfig>, 7> kVitSizes = {{
     {"image_size", {"image_size"}, &ModelConfig::image_size, &VitConfig::image_size, 16384, true},
     {"patch_size", {"patch_size"}, &ModelConfig::patch_size, &VitConfig::patch_size, 1024},
     {"channels", {"num_channels"}, &ModelConfig::channels, &VitConfig::channels, 1024},
@@ -27,7 +27,7 @@ constexpr std::array<Size<VitConfig>, 7> kSizes = {{
     {"heads", {"num_attention_heads"}, &ModelConfig::heads, &VitConfig::heads, 4096},
     {"mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &VitConfig::mlp_width, 1 << 20},
 }};
-constexpr std::span<const Size<VitConfig>> kAllSizes = kSizes;
+constexpr std::span<const Size<VitConfig>> kAllVitSizes = kVitSizes;
 constexpr std::int64_t kMostClasses = 1 << 20;
 
 void read_labels(const nlohmann::json& json, VitConfig& config) {
@@ -51,10 +51,10 @@ void read_labels(const nlohmann::json& json, VitConfig& config) {
 
 /// Reads the fields of config.json that change the result; the rest (dropout of zero, pooler,
 /// names) is left alone.
-VitConfig read_config(const std::filesystem::path& weights) {
+VitConfig read_vit_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "vit");
   VitConfig config;
-  read_sizes(file, kAllSizes, config);
+  read_sizes(file, kAllVitSizes, config);
   config.norm_eps = file.number_within("layer_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   if (file.text("hidden_act", "gelu") != "gelu")
@@ -85,7 +85,7 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
 }
 
 void check_sizes(const VitConfig& config, Problems& problems) {
-  check_limits(kAllSizes, config, problems);
+  check_limits(kAllVitSizes, config, problems);
   if (!problems.empty()) return;
   check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
   check_multiple("width", config.width, "heads", config.heads, problems);
@@ -116,11 +116,11 @@ VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const std::optional<VitConfig> named = vit_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  VitConfig config = from_file ? read_config(recipe.weights) : named.value();
+  VitConfig config = from_file ? read_vit_config(recipe.weights) : named.value();
   if (from_file) {
-    compare_sizes(recipe, named, kAllSizes, config, problems);
+    compare_sizes(recipe, named, kAllVitSizes, config, problems);
   } else {
-    override_sizes(recipe, kAllSizes, config);
+    override_sizes(recipe, kAllVitSizes, config);
   }
   choose_classes(recipe, data_classes, config, problems);
   check_sizes(config, problems);
@@ -142,7 +142,7 @@ std::string vit_config_json(const VitConfig& config) {
       {"layer_norm_eps", config.norm_eps},
       {"qkv_bias", true},
   };
-  for (const Size<VitConfig>& size : kSizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<VitConfig>& size : kVitSizes) json[size.file_keys[0]] = config.*size.size;
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

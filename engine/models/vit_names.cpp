@@ -7,7 +7,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::string_view kPrefix = "vit.";
+constexpr std::string_view kVitPrefix = "vit.";
 constexpr std::string_view kLayer = "vit.encoder.layer.";
 
 /// transformers 4 and all files so far -> transformers 5 in memory, for what follows the layer's
@@ -39,8 +39,8 @@ std::string vit_memory_name(const std::string& name) {
 std::vector<std::string> vit_file_names(const std::string& name) {
   std::vector<std::string> names = {name};
   if (const std::string later = vit_memory_name(name); later != name) names.push_back(later);
-  if (name.starts_with(kPrefix)) {
-    for (std::size_t i = names.size(); i-- > 0;) names.push_back(names[i].substr(kPrefix.size()));
+  if (name.starts_with(kVitPrefix)) {
+    for (std::size_t i = names.size(); i-- > 0;) names.push_back(names[i].substr(kVitPrefix.size()));
   }
   return names;
 }

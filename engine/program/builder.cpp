@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -12,8 +13,6 @@ namespace {
 
 /// Squared norm, loss, top-1, top-5, samples, votes to stop: six fp32 numbers.
 constexpr Bytes kNormBytes = 24;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// One stay of the compute lane in a block; its parameters must be whole for that long.
 struct Visit {
@@ -25,7 +24,7 @@ struct Visit {
 /// The first block that trains anything; the backward pass ends there.
 int first_trained_block(const ModelCost& cost) {
   const auto trains = [&](const BlockCost& block) {
-    return std::ranges::any_of(block.groups, [&](int g) { return cost.groups[at(g)].trainable; });
+    return std::ranges::any_of(block.groups, [&](int g) { return cost.groups[to_index(g)].trainable; });
   };
   const auto first = std::ranges::find_if(cost.blocks, trains);
   DSTRAIN_CHECK(first != cost.blocks.end(), "all weights are frozen");
@@ -94,11 +93,11 @@ class Builder {
   void reduce(int group, int micro_batch, int after);
   void make_slots();
   [[nodiscard]] const std::vector<int>& groups_of(const Visit& visit) const {
-    return cost_.blocks[at(visit.block)].groups;
+    return cost_.blocks[to_index(visit.block)].groups;
   }
   [[nodiscard]] bool recomputed(int block) const {
-    const bool head = at(block) + 1 == cost_.blocks.size();
-    return !head && at(block) < options_.recompute.size() && options_.recompute[at(block)];
+    const bool head = to_index(block) + 1 == cost_.blocks.size();
+    return !head && to_index(block) < options_.recompute.size() && options_.recompute[to_index(block)];
   }
   /// Adds the waits that the first compute action after a gather has to carry.
   void await_parameters(int block, Action& action);
@@ -138,13 +137,13 @@ Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptio
   cleared_.assign(cost.groups.size(), -1);
   gradient_slot_.assign(cost.groups.size(), -1);
   for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
-    for (const int g : cost.blocks[at(b)].groups) {
-      groups_[at(g)].shared = groups_[at(g)].first_block >= 0;
-      if (!groups_[at(g)].shared) groups_[at(g)].first_block = b;
+    for (const int g : cost.blocks[to_index(b)].groups) {
+      groups_[to_index(g)].shared = groups_[to_index(g)].first_block >= 0;
+      if (!groups_[to_index(g)].shared) groups_[to_index(g)].first_block = b;
     }
   }
   for (int v = 0; v < static_cast<int>(visits_.size()); ++v) {
-    for (const int g : groups_of(visits_[at(v)])) groups_[at(g)].last_visit = v;
+    for (const int g : groups_of(visits_[to_index(v)])) groups_[to_index(g)].last_visit = v;
   }
   make_slots();
 }
@@ -153,8 +152,8 @@ void Builder::make_slots() {
   int pooled = 0, pooled_gradients = 0;
   std::int64_t largest = 0, largest_gradient = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (groups_[at(g)].shared) continue;
-    const std::int64_t elements = layout_.flat[at(g)].padded();
+    if (groups_[to_index(g)].shared) continue;
+    const std::int64_t elements = layout_.flat[to_index(g)].padded();
     if (layout_.gathered_into_slot(g)) {
       ++pooled;
       largest = std::max(largest, elements);
@@ -169,7 +168,7 @@ void Builder::make_slots() {
   int most = 1;
   for (const BlockCost& block : cost_.blocks) {
     int own = 0;
-    for (const int g : block.groups) own += int{!groups_[at(g)].shared};
+    for (const int g : block.groups) own += int{!groups_[to_index(g)].shared};
     most = std::max(most, own);
   }
   const int slots = std::min((options_.prefetch + 2) * most, pooled);
@@ -181,11 +180,11 @@ void Builder::make_slots() {
     free_slots_.push_back({slot, {}});
     program_.gather_slots.push_back(largest);
   }
-  program_.gradient_slots.assign(at(pooled_gradient_slots_), largest_gradient);
+  program_.gradient_slots.assign(to_index(pooled_gradient_slots_), largest_gradient);
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    Group& group = groups_[at(g)];
+    Group& group = groups_[to_index(g)];
     if (!group.shared) continue;
-    const std::int64_t elements = layout_.flat[at(g)].padded();
+    const std::int64_t elements = layout_.flat[to_index(g)].padded();
     if (layout_.gathered_into_slot(g)) {
       group.gather_slot = static_cast<int>(program_.gather_slots.size());
       program_.gather_slots.push_back(elements);
@@ -208,22 +207,22 @@ int Builder::add(ActionKind kind, Action action) {
 void Builder::load(int micro_batch) {
   Action action{
       .micro_batch = micro_batch, .slot = micro_batch % kBatchSlots, .bytes = cost_.batch_bytes};
-  if (const auto reader = batch_reader_[at(action.slot)]) action.after.push_back(*reader);
+  if (const auto reader = batch_reader_[to_index(action.slot)]) action.after.push_back(*reader);
   loads_.push_back(add(ActionKind::load, std::move(action)));
 }
 
 /// Makes sure that the parameters of a visit are gathered or on their way; false when no slot is
 /// free yet.
 bool Builder::gather_for(int visit) {
-  for (const int group : groups_of(visits_[at(visit)])) {
+  for (const int group : groups_of(visits_[to_index(visit)])) {
     if (!gather_group(group, visit)) return false;
   }
   return true;
 }
 
 bool Builder::gather_group(int group, int visit) {
-  Parameters& p = parameters_[at(group)];
-  const Group& facts = groups_[at(group)];
+  Parameters& p = parameters_[to_index(group)];
+  const Group& facts = groups_[to_index(group)];
   if (!layout_.gathered(group)) return true;
   if (p.held) {
     p.last_visit = std::max(p.last_visit, visit);
@@ -253,26 +252,26 @@ bool Builder::gather_group(int group, int visit) {
 /// For this visit and for those after it, until `lookahead_` other blocks have come by.
 void Builder::gather_ahead(int visit) {
   int blocks = 0;
-  for (std::size_t v = at(visit); v < visits_.size(); ++v) {
-    if (v > at(visit) && visits_[v].block != visits_[v - 1].block) ++blocks;
+  for (std::size_t v = to_index(visit); v < visits_.size(); ++v) {
+    if (v > to_index(visit) && visits_[v].block != visits_[v - 1].block) ++blocks;
     if (blocks > lookahead_ || !gather_for(static_cast<int>(v))) return;
   }
 }
 
 void Builder::release_after(int visit) {
-  for (const int group : groups_of(visits_[at(visit)])) {
+  for (const int group : groups_of(visits_[to_index(visit)])) {
     if (!layout_.gathered_into_slot(group)) continue;
-    Parameters& p = parameters_[at(group)];
+    Parameters& p = parameters_[to_index(group)];
     if (p.last_visit > visit) continue;
     const int released_by = add(ActionKind::release, {.group = group, .slot = p.slot});
-    if (!groups_[at(group)].shared) free_slots_.push_back({p.slot, released_by});
+    if (!groups_[to_index(group)].shared) free_slots_.push_back({p.slot, released_by});
     p = {};
   }
 }
 
 void Builder::await_parameters(int block, Action& action) {
-  for (const int group : cost_.blocks[at(block)].groups) {
-    Parameters& p = parameters_[at(group)];
+  for (const int group : cost_.blocks[to_index(block)].groups) {
+    Parameters& p = parameters_[to_index(group)];
     if (p.awaited) action.after.push_back(*p.awaited);
     p.awaited.reset();
   }
@@ -281,8 +280,8 @@ void Builder::await_parameters(int block, Action& action) {
 void Builder::forward(const Visit& visit) {
   Action action{.block = visit.block,
                 .micro_batch = visit.micro_batch,
-                .flops = cost_.blocks[at(visit.block)].forward_flops};
-  if (visit.block == 0) action.after.push_back(loads_[at(visit.micro_batch)]);
+                .flops = cost_.blocks[to_index(visit.block)].forward_flops};
+  if (visit.block == 0) action.after.push_back(loads_[to_index(visit.micro_batch)]);
   await_parameters(visit.block, action);
   add(ActionKind::forward, std::move(action));
 }
@@ -290,24 +289,24 @@ void Builder::forward(const Visit& visit) {
 /// Gives the group's gradient an empty buffer unless it has one that it still collects in.
 void Builder::clear(int group, int micro_batch) {
   const bool from_slot = layout_.reduced_from_slot(group);
-  int& cleared = cleared_[at(group)];
+  int& cleared = cleared_[to_index(group)];
   if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
   cleared = micro_batch;
   Action action{.group = group, .micro_batch = micro_batch};
   if (from_slot) {
-    action.slot = groups_[at(group)].gradient_slot;
+    action.slot = groups_[to_index(group)].gradient_slot;
     if (action.slot < 0) {
       action.slot = next_gradient_slot_;
       next_gradient_slot_ = (next_gradient_slot_ + 1) % pooled_gradient_slots_;
     }
-    if (const auto reader = slot_reader_[at(action.slot)]) action.after.push_back(*reader);
+    if (const auto reader = slot_reader_[to_index(action.slot)]) action.after.push_back(*reader);
   }
-  gradient_slot_[at(group)] = action.slot;
+  gradient_slot_[to_index(group)] = action.slot;
   add(ActionKind::clear, std::move(action));
 }
 
 void Builder::backward(const Visit& visit) {
-  const Flops forward_flops = cost_.blocks[at(visit.block)].forward_flops;
+  const Flops forward_flops = cost_.blocks[to_index(visit.block)].forward_flops;
   if (recomputed(visit.block)) {
     Action again{.block = visit.block, .micro_batch = visit.micro_batch, .flops = forward_flops};
     await_parameters(visit.block, again);
@@ -315,14 +314,14 @@ void Builder::backward(const Visit& visit) {
   }
   std::vector<int> trained;
   for (const int group : groups_of(visit)) {
-    if (layout_.groups[at(group)].trainable) trained.push_back(group);
+    if (layout_.groups[to_index(group)].trainable) trained.push_back(group);
   }
   for (const int group : trained) clear(group, visit.micro_batch);
   // A block that trains little of itself is spared the products for the weights' gradients.
   std::int64_t all = 0, own = 0;
   for (const int group : groups_of(visit)) {
-    all += layout_.flat[at(group)].padded();
-    if (layout_.groups[at(group)].trainable) own += layout_.flat[at(group)].padded();
+    all += layout_.flat[to_index(group)].padded();
+    if (layout_.groups[to_index(group)].trainable) own += layout_.flat[to_index(group)].padded();
   }
   Action action{.block = visit.block,
                 .micro_batch = visit.micro_batch,
@@ -330,30 +329,30 @@ void Builder::backward(const Visit& visit) {
   await_parameters(visit.block, action);
   const int index = add(ActionKind::backward, std::move(action));
   // The batch is read until here: labels by the head, images by a recomputed stem.
-  batch_reader_[at(visit.micro_batch % kBatchSlots)] = index;
+  batch_reader_[to_index(visit.micro_batch % kBatchSlots)] = index;
   if (layout_.data_ranks() == 1) return;
   const bool last = visit.micro_batch + 1 == options_.micro_batches;
   for (const int group : trained) {
-    if (groups_[at(group)].first_block != visit.block) continue;
+    if (groups_[to_index(group)].first_block != visit.block) continue;
     if (layout_.reduced_from_slot(group) || last) reduce(group, visit.micro_batch, index);
   }
 }
 
 void Builder::reduce(int group, int micro_batch, int after) {
-  const int slot = gradient_slot_[at(group)];
+  const int slot = gradient_slot_[to_index(group)];
   const int index = add(ActionKind::reduce, {.group = group,
                                              .micro_batch = micro_batch,
                                              .slot = slot,
                                              .bytes = layout_.reduce_bytes(group),
                                              .after = {after}});
-  if (slot >= 0) slot_reader_[at(slot)] = index;
+  if (slot >= 0) slot_reader_[to_index(slot)] = index;
   last_reduce_ = index;
 }
 
 void Builder::run_visits() {
   const int count = static_cast<int>(visits_.size());
   for (int v = 0; v < count; ++v) {
-    const Visit& visit = visits_[at(v)];
+    const Visit& visit = visits_[to_index(v)];
     // Batches come one micro-batch ahead.
     while (static_cast<int>(loads_.size()) <=
            std::min(visit.micro_batch + 1, options_.micro_batches - 1)) {
@@ -370,7 +369,7 @@ void Builder::finish_step() {
   if (last_reduce_) norm.after.push_back(*last_reduce_);
   add(ActionKind::norm, std::move(norm));
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    if (layout_.groups[at(g)].trainable) add(ActionKind::update, {.group = g});
+    if (layout_.groups[to_index(g)].trainable) add(ActionKind::update, {.group = g});
   }
 }
 
@@ -382,7 +381,7 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
   std::vector<bool> read(cost.groups.size(), false);
   for (const BlockCost& block : cost.blocks) {
     DSTRAIN_CHECK(!block.groups.empty(), block.name + " reads no group");
-    for (const int g : block.groups) read.at(at(g)) = true;
+    for (const int g : block.groups) read.at(to_index(g)) = true;
   }
   DSTRAIN_CHECK(std::ranges::find(read, false) == read.end(), "a group that no block reads");
   DSTRAIN_CHECK(

@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "engine/program/lane_order.h"
+#include "engine/base/index.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 constexpr int kNone = -1;
 
@@ -33,7 +32,7 @@ class Checker {
     problems_.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
   [[nodiscard]] std::string name(int i) const {
-    return fmt::format("#{} {}", i, describe(actions_[at(i)], cost_));
+    return fmt::format("#{} {}", i, describe(actions_[to_index(i)], cost_));
   }
   [[nodiscard]] bool before(int a, int b) const { return order_->before(a, b); }
   void must_precede(int a, int b) {
@@ -83,7 +82,7 @@ class Checker {
 };
 
 void Checker::fields(int i) {
-  const Action& a = actions_[at(i)];
+  const Action& a = actions_[to_index(i)];
   if (a.lane != lane_of(a.kind)) problem("{} is on lane {}", name(i), lane_name(a.lane));
   using enum ActionKind;
   const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
@@ -104,7 +103,7 @@ void Checker::fields(int i) {
 
 /// The buffer named is the kind that the layout asks for, exists and is large enough.
 void Checker::slots(int i) {
-  const Action& a = actions_[at(i)];
+  const Action& a = actions_[to_index(i)];
   bool needs_slot = false;
   int count = 0;
   std::int64_t room = 0, needed = 0;
@@ -122,8 +121,8 @@ void Checker::slots(int i) {
   }
   if (sizes != nullptr) {
     count = static_cast<int>(sizes->size());
-    if (a.slot >= 0 && a.slot < count) room = (*sizes)[at(a.slot)];
-    needed = layout_.flat[at(a.group)].padded();
+    if (a.slot >= 0 && a.slot < count) room = (*sizes)[to_index(a.slot)];
+    needed = layout_.flat[to_index(a.group)].padded();
   }
   if (!needs_slot) {
     if (a.slot != kNone) problem("{} names slot {} and has no use for one", name(i), a.slot);
@@ -139,10 +138,10 @@ void Checker::slots(int i) {
 }
 
 void Checker::waits(int i) {
-  for (const int other : actions_[at(i)].after) {
+  for (const int other : actions_[to_index(i)].after) {
     if (other < 0 || other >= i) {
       problem("{} waits for #{}, which does not stand before it", name(i), other);
-    } else if (actions_[at(other)].lane == actions_[at(i)].lane) {
+    } else if (actions_[to_index(other)].lane == actions_[to_index(i)].lane) {
       problem("{} waits for {} on its own lane", name(i), name(other));
     }
   }
@@ -152,32 +151,32 @@ void Checker::waits(int i) {
 /// micro-batch, and one micro-batch after the other.
 void Checker::block_order() {
   const auto table = [&] {
-    return std::vector(at(program_.micro_batches), std::vector<int>(at(num_blocks()), kNone));
+    return std::vector(to_index(program_.micro_batches), std::vector<int>(to_index(num_blocks()), kNone));
   };
   auto forward = table(), recompute = table(), backward = table();
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const Action& a = actions_[at(i)];
+    const Action& a = actions_[to_index(i)];
     if (!runs_block(a.kind)) continue;
     auto& entry = (a.kind == ActionKind::forward     ? forward
                    : a.kind == ActionKind::recompute ? recompute
-                                                     : backward)[at(a.micro_batch)][at(a.block)];
+                                                     : backward)[to_index(a.micro_batch)][to_index(a.block)];
     if (entry != kNone) problem("{} comes twice", name(i));
     entry = i;
   }
   const auto trains = [&](const BlockCost& block) {
     return std::ranges::any_of(block.groups,
-                               [&](int g) { return layout_.groups[at(g)].trainable; });
+                               [&](int g) { return layout_.groups[to_index(g)].trainable; });
   };
   const std::size_t first_trained =
       training_ ? static_cast<std::size_t>(std::ranges::find_if(cost_.blocks, trains) -
                                            cost_.blocks.begin())
                 : cost_.blocks.size();
   for (int m = 0; m < program_.micro_batches; ++m) {
-    const auto &f = forward[at(m)], &r = recompute[at(m)], &b = backward[at(m)];
-    if (m > 0 && training_ && f[0] != kNone && backward[at(m) - 1][first_trained] != kNone) {
-      must_precede(backward[at(m) - 1][first_trained], f[0]);
+    const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)];
+    if (m > 0 && training_ && f[0] != kNone && backward[to_index(m) - 1][first_trained] != kNone) {
+      must_precede(backward[to_index(m) - 1][first_trained], f[0]);
     }
-    for (std::size_t k = 0; k < at(num_blocks()); ++k) {
+    for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
       const std::string& block = cost_.blocks[k].name;
       if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
       if (k >= first_trained && b[k] == kNone)
@@ -195,44 +194,44 @@ void Checker::block_order() {
 }
 
 void Checker::load(int i) {
-  const Action& a = actions_[at(i)];
-  if (load_of_[at(a.micro_batch)] != kNone) problem("{} comes twice", name(i));
-  if (a.micro_batch > 0 && load_of_[at(a.micro_batch - 1)] == kNone) {
+  const Action& a = actions_[to_index(i)];
+  if (load_of_[to_index(a.micro_batch)] != kNone) problem("{} comes twice", name(i));
+  if (a.micro_batch > 0 && load_of_[to_index(a.micro_batch - 1)] == kNone) {
     problem("{} comes before that of micro-batch {}", name(i), a.micro_batch - 1);
   }
-  load_of_[at(a.micro_batch)] = i;
-  Slot& slot = batch_slots_[at(a.slot)];
+  load_of_[to_index(a.micro_batch)] = i;
+  Slot& slot = batch_slots_[to_index(a.slot)];
   if (slot.filled_by != kNone) {
-    const int last_use = last_use_of_batch_[at(actions_[at(slot.filled_by)].micro_batch)];
+    const int last_use = last_use_of_batch_[to_index(actions_[to_index(slot.filled_by)].micro_batch)];
     if (last_use != kNone) must_precede(last_use, i);
   }
   slot.filled_by = i;
 }
 
 void Checker::use_batch(int i) {
-  const int m = actions_[at(i)].micro_batch;
-  const int loaded = load_of_[at(m)];
+  const int m = actions_[to_index(i)].micro_batch;
+  const int loaded = load_of_[to_index(m)];
   if (loaded == kNone) {
     problem("{} comes before its load", name(i));
-  } else if (batch_slots_[at(actions_[at(loaded)].slot)].filled_by != loaded) {
+  } else if (batch_slots_[to_index(actions_[to_index(loaded)].slot)].filled_by != loaded) {
     problem("{} comes after its batch was overwritten", name(i));
-  } else if (last_use_of_batch_[at(m)] == kNone) {
+  } else if (last_use_of_batch_[to_index(m)] == kNone) {
     must_precede(loaded, i);
   }
-  last_use_of_batch_[at(m)] = i;
+  last_use_of_batch_[to_index(m)] = i;
 }
 
 void Checker::gather(int i) {
-  const Action& a = actions_[at(i)];
+  const Action& a = actions_[to_index(i)];
   if (!layout_.gathered(a.group)) {
     problem("{}: every rank has the whole group", name(i));
     return;
   }
-  int& holder = gather_of_[at(a.group)];
+  int& holder = gather_of_[to_index(a.group)];
   if (holder != kNone) problem("{} while {} still holds the group", name(i), name(holder));
   holder = i;
   if (!layout_.gathered_into_slot(a.group)) return;
-  Slot& slot = gather_slots_[at(a.slot)];
+  Slot& slot = gather_slots_[to_index(a.slot)];
   if (slot.filled_by != kNone) {
     problem("{} overwrites slot {}, which holds {}", name(i), a.slot, name(slot.filled_by));
   } else if (slot.freed_by != kNone) {
@@ -242,13 +241,13 @@ void Checker::gather(int i) {
 }
 
 void Checker::release(int i) {
-  const Action& a = actions_[at(i)];
+  const Action& a = actions_[to_index(i)];
   if (!layout_.gathered_into_slot(a.group)) {
     problem("{}: the group stays whole", name(i));
     return;
   }
-  int& holder = gather_of_[at(a.group)];
-  Slot& slot = gather_slots_[at(a.slot)];
+  int& holder = gather_of_[to_index(a.group)];
+  Slot& slot = gather_slots_[to_index(a.slot)];
   if (holder == kNone || slot.filled_by != holder) {
     problem("{}: slot {} does not hold the group", name(i), a.slot);
     return;
@@ -258,11 +257,11 @@ void Checker::release(int i) {
 }
 
 void Checker::use_parameters(int i) {
-  for (const int group : cost_.blocks[at(actions_[at(i)].block)].groups) {
+  for (const int group : cost_.blocks[to_index(actions_[to_index(i)].block)].groups) {
     if (!layout_.gathered(group)) continue;
-    const int holder = gather_of_[at(group)];
+    const int holder = gather_of_[to_index(group)];
     if (holder == kNone) {
-      problem("{} reads {}, which is not gathered", name(i), cost_.groups[at(group)].name);
+      problem("{} reads {}, which is not gathered", name(i), cost_.groups[to_index(group)].name);
     } else {
       must_precede(holder, i);
     }
@@ -270,14 +269,14 @@ void Checker::use_parameters(int i) {
 }
 
 void Checker::clear(int i) {
-  const Action& a = actions_[at(i)];
-  if (!layout_.groups[at(a.group)].trainable) problem("{}: the group is frozen", name(i));
-  int& holder = cleared_[at(a.group)];
+  const Action& a = actions_[to_index(i)];
+  if (!layout_.groups[to_index(a.group)].trainable) problem("{}: the group is frozen", name(i));
+  int& holder = cleared_[to_index(a.group)];
   if (holder != kNone) problem("{} while the gradient of {} is not reduced", name(i), name(holder));
   holder = i;
-  added_[at(a.group)].clear();
+  added_[to_index(a.group)].clear();
   if (!layout_.reduced_from_slot(a.group)) return;
-  Slot& slot = gradient_slots_[at(a.slot)];
+  Slot& slot = gradient_slots_[to_index(a.slot)];
   if (slot.filled_by != kNone) {
     problem("{} overwrites gradient slot {}, taken by {} and not reduced", name(i), a.slot,
             name(slot.filled_by));
@@ -288,28 +287,28 @@ void Checker::clear(int i) {
 }
 
 void Checker::add_gradient(int i) {
-  const Action& a = actions_[at(i)];
-  for (const int group : cost_.blocks[at(a.block)].groups) {
-    if (!layout_.groups[at(group)].trainable) continue;
-    const int holder = cleared_[at(group)];
+  const Action& a = actions_[to_index(i)];
+  for (const int group : cost_.blocks[to_index(a.block)].groups) {
+    if (!layout_.groups[to_index(group)].trainable) continue;
+    const int holder = cleared_[to_index(group)];
     if (holder == kNone ||
-        (layout_.reduced_from_slot(group) && actions_[at(holder)].micro_batch != a.micro_batch)) {
-      problem("{} has no buffer for the gradient of {}", name(i), cost_.groups[at(group)].name);
+        (layout_.reduced_from_slot(group) && actions_[to_index(holder)].micro_batch != a.micro_batch)) {
+      problem("{} has no buffer for the gradient of {}", name(i), cost_.groups[to_index(group)].name);
       continue;
     }
     must_precede(holder, i);
-    added_[at(group)].push_back(i);
+    added_[to_index(group)].push_back(i);
   }
 }
 
 void Checker::reduce(int i) {
-  const Action& a = actions_[at(i)];
+  const Action& a = actions_[to_index(i)];
   if (layout_.data_ranks() == 1) problem("{}: there is one data rank", name(i));
-  reduces_[at(a.group)].push_back(i);
-  int& holder = cleared_[at(a.group)];
+  reduces_[to_index(a.group)].push_back(i);
+  int& holder = cleared_[to_index(a.group)];
   const bool from_slot = layout_.reduced_from_slot(a.group);
-  if (holder == kNone || (from_slot && (actions_[at(holder)].slot != a.slot ||
-                                        actions_[at(holder)].micro_batch != a.micro_batch))) {
+  if (holder == kNone || (from_slot && (actions_[to_index(holder)].slot != a.slot ||
+                                        actions_[to_index(holder)].micro_batch != a.micro_batch))) {
     problem("{}: no buffer holds that gradient", name(i));
     return;
   }
@@ -318,28 +317,28 @@ void Checker::reduce(int i) {
   for (const BlockCost& block : cost_.blocks) {
     readers += static_cast<std::size_t>(std::ranges::count(block.groups, a.group));
   }
-  const std::size_t expected = readers * (from_slot ? 1 : at(program_.micro_batches));
-  if (added_[at(a.group)].size() != expected) {
-    problem("{} comes after {} of {} backwards that add to it", name(i), added_[at(a.group)].size(),
+  const std::size_t expected = readers * (from_slot ? 1 : to_index(program_.micro_batches));
+  if (added_[to_index(a.group)].size() != expected) {
+    problem("{} comes after {} of {} backwards that add to it", name(i), added_[to_index(a.group)].size(),
             expected);
   }
-  for (const int backward : added_[at(a.group)]) must_precede(backward, i);
+  for (const int backward : added_[to_index(a.group)]) must_precede(backward, i);
   holder = kNone;
-  if (from_slot) gradient_slots_[at(a.slot)] = {.filled_by = kNone, .freed_by = i};
+  if (from_slot) gradient_slots_[to_index(a.slot)] = {.filled_by = kNone, .freed_by = i};
 }
 
 void Checker::buffers() {
   batch_slots_.resize(kBatchSlots);
   gather_slots_.resize(program_.gather_slots.size());
   gradient_slots_.resize(program_.gradient_slots.size());
-  cleared_.assign(at(num_groups()), kNone);
-  load_of_.assign(at(program_.micro_batches), kNone);
+  cleared_.assign(to_index(num_groups()), kNone);
+  load_of_.assign(to_index(program_.micro_batches), kNone);
   last_use_of_batch_ = load_of_;
-  gather_of_.assign(at(num_groups()), kNone);
-  added_.resize(at(num_groups()));
-  reduces_.resize(at(num_groups()));
+  gather_of_.assign(to_index(num_groups()), kNone);
+  added_.resize(to_index(num_groups()));
+  reduces_.resize(to_index(num_groups()));
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const ActionKind kind = actions_[at(i)].kind;
+    const ActionKind kind = actions_[to_index(i)].kind;
     if (kind == ActionKind::load) load(i);
     if (kind == ActionKind::gather) gather(i);
     if (kind == ActionKind::release) release(i);
@@ -361,15 +360,15 @@ void Checker::buffers() {
 void Checker::reduced_once() {
   if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < num_groups(); ++g) {
-    if (!layout_.groups[at(g)].trainable) continue;
+    if (!layout_.groups[to_index(g)].trainable) continue;
     const bool from_slot = layout_.reduced_from_slot(g);
-    std::vector<int> times(from_slot ? at(program_.micro_batches) : 1, 0);
-    for (const int i : reduces_[at(g)]) {
-      ++times[from_slot ? at(actions_[at(i)].micro_batch) : 0];
+    std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
+    for (const int i : reduces_[to_index(g)]) {
+      ++times[from_slot ? to_index(actions_[to_index(i)].micro_batch) : 0];
     }
     for (std::size_t m = 0; m < times.size(); ++m) {
       if (times[m] == 1) continue;
-      problem("the gradient of {}{} is reduced {} times instead of once", cost_.groups[at(g)].name,
+      problem("the gradient of {}{} is reduced {} times instead of once", cost_.groups[to_index(g)].name,
               from_slot ? fmt::format(", micro-batch {}", m) : "", times[m]);
     }
   }
@@ -377,13 +376,13 @@ void Checker::reduced_once() {
 
 void Checker::step_end() {
   int norm = kNone;
-  std::vector<int> updates(at(num_groups()), 0);
+  std::vector<int> updates(to_index(num_groups()), 0);
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    if (actions_[at(i)].kind == ActionKind::norm) {
+    if (actions_[to_index(i)].kind == ActionKind::norm) {
       if (norm != kNone) problem("{} comes twice", name(i));
       norm = i;
     }
-    if (actions_[at(i)].kind == ActionKind::update) ++updates[at(actions_[at(i)].group)];
+    if (actions_[to_index(i)].kind == ActionKind::update) ++updates[to_index(actions_[to_index(i)].group)];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
     const int wanted = layout_.groups[g].trainable ? 1 : 0;
@@ -398,7 +397,7 @@ void Checker::step_end() {
   }
   // Updates write what gathers and blocks read, and may begin when norm has ended.
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const ActionKind kind = actions_[at(i)].kind;
+    const ActionKind kind = actions_[to_index(i)].kind;
     if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::clear ||
         kind == ActionKind::reduce) {
       must_precede(i, norm);

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "engine/base/index.h"
+
 namespace dstrain {
 namespace {
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 std::size_t lane_index(const Action& action) { return static_cast<std::size_t>(action.lane); }
 
 }  // namespace
@@ -16,26 +17,26 @@ LaneOrder::LaneOrder(const std::vector<Action>& actions) : actions_(actions) {
   last.fill(kNone);
   std::array<int, kNumLanes> count{};
   for (int i = 0; i < static_cast<int>(actions.size()); ++i) {
-    const std::size_t lane = lane_index(actions[at(i)]);
+    const std::size_t lane = lane_index(actions[to_index(i)]);
     position_.push_back(count[lane]++);
     clock_.emplace_back();
     if (last[lane] != kNone) wait_for(i, last[lane]);
-    for (const int other : actions[at(i)].after) wait_for(i, other);
+    for (const int other : actions[to_index(i)].after) wait_for(i, other);
     last[lane] = i;
   }
 }
 
 bool LaneOrder::before(int a, int b) const {
-  return clock_[at(b)][lane_index(actions_[at(a)])] > position_[at(a)];
+  return clock_[to_index(b)][lane_index(actions_[to_index(a)])] > position_[to_index(a)];
 }
 
 void LaneOrder::wait_for(int i, int other) {
-  auto& mine = clock_[at(i)];
-  const auto& theirs = clock_[at(other)];
+  auto& mine = clock_[to_index(i)];
+  const auto& theirs = clock_[to_index(other)];
   for (std::size_t lane = 0; lane < kNumLanes; ++lane)
     mine[lane] = std::max(mine[lane], theirs[lane]);
-  int& finished = mine[lane_index(actions_[at(other)])];
-  finished = std::max(finished, position_[at(other)] + 1);
+  int& finished = mine[lane_index(actions_[to_index(other)])];
+  finished = std::max(finished, position_[to_index(other)] + 1);
 }
 
 }  // namespace dstrain

@@ -2,16 +2,16 @@
 
 #include "engine/program/simulate.h"
 
+#include "engine/base/index.h"
+
 namespace dstrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Bytes of activations that live while the compute lane walks through the list.
 class Activations {
  public:
   explicit Activations(const Program& program, const ModelCost& cost) : cost_(cost) {
-    const std::size_t size = at(program.micro_batches) * cost.blocks.size();
+    const std::size_t size = to_index(program.micro_batches) * cost.blocks.size();
     recomputed_.assign(size, false);
     kept_.assign(size, false);
     for (const Action& action : program.actions) {
@@ -24,8 +24,8 @@ class Activations {
   }
 
   void play(const Action& action) {
-    const BlockCost& block = cost_.blocks[at(action.block)];
-    const Bytes input = action.block > 0 ? cost_.blocks[at(action.block) - 1].boundary_bytes : 0;
+    const BlockCost& block = cost_.blocks[to_index(action.block)];
+    const Bytes input = action.block > 0 ? cost_.blocks[to_index(action.block) - 1].boundary_bytes : 0;
     const Bytes output = block.boundary_bytes;
     if (action.kind == ActionKind::forward) {
       touch(block.saved_bytes + output + block.forward_workspace);
@@ -53,7 +53,7 @@ class Activations {
 
  private:
   [[nodiscard]] std::size_t place(int micro_batch, int block) const {
-    return at(micro_batch) * cost_.blocks.size() + at(block);
+    return to_index(micro_batch) * cost_.blocks.size() + to_index(block);
   }
   [[nodiscard]] bool recomputed(int micro_batch, int block) const {
     return recomputed_[place(micro_batch, block)];

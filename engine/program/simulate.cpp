@@ -5,11 +5,10 @@
 #include <bit>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 
 namespace dstrain {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Ranks of one collective: `ranks` of them, `stride` ranks apart.
 struct Ring {
@@ -104,20 +103,20 @@ std::vector<Collective> Player::collectives(const Action& action) const {
 }
 
 std::int64_t Player::owned(int group) const {
-  const FlatGroup& flat = layout_.flat[at(group)];
+  const FlatGroup& flat = layout_.flat[to_index(group)];
   return layout_.gathered(group) ? flat.shard_size() : flat.padded();
 }
 
 /// Bytes that a block moves through device memory at least: its parameters, input, output and what
 /// it saves.
 double Player::block_bytes(const Action& action) const {
-  const BlockCost& block = cost_.blocks[at(action.block)];
+  const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.boundary_bytes;
-  if (action.block > 0) bytes += cost_.blocks[at(action.block) - 1].boundary_bytes;
+  if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes;
   if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
   for (const int group : block.groups) {
-    const bool trains = action.kind == ActionKind::backward && layout_.groups[at(group)].trainable;
-    bytes += layout_.flat[at(group)].padded() *
+    const bool trains = action.kind == ActionKind::backward && layout_.groups[to_index(group)].trainable;
+    bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
   return static_cast<double>(bytes);
@@ -143,7 +142,7 @@ Player::Duration Player::duration(const Action& action) const {
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
-        if (!layout_.groups[at(g)].trainable) continue;
+        if (!layout_.groups[to_index(g)].trainable) continue;
         time.busy_s += static_cast<double>(owned(g) * widths.gradient) / memory;
       }
       break;
@@ -202,10 +201,10 @@ Simulation Player::play() {
     double ready = lane_free;  // but for communication
     double start = lane_free;
     for (const int other : action.after) {
-      DSTRAIN_CHECK(other >= 0 && at(other) < i, "an action waits for one that is listed after it");
-      const double end = result_.action_end_s[at(other)];
+      DSTRAIN_CHECK(other >= 0 && to_index(other) < i, "an action waits for one that is listed after it");
+      const double end = result_.action_end_s[to_index(other)];
       start = std::max(start, end);
-      const Lane lane = program_.actions[at(other)].lane;
+      const Lane lane = program_.actions[to_index(other)].lane;
       if (lane != Lane::gather && lane != Lane::reduce) ready = std::max(ready, end);
     }
     const Duration time = duration(action);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/base/clock.h"
 #include "engine/base/units.h"
 #include "engine/program/measured_machine.h"
 #include "engine/program/simulate.h"
@@ -14,10 +15,6 @@ namespace dstrain {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Random data of the shape that the recipe's own would have.
 void use_random_data(Recipe& recipe, int steps) {

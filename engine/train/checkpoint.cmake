@@ -6,6 +6,7 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 add_library(dstrain_checkpoint STATIC
   checkpoint_file.cpp checkpoint_list.cpp checkpoint_manifest.cpp checkpoint_reader.cpp checkpoint_saver.cpp
   metrics.cpp run_directory.cpp tensorboard.cpp)
+dstrain_unity(dstrain_checkpoint)
 target_include_directories(dstrain_checkpoint SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(dstrain_checkpoint
   PRIVATE dstrain_options nlohmann_json::nlohmann_json

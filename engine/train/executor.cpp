@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
 #include "engine/kernels/optimizer.h"
@@ -24,8 +25,6 @@ constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
 constexpr std::int64_t kNumSums = kStopVotes + 1;
 
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
-
-std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 /// The point that `stream` has been given work up to, with its time.
 std::shared_ptr<const Event> moment(const Stream& stream) {
@@ -76,10 +75,10 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
   std::int64_t largest_shard = 0;
   std::int64_t largest_group = 0;
   for (int g = 0; g < static_cast<int>(layout.flat.size()); ++g) {
-    if (!layout.groups[index(g)].trainable) continue;
+    if (!layout.groups[to_index(g)].trainable) continue;
     if (layout.reduced_from_slot(g))
-      largest_shard = std::max(largest_shard, layout.flat[index(g)].shard_size());
-    largest_group = std::max(largest_group, layout.flat[index(g)].padded());
+      largest_shard = std::max(largest_shard, layout.flat[to_index(g)].shard_size());
+    largest_group = std::max(largest_group, layout.flat[to_index(g)].padded());
   }
   if (!training.gradient_slots.empty() && training.micro_batches > 1)
     staging_ = at::empty({largest_shard}, fp32);
@@ -121,19 +120,19 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   prepared.first_backward = static_cast<int>(model_.blocks.size());
   prepared.keeps.resize(model_.blocks.size());
   std::vector<bool> recomputed(model_.blocks.size());
-  std::vector<std::size_t> last(index(program.micro_batches), size);
+  std::vector<std::size_t> last(to_index(program.micro_batches), size);
   for (std::size_t i = 0; i < size; ++i) {
     const Action& action = program.actions[i];
     prepared.names.push_back(describe(action, cost_));
     for (const int earlier : action.after) {
-      auto& event = prepared.events[index(earlier)];
+      auto& event = prepared.events[to_index(earlier)];
       if (!event) event.emplace(options_.device);
     }
-    if (action.block >= 0) last[index(action.micro_batch)] = i;
-    if (action.kind == ActionKind::recompute) recomputed[index(action.block)] = true;
+    if (action.block >= 0) last[to_index(action.micro_batch)] = i;
+    if (action.kind == ActionKind::recompute) recomputed[to_index(action.block)] = true;
     if (action.kind == ActionKind::backward) {
       prepared.first_backward = std::min(prepared.first_backward, action.block);
-      prepared.keeps[index(action.block)] = !recomputed[index(action.block)];
+      prepared.keeps[to_index(action.block)] = !recomputed[to_index(action.block)];
     }
   }
   for (const std::size_t i : last) prepared.last_use.at(i) = true;
@@ -201,7 +200,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
   for (std::int64_t i = 0; i < micro_batches; ++i) {
     // The host stays at most two micro-batches ahead, or all their inputs would be in pinned memory
     // at once.
-    Event& two_ago = done[index(static_cast<int>(i % 2))];
+    Event& two_ago = done[to_index(static_cast<int>(i % 2))];
     two_ago.synchronize();
     // A program starts when the one before it has ended: its first gathers overwrite slots that
     // were in use.
@@ -265,8 +264,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     // An evaluation has no step of its own: it stands at the one before it.
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     for (const int earlier : action.after) {
-      const Event& event = *prepared.events[index(earlier)];
-      const Lane other = program.actions[index(earlier)].lane;
+      const Event& event = *prepared.events[to_index(earlier)];
+      const Lane other = program.actions[to_index(earlier)].lane;
       const bool communicated = other == Lane::gather || other == Lane::reduce;
       if (training && communicated && action.lane == Lane::compute) {
         pace_.wait(event, stream);
@@ -275,7 +274,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       }
     }
     const StreamScope scope(stream);
-    auto& buffer = buffer_[index(std::max(0, action.micro_batch)) % 2];
+    auto& buffer = buffer_[to_index(std::max(0, action.micro_batch)) % 2];
     if (action.kind == ActionKind::load) buffer = source.load(stream);
     perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective,
             gather_resident);
@@ -335,11 +334,11 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       states_.unbind_values(action.group);
       break;
     case forward:
-      this->forward(action, *batch, of_micro_batch, prepared.keeps[index(action.block)]);
+      this->forward(action, *batch, of_micro_batch, prepared.keeps[to_index(action.block)]);
       // The next block has a reference of its own; only what was kept for backward stays.
-      if (action.block > 0 && !prepared.keeps[index(action.block) - 1])
-        outputs_[index(action.block) - 1].clear();
-      if (action.block < prepared.first_backward) inputs_[index(action.block)].clear();
+      if (action.block > 0 && !prepared.keeps[to_index(action.block) - 1])
+        outputs_[to_index(action.block) - 1].clear();
+      if (action.block < prepared.first_backward) inputs_[to_index(action.block)].clear();
       break;
     case recompute:
       this->forward(action, *batch, of_micro_batch, true);
@@ -381,14 +380,14 @@ void Executor::gather(const Action& action) {
     return;
   }
   at::Tensor whole =
-      gather_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+      gather_slots_[to_index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
   communicators_.gather->all_gather(whole, own);
   states_.bind_values(action.group, whole);
 }
 
 void Executor::forward(const Action& action, const Batch& batch, const Objective& objective,
                        bool keep) {
-  const std::size_t block = index(action.block);
+  const std::size_t block = to_index(action.block);
   if (action.kind == ActionKind::forward) {
     inputs_[block].clear();
     if (block > 0) {
@@ -407,7 +406,7 @@ void Executor::forward(const Action& action, const Batch& batch, const Objective
 }
 
 void Executor::backward(const Action& action) {
-  const std::size_t block = index(action.block);
+  const std::size_t block = to_index(action.block);
   Tensors seeds = std::move(output_gradients_);
   if (block + 1 == model_.blocks.size()) {
     seeds = {seed_};
@@ -424,7 +423,7 @@ void Executor::backward(const Action& action) {
 
 at::Tensor Executor::whole_gradient(const Action& action) const {
   if (action.slot < 0) return states_.resident_gradient(action.group);
-  return gradient_slots_[index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+  return gradient_slots_[to_index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
 }
 
 void Executor::reduce(const Action& action) {

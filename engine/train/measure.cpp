@@ -20,6 +20,7 @@
 #include <ctime>
 #include <numeric>
 
+#include "engine/base/clock.h"
 #include "engine/comm/thread_world.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
@@ -46,10 +47,6 @@ constexpr std::array kProducts = {Product{25216, 2304, 768}, Product{25216, 768,
                                   Product{25216, 3072, 768}, Product{25216, 768, 3072}};
 constexpr Product kLarge = {8192, 8192, 8192};
 constexpr Product kCpuProduct = {512, 768, 768};
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Seconds of one call of `work`: enqueued without a pause, the device waited for at the end.
 double time_calls(c10::Device device, double timed_s, const std::function<void()>& work) {

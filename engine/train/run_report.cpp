@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "engine/base/clock.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/units.h"
 #include "engine/train/checkpoint_name.h"
@@ -36,10 +37,6 @@ std::string tail(const std::string& text, std::size_t most) {
 /// "1 data rank", "4 data ranks".
 std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-double seconds_since(RunReport::Clock::time_point start) {
-  return std::chrono::duration<double>(RunReport::Clock::now() - start).count();
 }
 
 }  // namespace

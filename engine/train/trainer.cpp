@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/job_environment.h"
@@ -14,10 +15,6 @@
 
 namespace dstrain {
 namespace {
-
-double seconds_since(Trainer::Clock::time_point start) {
-  return std::chrono::duration<double>(Trainer::Clock::now() - start).count();
-}
 
 /// "never", "epoch" or a number of steps, as steps; 0: never.
 std::int64_t interval(const std::string& every, std::int64_t steps_per_epoch) {

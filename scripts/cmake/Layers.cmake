@@ -1,5 +1,6 @@
 # dstrain_layer(NAME SOURCES ... [USES layer ...] [LIBRARIES target ...]) declares one layer of the engine as a static
 # library dstrain_<name> and refuses a link to a layer that does not stand before it in DSTRAIN_LAYERS.
+# Needs: Unity.cmake.
 set(DSTRAIN_LAYERS base recipe mesh program launcher device kernels comm data nn models train cmd)
 
 function(dstrain_layer name)
@@ -9,6 +10,7 @@ function(dstrain_layer name)
     message(FATAL_ERROR "layer '${name}' is not in DSTRAIN_LAYERS (scripts/cmake/Layers.cmake)")
   endif()
   add_library(dstrain_${name} STATIC ${LAYER_SOURCES})
+  dstrain_unity(dstrain_${name})
   target_link_libraries(dstrain_${name} PRIVATE dstrain_options PUBLIC ${LAYER_LIBRARIES})
   foreach(used ${LAYER_USES})
     list(FIND DSTRAIN_LAYERS ${used} used_position)
