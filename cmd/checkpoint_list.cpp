@@ -12,7 +12,7 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct ListOptions {
   std::string run;
   bool json = false;
 };
@@ -31,7 +31,7 @@ void print_json(const std::vector<CheckpointInfo>& infos) {
   fmt::print("{}\n", list.dump(2));
 }
 
-int list(const Options& options) {
+int list(const ListOptions& options) {
   const auto folder = find_checkpoints_folder(options.run);
   const auto infos = list_checkpoints(folder, false);
   if (options.json) {
@@ -60,7 +60,7 @@ int list(const Options& options) {
 }  // namespace
 
 Command add_checkpoint_list(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ListOptions>();
   CLI::App* app = root.add_subcommand(
       "list",
       "List the checkpoints of a run, newest first, and whether each is complete.\n"

@@ -11,13 +11,13 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct PruneOptions {
   std::string run;
   int keep = 0;
   bool dry_run = false;
 };
 
-int prune(const Options& options) {
+int prune(const PruneOptions& options) {
   // Every byte is checked first: a checkpoint that is only seemingly good must not cost a good one.
   const auto infos = list_checkpoints(find_checkpoints_folder(options.run), true);
   const auto doomed = beyond_newest(infos, options.keep);
@@ -39,7 +39,7 @@ int prune(const Options& options) {
 }  // namespace
 
 Command add_checkpoint_prune(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PruneOptions>();
   CLI::App* app = root.add_subcommand(
       "prune",
       "Remove the older checkpoints of a run. Invalid ones are left for you to look at.\n"

@@ -13,7 +13,7 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct VerifyCheckpointOptions {
   std::string path;
 };
 
@@ -25,7 +25,7 @@ std::vector<CheckpointInfo> verify_all(const std::filesystem::path& path) {
   return infos;
 }
 
-int verify(const Options& options) {
+int verify(const VerifyCheckpointOptions& options) {
   const auto infos = verify_all(options.path);
   int num_bad = 0;
   for (const CheckpointInfo& info : infos) {
@@ -47,7 +47,7 @@ int verify(const Options& options) {
 }  // namespace
 
 Command add_checkpoint_verify(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyCheckpointOptions>();
   CLI::App* app =
       root.add_subcommand("verify",
                           "Read every byte of a run's checkpoints, or of one checkpoint, and "

@@ -19,7 +19,7 @@ namespace {
 
 using text::with_commas;
 
-struct Options {
+struct PrepareOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool json = false;
@@ -96,7 +96,7 @@ nlohmann::ordered_json to_json(const TextStatistics& s) {
           {"packed_share", s.packed_share()}};
 }
 
-int prepare(const Options& options) {
+int prepare(const PrepareOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     std::fprintf(stderr, "%s\n", format(warning).c_str());
@@ -128,7 +128,7 @@ int prepare(const Options& options) {
 }  // namespace
 
 Command add_data_prepare(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PrepareOptions>();
   CLI::App* app = root.add_subcommand(
       "prepare",
       "Tokenise a recipe's text ahead of a run and count it: samples, lengths, what is cut or left "

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct TokenizeOptions {
   std::string tokenizer;
   std::string input;
   bool json = false;
@@ -37,7 +37,7 @@ Value read_value(const std::string& line, const std::string& where, const char* 
 }
 
 /// The line of output for one line of input.
-std::string answer(const Tokenizer& tokenizer, const Options& options, std::string line,
+std::string answer(const Tokenizer& tokenizer, const TokenizeOptions& options, std::string line,
                    const std::string& where) {
   if (options.decode) {
     const auto ids = read_value<std::vector<std::int32_t>>(line, where, "a JSON list of ids");
@@ -47,7 +47,7 @@ std::string answer(const Tokenizer& tokenizer, const Options& options, std::stri
   return fmt::format("[{}]", fmt::join(tokenizer.encode(line, options.add_special_tokens), ","));
 }
 
-int tokenize(const Options& options) {
+int tokenize(const TokenizeOptions& options) {
   const auto tokenizer = Tokenizer::open(options.tokenizer);
   std::ifstream file;
   if (!options.input.empty()) {
@@ -72,7 +72,7 @@ int tokenize(const Options& options) {
 }  // namespace
 
 Command add_data_tokenize(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   CLI::App* app = root.add_subcommand(
       "tokenize",
       "Token ids of text, line by line: what a model sees. Each line of output is a JSON list.\n"

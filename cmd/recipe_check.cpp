@@ -11,7 +11,7 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct CheckOptions {
   std::vector<std::string> recipes;
   std::vector<std::string> overrides;
 };
@@ -30,7 +30,7 @@ bool check_one(const std::string& file, const std::vector<std::string>& override
   }
 }
 
-int check(const Options& options) {
+int check_recipes(const CheckOptions& options) {
   std::size_t num_failed = 0;
   for (const std::string& file : options.recipes) {
     if (!check_one(file, options.overrides)) ++num_failed;
@@ -44,7 +44,7 @@ int check(const Options& options) {
 }  // namespace
 
 Command add_recipe_check(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   CLI::App* app = root.add_subcommand(
       "check",
       "Read recipes and list every mistake with its place and what would do; start nothing.\n"
@@ -55,7 +55,7 @@ Command add_recipe_check(CLI::App& root) {
                   "Override one value, as path.to.key=value; may be repeated. Default: none.")
       ->allow_extra_args(false)
       ->type_name("K=V");
-  return {app, [options] { return check(*options); }};
+  return {app, [options] { return check_recipes(*options); }};
 }
 
 }  // namespace dstrain

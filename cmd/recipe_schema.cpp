@@ -9,7 +9,7 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct SchemaOptions {
   bool json = false;
   bool reference = false;
 };
@@ -17,7 +17,7 @@ struct Options {
 }  // namespace
 
 Command add_recipe_schema(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SchemaOptions>();
   CLI::App* app = root.add_subcommand(
       "schema",
       "Print what a recipe may say. Default: the reference for people (Markdown).\n"

@@ -12,13 +12,13 @@
 namespace dstrain {
 namespace {
 
-struct Options {
+struct ShowOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool json = false;
 };
 
-int show(const Options& options) {
+int show(const ShowOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) fmt::print(stderr, "{}\n", format(warning));
   fmt::print("{}", options.json ? recipe_json(loaded) : resolved_yaml(loaded));
@@ -28,7 +28,7 @@ int show(const Options& options) {
 }  // namespace
 
 Command add_recipe_show(CLI::App& root) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowOptions>();
   CLI::App* app = root.add_subcommand(
       "show",
       "Print a recipe with every value that a run would use, and where each came from: a line of\n"

@@ -30,7 +30,7 @@ std::string first_line(const char* text) {
   return std::string(view.substr(0, view.find('\n')));
 }
 
-std::string seconds(milliseconds time) {
+std::string duration_text(milliseconds time) {
   return format_duration(static_cast<double>(time.count()) * 1e-3);
 }
 
@@ -56,7 +56,7 @@ class TcpStore final : public Store {
       }
       throw Error(
           ErrorKind::hosts,
-          fmt::format("no store of the job at {} within {}: {}", name_, seconds(options.timeout),
+          fmt::format("no store of the job at {} within {}: {}", name_, duration_text(options.timeout),
                       first_line(error.what())),
           "rank 0 serves it: see its log, and check MASTER_ADDR, MASTER_PORT and firewalls");
     }
@@ -75,7 +75,7 @@ class TcpStore final : public Store {
       if (waited >= timeout) {
         throw Error(ErrorKind::hosts,
                     fmt::format("key '{}' did not come to the store at {} within {}", key, name_,
-                                seconds(timeout)),
+                                duration_text(timeout)),
                     "a rank that should have set it has ended or is late; see its log");
       }
       std::this_thread::sleep_for(pause_after(waited));

@@ -24,6 +24,12 @@ cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(
 
 at::Tensor dense(const at::Tensor& tensor) { return tensor.contiguous(); }
 
+bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
+               const at::Tensor& like) {
+  return tensor.dim() == 1 && tensor.size(0) == size && tensor.scalar_type() == dtype &&
+         tensor.is_contiguous() && tensor.device() == like.device();
+}
+
 std::string shape_of(const at::Tensor& tensor) {
   std::string text = "[";
   for (const std::int64_t size : tensor.sizes())

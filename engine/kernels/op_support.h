@@ -46,6 +46,10 @@ struct GradientTarget {
 /// Nothing otherwise, or when none of those weights is trained.
 [[nodiscard]] std::optional<at::Tensor> anchor_for(const at::Tensor& x, bool any_trainable = true);
 
+/// Dense [size] of `dtype` on like's device.
+[[nodiscard]] bool is_vector(const at::Tensor& tensor, std::int64_t size, at::ScalarType dtype,
+                             const at::Tensor& like);
+
 [[nodiscard]] std::string shape_of(const at::Tensor& tensor);
 
 /// weight.gradient [N, ...] += dy^T x with fp32 sums: dy [M, N], x [M, K]. One GEMM into the fp32

@@ -72,7 +72,7 @@ struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
     const at::Tensor tokens = context->get_saved_variables()[0], dy = dense(grads[0]);
     const at::Tensor gradient = wanted_gradient(kept(context, "table"), dy);
     if (gradient.defined() && tokens.numel() > 0)
-      (dy.is_cuda() ? backward_cuda : backward_cpu)(tokens, dy, gradient);
+      (dy.is_cuda() ? embedding_backward_cuda : embedding_backward_cpu)(tokens, dy, gradient);
     return {{}, {}, {}};
   }
 };

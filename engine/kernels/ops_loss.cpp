@@ -105,7 +105,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
                             const at::Tensor& labels, const at::Tensor& weights, double smoothing,
                             const at::Tensor& totals) {
     const at::Tensor logits = dense(input);
-    const auto forward_on = logits.is_cuda() ? forward_cuda : forward_cpu;
+    const auto forward_on = logits.is_cuda() ? loss_forward_cuda : loss_forward_cpu;
     const Scored out = forward_on(logits, labels, weights, smoothing, totals);
     context->save_for_backward({logits, labels, weights, out.log_sum_exp});
     context->saved_data["smoothing"] = smoothing;
@@ -114,7 +114,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const auto backward_on = saved[0].is_cuda() ? backward_cuda : backward_cpu;
+    const auto backward_on = saved[0].is_cuda() ? loss_backward_cuda : loss_backward_cpu;
     return {backward_on(dense(grads[0]), saved[0], saved[1], saved[2], saved[3],
                         context->saved_data.at("smoothing").toDouble()),
             {},

@@ -104,7 +104,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
                                const std::optional<at::Tensor>& delta,
                                const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
                                double eps) {
-    const auto forward_on = x.is_cuda() ? forward_cuda : forward_cpu;
+    const auto forward_on = x.is_cuda() ? layer_norm_forward_cuda : layer_norm_forward_cpu;
     const LayerNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
                                   value_of(*weight, x), value_of(*bias, x), eps);
     context->save_for_backward({out.sum, out.mean, out.rstd});
@@ -121,7 +121,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
     at::Tensor dx = grads[0];
     if (grads[1].defined()) {
       Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
-      const auto backward_on = saved[0].is_cuda() ? backward_cuda : backward_cpu;
+      const auto backward_on = saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
       dx = backward_on(
           {.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
           {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},

@@ -85,7 +85,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& delta,
                                const std::optional<at::Tensor>&, Parameter* weight, double eps) {
-    const auto forward_on = x.is_cuda() ? forward_cuda : forward_cpu;
+    const auto forward_on = x.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
     const RmsNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
                                   value_of(*weight, x).view({x.size(1)}), eps);
     context->save_for_backward({out.sum, out.rstd});
@@ -101,7 +101,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     at::Tensor dx = grads[0];
     if (grads[1].defined()) {
       Parameter& weight = kept(context, "weight");
-      const auto backward_on = saved[0].is_cuda() ? backward_cuda : backward_cpu;
+      const auto backward_on = saved[0].is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
       dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
                        {.sum = saved[0], .y = {}, .rstd = saved[1]},
                        value_of(weight, saved[0]).view({saved[0].size(1)}),

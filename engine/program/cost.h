@@ -7,6 +7,8 @@
 
 namespace dstrain {
 
+inline constexpr Bytes kFloatBytes = 4;  ///< of a value in fp32
+
 /// Parameters that are gathered, reduced and updated together: normally those of one block. A group
 /// that several blocks read (a tied head) is listed by each.
 struct GroupCost {

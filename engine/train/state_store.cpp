@@ -16,13 +16,12 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
 
 namespace dstrain {
 namespace {
-
-std::size_t index(int group) { return static_cast<std::size_t>(group); }
 
 std::int64_t numel(const std::vector<std::int64_t>& shape) {
   std::int64_t product = 1;
@@ -108,19 +107,19 @@ Range StateStore::own_range(int group) const {
 
 Range StateStore::place(const std::vector<std::int64_t>& begin, Partition partition,
                         int group) const {
-  const std::int64_t first = begin[index(group)];
+  const std::int64_t first = begin[to_index(group)];
   return {first, first + (partition == Partition::sharded ? flat(group).shard_size()
                                                           : flat(group).padded())};
 }
 
 at::Tensor StateStore::resident_parameters(int group) const {
   if (kind(group).parameters == Partition::sharded) return {};
-  return parameter_.narrow(0, parameter_begin_[index(group)], flat(group).padded());
+  return parameter_.narrow(0, parameter_begin_[to_index(group)], flat(group).padded());
 }
 
 at::Tensor StateStore::own_parameters(int group) const {
   if (kind(group).parameters == Partition::sharded) {
-    return parameter_.narrow(0, parameter_begin_[index(group)], flat(group).shard_size());
+    return parameter_.narrow(0, parameter_begin_[to_index(group)], flat(group).shard_size());
   }
   const Range own = own_range(group);
   return resident_parameters(group).narrow(0, own.begin, own.size());
@@ -134,24 +133,24 @@ at::Tensor StateStore::master(int group) const {
 
 at::Tensor StateStore::moment(int group, int moment_index) const {
   const Range range = place(state_begin_, kind(group).states, group);
-  return moments_[index(moment_index)].narrow(0, range.begin, range.size());
+  return moments_[to_index(moment_index)].narrow(0, range.begin, range.size());
 }
 
 at::Tensor StateStore::resident_gradient(int group) const {
   if (!trainable(group) || kind(group).gradients == Partition::sharded) return {};
-  return gradient_.narrow(0, gradient_begin_[index(group)], flat(group).padded());
+  return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).padded());
 }
 
 at::Tensor StateStore::own_gradient(int group) const {
   if (kind(group).gradients == Partition::sharded) {
-    return gradient_.narrow(0, gradient_begin_[index(group)], flat(group).shard_size());
+    return gradient_.narrow(0, gradient_begin_[to_index(group)], flat(group).shard_size());
   }
   const Range own = own_range(group);
   return resident_gradient(group).narrow(0, own.begin, own.size());
 }
 
 void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::* member) {
-  const auto& parameters = groups_[index(group)];
+  const auto& parameters = groups_[to_index(group)];
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->*member =
         whole.narrow(0, flat(group).offset(i), flat(group).size(i)).view(parameters[i]->shape);
@@ -165,7 +164,7 @@ void StateStore::bind_empty_gradients(int group, const at::Tensor& whole) {
   bind(group, whole, &Parameter::gradient);
   // Vectors stand at the end of a group (parameter_groups), so that one pass zeroes them all,
   // padding included.
-  const auto& parameters = groups_[index(group)];
+  const auto& parameters = groups_[to_index(group)];
   std::size_t first_vector = parameters.size();
   while (first_vector > 0 && parameters[first_vector - 1]->shape.size() < 2) --first_vector;
   const std::int64_t end_of_matrices =
@@ -181,13 +180,13 @@ void StateStore::bind_empty_gradients(int group, const at::Tensor& whole) {
 }
 
 void StateStore::settle_gradients(int group) {
-  for (Parameter* parameter : groups_[index(group)]) {
+  for (Parameter* parameter : groups_[to_index(group)]) {
     if (std::exchange(parameter->gradient_empty, false)) parameter->gradient.zero_();
   }
 }
 
 void StateStore::unbind_values(int group) {
-  for (Parameter* parameter : groups_[index(group)]) parameter->value.reset();
+  for (Parameter* parameter : groups_[to_index(group)]) parameter->value.reset();
 }
 
 void StateStore::refresh_own_parameters() {
@@ -210,7 +209,7 @@ void StateStore::read_flat(const WeightSource& source, int group, Range range, f
         const Range piece{begin, std::min(begin + kPiece, range.end)};
         const std::span values(out + (begin - range.begin), static_cast<std::size_t>(piece.size()));
         std::ranges::fill(values, 0.0F);
-        const auto& parameters = groups_[index(group)];
+        const auto& parameters = groups_[to_index(group)];
         for (std::size_t i = 0; i < parameters.size(); ++i) {
           const std::int64_t first = flat(group).offset(i);
           const Range met = intersect(piece, {first, first + flat(group).size(i)});
@@ -275,7 +274,7 @@ CheckpointPart StateStore::snapshot() const {
           values_on_device.narrow(0, share.begin, share.size()).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
       const std::int64_t first = own.begin + share.begin;
-      for_each_slice(groups_[index(g)], flat(g), {first, first + share.size()},
+      for_each_slice(groups_[to_index(g)], flat(g), {first, first + share.size()},
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
                        const std::string name =
                            state == 0 ? tensor.name
@@ -309,7 +308,7 @@ void StateStore::restore(const CheckpointReader& reader) {
     const Range own = own_range(g);
     for (int state = 0; state <= options_.num_moments; ++state) {
       std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
-      for_each_slice(groups_[index(g)], flat(g), own,
+      for_each_slice(groups_[to_index(g)], flat(g), own,
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
                        const std::string name =
                            state == 0 ? tensor.name

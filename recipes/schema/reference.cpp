@@ -11,7 +11,7 @@
 namespace dstrain {
 namespace {
 
-std::string limits(const Field& about) {
+std::string limits_after(const Field& about) {
   std::string text;
   if (about.least)
     text += fmt::format(" {} {}", about.above_least ? "above" : "from", *about.least);
@@ -19,13 +19,13 @@ std::string limits(const Field& about) {
   return text;
 }
 
-std::string type_of(const Slot& slot, const Field& about) {
+std::string type_text(const Slot& slot, const Field& about) {
   const auto type = [&](auto target) -> std::string {
     using Target = decltype(target);
     if constexpr (std::is_same_v<Target, int*> || std::is_same_v<Target, long*>) {
-      return "whole number" + limits(about);
+      return "whole number" + limits_after(about);
     } else if constexpr (std::is_same_v<Target, double*>) {
-      return "number" + limits(about);
+      return "number" + limits_after(about);
     } else if constexpr (std::is_same_v<Target, bool*>) {
       return "true or false";
     } else if constexpr (std::is_same_v<Target, std::string*>) {
@@ -45,7 +45,7 @@ std::string type_of(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, std::vector<std::string>*>) {
       return "list of texts";
     } else {
-      return fmt::format("list of {} numbers{}", about.length, limits(about));
+      return fmt::format("list of {} numbers{}", about.length, limits_after(about));
     }
   };
   return std::visit(type, slot);
@@ -75,7 +75,7 @@ class Reference final : public Visitor {
     path_.erase(dot == std::string::npos ? 0 : dot);
   }
   void visit(std::string_view name, const Slot& slot, const Field& about) override {
-    text_ += fmt::format("- **`{}.{}`**: {}", path_, name, type_of(slot, about));
+    text_ += fmt::format("- **`{}.{}`**: {}", path_, name, type_text(slot, about));
     if (!about.unit.empty()) text_ += fmt::format("; {}", about.unit);
     text_ += about.required ? "; required" : fmt::format("; default `{}`", yaml_value(slot));
     text_ += fmt::format(".\n  {}", about.text);

@@ -13,6 +13,8 @@ function(dstrain_unity target)
       list(APPEND joined ${source})
     endif()
   endforeach()
+  # g++ takes a type of a .cpp that is included for one of a header.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   set_source_files_properties(${joined} PROPERTIES HEADER_FILE_ONLY ON)
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   list(LENGTH joined count)

@@ -19,13 +19,6 @@ bool is_white_space(char32_t c) {
                              [c](CodeRange range) { return range.first <= c && c <= range.last; });
 }
 
-/// The start of the code point that ends before byte `end` > 0.
-std::size_t start_of_last(std::string_view text, std::size_t end) {
-  std::size_t at = end - 1;
-  while ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
-  return at;
-}
-
 std::size_t skip_space_before(std::string_view text, std::size_t end) {
   while (end > 0) {
     const std::size_t last = start_of_last(text, end);

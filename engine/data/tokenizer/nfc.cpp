@@ -123,13 +123,6 @@ std::size_t find_changing(std::string_view text) {
   return text.size();
 }
 
-/// The start of the code point that ends before byte `end` > 0.
-std::size_t start_of_last(std::string_view text, std::size_t end) {
-  std::size_t at = end - 1;
-  while ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
-  return at;
-}
-
 }  // namespace
 
 std::string_view nfc(std::string_view text, std::string& buffer) {

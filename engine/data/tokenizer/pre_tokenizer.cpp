@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-constexpr int kDeepest = 16;
+constexpr int kDeepestSequence = 16;
 
 /// Calls `take(begin, end)` for each match, like onig's find_iter: an empty match right after
 /// another is none.
@@ -54,7 +54,7 @@ void PreTokenizer::read(const nlohmann::json& json, const std::string& path,
   const JsonFields fields(json, path, place);
   const std::string type = fields.required_text("type");
   if (byte_level_) fields.refuse("type", "nothing after ByteLevel");
-  if (type == "Sequence" && depth < kDeepest) {
+  if (type == "Sequence" && depth < kDeepestSequence) {
     const nlohmann::json& list = fields.list("pretokenizers");
     for (std::size_t i = 0; i < list.size(); ++i) {
       read(list[i], path, fmt::format("{}.pretokenizers[{}]", place, i), depth + 1);

@@ -20,7 +20,7 @@ namespace dstrain {
 
 namespace {
 
-constexpr std::uint64_t kLargestFile = std::uint64_t{256} << 20;
+constexpr std::uint64_t kLargestTokenizerFile = std::uint64_t{256} << 20;
 
 /// All that one call of encode() writes to.
 struct Scratch {
@@ -124,8 +124,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::filesystem::path& fi
                 "AutoTokenizer.from_pretrained(...).save_pretrained(...)");
   }
   const fs::path config = file.parent_path() / "tokenizer_config.json";
-  return parse(read_file(file, kLargestFile),
-               fs::exists(config) ? read_file(config, kLargestFile) : "", file.string());
+  return parse(read_file(file, kLargestTokenizerFile),
+               fs::exists(config) ? read_file(config, kLargestTokenizerFile) : "", file.string());
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,

@@ -12,7 +12,7 @@ namespace dstrain {
 namespace {
 
 constexpr const char* kSupported = "dstrain reads byte-level BPE, as BLOOM and Qwen2.5 have it";
-constexpr int kDeepest = 16;
+constexpr int kDeepestStep = 16;
 
 /// The value of a key; null where it is absent.
 const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
@@ -27,7 +27,7 @@ bool normalizes(const nlohmann::json& json, const std::string& path, const std::
   const JsonFields fields(json, path, place);
   const std::string type = fields.required_text("type");
   if (type == "NFC") return true;
-  if (type != "Sequence" || depth >= kDeepest)
+  if (type != "Sequence" || depth >= kDeepestStep)
     fields.refuse("type", "NFC, or no normalizer, which are supported");
   bool any = false;
   const nlohmann::json& list = fields.list("normalizers");
@@ -84,7 +84,7 @@ std::optional<std::vector<std::int32_t>> find_template(const nlohmann::json& jso
   const std::string type = fields.required_text("type");
   if (type == "ByteLevel") return {};  // changes offsets only
   if (type == "TemplateProcessing") return template_ids(json, path, place);
-  if (type != "Sequence" || depth >= kDeepest) {
+  if (type != "Sequence" || depth >= kDeepestStep) {
     fields.refuse("type", "ByteLevel, TemplateProcessing or Sequence, which are supported");
   }
   std::optional<std::vector<std::int32_t>> found;

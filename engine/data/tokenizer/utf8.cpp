@@ -45,6 +45,12 @@ CodePoint code_point_at(std::string_view text, std::size_t at) {
   return {.value = value, .length = length, .valid = true};
 }
 
+std::size_t start_of_last(std::string_view text, std::size_t end) {
+  std::size_t at = end - 1;
+  while ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+  return at;
+}
+
 bool is_utf8(std::string_view text) {
   for (std::size_t at = skip_ascii(text, 0); at < text.size(); at = skip_ascii(text, at)) {
     const CodePoint point = code_point_at(text, at);

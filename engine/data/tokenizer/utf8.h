@@ -18,6 +18,9 @@ struct CodePoint {
 /// What begins at byte `at` of a text, `at` < text.size().
 [[nodiscard]] CodePoint code_point_at(std::string_view text, std::size_t at);
 
+/// The start of the code point that ends before byte `end` > 0 of UTF-8.
+[[nodiscard]] std::size_t start_of_last(std::string_view text, std::size_t end);
+
 [[nodiscard]] bool is_utf8(std::string_view text);
 
 /// Each maximal ill-formed part becomes one U+FFFD, like Python's errors="replace" (Unicode 16,
