@@ -203,9 +203,14 @@ TEST_CASE("every wrong line of JSONL is found, and the others are read", "[text]
   REQUIRE(problems(records) ==
           std::vector<std::string>{
               "it has no a", "its answer is empty", "not UTF-8 at byte 9 of the line",
-              "not JSON at byte 7 of the line", "it is a list, expected an object",
-              "q is null, expected text", "q is an object, expected text",
-              "not JSON at byte 14 of the line", ""});
+              "byte 7 of the line: not JSON: syntax error while parsing value - unexpected end of "
+              "input; "
+              "expected '[', '{', or a literal",
+              "it is a list, expected an object", "q is null, expected text",
+              "q is an object, expected text",
+              "byte 14 of the line: not JSON: syntax error while parsing value - invalid string: "
+              "surrogate U+D800..U+DBFF must be followed by U+DC00..U+DFFF",
+              ""});
 }
 
 TEST_CASE("files are found under their published names", "[text]") {

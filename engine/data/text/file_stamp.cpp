@@ -4,10 +4,11 @@
 #include <sys/stat.h>
 
 #include <chrono>
-#include <fstream>
+#include <sstream>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
 #include "engine/data/text/hash.h"
 
 namespace dstrain::text {
@@ -15,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::int64_t kNewestNs = 2'000'000'000;
+constexpr std::uint64_t kLargestStamp = 4096;
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
@@ -33,7 +35,14 @@ std::optional<std::string> stamp_of(const fs::path& file) {
 }
 
 std::optional<std::string> read_stamped(const fs::path& stamp_file, const std::string& stamp) {
-  std::ifstream in(stamp_file);
+  std::string text;
+  try {
+    if (!path_exists(stamp_file)) return std::nullopt;
+    text = read_file(stamp_file, kLargestStamp);
+  } catch (const Error&) {
+    return std::nullopt;  // only saves time
+  }
+  std::istringstream in(text);
   std::string found, content, check;
   if (!std::getline(in, found) || !std::getline(in, content) || !std::getline(in, check)) {
     return std::nullopt;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
+#include "engine/data/text/record.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace dstrain::text {
@@ -22,6 +24,10 @@ double JsonFile::share() const {
          static_cast<double>(std::max<std::size_t>(1, file_.text().size()));
 }
 
+void JsonFile::fail_long() const {
+  fail(fmt::format("the next value has more than {} bytes", kLongestRecord), value_begin_);
+}
+
 void JsonFile::fail(const std::string& what, std::size_t byte) const {
   throw Error(ErrorKind::data,
               fmt::format("{}: byte {}: {}", path_.string(),
@@ -30,15 +36,7 @@ void JsonFile::fail(const std::string& what, std::size_t byte) const {
 }
 
 bool JsonHandler::parse_error(std::size_t byte, const std::string&, const std::exception& error) {
-  // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ...; last read:
-  // '...'", whose last part may be as long as the file.
-  std::string text = error.what();
-  if (const auto at = text.find("syntax error"); at != std::string::npos) text.erase(0, at);
-  if (const auto at = text.find("; last read"); at != std::string::npos) {
-    const auto expected = text.find("; expected", at);
-    text = text.substr(0, at) + (expected == std::string::npos ? "" : text.substr(expected));
-  }
-  file_.fail("not JSON: " + text.substr(0, 200), byte);
+  file_.fail(json_mistake(error), byte);
 }
 
 }  // namespace dstrain::text

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/file.h"
+#include "engine/data/text/record.h"
 
 namespace dstrain::text {
 
@@ -25,6 +26,10 @@ class JsonFile {
   void parse(Handler& handler) {
     nlohmann::json::sax_parse(Iterator(this, 0), Iterator(this, file_.text().size()), &handler);
   }
+
+  /// Called at each value and key, which is longer than a record when reading comes too far
+  /// without.
+  void begin_value() { value_begin_ = at_; }
 
   /// True once for each time that broken bytes were read since the last call; `broken_byte()` is
   /// the first of them.
@@ -67,15 +72,18 @@ class JsonFile {
 
   char byte(std::size_t at) {
     at_ = at;
+    if (at - value_begin_ > kLongestRecord) fail_long();
     const char c = file_.text()[at];
     return (static_cast<unsigned char>(c) < 0x80 || at < checked_) ? c : check(at);
   }
+  [[noreturn]] void fail_long() const;
   /// What stands for the byte above ASCII at `at`.
   char check(std::size_t at);
 
   std::filesystem::path path_;
   MappedFile file_;
-  std::size_t at_ = 0;       ///< byte read last
+  std::size_t at_ = 0;  ///< byte read last
+  std::size_t value_begin_ = 0;
   std::size_t checked_ = 0;  ///< up to here it is UTF-8
   bool broken_ = false;
   std::size_t broken_byte_ = 0;
@@ -93,19 +101,19 @@ class JsonHandler {
   JsonHandler& operator=(const JsonHandler&) = delete;
 
   bool null() { return other("null"); }
-  bool boolean(bool value) { return on_boolean(value), true; }
-  bool number_integer(std::int64_t value) { return on_integer(value), true; }
+  bool boolean(bool value) { return next(), on_boolean(value), true; }
+  bool number_integer(std::int64_t value) { return next(), on_integer(value), true; }
   bool number_unsigned(std::uint64_t value) {
     return value > INT64_MAX ? other("a number") : number_integer(static_cast<std::int64_t>(value));
   }
   bool number_float(double, const std::string&) { return other("a number"); }
-  bool string(std::string& value) { return on_string(value), true; }
+  bool string(std::string& value) { return next(), on_string(value), true; }
   bool binary(Json::binary_t&) { return other("binary"); }
-  bool key(std::string& name) { return on_key(name), true; }
-  bool start_object(std::size_t) { return on_object(), true; }
-  bool end_object() { return on_end(), true; }
-  bool start_array(std::size_t) { return on_array(), true; }
-  bool end_array() { return on_end(), true; }
+  bool key(std::string& name) { return next(), on_key(name), true; }
+  bool start_object(std::size_t) { return next(), on_object(), true; }
+  bool end_object() { return next(), on_end(), true; }
+  bool start_array(std::size_t) { return next(), on_array(), true; }
+  bool end_array() { return next(), on_end(), true; }
   bool parse_error(std::size_t byte, const std::string& last, const std::exception& error);
 
  protected:
@@ -122,7 +130,8 @@ class JsonHandler {
   JsonFile& file_;
 
  private:
-  bool other(const char* what) { return on_other(what), true; }
+  void next() { file_.begin_value(); }
+  bool other(const char* what) { return next(), on_other(what), true; }
 };
 
 }  // namespace dstrain::text

@@ -4,7 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/data/text/prompts.h"
 #include "engine/data/tokenizer/utf8.h"
 
@@ -16,6 +18,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 /// What is wrong with the line; empty when it became the record's words.
 std::string read_line(std::string_view line, const Template& prompt, const Template& response,
                       Record& record) {
+  if (line.size() > kLongestRecord) return too_long(line.size());
   for (std::size_t at = 0; at < line.size();) {
     const CodePoint point = code_point_at(line, at);
     if (!point.valid) return fmt::format("not UTF-8 at byte {} of the line", at + 1);
@@ -23,9 +26,10 @@ std::string read_line(std::string_view line, const Template& prompt, const Templ
   }
   nlohmann::json object;
   try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::parse_error& error) {
-    return fmt::format("not JSON at byte {} of the line", error.byte);
+    object = parse_json(
+        line, JsonPlace([](std::size_t byte) { return fmt::format("byte {} of the line", byte); }));
+  } catch (const Error& error) {
+    return error.what();
   }
   if (!object.is_object()) return fmt::format("it is {}, expected an object", kind_of(object));
   if (auto wrong = prompt.fill(object, record.prompt); !wrong.empty()) return wrong;

@@ -54,10 +54,9 @@ void for_each_parquet_row(
     const std::filesystem::path& file, const std::vector<ParquetColumn>& columns,
     const std::function<void(const ParquetRow&, std::int64_t number, double share)>& row);
 
-/// What the library exports under kParquetEntry. A file that cannot be opened gives null and sets
-/// `error`; nothing is thrown across the border.
-using ParquetEntry = ParquetReader* (*)(const std::string& file,
-                                        const std::vector<ParquetColumn>& columns,
+/// What the library exports under kParquetEntry. It takes the descriptor `file` over. A file that
+/// cannot be read gives null and sets `error`; nothing is thrown across the border.
+using ParquetEntry = ParquetReader* (*)(int file, const std::vector<ParquetColumn>& columns,
                                         std::string& error);
 inline constexpr const char* kParquetEntry = "dstrain_open_parquet";
 

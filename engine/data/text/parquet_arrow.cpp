@@ -14,7 +14,9 @@
 namespace dstrain::text {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 1024;
+constexpr std::int64_t kRowsAtOnce = 64;
+/// Of pages and of the rows at once; 64 records of the greatest length fit.
+constexpr std::int64_t kMostMemory = std::int64_t{2} << 30;
 
 const char* type_name(ParquetType type) {
   switch (type) {
@@ -106,6 +108,12 @@ ParquetValue value_at(const arrow::Array& column, std::int64_t row, ParquetType 
   return value;
 }
 
+std::string problem_of(const arrow::Status& status) {
+  if (!status.IsOutOfMemory() && !status.IsCapacityError()) return status.message();
+  return fmt::format("a text, or {} rows together, need more than {} GiB of memory", kRowsAtOnce,
+                     kMostMemory >> 30);
+}
+
 /// The field at "a.b", through structs; null when there is none.
 std::shared_ptr<arrow::Field> find_field(const arrow::FieldVector& fields, std::string_view name) {
   const std::string_view first = name.substr(0, name.find('.'));
@@ -119,14 +127,22 @@ std::shared_ptr<arrow::Field> find_field(const arrow::FieldVector& fields, std::
 class ArrowReader final : public ParquetReader {
  public:
   /// Returns what is wrong; empty when the file can be read.
-  std::string open(const std::string& path, std::vector<ParquetColumn> columns) {
+  std::string open(int descriptor, std::vector<ParquetColumn> columns) {
     columns_ = std::move(columns);
-    auto file = arrow::io::ReadableFile::Open(path);
+    auto file = arrow::io::ReadableFile::Open(descriptor);
     if (!file.ok()) return file.status().message();
-    auto reader = parquet::arrow::OpenFile(*file, arrow::default_memory_pool());
-    if (!reader.ok()) return "not a parquet file: " + reader.status().message();
-    file_ = std::move(*reader);
-    file_->set_batch_size(kRowsAtOnce);
+    // Pages are read as they are needed: a group of rows may be larger than the memory.
+    parquet::ReaderProperties pages(&memory_);
+    pages.enable_buffered_stream();
+    parquet::ArrowReaderProperties rows;
+    rows.set_batch_size(kRowsAtOnce);
+    rows.set_pre_buffer(false);
+    parquet::arrow::FileReaderBuilder builder;
+    if (const auto status = builder.Open(*file, pages); !status.ok())
+      return "not a parquet file: " + status.message();
+    builder.memory_pool(&memory_)->properties(rows);
+    if (const auto status = builder.Build(&file_); !status.ok())
+      return "not a parquet file: " + status.message();
     std::shared_ptr<arrow::Schema> schema;
     if (const auto status = file_->GetSchema(&schema); !status.ok()) return status.message();
     rows_ = file_->parquet_reader()->metadata()->num_rows();
@@ -144,10 +160,12 @@ class ArrowReader final : public ParquetReader {
     error.clear();
     try {
       if (const auto status = batches_->ReadNext(&batch_); !status.ok()) {
-        error = status.message();
+        error = problem_of(status);
       } else if (batch_ != nullptr) {
         error = read(values);
       }
+    } catch (const parquet::ParquetStatusException& failure) {
+      error = problem_of(failure.status());
     } catch (const std::exception& failure) {
       error = failure.what();
     }
@@ -223,6 +241,8 @@ class ArrowReader final : public ParquetReader {
     return "";
   }
 
+  // First, as all below is freed into it.
+  arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMostMemory};
   std::vector<ParquetColumn> columns_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
@@ -235,8 +255,8 @@ class ArrowReader final : public ParquetReader {
 }  // namespace dstrain::text
 
 extern "C" __attribute__((visibility("default"))) dstrain::text::ParquetReader*
-dstrain_open_parquet(const std::string& file,
-                     const std::vector<dstrain::text::ParquetColumn>& columns, std::string& error) {
+dstrain_open_parquet(int file, const std::vector<dstrain::text::ParquetColumn>& columns,
+                     std::string& error) {
   auto reader = std::make_unique<dstrain::text::ArrowReader>();
   try {
     error = reader->open(file, columns);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/module.h"
 #include "engine/data/text/parquet.h"
 
@@ -34,7 +35,7 @@ std::unique_ptr<ParquetReader> open_parquet(const fs::path& file,
                                             const std::vector<ParquetColumn>& columns) {
   static const ParquetEntry open = load();  // an Error leaves it for the next call
   std::string error;
-  std::unique_ptr<ParquetReader> reader(open(file.string(), columns, error));
+  std::unique_ptr<ParquetReader> reader(open(open_input_file(file).release(), columns, error));
   if (reader == nullptr) {
     throw Error(ErrorKind::data, fmt::format("{}: {}", file.string(), error),
                 "the file is damaged, cut off or of another data set");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -15,6 +16,13 @@ struct Record {
   std::string problem = {};  ///< why it cannot be used; empty: it can
   double share = 0;          ///< of the file that has been read
 };
+
+/// Bytes of a record's text, and of its line in a file of lines; a longer one cannot be used.
+inline constexpr std::size_t kLongestRecord = std::size_t{16} << 20;
+/// "40000000 bytes, a record has at most 16777216".
+[[nodiscard]] inline std::string too_long(std::size_t bytes) {
+  return std::to_string(bytes) + " bytes, a record has at most " + std::to_string(kLongestRecord);
+}
 
 using RecordSink = std::function<void(Record&&)>;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/data/text/jsonl.h"
 #include "engine/data/text/metamathqa.h"
 #include "engine/data/text/squad.h"
@@ -21,12 +22,19 @@ std::vector<fs::path> list(const fs::path& folder, std::string_view begin, std::
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(begin) && name.ends_with(end) && entry.is_regular_file()) {
+    if (name.starts_with(begin) && name.ends_with(end) && path_kind(entry) != PathKind::folder) {
       found.push_back(entry.path());
     }
   }
   std::ranges::sort(found);
   return found;
+}
+
+/// Whether `path` is meant as the file itself; what is neither that nor a folder is refused.
+bool is_file(const fs::path& path) {
+  const PathKind kind = path_kind(path);
+  if (kind == PathKind::other) (void)open_input_file(path);
+  return kind == PathKind::file;
 }
 
 /// Hugging Face names parts "train-00000-of-00002.parquet": all of them must be there.
@@ -59,15 +67,17 @@ SourceFiles parquet_files(const fs::path& folder, std::string_view begin) {
 }
 
 SourceFiles json_file(const fs::path& file) {
-  if (!fs::exists(file)) return {};
+  if (!path_exists(file)) return {};
   return {.files = {file}};
 }
 
 [[noreturn]] void fail_missing(const DataConfig& data, const char* what) {
   throw Error(
       ErrorKind::data,
-      fmt::format("data.path '{}' {}; expected {}", data.path,
-                  fs::is_directory(data.path) ? "holds none of these files" : "is not there", what),
+      fmt::format(
+          "data.path '{}' {}; expected {}", data.path,
+          path_kind(data.path) == PathKind::folder ? "holds none of these files" : "is not there",
+          what),
       "put the data there, or name its place with --set data.path=... (recipes read DSTRAIN_DATA)");
 }
 
@@ -88,7 +98,7 @@ Sources squad_file(const DataConfig& data) {
 }
 
 Sources find_squad(const DataConfig& data) {
-  if (fs::is_regular_file(data.path)) return squad_file(data);
+  if (is_file(data.path)) return squad_file(data);
   std::vector<Sources> found;
   const fs::path folder = data.path;
   for (const char* version : {"v1.1.json", "v2.0.json"}) {
@@ -112,7 +122,7 @@ Sources find_squad(const DataConfig& data) {
 
 Sources find_metamathqa(const DataConfig& data) {
   const fs::path path = data.path;
-  if (fs::is_regular_file(path)) {
+  if (is_file(path)) {
     return {.train = {.files = {path}, .parquet = path.extension() == ".parquet"}, .test = {}};
   }
   std::vector<fs::path> files = json_file(path / "MetaMathQA-395K.json").files;
@@ -134,7 +144,7 @@ Sources find_metamathqa(const DataConfig& data) {
 
 Sources find_jsonl(const DataConfig& data) {
   const fs::path path = data.path;
-  if (fs::is_regular_file(path)) return {.train = json_file(path), .test = {}};
+  if (is_file(path)) return {.train = json_file(path), .test = {}};
   Sources found = {.train = json_file(path / "train.jsonl"),
                    .test = json_file(path / "test.jsonl")};
   if (found.train.files.empty()) fail_missing(data, "a file, or a folder with train.jsonl");

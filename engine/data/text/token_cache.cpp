@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/units.h"
 #include "engine/data/text/build_lock.h"
 #include "engine/data/text/file_stamp.h"
@@ -73,7 +74,7 @@ fs::path make_cache_folder(const DataConfig& data) {
   fs::path folder = cache_folder(data);
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder)) {
+  if (path_kind(folder, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage,
                 fmt::format("cannot make the folder {} for tokenised data: {}", folder.string(),
                             error.message()),
@@ -93,7 +94,7 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
 
   const BuildLock lock(path.string() + ".lock", "tokenising " + first, progress);
   if (auto file = TokenFile::open(path, problem)) return std::move(*file);
-  if (progress != nullptr && fs::exists(path)) {
+  if (progress != nullptr && path_exists(path)) {
     progress->note(fmt::format("{} is made again: {}", path.string(), problem));
   }
   if (lock.held()) TokenFileWriter::remove_leftovers(path);

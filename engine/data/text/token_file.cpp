@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/units.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/hash.h"
@@ -24,7 +25,7 @@ fs::path stamp_file_of(const fs::path& path) { return path.string() + ".checked"
 
 std::optional<TokenFile> TokenFile::open(const fs::path& path, std::string& problem) {
   problem.clear();
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     problem = "there is none yet";
     return std::nullopt;
   }

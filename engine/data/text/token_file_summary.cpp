@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/base/json.h"
+
 namespace dstrain::text {
 
 using Json = nlohmann::json;
@@ -17,12 +19,12 @@ std::string format_summary(const TokenFileSummary& s) {
                      {"end", s.end},
                      {"highest", s.highest},
                      {"highest_record", s.highest_record}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 bool parse_summary(std::string_view text, TokenFileSummary& s) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text, "summary");
     json.at("first_records").get_to(s.first_records);
     json.at("num_records").get_to(s.num_records);
     json.at("num_problems").get_to(s.num_problems);
@@ -35,6 +37,8 @@ bool parse_summary(std::string_view text, TokenFileSummary& s) {
     json.at("highest_record").get_to(s.highest_record);
     return true;
   } catch (const Json::exception&) {
+    return false;
+  } catch (const Error&) {
     return false;
   }
 }

@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kBatchRecords = 128;
 constexpr std::size_t kBatchBytes = std::size_t{256} << 10;
 constexpr std::size_t kBatchesPerThread = 4;
+/// Of text between reader and writer: records near the limit must not fill the memory.
+constexpr std::size_t kMostBytes = 4 * kLongestRecord;
 constexpr std::size_t kProblemsKept = 20;
 constexpr auto kTellEvery = std::chrono::milliseconds(200);
 
@@ -59,7 +61,12 @@ class Pipeline {
 
   /// Called by the reader; waits while the threads are behind, and rethrows what ended them.
   void take(Record&& record) {
-    filling_.bytes += record.prompt.size() + record.response.size();
+    const std::size_t bytes = record.prompt.size() + record.response.size();
+    if (std::max(bytes, record.group.size()) > kLongestRecord) {
+      record = {.number = record.number, .problem = too_long(bytes), .share = record.share};
+    } else {
+      filling_.bytes += bytes + record.group.size();
+    }
     filling_.records.push_back(std::move(record));
     if (filling_.records.size() >= kBatchRecords || filling_.bytes >= kBatchBytes) push();
   }
@@ -88,8 +95,12 @@ class Pipeline {
   void push() {
     if (filling_.records.empty()) return;
     std::unique_lock lock(mutex_);
-    written_.wait(lock, [this] { return failure_ || batches_.size() < room_; });
+    written_.wait(lock, [this] {
+      const bool fits = bytes_ + filling_.bytes <= kMostBytes || batches_.empty();
+      return failure_ || (batches_.size() < room_ && fits);
+    });
     if (failure_) std::rethrow_exception(failure_);
+    bytes_ += filling_.bytes;
     batches_.push_back(std::exchange(filling_, {}));
     lock.unlock();
     pushed_.notify_one();
@@ -142,6 +153,7 @@ class Pipeline {
     try {
       while (!failure_ && !batches_.empty() && batches_.front().encoded) {
         write(batches_.front());
+        bytes_ -= batches_.front().bytes;
         batches_.pop_front();
         --next_;
       }
@@ -189,6 +201,7 @@ class Pipeline {
   std::condition_variable_any pushed_;
   std::condition_variable written_;
   std::deque<Batch> batches_;  ///< in the order of the files
+  std::size_t bytes_ = 0;      ///< of text in them
   std::size_t next_ = 0;       ///< of them that no thread has taken
   std::exception_ptr failure_;
   TokenFileSummary summary_;

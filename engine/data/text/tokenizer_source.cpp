@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/data/text/file_stamp.h"
 #include "engine/data/text/token_cache.h"
 #include "engine/data/tokenizer/chat_template.h"
@@ -63,8 +64,8 @@ fs::path tokenizer_file(const DataConfig& data, const std::string& model_weights
     throw Error(ErrorKind::usage, "no tokenizer: data.tokenizer and model.weights are empty",
                 "name the model's folder, or a tokenizer.json, in data.tokenizer");
   }
-  const fs::path file = fs::is_directory(place) ? place / "tokenizer.json" : place;
-  if (!fs::exists(file)) {
+  const fs::path file = path_kind(place) == PathKind::folder ? place / "tokenizer.json" : place;
+  if (!path_exists(file)) {
     throw Error(ErrorKind::data,
                 fmt::format("{} '{}': there is no {}",
                             data.tokenizer.empty() ? "model.weights" : "data.tokenizer",
@@ -80,7 +81,7 @@ EncoderSource tokenizer_source(const DataConfig& data, const std::string& model_
   const fs::path memory = make_cache_folder(data);
   EncoderSource source;
   source.hash = content_hash(file, memory);
-  if (fs::exists(config)) source.hash += content_hash(config, memory);
+  if (path_exists(config)) source.hash += content_hash(config, memory);
   source.open = [data, file] { return open_encoder(data, file); };
   return source;
 }

@@ -19,8 +19,9 @@ bool is_white_space(char32_t c) {
                              [c](CodeRange range) { return range.first <= c && c <= range.last; });
 }
 
-std::size_t skip_space_before(std::string_view text, std::size_t end) {
-  while (end > 0) {
+/// Not before byte `least`.
+std::size_t skip_space_before(std::string_view text, std::size_t end, std::size_t least) {
+  while (end > least) {
     const std::size_t last = start_of_last(text, end);
     if (!is_white_space(code_point_at(text, last).value)) break;
     end = last;
@@ -96,7 +97,7 @@ bool AddedTokenFinder::touches_word(std::string_view text, std::size_t begin, st
 
 void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& parts,
                              PatternScratch& scratch) const {
-  std::size_t done = 0;
+  std::size_t done = 0, space_end = 0;
   const auto add_text = [&](std::size_t end) {
     if (end > done) parts.push_back({.text = text.substr(done, end - done)});
   };
@@ -110,8 +111,9 @@ void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>& parts
     std::size_t begin = at, end = at + token.content.size();
     at = next_candidate(text, end);
     if (token.single_word && touches_word(text, begin, end, scratch)) continue;
-    if (token.lstrip) begin = std::max(skip_space_before(text, begin), done);
-    if (token.rstrip) end = skip_space_after(text, end);
+    if (token.lstrip) begin = skip_space_before(text, begin, done);
+    // A token of white space inside of what the one before took has the same end.
+    if (token.rstrip) end = space_end = end < space_end ? space_end : skip_space_after(text, end);
     add_text(begin);
     parts.push_back({.text = {}, .id = token.id});
     done = end;

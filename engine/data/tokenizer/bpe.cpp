@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/data/tokenizer/byte_alphabet.h"
 #include "engine/data/tokenizer/json_fields.h"
 #include "engine/data/tokenizer/utf8.h"
@@ -67,7 +68,7 @@ void Bpe::read_symbols(const nlohmann::json& model, const TokenTable& vocab,
           ErrorKind::data,
           fmt::format(
               "{}: model.vocab has no token for byte 0x{:02x}, and none for model.unk_token {}",
-              path, byte, model.at("unk_token").dump()),
+              path, byte, shown_json(model.at("unk_token"))),
           "expected a byte-level vocabulary, which holds all 256 bytes");
     }
   }
@@ -86,7 +87,8 @@ void Bpe::read_merges(const TokenizerJson& file, const TokenTable& vocab, const 
       throw Error(
           ErrorKind::data,
           fmt::format("{}: model.merges[{}] joins '{}' and '{}', but '{}' is not in model.vocab",
-                      path, rank, file.view(merge.left), file.view(merge.right), token),
+                      path, rank, shown_text(file.view(merge.left)),
+                      shown_text(file.view(merge.right)), shown_text(token)),
           "the list of merges and the vocabulary belong to two tokenizers, or one was edited");
     };
     const std::int32_t left = id_of(file.view(merge.left)), right = id_of(file.view(merge.right));

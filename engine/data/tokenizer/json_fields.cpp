@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 
@@ -10,11 +11,7 @@ namespace {
 
 /// A value as a message shows it.
 std::string shown(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  constexpr std::size_t kMost = 80;
-  if (value.is_structured() || text.size() > kMost)
-    return value.is_array() ? "a list" : value.type_name();
-  return text;
+  return value.is_structured() ? (value.is_array() ? "a list" : "object") : shown_json(value);
 }
 
 }  // namespace

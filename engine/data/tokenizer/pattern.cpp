@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 #include <pcre2.h>
+#include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -16,9 +18,25 @@ namespace {
 
 constexpr std::size_t kStackStart = std::size_t{32} << 10;
 constexpr std::size_t kStackLimit = std::size_t{8} << 20;
-/// Far above what a sane pattern needs for one match, low enough that a hostile one ends within a
-/// second.
-constexpr std::uint32_t kStepLimit = 10'000'000;
+/// PCRE2 cannot be stopped while it matches, and its limit counts steps at one place of the text,
+/// each of which may read all the rest. So it is asked for few places at a time, first with few
+/// steps, and the clock is read in between.
+constexpr std::size_t kPlacesAtOnce = 64;
+constexpr std::uint32_t kFirstSteps = 256;
+constexpr std::uint32_t kMoreSteps = 4;  ///< times as many after each failure
+constexpr std::uint32_t kMostSteps = kFirstSteps << 22;
+constexpr std::size_t kSearchesPerLook = 64;  ///< at the clock
+constexpr std::size_t kLongestPattern = std::size_t{64} << 10;
+
+/// CPU time of a text; a usual pattern needs a fiftieth of what there is for a byte.
+constexpr double kSecondsPerText = 1;
+constexpr double kSecondsPerByte = 2e-6;
+
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -37,15 +55,36 @@ struct PatternScratch::Handles {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
   pcre2_jit_stack* stack = pcre2_jit_stack_create(kStackStart, kStackLimit, nullptr);
+  std::size_t text_bytes = 0;
+  std::size_t searches = 0;
+  double begin_s = -1;  ///< of the first look at the clock; negative: there was none yet
 };
 
 PatternScratch::PatternScratch() : handles_(std::make_unique<Handles>()) {
   DSTRAIN_CHECK(handles_->data != nullptr && handles_->context != nullptr,
                 "PCRE2 is out of memory");
-  pcre2_set_match_limit(handles_->context, kStepLimit);
+  pcre2_set_match_limit(handles_->context, kFirstSteps);
   pcre2_set_heap_limit(handles_->context, static_cast<std::uint32_t>(kStackLimit >> 10));
   if (handles_->stack != nullptr)
     pcre2_jit_stack_assign(handles_->context, nullptr, handles_->stack);
+}
+
+void PatternScratch::begin_text(std::size_t bytes) {
+  handles_->text_bytes = bytes;
+  handles_->searches = 0;
+  handles_->begin_s = -1;
+}
+
+void PatternScratch::check_time(const std::string& where) {
+  const double now = thread_seconds();
+  if (handles_->begin_s < 0) handles_->begin_s = now;
+  const double most = kSecondsPerText + kSecondsPerByte * static_cast<double>(handles_->text_bytes);
+  if (now - handles_->begin_s <= most) return;
+  throw Error(ErrorKind::data,
+              fmt::format("{}: the pattern takes more than {:.1f} s on a text of {} bytes", where,
+                          most, handles_->text_bytes),
+              "its repetitions can match one text in too many ways; use the model's own "
+              "tokenizer.json");
 }
 
 PatternScratch::~PatternScratch() {
@@ -62,12 +101,17 @@ struct Pattern::Compiled {
 
 Pattern::Pattern(const std::string& source, const std::string& where)
     : compiled_(std::make_unique<Compiled>()) {
+  if (source.size() > kLongestPattern) {
+    throw Error(ErrorKind::data, fmt::format("{}: a pattern of {} bytes, more than {}", where,
+                                             source.size(), kLongestPattern));
+  }
   int error = 0;
   PCRE2_SIZE offset = 0;
   // A literal is written as code points, which \C or an end in the middle of a character could
   // split.
   compiled_->code =
-      pcre2_compile(units(source), source.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+      pcre2_compile(units(source), source.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT,
+                    &error, &offset, nullptr);
   if (compiled_->code == nullptr) {
     throw Error(ErrorKind::data,
                 fmt::format("{}: the pattern is refused: {}", where, message_of(error)),
@@ -86,24 +130,52 @@ Pattern& Pattern::operator=(Pattern&& other) noexcept {
   return *this;
 }
 
+int Pattern::search(std::string_view text, std::size_t from, std::size_t last,
+                    PatternScratch& scratch) const {
+  const PatternScratch::Handles& handles = *scratch.handles_;
+  pcre2_set_offset_limit(handles.context, last);
+  const auto match = [&] {
+    return compiled_->jit ? pcre2_jit_match(compiled_->code, units(text), text.size(), from, 0,
+                                            handles.data, handles.context)
+                          : pcre2_match(compiled_->code, units(text), text.size(), from,
+                                        PCRE2_NO_UTF_CHECK, handles.data, handles.context);
+  };
+  int result = match();
+  if (result != PCRE2_ERROR_MATCHLIMIT) return result;
+  for (std::uint32_t steps = kFirstSteps * kMoreSteps;
+       result == PCRE2_ERROR_MATCHLIMIT && steps <= kMostSteps; steps *= kMoreSteps) {
+    scratch.check_time(compiled_->where);
+    pcre2_set_match_limit(handles.context, steps);
+    result = match();
+    pcre2_set_match_limit(handles.context, kFirstSteps);
+  }
+  return result;
+}
+
 bool Pattern::find(std::string_view text, std::size_t from, Match& match,
                    PatternScratch& scratch) const {
   const PatternScratch::Handles& handles = *scratch.handles_;
-  const int result = compiled_->jit
-                         ? pcre2_jit_match(compiled_->code, units(text), text.size(), from, 0,
-                                           handles.data, handles.context)
-                         : pcre2_match(compiled_->code, units(text), text.size(), from,
-                                       PCRE2_NO_UTF_CHECK, handles.data, handles.context);
-  if (result >= 0) {
-    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(handles.data);
-    match = {.begin = offsets[0], .end = offsets[1]};
-    return true;
+  while (true) {
+    if (++scratch.handles_->searches % kSearchesPerLook == 0) scratch.check_time(compiled_->where);
+    std::size_t last = std::min(text.size(), from + kPlacesAtOnce);
+    const int result = search(text, from, last, scratch);
+    if (result >= 0) {
+      const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(handles.data);
+      match = {.begin = offsets[0], .end = offsets[1]};
+      return true;
+    }
+    if (result != PCRE2_ERROR_NOMATCH) {
+      throw Error(
+          ErrorKind::data,
+          fmt::format("{}: matching the pattern failed: {}", compiled_->where, message_of(result)),
+          "the pattern needs too many steps on this text");
+    }
+    if (last == text.size()) return false;
+    // On to the next character.
+    do ++last;
+    while (last < text.size() && (static_cast<unsigned char>(text[last]) & 0xc0) == 0x80);
+    from = last;
   }
-  if (result == PCRE2_ERROR_NOMATCH) return false;
-  throw Error(
-      ErrorKind::data,
-      fmt::format("{}: matching the pattern failed: {}", compiled_->where, message_of(result)),
-      "the pattern needs too many steps on this text");
 }
 
 }  // namespace dstrain

@@ -56,6 +56,10 @@ class PreTokenizer {
 };
 
 class PreTokenizer::Scratch {
+ public:
+  /// As PatternScratch::begin_text().
+  void begin_text(std::size_t bytes) { pattern_.begin_text(bytes); }
+
  private:
   friend class PreTokenizer;
 

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/data/tokenizer/bpe.h"
 #include "engine/data/tokenizer/decoder.h"
 #include "engine/data/tokenizer/nfc.h"
@@ -21,6 +24,8 @@ namespace dstrain {
 namespace {
 
 constexpr std::uint64_t kLargestTokenizerFile = std::uint64_t{256} << 20;
+
+constexpr std::size_t kLargeText = std::size_t{1} << 20;
 
 /// All that one call of encode() writes to.
 struct Scratch {
@@ -115,9 +120,9 @@ Tokenizer::~Tokenizer() = default;
 
 std::shared_ptr<const Tokenizer> Tokenizer::open(const std::filesystem::path& file_or_folder) {
   namespace fs = std::filesystem;
-  const bool is_folder = fs::is_directory(file_or_folder);
+  const bool is_folder = path_kind(file_or_folder) == PathKind::folder;
   const fs::path file = is_folder ? file_or_folder / "tokenizer.json" : file_or_folder;
-  if (is_folder && !fs::exists(file)) {
+  if (is_folder && !path_exists(file)) {
     throw Error(ErrorKind::data,
                 fmt::format("{}: holds no tokenizer.json", file_or_folder.string()),
                 "a folder with vocab.json and merges.txt alone becomes one by transformers' "
@@ -125,7 +130,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::filesystem::path& fi
   }
   const fs::path config = file.parent_path() / "tokenizer_config.json";
   return parse(read_file(file, kLargestTokenizerFile),
-               fs::exists(config) ? read_file(config, kLargestTokenizerFile) : "", file.string());
+               path_exists(config) ? read_file(config, kLargestTokenizerFile) : "", file.string());
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_json,
@@ -142,9 +147,10 @@ std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view tokenizer_jso
                            const std::optional<std::string>& token) -> std::optional<std::int32_t> {
       if (!token) return {};
       if (const auto id = parts->vocab.find(*token)) return id;
-      throw Error(ErrorKind::data,
-                  fmt::format("{}: {}: '{}' is no token of {}", config_path, key, *token, path),
-                  "name a token that is there, or null");
+      throw Error(
+          ErrorKind::data,
+          fmt::format("{}: {}: '{}' is no token of {}", config_path, key, shown_text(*token), path),
+          "name a token that is there, or null");
     };
     parts->bos = id_of("bos_token", facts.bos);
     parts->eos = id_of("eos_token", facts.eos);
@@ -162,8 +168,12 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
     replaced = replace_invalid_utf8(text);
     text = replaced;
   }
-  const ScratchPool<Scratch>::Lease lease(parts_->scratches);
-  Scratch& scratch = *lease;
+  // What a large text needs is not kept.
+  std::optional<ScratchPool<Scratch>::Lease> lease;
+  std::optional<Scratch> own;
+  Scratch& scratch = text.size() > kLargeText ? own.emplace() : *lease.emplace(parts_->scratches);
+  scratch.pattern.begin_text(text.size());
+  scratch.words.begin_text(text.size());
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
   for (const std::int32_t around : parts_->around) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/data/tokenizer/json_fields.h"
 
 namespace dstrain {
@@ -13,6 +14,9 @@ namespace {
 
 constexpr const char* kSupported = "dstrain reads byte-level BPE, as BLOOM and Qwen2.5 have it";
 constexpr int kDeepestStep = 16;
+/// Every place of a text where an added token begins is compared with all of it.
+constexpr std::size_t kLongestAddedToken = 1024;
+constexpr std::size_t kMostAroundText = 256;
 
 /// The value of a key; null where it is absent.
 const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
@@ -70,6 +74,10 @@ std::vector<std::int32_t> template_ids(const nlohmann::json& json, const std::st
       const JsonFields sequence(piece.field("Sequence"), path, piece_place + ".Sequence");
       if (sequence.required_text("id") != "A") sequence.refuse("id", "\"A\", the one text");
       ids.push_back(kTemplateText);
+    }
+    if (ids.size() > kMostAroundText || std::ranges::count(ids, kTemplateText) > 1) {
+      processor.refuse(
+          "single", fmt::format("the text once and at most {} tokens around it", kMostAroundText));
     }
   }
   return ids;
@@ -147,7 +155,8 @@ TokenTable read_vocab(const TokenizerJson& file, const std::string& path) {
     if (owner[id] != 0) {
       throw Error(ErrorKind::data,
                   fmt::format("{}: model.vocab gives id {} to '{}' and to '{}'", path, entry.id,
-                              vocab.token(vocab.entries()[owner[id] - 1]), vocab.token(entry)));
+                              shown_text(vocab.token(vocab.entries()[owner[id] - 1])),
+                              shown_text(vocab.token(entry))));
     }
     owner[id] = static_cast<std::uint32_t>(i + 1);
   }
@@ -174,6 +183,11 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& file, const Toke
     token.special = fields.flag("special", false);
     token.normalized = fields.flag("normalized", !token.special);
     if (token.content.empty()) continue;
+    if (token.content.size() > kLongestAddedToken) {
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: {} bytes, an added token has at most {}",
+                              fields.where("content"), token.content.size(), kLongestAddedToken));
+    }
     if (const auto index = known.find(token.content)) {  // later properties hold
       AddedToken& earlier = tokens[static_cast<std::size_t>(*index)];
       token.id = earlier.id;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 
@@ -12,21 +13,19 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kDeepest = 64;
 /// Offsets into the text of tokens are 32 bits.
-constexpr std::size_t kLargestFile = std::size_t{1} << 30;
+constexpr std::uint64_t kLargestFile = std::uint64_t{1} << 30;
+/// Deeper than any processor stands; values beside the vocabulary and the merges.
+constexpr JsonLimits kLimits = {.bytes = kLargestFile, .depth = 64, .values = 4'000'000};
 
-[[noreturn]] void refuse_json(const std::string& path, std::size_t byte) {
-  throw Error(ErrorKind::data, fmt::format("{}: not JSON at byte {}", path, byte),
-              "the file may be cut off, or a pointer of Git LFS in place of it");
-}
-
-/// Receives the values of tokenizer.json as nlohmann's parser meets them.
-class Reader final : public nlohmann::json_sax<Json> {
+/// Keeps vocabulary and merges apart from the rest of tokenizer.json.
+class Reader final : public JsonBuilder {
  public:
-  explicit Reader(const std::string& path) : path_(path) {}
+  Reader(std::string_view json, const std::string& path, const JsonPlace& place)
+      : JsonBuilder(json, place, kLimits), path_(path) {}
 
-  TokenizerJson take() {
+  TokenizerJson read() {
+    result_.rest = build();
     if (!result_.rest.is_object()) {
       throw Error(ErrorKind::data,
                   fmt::format("{}: holds {}, not an object", path_, result_.rest.type_name()));
@@ -34,18 +33,13 @@ class Reader final : public nlohmann::json_sax<Json> {
     return std::move(result_);
   }
 
-  bool null() override { return value(nullptr); }
-  bool boolean(bool v) override { return value(v); }
-  bool number_integer(number_integer_t v) override { return value(v); }
-  bool number_float(number_float_t v, const string_t& /*text*/) override { return value(v); }
-  bool binary(binary_t& /*v*/) override { return false; }
-
   bool number_unsigned(number_unsigned_t v) override {
     if (place_ != Place::vocab) return value(v);
     if (v > static_cast<number_unsigned_t>(kGreatestTokenId)) {
-      refuse(fmt::format("model.vocab['{}']: id {} is beyond {}", key_, v, kGreatestTokenId));
+      refuse(fmt::format("model.vocab['{}']: id {} is beyond {}", shown_text(present_key()), v,
+                         kGreatestTokenId));
     }
-    result_.vocab.push_back({.token = store(key_), .id = static_cast<std::int32_t>(v)});
+    result_.vocab.push_back({.token = store(present_key()), .id = static_cast<std::int32_t>(v)});
     return true;
   }
 
@@ -60,43 +54,31 @@ class Reader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool key(string_t& v) override {
-    key_ = std::move(v);
+  bool start_object(std::size_t count) override {
+    if (!in_model() || present_key() != "vocab") return JsonBuilder::start_object(count);
+    place_ = Place::vocab;
+    result_.vocab.clear();
+    result_.has_vocab = true;
     return true;
-  }
-
-  bool start_object(std::size_t /*count*/) override {
-    if (in_model() && key_ == "vocab") {
-      place_ = Place::vocab;
-      result_.vocab.clear();
-      result_.has_vocab = true;
-      return true;
-    }
-    return open(Json::object());
   }
 
   bool end_object() override {
-    if (place_ == Place::vocab) {
-      place_ = Place::rest;
-    } else {
-      open_.pop_back();
-    }
+    if (place_ != Place::vocab) return close();
+    place_ = Place::rest;
     return true;
   }
 
-  bool start_array(std::size_t /*count*/) override {
+  bool start_array(std::size_t count) override {
     if (place_ == Place::merges) {
       place_ = Place::pair;
       pair_.clear();
       return true;
     }
-    if (in_model() && key_ == "merges") {
-      place_ = Place::merges;
-      result_.merges.clear();
-      result_.has_merges = true;
-      return true;
-    }
-    return open(Json::array());
+    if (!in_model() || present_key() != "merges") return JsonBuilder::start_array(count);
+    place_ = Place::merges;
+    result_.merges.clear();
+    result_.has_merges = true;
+    return true;
   }
 
   bool end_array() override {
@@ -104,27 +86,16 @@ class Reader final : public nlohmann::json_sax<Json> {
       if (pair_.size() != 2) refuse_merge(fmt::format("{} tokens", pair_.size()));
       result_.merges.push_back({.left = pair_[0], .right = pair_[1]});
       place_ = Place::merges;
-    } else if (place_ == Place::merges) {
-      place_ = Place::rest;
-    } else {
-      open_.pop_back();
+      return true;
     }
+    if (place_ != Place::merges) return close();
+    place_ = Place::rest;
     return true;
-  }
-
-  bool parse_error(std::size_t byte, const std::string& /*last*/,
-                   const Json::exception& /*error*/) override {
-    refuse_json(path_, byte);
   }
 
  private:
   /// Where in the file the next value stands.
   enum class Place { rest, vocab, merges, pair };
-
-  struct Open {
-    Json* value;
-    bool is_model;
-  };
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(ErrorKind::data, fmt::format("{}: {}", path_, what),
@@ -134,8 +105,9 @@ class Reader final : public nlohmann::json_sax<Json> {
     refuse(fmt::format("model.merges[{}]: {}, expected two tokens", result_.merges.size(), what));
   }
 
+  /// Whether the present value is a member of "model" of the file.
   [[nodiscard]] bool in_model() const {
-    return place_ == Place::rest && !open_.empty() && open_.back().is_model;
+    return place_ == Place::rest && around().size() == 2 && model_ == around().back();
   }
 
   TokenizerJson::Text store(std::string_view token) {
@@ -150,45 +122,31 @@ class Reader final : public nlohmann::json_sax<Json> {
     if (line.starts_with("#version")) return;
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-      refuse_merge(fmt::format("'{}'", line));
+      refuse_merge(fmt::format("'{}'", shown_text(line)));
     }
     const TokenizerJson::Text left = store(line.substr(0, space));
     result_.merges.push_back({.left = left, .right = store(line.substr(space + 1))});
   }
 
-  Json* add(Json&& v) {
-    if (open_.empty()) {
-      result_.rest = std::move(v);
-      return &result_.rest;
-    }
-    Json& parent = *open_.back().value;
-    if (parent.is_array()) {
-      parent.push_back(std::move(v));
-      return &parent.back();
-    }
-    return &(parent[key_] = std::move(v));
+  bool value(Json v) override {
+    demand_rest(v);
+    return JsonBuilder::value(std::move(v));
   }
 
-  bool value(Json v) {
+  bool open(Json v) override {
     demand_rest(v);
-    add(std::move(v));
-    return true;
-  }
-
-  bool open(Json v) {
-    demand_rest(v);
-    if (open_.size() >= kDeepest) refuse(fmt::format("nested more than {} deep", kDeepest));
     const bool is_model =
-        open_.size() == 1 && open_[0].value->is_object() && key_ == "model" && v.is_object();
-    Json* added = add(std::move(v));
-    open_.push_back({.value = added, .is_model = is_model});
+        around().size() == 1 && around()[0]->is_object() && present_key() == "model";
+    JsonBuilder::open(std::move(v));
+    if (is_model) model_ = around().back();
     return true;
   }
 
   /// Inside of the vocabulary and of the merges other values are out of place.
   void demand_rest(const Json& v) const {
     if (place_ == Place::vocab) {
-      refuse(fmt::format("model.vocab['{}']: {}, expected an id", key_, v.dump()));
+      refuse(fmt::format("model.vocab['{}']: {}, expected an id", shown_text(present_key()),
+                         shown_json(v)));
     }
     if (place_ != Place::rest) refuse_merge(v.type_name());
   }
@@ -196,20 +154,21 @@ class Reader final : public nlohmann::json_sax<Json> {
   const std::string& path_;
   TokenizerJson result_;
   Place place_ = Place::rest;
-  std::vector<Open> open_;  ///< objects and lists that are not yet at their end
-  std::string key_;
+  const Json* model_ = nullptr;
   std::vector<TokenizerJson::Text> pair_;
 };
 
 }  // namespace
 
 TokenizerJson read_tokenizer_json(std::string_view json, const std::string& path) {
-  if (json.size() > kLargestFile) {
-    throw Error(ErrorKind::data, fmt::format("{}: {} bytes are no tokenizer", path, json.size()));
+  const JsonPlace place = line_and_column(json, path);
+  try {
+    return Reader(json, path, place).read();
+  } catch (const Error& error) {
+    if (!error.hint().empty()) throw;
+    throw Error(error.kind(), error.what(),
+                "the file may be cut off, or a pointer of Git LFS in place of it");
   }
-  Reader reader(path);
-  Json::sax_parse(json, &reader);
-  return reader.take();
 }
 
 nlohmann::json read_small_json(std::string_view json, const std::string& path) {
