@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/input_path.h"
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/models/model.h"
 #include "engine/models/parts.h"
 #include "engine/models/peft.h"
@@ -128,7 +130,7 @@ int export_checkpoint(const ExportArguments& options) {
   }
   const std::string& tokenizer =
       recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer;
-  if (std::filesystem::is_directory(tokenizer)) copy_processor_files(tokenizer, options.output);
+  if (path_kind(tokenizer) == PathKind::folder) copy_processor_files(tokenizer, options.output);
   fmt::print("{}: step {}, {}\n", options.output, reader->state().step,
              adapted && !options.merge ? "adapter in PEFT's layout"
              : adapted                 ? "base and adapter merged in the Hugging Face layout"
@@ -152,7 +154,7 @@ Command add_checkpoint_export(CLI::App& root) {
   app->add_option("source", options->source,
                   "Run directory (its newest valid checkpoint) or checkpoint directory.")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->check(input_folder());
   app->add_option("output", options->output, "Folder to write; made if missing.")->required();
   app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")
       ->check(CLI::IsMember({"f32", "bf16"}));

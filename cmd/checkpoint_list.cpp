@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/run_directory.h"
@@ -28,7 +29,7 @@ void print_json(const std::vector<CheckpointInfo>& infos) {
                     {"files", info.files},
                     {"world_size", info.world_size}});
   }
-  fmt::print("{}\n", list.dump(2));
+  fmt::print("{}\n", json_text(list, 2));
 }
 
 int list(const ListOptions& options) {

@@ -9,6 +9,7 @@
 
 #include "cmd/command.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text/text.h"
@@ -121,7 +122,7 @@ int prepare(const PrepareOptions& options) {
       print(name, statistics);
     }
   }
-  if (options.json) fmt::print("{}\n", json.dump(2));
+  if (options.json) fmt::print("{}\n", json_text(json, 2));
   return 0;
 }
 

@@ -1,20 +1,23 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "cmd/command.h"
+#include "cmd/input_path.h"
 #include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/data/text/record.h"
 #include "engine/data/tokenizer/tokenizer.h"
 
 namespace dstrain {
 namespace {
-
-using Json = nlohmann::json;
 
 struct TokenizeOptions {
   std::string tokenizer;
@@ -28,20 +31,26 @@ struct TokenizeOptions {
 /// One line of input as JSON of the wanted type.
 template <class Value>
 Value read_value(const std::string& line, const std::string& where, const char* expected) {
+  constexpr const char* kHint =
+      "one value per line; without --json and --decode a line is the text itself";
   try {
-    return Json::parse(line).get<Value>();
-  } catch (const Json::exception&) {
-    throw Error(ErrorKind::data, fmt::format("{}: not {}", where, expected),
-                "one value per line; without --json and --decode a line is the text itself");
+    return parse_json(line, where).get<Value>();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorKind::data, fmt::format("{}: not {}", where, expected), kHint);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::data, fmt::format("not {}: {}", expected, error.what()), kHint);
   }
 }
 
 /// The line of output for one line of input.
 std::string answer(const Tokenizer& tokenizer, const TokenizeOptions& options, std::string line,
                    const std::string& where) {
+  if (line.size() > text::kLongestRecord)
+    throw Error(ErrorKind::data, fmt::format("{}: {}", where, text::too_long(line.size())));
   if (options.decode) {
     const auto ids = read_value<std::vector<std::int32_t>>(line, where, "a JSON list of ids");
-    return Json(tokenizer.decode(ids, options.skip_special_tokens)).dump(-1, ' ', true);
+    return nlohmann::json(tokenizer.decode(ids, options.skip_special_tokens))
+        .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   }
   if (options.json) line = read_value<std::string>(line, where, "a JSON string");
   return fmt::format("[{}]", fmt::join(tokenizer.encode(line, options.add_special_tokens), ","));
@@ -49,19 +58,23 @@ std::string answer(const Tokenizer& tokenizer, const TokenizeOptions& options, s
 
 int tokenize(const TokenizeOptions& options) {
   const auto tokenizer = Tokenizer::open(options.tokenizer);
-  std::ifstream file;
-  if (!options.input.empty()) {
-    file.open(options.input, std::ios::binary);
-    if (!file) throw Error(ErrorKind::usage, fmt::format("cannot open {}", options.input));
-  }
-  std::ios::sync_with_stdio(false);
-  std::istream& input = options.input.empty() ? std::cin : file;
   const std::string name = options.input.empty() ? "standard input" : options.input;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(input, line); ++number) {
-    const std::string out =
-        answer(*tokenizer, options, std::move(line), fmt::format("{}:{}", name, number)) + "\n";
+  std::int64_t number = 0;
+  const auto take = [&](std::string line) {
+    const std::string where = fmt::format("{}:{}", name, ++number);
+    const std::string out = answer(*tokenizer, options, std::move(line), where) + "\n";
     std::fwrite(out.data(), 1, out.size(), stdout);
+  };
+  if (options.input.empty()) {
+    std::ios::sync_with_stdio(false);
+    for (std::string line; std::getline(std::cin, line);) take(std::move(line));
+  } else {
+    const MappedFile file(options.input);
+    for (std::string_view rest = file.text(); !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+      take(std::string(line));
+    }
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     throw Error(ErrorKind::usage, "cannot write to standard output");
@@ -79,10 +92,9 @@ Command add_data_tokenize(CLI::App& root) {
       "Example: echo 'How many eggs?' | dstrain data tokenize --tokenizer Qwen2.5-3B");
   app->add_option("--tokenizer", options->tokenizer,
                   "tokenizer.json, or the model's folder that holds it (byte-level BPE).")
-      ->required()
-      ->check(CLI::ExistingPath);
+      ->required();
   app->add_option("--input", options->input, "File of lines. Default: standard input.")
-      ->check(CLI::ExistingFile);
+      ->check(input_file());
   auto* json = app->add_flag("--json", options->json,
                              "Each line is a JSON string, so that a text may hold line ends.");
   auto* add = app->add_flag("--add-special-tokens", options->add_special_tokens,

@@ -10,6 +10,7 @@
 
 #include "cmd/command.h"
 #include "cmd/engine_library.h"
+#include "cmd/input_path.h"
 #include "cmd/version.h"
 #include "engine/base/error.h"
 #include "launcher/allocation.h"
@@ -99,7 +100,7 @@ Command add_doctor(CLI::App& root) {
   app->add_option("--exclude", options->request.exclude, "Leave out these: h3@h2:1.");
   app->add_option("--ssh-config", options->ssh_config,
                   "Configuration file for ssh instead of the user's own (ssh -F).")
-      ->check(CLI::ExistingFile);
+      ->check(input_file());
   app->add_flag("--ship", options->ship,
                 "Copy this dstrain to hosts that lack it or have another version, and run it from "
                 "there.");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "cmd/input_path.h"
+
 namespace dstrain {
 namespace {
 
@@ -52,7 +54,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
       ->check(kNotEmpty);
   app.add_option("--ssh-config", options.ssh_config,
                  "Configuration file for ssh instead of the user's own (ssh -F).")
-      ->check(CLI::ExistingFile);
+      ->check(input_file());
   app.add_flag(
       "--ship", options.ship,
       "Copy this dstrain to hosts that lack it or have another version, and run it from there.");

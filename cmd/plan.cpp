@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cmd/command.h"
+#include "engine/base/input_file.h"
 #include "engine/data/dataset.h"
 #include "engine/models/trainable.h"
 #include "engine/program/measured_machine.h"
@@ -33,7 +34,7 @@ int plan(const PlanOptions& options) {
   Recipe recipe = loaded.recipe;
   // A plan needs sizes only, which the name says, too.
   if (!recipe.model.weights.empty() &&
-      !std::filesystem::exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
+      !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
     std::fprintf(stderr,
                  "note: model.weights '%s' is not there; planned for the sizes of model.name %s\n",
                  recipe.model.weights.c_str(), recipe.model.name.c_str());

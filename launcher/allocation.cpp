@@ -19,7 +19,9 @@ std::vector<Host> read_hostfile(const std::filesystem::path& path, const std::st
     text = read_file(path, kHostfileLimit);
   } catch (const Error& error) {
     throw Error(ErrorKind::usage, fmt::format("--hostfile: {}", error.what()),
-                "a hostfile has lines 'host slots=8', see hostfiles/README.md");
+                error.hint().empty()
+                    ? "a hostfile has lines 'host slots=8', see hostfiles/README.md"
+                    : error.hint());
   }
   return parse_hostfile(text, path.string(), this_host);
 }

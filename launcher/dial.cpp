@@ -20,6 +20,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "launcher/agent.h"
 #include "launcher/machine.h"
 
@@ -232,7 +233,7 @@ std::string to_line(const Introduction& introduction) {
 }
 
 Introduction introduction_from(std::string_view line) {
-  const auto json = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json json = json_or_null(line);
   try {
     Introduction introduction{json.at("name"), json.at("host"), json.at("cores"), json.at("gpus")};
     introduction.cores = std::max(1, introduction.cores);

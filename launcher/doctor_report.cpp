@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "launcher/console.h"
 #include "launcher/inspect_hosts.h"
@@ -242,7 +243,7 @@ std::string doctor_json(const std::vector<HostInspection>& hosts) {
     if (host.inspection) entry["inspection"] = Json::parse(to_json(*host.inspection));
     list.push_back(std::move(entry));
   }
-  return Json{{"hosts", list}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(Json{{"hosts", list}}, 2) + "\n";
 }
 
 }  // namespace dstrain::launcher

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "engine/base/json.h"
 #include "launcher/redact.h"
 #include "launcher/system_files.h"
 
@@ -63,7 +64,7 @@ std::string describe_environment(const std::string& build,
       json["variables"][entry.substr(0, equals)] = entry.substr(equals + 1);
     }
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dstrain::launcher

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 
 namespace dstrain::launcher {
@@ -252,7 +253,7 @@ std::string to_json(const FailureReport& report, int code) {
     json["ranks"] = nlohmann::ordered_json::parse(report.stacks_json, nullptr, false);
   json["last_lines"] = root.last_lines;
   // Ranks may print anything: bytes that are no UTF-8 must not spoil the report.
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines) {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "launcher/failure.h"
 
@@ -296,7 +297,7 @@ std::string to_json(const std::vector<Ranks>& groups, int root) {
     }
     json.push_back(std::move(entry));
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text(json, 2);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "launcher/inspect.h"
 
 namespace dstrain::launcher {
@@ -117,6 +118,8 @@ class Writer {
 };
 
 class Reader {
+  using Json = nlohmann::json;
+
  public:
   explicit Reader(const Json& json) : json_(json) {}
 
@@ -169,14 +172,15 @@ class Reader {
 
 std::string to_json(const Inspection& inspection) {
   // Names of processes and paths are bytes, which need not be UTF-8.
-  return Writer::object(inspection).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(Writer::object(inspection));
 }
 
 Inspection inspection_from_json(std::string_view json) {
   try {
-    const Json parsed = Json::parse(json);
+    const nlohmann::json parsed =
+        parse_json(json, "the answer of `dstrain agent`", {.kind = ErrorKind::hosts});
     Inspection inspection;
-    (void)parsed.get_ref<const Json::object_t&>();
+    (void)parsed.get_ref<const nlohmann::json::object_t&>();
     Reader reader(parsed);
     describe(reader, inspection);
     return inspection;

@@ -15,6 +15,8 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/handshake.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/base/words.h"
 #include "launcher/controller.h"
 #include "launcher/environment_file.h"
@@ -121,9 +123,8 @@ class Token {
 
 /// Peak memory per rank that the run planned (plan.json), 0 when it had not come so far.
 std::int64_t planned_bytes(const fs::path& run) {
-  std::error_code error;
-  if (!fs::exists(run / "plan.json", error)) return 0;
-  const auto json = nlohmann::json::parse(read_file(run / "plan.json"), nullptr, false);
+  if (path_kind(run / "plan.json") != PathKind::file) return 0;
+  const nlohmann::json json = json_or_null(read_file(run / "plan.json"));
   if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) return 0;
   const auto& total = json["memory"].value("allocated_bytes", nlohmann::json());
   return total.is_number_integer() ? total.get<std::int64_t>() : 0;

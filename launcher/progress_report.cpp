@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/json.h"
+
 namespace dstrain::launcher {
 
 void ProgressReport::take(const std::string& line, Console& console, Console::Time now) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json json = json_or_null(line);
   const bool known = json.is_object() && json.contains("text") && json["text"].is_string();
   if (!known || json.value("kind", nlohmann::json()) != "progress") {
     console.lines(known ? json["text"].get<std::string>() : line);

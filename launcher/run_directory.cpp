@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -152,6 +153,10 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   } else if (!resume.empty() && resume != "never") {
     fs::path given = fs::absolute(resume).lexically_normal();
     if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
+    if (path_kind(given, ErrorKind::usage) != PathKind::folder) {
+      throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume),
+                  "give a run directory, one of its checkpoints/step-* folders, auto or never");
+    }
     if (has_checkpoint(given)) {
       continued = given;
     } else if (is_checkpoint(given)) {

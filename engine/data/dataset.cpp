@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 
 namespace dstrain {
@@ -24,7 +25,7 @@ std::filesystem::path required_path(const DataConfig& data, const char* what) {
     throw Error(ErrorKind::usage, fmt::format("data.path is empty; it must name {}", what),
                 "set data.path in the recipe or with --set data.path=...");
   }
-  if (!std::filesystem::is_directory(data.path)) {
+  if (path_kind(data.path) != PathKind::folder) {
     throw Error(ErrorKind::data,
                 fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what),
                 "put the data there, or name its folder with --set data.path=... (recipes read "
@@ -90,7 +91,7 @@ DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
       return {};  // text has no classes
     case DatasetName::images:
     case DatasetName::food101: {
-      if (!std::filesystem::is_directory(data.path)) return {0, {side, side, 3}, 0};
+      if (path_kind(data.path) != PathKind::folder) return {0, {side, side, 3}, 0};
       const auto list = data.name == DatasetName::images
                             ? formats::list_image_folder(data.path, Split::train)
                             : formats::list_food101(data.path, Split::train);

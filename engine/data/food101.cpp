@@ -6,6 +6,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/data/formats.h"
 
 namespace dstrain::formats {
@@ -33,23 +35,19 @@ std::vector<std::pair<std::string, std::string>> read_split(const fs::path& meta
                                                             const char* split) {
   std::vector<std::pair<std::string, std::string>> entries;
   const fs::path text = meta / (std::string(split) + ".txt");
-  if (fs::exists(text)) {
+  if (path_exists(text)) {
     for (auto& [entry, number] : read_lines(text)) {
       entries.emplace_back(entry, fmt::format("{}:{}", text.string(), number));
     }
     return entries;
   }
   const fs::path path = meta / (std::string(split) + ".json");
-  if (!fs::exists(path)) {
+  if (!path_exists(path)) {
     throw Error(ErrorKind::data,
                 fmt::format("neither {} nor {} exists", text.string(), path.filename().string()),
                 "data.path must name the folder of Food-101 that holds images/ and meta/");
   }
-  const auto json = nlohmann::json::parse(read_file(path, kMaxMetaBytes), nullptr, false);
-  if (!json.is_object()) {
-    throw Error(ErrorKind::data,
-                fmt::format("{}: not a JSON object of class: [entries]", path.string()));
-  }
+  const nlohmann::json json = read_json_object(path, {.bytes = kMaxMetaBytes});
   for (const auto& [name, list] : json.items()) {
     for (const auto& entry : list) {
       if (!entry.is_string()) {

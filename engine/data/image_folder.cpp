@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 
 namespace dstrain::formats {
@@ -42,9 +43,10 @@ std::vector<std::string> list_classes(const fs::path& root) {
 std::vector<std::string> list_images(const fs::path& root, const std::string& name) {
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(root / name)) {
-    if (entry.is_regular_file() && is_image(entry.path())) {
-      files.push_back(entry.path().lexically_relative(root).string());
-    }
+    if (!is_image(entry.path()) || entry.is_directory()) continue;
+    // A pipe or a link to nothing: left out, it would change what an epoch is.
+    if (!entry.is_regular_file()) (void)open_input_file(entry.path());
+    files.push_back(entry.path().lexically_relative(root).string());
   }
   std::ranges::sort(files);
   return files;
@@ -52,7 +54,7 @@ std::vector<std::string> list_images(const fs::path& root, const std::string& na
 
 fs::path find_test_folder(const fs::path& root) {
   for (const char* name : kTestNames) {
-    if (fs::is_directory(root / name)) return root / name;
+    if (path_kind(root / name) == PathKind::folder) return root / name;
   }
   throw Error(
       ErrorKind::data,
@@ -108,8 +110,8 @@ ImageList list_single_folder(const fs::path& root, Split split) {
 
 ImageList list_image_folder(const fs::path& root, Split split) {
   try {
-    auto list = fs::is_directory(root / "train") ? list_split_folders(root, split)
-                                                 : list_single_folder(root, split);
+    auto list = path_kind(root / "train") == PathKind::folder ? list_split_folders(root, split)
+                                                              : list_single_folder(root, split);
     if (list.items.empty()) {
       throw Error(ErrorKind::data, fmt::format("{} holds no images", list.root.string()));
     }

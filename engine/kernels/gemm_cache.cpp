@@ -13,6 +13,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/base/log.h"
 
 namespace dstrain {
@@ -83,13 +85,11 @@ void GemmCache::replace(const std::string& key, const GemmChoice& choice) {
 }
 
 GemmCache::Choices GemmCache::read() const {
-  std::error_code ignored;
-  if (file_.empty() || !std::filesystem::exists(file_, ignored)) return {};
   Choices choices;
   try {
-    const auto content = nlohmann::json::parse(read_file(file_, kLargestFile), nullptr,
-                                               /*allow_exceptions=*/false);
-    if (!content.is_object() || content.value("format", nlohmann::json()) != kFormat) return {};
+    if (file_.empty() || !path_exists(file_)) return {};
+    const auto content = read_json_object(file_, {.bytes = kLargestFile});
+    if (content.value("format", nlohmann::json()) != kFormat) return {};
     const auto entries = content.find("products");
     if (entries == content.end() || !entries->is_object()) return {};
     for (const auto& [key, entry] : entries->items()) {
@@ -116,8 +116,8 @@ void GemmCache::merge(const std::string& key, const GemmChoice& choice, bool rep
       for (const auto& [name, each] : choices_) {
         entries[name] = {{"algorithm", each.algorithm}, {"time_us", 1e6 * each.time_s}};
       }
-      write_file_atomically(
-          file_, nlohmann::json{{"format", kFormat}, {"products", std::move(entries)}}.dump(1));
+      const nlohmann::json content = {{"format", kFormat}, {"products", std::move(entries)}};
+      write_file_atomically(file_, json_text(content, 1));
     }
   } catch (const std::exception& error) {  // a full or read-only disk must not stop a run
     if (!std::exchange(warned_, true))

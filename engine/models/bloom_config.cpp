@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "engine/base/json.h"
 #include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
 
@@ -38,10 +39,10 @@ BloomConfig read_bloom_config(const std::filesystem::path& weights) {
   for (const char* key : {"hidden_dropout", "attention_dropout"}) {
     if (file.number(key, 0) == 0) continue;
     config.notes.push_back(fmt::format("{}: {} is {}; dstrain trains BLOOM without dropout",
-                                       file.path().string(), key, file.json().at(key).dump()));
+                                       file.path().string(), key, shown_json(file.json().at(key))));
   }
   file.raise();
-  config.file = file.json().dump();
+  config.file = json_text(file.json());
   return config;
 }
 
@@ -104,10 +105,10 @@ std::string bloom_config_json(const BloomConfig& config) {
       {"use_cache", true},
   };
   // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
-  if (!config.file.empty()) json = nlohmann::json::parse(config.file);
+  if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"BloomForCausalLM"};
   for (const Size<BloomConfig>& size : kBloomSizes) json[size.file_keys[0]] = config.*size.size;
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::vector<std::string> bloom_file_names(const std::string& name) {

@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/models/json_file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
 
 std::filesystem::path config_path(const std::filesystem::path& weights) {
   const std::filesystem::path path = weights / "config.json";
-  if (std::filesystem::exists(path)) return path;
+  if (path_exists(path)) return path;
   throw Error(ErrorKind::data,
               fmt::format("model.weights: {} has no config.json", weights.string()),
               "name a folder with config.json and model.safetensors, from Hugging Face or "
@@ -50,7 +51,7 @@ std::string model_type_of(const std::filesystem::path& weights) {
   const nlohmann::json json = read_json_object(config_path(weights));
   const auto found = json.find("model_type");
   if (found == json.end()) return "";
-  return found->is_string() ? found->get<std::string>() : found->dump();
+  return found->is_string() ? found->get<std::string>() : shown_json(*found);
 }
 
 ConfigFile::ConfigFile(const std::filesystem::path& weights, const std::string& model_type)
@@ -71,7 +72,7 @@ bool ConfigFile::has(const std::string& key) const {
 
 std::string ConfigFile::text(const char* key, const std::string& otherwise) const {
   if (!has(key)) return otherwise;
-  return json_[key].is_string() ? json_[key].get<std::string>() : json_[key].dump();
+  return json_[key].is_string() ? json_[key].get<std::string>() : shown_json(json_[key]);
 }
 
 double ConfigFile::number(const char* key, double otherwise) {
@@ -110,8 +111,8 @@ std::int64_t ConfigFile::size(const char* key, std::int64_t most, std::int64_t o
 }
 
 void ConfigFile::refuse(const char* key, const std::string& wanted) {
-  problems_.push_back(
-      fmt::format("{}: {} is {}; it must be {}", path_.string(), key, json_[key].dump(), wanted));
+  problems_.push_back(fmt::format("{}: {} is {}; it must be {}", path_.string(), key,
+                                  shown_json(json_[key]), wanted));
 }
 
 void ConfigFile::raise() const {

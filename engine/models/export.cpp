@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
@@ -61,7 +63,7 @@ void write_shard(const fs::path& path, const Shard& shard, const TensorReader& r
 
 void export_weights(const fs::path& folder, const Model& model, const TensorReader& read,
                     const ExportOptions& options) {
-  nlohmann::json config = nlohmann::json::parse(model.config_json);
+  nlohmann::json config = parse_json(model.config_json, "config.json");
   // transformers 5 reads the first, transformers 4 the second.
   config["dtype"] = torch_name(options.dtype);
   config["torch_dtype"] = torch_name(options.dtype);
@@ -82,10 +84,10 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
       bytes += shards[i].bytes;
     }
     const nlohmann::json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
-    write_file_atomically(index, json.dump(2) + "\n");
+    write_file_atomically(index, json_text(json, 2) + "\n");
     fs::remove(single);
   }
-  write_file_atomically(folder / "config.json", config.dump(2) + "\n");
+  write_file_atomically(folder / "config.json", json_text(config, 2) + "\n");
 }
 
 std::vector<std::string> copy_processor_files(const fs::path& from, const fs::path& to) {
@@ -95,7 +97,7 @@ std::vector<std::string> copy_processor_files(const fs::path& from, const fs::pa
       "chat_template.json", "preprocessor_config.json"};
   std::vector<std::string> copied;
   for (const char* name : kNames) {
-    if (!fs::exists(from / name) || fs::equivalent(from, to)) continue;
+    if (!path_exists(from / name) || fs::equivalent(from, to)) continue;
     write_file_atomically(to / name, read_file(from / name));
     copied.emplace_back(name);
   }

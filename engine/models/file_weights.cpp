@@ -7,9 +7,10 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/file_names.h"
-#include "engine/models/json_file.h"
 #include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weight_folder.h"
@@ -100,7 +101,7 @@ class FileWeights final : public WeightSource {
 
   [[nodiscard]] bool says_it_has_head() const {
     const fs::path path = folder_.path() / "config.json";
-    if (!fs::exists(path)) return false;
+    if (!path_exists(path)) return false;
     const nlohmann::json json = read_json_object(path);
     const auto found = json.find("architectures");
     return found != json.end() && found->is_array() &&

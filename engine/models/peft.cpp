@@ -15,10 +15,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/config_file.h"
 #include "engine/models/file_names.h"
-#include "engine/models/json_file.h"
 #include "engine/models/parts.h"
 #include "engine/models/weight_folder.h"
 
@@ -52,7 +53,7 @@ void check_config(const fs::path& path, const nlohmann::json& json, const LoraCo
   const auto value = [&](const char* key) { return json.value(key, nlohmann::json()); };
   const auto problem = [&](const char* key, const std::string& wanted) {
     problems.push_back(
-        fmt::format("{}: {} is {}; {}", path.string(), key, value(key).dump(), wanted));
+        fmt::format("{}: {} is {}; {}", path.string(), key, shown_json(value(key)), wanted));
   };
   if (value("peft_type") != "LORA") problem("peft_type", "dstrain reads LORA");
   if (value("r") != config.rank)
@@ -211,7 +212,7 @@ nlohmann::json config_json(const Model& model, const LoraConfig& config,
 std::unique_ptr<WeightSource> open_adapter(const fs::path& folder, const Model& model,
                                            const LoraConfig& config,
                                            std::unique_ptr<WeightSource> base) {
-  if (!fs::exists(folder / kWeightsName)) {
+  if (!path_exists(folder / kWeightsName)) {
     throw Error(ErrorKind::data, fmt::format("{}: {} is not there", folder.string(), kWeightsName),
                 "lora.weights needs a folder that PEFT's save_pretrained wrote");
   }
@@ -243,7 +244,7 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
   for (const NamedShape& part : parts) writer.write(read(part));
   writer.commit();
   write_file_atomically(folder / kConfigName,
-                        config_json(model, config, modules, options.base).dump(2) + "\n");
+                        json_text(config_json(model, config, modules, options.base), 2) + "\n");
 }
 
 TensorReader merged(const Model& model, const LoraConfig& config, TensorReader read) {

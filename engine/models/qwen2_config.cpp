@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "engine/base/json.h"
 #include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
 
@@ -66,10 +67,10 @@ Qwen2Config read_qwen2_config(const std::filesystem::path& weights) {
   if (file.number("attention_dropout", 0) != 0) {
     config.notes.push_back(
         fmt::format("{}: attention_dropout is {}; dstrain trains Qwen2 without dropout",
-                    file.path().string(), file.json().at("attention_dropout").dump()));
+                    file.path().string(), shown_json(file.json().at("attention_dropout"))));
   }
   file.raise();
-  config.file = file.json().dump();
+  config.file = json_text(file.json());
   return config;
 }
 
@@ -166,10 +167,10 @@ std::string qwen2_config_json(const Qwen2Config& config) {
       {"use_sliding_window", false},
   };
   // What the file says beside sizes (tokens, positions) goes on unchanged.
-  if (!config.file.empty()) json = nlohmann::json::parse(config.file);
+  if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"Qwen2ForCausalLM"};
   for (const Size<Qwen2Config>& size : kQwen2Sizes) json[size.file_keys[0]] = config.*size.size;
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::vector<std::string> qwen2_file_names(const std::string& name) {

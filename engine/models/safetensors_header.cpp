@@ -13,15 +13,17 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
 
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;
+constexpr std::size_t kLongestRule = 500;  ///< a name of the file may be as long as it
 constexpr const char* kHint = "the file is damaged or not safetensors; fetch or export it again";
 
 [[noreturn]] void fail(const std::string& name, const std::string& rule) {
-  throw Error(ErrorKind::data, fmt::format("{}: {}", name, rule), kHint);
+  throw Error(ErrorKind::data, fmt::format("{}: {}", name, shown_text(rule, kLongestRule)), kHint);
 }
 
 /// Bits per element of every dtype the format knows.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
 
@@ -153,7 +154,7 @@ std::string vit_config_json(const VitConfig& config) {
   }
   json["id2label"] = std::move(names);
   json["label2id"] = std::move(numbers);
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dstrain

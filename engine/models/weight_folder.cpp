@@ -8,7 +8,8 @@
 #include <set>
 
 #include "engine/base/error.h"
-#include "engine/models/json_file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
@@ -40,9 +41,9 @@ std::string listed(const std::vector<std::string>& items, const char* separator)
 WeightFolder::WeightFolder(const fs::path& folder) : path_(folder) {
   const fs::path single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";
-  if (fs::exists(single)) {
+  if (path_exists(single)) {
     add_file(single);
-  } else if (fs::exists(index)) {
+  } else if (path_exists(index)) {
     add_index(index);
   } else {
     throw Error(
@@ -83,11 +84,11 @@ void WeightFolder::add_index(const fs::path& index) {
   }
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : file.dump();
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (!file.is_string() || fs::path(name).filename() != name || name == "." || name == "..") {
       throw Error(ErrorKind::data,
                   fmt::format("{}: tensor '{}' is in {}, which is no file name of this folder",
-                              index.string(), tensor, file.dump()));
+                              index.string(), tensor, shown_json(file)));
     }
     names.insert(name);
   }

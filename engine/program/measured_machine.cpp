@@ -10,6 +10,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
@@ -42,11 +44,11 @@ fs::path measured_file() {
 
 std::vector<MeasuredRates> read_measured(const fs::path& file) {
   std::vector<MeasuredRates> all;
-  std::error_code error;
-  if (file.empty() || !fs::exists(file, error)) return all;
+  if (file.empty() || !path_exists(file)) return all;
   try {
-    const Json json = Json::parse(read_file(file, kLargest));
-    for (const Json& entry : json.at("machines").get_ref<const Json::array_t&>()) {
+    const nlohmann::json json = read_json_object(file, {.bytes = kLargest});
+    for (const nlohmann::json& entry :
+         json.at("machines").get_ref<const nlohmann::json::array_t&>()) {
       MeasuredRates& rates = all.emplace_back();
       describe(
           [&entry](const char* name, auto& value) {
@@ -78,7 +80,7 @@ void save_measured(const fs::path& file, const MeasuredRates& rates) {
     json["machines"].push_back(std::move(entry));
   }
   fs::create_directories(file.parent_path());
-  write_file_atomically(file, json.dump(2) + "\n");
+  write_file_atomically(file, json_text(json, 2) + "\n");
 }
 
 Machine to_machine(const MeasuredRates& rates) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 
 namespace dstrain {
@@ -222,7 +223,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"compute_s", step.compute_s},
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
-  return json.dump(2) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dstrain

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
@@ -33,6 +34,8 @@ std::string hash_of(std::string_view text) {
 
 /// Reads a manifest's values; every complaint names the source.
 class Parser {
+  using Json = nlohmann::json;
+
  public:
   Parser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
@@ -76,36 +79,16 @@ class Parser {
     }
   }
 
-  /// The hash proves that the file is as written, not who wrote it: depth and keys are bounded all
-  /// the same.
-  Json parse() const {
-    std::vector<std::set<std::string>> open;
-    const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-      switch (event) {
-        case Json::parse_event_t::object_start:
-        case Json::parse_event_t::array_start:
-          if (open.size() == kDepth) fail(fmt::format("is nested deeper than {} levels", kDepth));
-          open.emplace_back();
-          break;
-        case Json::parse_event_t::object_end:
-        case Json::parse_event_t::array_end:
-          open.pop_back();
-          break;
-        case Json::parse_event_t::key:
-          if (!open.back().insert(parsed.get<std::string>()).second) {
-            fail(fmt::format("has the key '{}' twice", parsed.get<std::string>()));
-          }
-          break;
-        case Json::parse_event_t::value:
-          break;
-      }
-      return true;
-    };
-    try {
-      return Json::parse(text_, watch);
-    } catch (const Json::exception& error) {
-      fail(fmt::format("is not JSON: {}", error.what()));
-    }
+  /// The hash proves that the file is as written, not who wrote it: depth, keys and values are
+  /// bounded all the same.
+  [[nodiscard]] Json parse() const {
+    constexpr std::size_t kBytesPerValue = 4;  // of a list of small numbers, more of anything else
+    return parse_json(text_, where_,
+                      {.bytes = static_cast<std::uint64_t>(kManifestLimit),
+                       .depth = kDepth,
+                       .values = 1000 + text_.size() / kBytesPerValue,
+                       .unique_keys = true,
+                       .kind = ErrorKind::checkpoint});
   }
 
   const Json& member(const Json& json, const char* key) const {
@@ -171,7 +154,7 @@ class Parser {
                                   (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
                          });
       if (!plain)
-        fail(fmt::format("names the file {}, which is not a plain name", Json(file.name).dump()));
+        fail(fmt::format("names the file {}, which is not a plain name", shown_json(file.name)));
       const bool digits =
           file.hash.size() == kHashDigits && std::ranges::all_of(file.hash, [](char c) {
             return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -203,7 +186,7 @@ class Parser {
         const auto file = file_index_.find(name);
         if (file == file_index_.end()) {
           fail(fmt::format("puts '{}' into {}, which is not among its files", tensor.name,
-                           Json(name).dump()));
+                           shown_json(name)));
         }
         const StoredSlice stored{
             file->second,
@@ -255,11 +238,11 @@ std::string manifest_text(const Manifest& manifest) {
   if (!s.base.empty()) state["base"] = s.base;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
-                  kVersion, state.dump());
+                  kVersion, json_text(state));
   const char* separator = "\n";
   for (const FileRecord& file : manifest.files) {
-    text +=
-        separator + Json{{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}}.dump();
+    text += separator +
+            json_text(Json{{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
     separator = ",\n";
   }
   text += "],\n\"tensors\": [";
@@ -274,8 +257,8 @@ std::string manifest_text(const Manifest& manifest) {
     }
     text +=
         separator +
-        Json{{"name", tensor.name}, {"dtype", "F32"}, {"shape", tensor.shape}, {"slices", slices}}
-            .dump();
+        json_text(Json{
+            {"name", tensor.name}, {"dtype", "F32"}, {"shape", tensor.shape}, {"slices", slices}});
     separator = ",\n";
   }
   text += "]";

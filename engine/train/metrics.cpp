@@ -13,6 +13,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/train/tensorboard.h"
 
@@ -86,12 +88,10 @@ class MetricsWriter::Files {
   }
 
   void write_metrics(const Json& json) {
-    attempt(
-        [&] { metrics_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
+    attempt([&] { metrics_.append(json_text(json) + "\n"); });
   }
   void write_event(const Json& json) {
-    attempt(
-        [&] { events_.append(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"); });
+    attempt([&] { events_.append(json_text(json) + "\n"); });
   }
   void write_scalars(std::int64_t step, std::span<const Scalar> scalars) {
     if (!with_tensorboard_) return;
@@ -190,7 +190,7 @@ void MetricsWriter::event(std::string_view kind, std::int64_t step,
 std::int64_t MetricsWriter::failed_writes() const { return files_->failed_writes(); }
 
 void truncate_metrics(const fs::path& path, std::int64_t step) {
-  if (!fs::exists(path)) return;
+  if (!path_exists(path)) return;
   const std::string content = read_file(path);
   std::string kept;
   for (std::size_t begin = 0; begin < content.size();) {
@@ -198,7 +198,7 @@ void truncate_metrics(const fs::path& path, std::int64_t step) {
     if (end == std::string::npos) break;
     const std::string_view line = std::string_view(content).substr(begin, end + 1 - begin);
     begin = end + 1;
-    const Json json = Json::parse(line, nullptr, false);
+    const nlohmann::json json = json_or_null(line);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
     if (json["step"].get<std::int64_t>() <= step) kept += line;
   }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "engine/base/job_environment.h"
+#include "engine/base/json.h"
 
 namespace dstrain {
 namespace {
@@ -67,7 +68,7 @@ void Progress::step(const StepLine& line) {
                                    {"memory_bytes", line.memory_bytes},
                                    {"eta_s", number(line.remaining_s)},
                                    {"text", text}};
-    write(object.dump() + "\n");
+    write(json_text(object) + "\n");
     return;
   }
   const auto now = std::chrono::steady_clock::now();
@@ -80,7 +81,7 @@ void Progress::step(const StepLine& line) {
 
 void Progress::note(const std::string& text) {
   if (!active_) return;
-  write(report_fd_ >= 0 ? nlohmann::json{{"kind", "note"}, {"text", text}}.dump() + "\n"
+  write(report_fd_ >= 0 ? json_text(nlohmann::json{{"kind", "note"}, {"text", text}}) + "\n"
                         : text + "\n");
 }
 

@@ -9,7 +9,9 @@
 #include <random>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/train/base_weights.h"
 #include "engine/train/checkpoint_name.h"
@@ -22,7 +24,7 @@ namespace fs = std::filesystem;
 /// The checkpoint directory to load; empty: none wanted.
 fs::path choose_checkpoint(const std::string& resume) {
   if (resume == "never") return {};
-  if (!fs::is_directory(resume)) {
+  if (path_kind(resume, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume),
                 "give a run directory, a checkpoint directory or never");
   }
@@ -48,6 +50,13 @@ fs::path choose_checkpoint(const std::string& resume) {
 std::string random_id() {
   std::random_device device;
   return fmt::format("{:08x}", device());
+}
+
+/// Not as JSON text: paths are bytes, which need not be UTF-8.
+std::string to_bytes(const nlohmann::json& value) {
+  std::string bytes;
+  nlohmann::json::to_msgpack(value, bytes);
+  return bytes;
 }
 
 nlohmann::json decide(const std::string& output, const std::string& name, const std::string& resume,
@@ -79,15 +88,15 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::s
   const std::string key = "run/place";
   if (world.rank == 0) {
     try {
-      world.store->set(key, decide(output, name, resume, base).dump());
+      world.store->set(key, to_bytes(decide(output, name, resume, base)));
     } catch (const std::exception& error) {
-      world.store->set(key, nlohmann::json{{"error", error.what()}}.dump());
+      world.store->set(key, to_bytes({{"error", error.what()}}));
       throw;
     }
   }
   const auto place = [&] {
     const CollectiveScope scope(&record, "agree", world.size);
-    return nlohmann::json::parse(world.store->get(key, std::chrono::minutes(10)));
+    return nlohmann::json::from_msgpack(world.store->get(key, std::chrono::minutes(10)));
   }();
   if (place.contains("error")) {
     throw Error(ErrorKind::again,

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 
 namespace dstrain {
 namespace fs = std::filesystem;
@@ -57,13 +58,12 @@ fs::path RunDirectory::trace(int rank) const {
 }
 
 fs::path find_checkpoints_folder(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) {
+  if (path_kind(path, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a directory", path.string()),
                 "name a run directory or its checkpoints folder");
   }
   const fs::path inner = RunDirectory(path).checkpoints();
-  return fs::is_directory(inner, error) ? inner : path;
+  return path_kind(inner, ErrorKind::usage) == PathKind::folder ? inner : path;
 }
 
 }  // namespace dstrain

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
+#include <optional>
 
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
 #include "recipes/schema/reader.h"
 #include "recipes/schema/rules.h"
 #include "recipes/schema/tree.h"
@@ -74,27 +75,18 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
 
 LoadedRecipe load_recipe(const std::filesystem::path& file,
                          const std::vector<std::string>& overrides) {
-  std::error_code failure;
-  const auto status = std::filesystem::status(file, failure);
-  if (!std::filesystem::exists(status)) {
-    fail(file.string(), "there is no such file", "recipes that come with dstrain are in recipes/");
-  }
-  // A pipe or device could keep the reader waiting or never end.
-  if (!std::filesystem::is_regular_file(status)) {
-    fail(file.string(), "not a regular file", "give the path of a recipe (.yaml)");
-  }
-  if (const auto size = std::filesystem::file_size(file, failure);
-      !failure && size > kMostRecipeBytes) {
-    fail(file.string(), fmt::format("{} bytes; a recipe has at most 256 KiB", size),
-         "is this the recipe?");
-  }
-  std::string text;
+  std::optional<std::string> text;
   try {
-    text = read_file(file, kMostRecipeBytes);
+    if (path_exists(file)) text = read_file(file, kMostRecipeBytes);
   } catch (const Error& error) {
-    fail(file.string(), error.what(), error.hint());
+    fail(shown_path(file), error.what(),
+         error.hint().empty() ? "give the path of a recipe (.yaml)" : error.hint());
   }
-  return parse_recipe(text, file.string(), overrides);
+  if (!text) {
+    fail(shown_path(file), "there is no such file",
+         "recipes that come with dstrain are in recipes/");
+  }
+  return parse_recipe(*text, file.string(), overrides);
 }
 
 }  // namespace dstrain

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/kernels/optimizer.h"
-#include "engine/models/json_file.h"
 #include "engine/models/language_head.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"

@@ -9,6 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/models/safetensors_header.h"
 #include "test/support/catch.h"
+#include "test/support/hostile_json.h"
+#include "test/support/mutate.h"
 #include "test/support/temp_dir.h"
 
 namespace dstrain {
@@ -117,6 +119,29 @@ TEST_CASE("deep nesting ends at the first level too many", "[models][safetensors
 TEST_CASE("a zero byte does not hide the rest of the header", "[models][safetensors]") {
   CHECK(error_of(file_of(std::string("{}\0[", 4), 0)) ==
         "w.safetensors: the header is not JSON at byte 10");
+}
+
+TEST_CASE("hostile headers are refused, each with the file's name",
+          "[models][safetensors][hostile]") {
+  for (const test::HostileJson& hostile : test::hostile_json()) {
+    CAPTURE(hostile.name);
+    const std::string error = error_of(file_of(hostile.text, 0));
+    CHECK(error.starts_with("w.safetensors: "));
+    CHECK(error.size() < 1000);
+  }
+  CHECK(error_of(file_of("{\"" + std::string(50'000'000, 'n') + "\": 1}", 0)).size() < 1000);
+}
+
+TEST_CASE("mutated files are read or refused", "[models][safetensors][hostile]") {
+  std::mt19937 random(3);
+  const std::string seed = file_of(
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]}})",
+      16);
+  REQUIRE(error_of(seed) == "no error");
+  int refused = 0;
+  for (int i = 0; i < 5000; ++i)
+    refused += error_of(test::mutated(seed, random)) == "no error" ? 0 : 1;
+  CHECK(refused > 2500);
 }
 
 TEST_CASE("every truncation of a good file is refused", "[models][safetensors]") {

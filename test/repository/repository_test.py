@@ -9,6 +9,12 @@ LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*)\)", (ROOT / "scripts/cmake/Layers.
 FOLDERS = {name: f"engine/{name}" for name in LAYERS} | {"recipe": "recipes/schema", "launcher": "launcher", "cmd": "cmd"}
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
+# Parsers of their own events; the two of the launcher read what this process wrote.
+JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/models/safetensors_header.cpp", "launcher/doctor_report.cpp",
+                "launcher/failure.cpp"}
+# Files of /proc, /sys and /etc.
+SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/device/device.cpp", "engine/program/measured_machine.cpp"} | {
+    f"launcher/{name}.cpp" for name in ("engine_probe", "environment_file", "inspect", "kernel_state", "oom", "process_tree", "stacks", "system_files")}
 
 problems = []
 files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
@@ -44,6 +50,16 @@ for name in files:
         used = layer_of(header)
         if layer and used and LAYERS.index(used) > LAYERS.index(layer):
             problems.append(f"{where}: layer {layer} includes {header} of the layer {used} above it")
+
+# One place opens what users name, one reads JSON: what they check would be missing elsewhere.
+for name in files:
+    if not name.startswith(("cmd/", "engine/", "launcher/", "recipes/")) or not name.endswith((".h", ".cpp")):
+        continue
+    for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+        if re.search(r"\b(json|Json)::(parse|sax_parse)\(", line) and name not in JSON_READERS:
+            problems.append(f"{name}:{number}: JSON is read by engine/base/json.h")
+        if "std::ifstream" in line and name not in SYSTEM_READERS:
+            problems.append(f"{name}:{number}: files are opened by engine/base/input_file.h (read_file, MappedFile)")
 
 for name in files:
     path = ROOT / name

@@ -271,7 +271,8 @@ TEST_CASE("hostile manifests are refused", "[checkpoint]") {
                    "'shape' is not a whole number"));
   REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[37.0,11]"),
                    "'shape' is not a whole number"));
-  REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[1e400,11]"), "is not JSON"));
+  REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[1e400,11]"),
+                   "a number beyond the range of double"));
   REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[37,12]"),
                    "lacks elements [407, 444) of 'layer.0.weight'"));
   REQUIRE(contains(changed("\"begin\":0,\"end\":407", "\"begin\":1,\"end\":407"),
@@ -284,8 +285,8 @@ TEST_CASE("hostile manifests are refused", "[checkpoint]") {
   REQUIRE(contains(changed("\"offset\":", "\"offset\":18446744073709551615,\"was\":"),
                    "'offset' is not a whole"));
   REQUIRE(contains(changed("\"offset\":", "\"offset\":4611686018427387000,\"was\":"), "which has"));
-  REQUIRE(
-      contains(changed("\"step\":100", "\"step\":100,\"step\":100"), "has the key 'step' twice"));
+  REQUIRE(contains(changed("\"step\":100", "\"step\":100,\"step\":100"),
+                   "the key 'step' is there twice"));
   REQUIRE(contains(changed("\"step\":100", "\"step\":\"100\""), "'step' is not a whole number"));
   REQUIRE(contains(changed("\"version\": 1", "\"version\": 2"), "format version 2"));
   REQUIRE(contains(changed("\"loss_scale\":32768.0", "\"loss_scale\":null"),
@@ -297,11 +298,11 @@ TEST_CASE("hostile manifests are refused", "[checkpoint]") {
       good.find("{\"file\""), good.find('}', good.find("{\"file\"")) - good.find("{\"file\"") + 1);
   REQUIRE(contains(changed(slice, slice + "," + slice),
                    "has twice the elements [0, 407) of 'layer.0.weight'"));
-  REQUIRE(contains(refused(std::string(100'000, '[')), "nested deeper"));
+  REQUIRE(contains(refused(std::string(100'000, '[')), "nested more than 8 deep"));
   REQUIRE(contains(refused("{\"a\": " + std::string(100'000, '[') + std::string(100'000, ']')),
-                   "nested deeper"));
+                   "nested more than 8 deep"));
   REQUIRE(contains(refused("{\"format\": \"other\""), "is not a checkpoint of dstrain"));
-  REQUIRE(contains(refused(""), "is not JSON"));
+  REQUIRE(contains(refused(""), "not JSON"));
 
   // 1 TB that is not there: refused by its size before a byte of it is read.
   fs::resize_file(checkpoint / "MANIFEST.json", std::uintmax_t{1} << 40);

@@ -26,7 +26,7 @@ constexpr std::uint32_t kFirstSteps = 256;
 constexpr std::uint32_t kMoreSteps = 4;  ///< times as many after each failure
 constexpr std::uint32_t kMostSteps = kFirstSteps << 22;
 constexpr std::size_t kSearchesPerLook = 64;  ///< at the clock
-constexpr std::size_t kLongestPattern = std::size_t{64} << 10;
+constexpr std::size_t kLongestSource = std::size_t{64} << 10;
 
 /// CPU time of a text; a usual pattern needs a fiftieth of what there is for a byte.
 constexpr double kSecondsPerText = 1;
@@ -101,9 +101,9 @@ struct Pattern::Compiled {
 
 Pattern::Pattern(const std::string& source, const std::string& where)
     : compiled_(std::make_unique<Compiled>()) {
-  if (source.size() > kLongestPattern) {
+  if (source.size() > kLongestSource) {
     throw Error(ErrorKind::data, fmt::format("{}: a pattern of {} bytes, more than {}", where,
-                                             source.size(), kLongestPattern));
+                                             source.size(), kLongestSource));
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
