@@ -12,7 +12,9 @@
 #include "cmd/command.h"
 #include "cmd/input_path.h"
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/input_file.h"
+#include "engine/data/dataset.h"
 #include "engine/models/model.h"
 #include "engine/models/parts.h"
 #include "engine/models/peft.h"
@@ -22,6 +24,7 @@
 #include "engine/train/checkpoint.h"
 #include "engine/train/checkpoint_name.h"
 #include "engine/train/run_directory.h"
+#include "recipes/schema/image_processor.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -104,6 +107,21 @@ class Weights {
   std::unique_ptr<WeightSource> base_;
 };
 
+/// The files beside the weights that transformers reads, with what training used.
+void write_companions(const Recipe& recipe, const Model& model, const std::string& output) {
+  if (!model.is_language()) {
+    const int stored = stored_shape(recipe.data, model.image_size).height;
+    write_file_atomically(
+        std::filesystem::path(output) / "preprocessor_config.json",
+        image_processor_json(recipe.data, stored, model.image_size, model.channels));
+    return;
+  }
+  const std::string& weights = recipe.model.weights;
+  const std::string& tokenizer = recipe.data.tokenizer.empty() ? weights : recipe.data.tokenizer;
+  if (path_kind(tokenizer) == PathKind::folder) copy_tokenizer_files(tokenizer, output);
+  if (path_kind(weights) == PathKind::folder) copy_generation_file(weights, output);
+}
+
 int export_checkpoint(const ExportArguments& options) {
   const std::filesystem::path path = checkpoint_of(options.source);
   const auto reader = CheckpointReader::open(path, /*verify=*/true);
@@ -128,9 +146,7 @@ int export_checkpoint(const ExportArguments& options) {
   } else {
     export_weights(options.output, model, read, {.dtype = dtype});
   }
-  const std::string& tokenizer =
-      recipe.data.tokenizer.empty() ? recipe.model.weights : recipe.data.tokenizer;
-  if (path_kind(tokenizer) == PathKind::folder) copy_processor_files(tokenizer, options.output);
+  write_companions(recipe, model, options.output);
   fmt::print("{}: step {}, {}\n", options.output, reader->state().step,
              adapted && !options.merge ? "adapter in PEFT's layout"
              : adapted                 ? "base and adapter merged in the Hugging Face layout"

@@ -13,12 +13,29 @@
 namespace dstrain {
 namespace {
 
+constexpr int kDigitsSide = 8;
 constexpr int kCifarSide = 32;
 constexpr std::int64_t kCifarTrain = 50000;
 constexpr std::int64_t kDigitsTrain = 1437;
 
-/// 256 for 224: the usual room for a random crop.
-int stored_side(int image_size) { return static_cast<int>(std::lround(image_size * 8.0 / 7.0)); }
+/// Side of the square that images of files become; 256 for 224 leaves the usual room for a random
+/// crop.
+int square_side(const DataConfig& data, int image_size) {
+  if (data.resize_side > 0) return data.resize_side;
+  return data.resize == Fit::stretch ? image_size
+                                     : static_cast<int>(std::lround(image_size * 8.0 / 7.0));
+}
+
+std::unique_ptr<ImageDataset> open_files(formats::ImageList list, const DataConfig& data,
+                                         int image_size) {
+  const int side = square_side(data, image_size);
+  return formats::open_image_files(std::move(list),
+                                   {.fit = data.resize,
+                                    .side = side,
+                                    .input = std::min(side, image_size),
+                                    .filter = data.interpolation},
+                                   data.jpeg_scaling);
+}
 
 std::filesystem::path required_path(const DataConfig& data, const char* what) {
   if (data.path.empty()) {
@@ -52,14 +69,13 @@ std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, i
       return formats::open_cifar(required_path(data, "the folder with train.bin and test.bin"), 100,
                                  split);
     case DatasetName::images:
-      return formats::open_image_files(
-          formats::list_image_folder(required_path(data, "the folder with one folder per class"),
-                                     split),
-          stored_side(image_size));
+      return open_files(formats::list_image_folder(
+                            required_path(data, "the folder with one folder per class"), split),
+                        data, image_size);
     case DatasetName::food101:
-      return formats::open_image_files(
+      return open_files(
           formats::list_food101(required_path(data, "the folder with images/ and meta/"), split),
-          stored_side(image_size));
+          data, image_size);
     case DatasetName::random:
       return formats::open_random(
           split == Split::train ? data.samples : std::max(1, data.samples / 10), image_size, seed,
@@ -73,29 +89,50 @@ std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, i
   DSTRAIN_CHECK(false, "unknown data set");
 }
 
-DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
-  const int side = stored_side(image_size);
+ImageShape stored_shape(const DataConfig& data, int image_size) {
   switch (data.name) {
     case DatasetName::digits:
-      if (data.path.empty()) return {10, {8, 8, 1}, kDigitsTrain};
-      return {10, {8, 8, 1}, 0};
+      return {kDigitsSide, kDigitsSide, 1};
     case DatasetName::cifar10:
-      return {10, {kCifarSide, kCifarSide, 3}, kCifarTrain};
     case DatasetName::cifar100:
-      return {100, {kCifarSide, kCifarSide, 3}, kCifarTrain};
+      return {kCifarSide, kCifarSide, 3};
     case DatasetName::random:
-      return {formats::kRandomClasses, {image_size, image_size, 3}, data.samples};
+      return {image_size, image_size, 3};
+    case DatasetName::images:
+    case DatasetName::food101: {
+      const int side = square_side(data, image_size);
+      return {side, side, 3};
+    }
+    case DatasetName::squad:
+    case DatasetName::metamathqa:
+    case DatasetName::jsonl:
+      return {};
+  }
+  DSTRAIN_CHECK(false, "unknown data set");
+}
+
+DatasetFacts dataset_facts(const DataConfig& data, int image_size) {
+  const ImageShape shape = stored_shape(data, image_size);
+  switch (data.name) {
+    case DatasetName::digits:
+      return {10, shape, data.path.empty() ? kDigitsTrain : 0};
+    case DatasetName::cifar10:
+      return {10, shape, kCifarTrain};
+    case DatasetName::cifar100:
+      return {100, shape, kCifarTrain};
+    case DatasetName::random:
+      return {formats::kRandomClasses, shape, data.samples};
     case DatasetName::squad:
     case DatasetName::metamathqa:
     case DatasetName::jsonl:
       return {};  // text has no classes
     case DatasetName::images:
     case DatasetName::food101: {
-      if (path_kind(data.path) != PathKind::folder) return {0, {side, side, 3}, 0};
+      if (path_kind(data.path) != PathKind::folder) return {0, shape, 0};
       const auto list = data.name == DatasetName::images
                             ? formats::list_image_folder(data.path, Split::train)
                             : formats::list_food101(data.path, Split::train);
-      return {list.classes, {side, side, 3}, static_cast<std::int64_t>(list.items.size())};
+      return {list.classes, shape, static_cast<std::int64_t>(list.items.size())};
     }
   }
   DSTRAIN_CHECK(false, "unknown data set");

@@ -95,11 +95,14 @@ class TextDataset : public Dataset {
   void finish(HostBatch& batch) const final;
 };
 
-/// Opens the split that `data` names. `image_size` is what the model takes: image folders are
-/// decoded with their shorter side at 8/7 of it (256 for 224) and cut square in the middle, so that
-/// the random crop has room; fixed-size sets ignore it.
+/// Opens the split that `data` names. `image_size` is what the model takes: files are decoded
+/// and made square as data.resize says (256 for 224, so that the random crop has room); fixed-size
+/// sets ignore it.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
                                                         int image_size, std::int64_t seed);
+
+/// Shape of the stored images; none of text.
+[[nodiscard]] ImageShape stored_shape(const DataConfig& data, int image_size);
 
 /// Classes and stored image shape without reading samples (what `plan` needs; also when the files
 /// are absent).

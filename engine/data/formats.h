@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/data/image_resize.h"
 
 /// The readers behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
@@ -39,7 +40,9 @@ struct ImageList {
 ImageList list_image_folder(const std::filesystem::path& root, Split split);
 ImageList list_food101(const std::filesystem::path& root, Split split);
 
-/// Decodes each file when it is read: shorter side to `side` pixels, centre square, RGB.
-std::unique_ptr<ImageDataset> open_image_files(ImageList list, int side);
+/// Decodes each file when it is read and makes it square, RGB. `jpeg_scaling`: a large JPEG is
+/// decoded at a fraction of its size that is enough.
+std::unique_ptr<ImageDataset> open_image_files(ImageList list, const SquareResize& resize,
+                                               bool jpeg_scaling);
 
 }  // namespace dstrain::formats

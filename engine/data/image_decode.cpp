@@ -41,14 +41,13 @@ std::vector<std::uint8_t> cmyk_to_rgb(std::span<const std::uint8_t> cmyk) {
   return rgb;
 }
 
-/// Smallest of the decoder's scales (at most 1) whose shorter side is at least `least_side`.
+/// Smallest of 1, 1/2, 1/4 and 1/8 whose shorter side is at least `least_side`. The decoder has
+/// more scales, but its other transforms take longer than the whole image.
 tjscalingfactor choose_scale(int shorter, int least_side) {
-  int count = 0;
-  const tjscalingfactor* factors = tjGetScalingFactors(&count);
   tjscalingfactor best{1, 1};
-  for (const auto& factor : std::span(factors, static_cast<std::size_t>(count))) {
-    const bool smaller = factor.num * best.denom < best.num * factor.denom;
-    if (smaller && TJSCALED(shorter, factor) >= least_side) best = factor;
+  for (const int denominator : {2, 4, 8}) {
+    const tjscalingfactor smaller{1, denominator};
+    if (TJSCALED(shorter, smaller) >= least_side) best = smaller;
   }
   return best;
 }

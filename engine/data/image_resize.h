@@ -4,12 +4,22 @@
 #include <span>
 
 #include "engine/data/image_decode.h"
+#include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
-/// Scales the shorter side of `image` to `side` and cuts the middle square into `pixels` [side,
-/// side, 3]. Triangle filter that widens with the reduction (bilinear with antialiasing); a copy
-/// where the size already fits.
-void resize_center_square(const RgbImage& image, int side, std::span<std::uint8_t> pixels);
+/// How images of any size become the stored square.
+struct SquareResize {
+  Fit fit = Fit::crop;
+  int side = 0;   ///< pixels of the square
+  int input = 0;  ///< pixels of its middle that evaluation takes; at most `side`
+  Interpolation filter = Interpolation::bilinear;
+};
+
+/// `pixels` [side, side, 3]: the image resized as `how` says. The filter widens with the reduction,
+/// weights are of 22 bits and each of the two passes rounds to 8: the bits of PIL's resize, and its
+/// middle square of `input` pixels those of transformers' center_crop after it.
+void resize_to_square(const RgbImage& image, const SquareResize& how,
+                      std::span<std::uint8_t> pixels);
 
 }  // namespace dstrain

@@ -71,7 +71,7 @@ ImageAugment make_arguments(const at::Tensor& pixels, const at::Tensor& samples,
   a.key = random_key(static_cast<std::uint64_t>(o.seed), RandomStream::augment);
   a.epoch = o.epoch;
   for (int c = 0; c < a.channels; ++c) {
-    a.scale[c] = 1.0f / (255.0f * o.stddev[c]);
+    a.scale[c] = static_cast<float>(o.scale / double{o.stddev[c]});
     a.bias[c] = -o.mean[c] / o.stddev[c];
   }
   return a;

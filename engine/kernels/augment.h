@@ -16,14 +16,15 @@ struct AugmentOptions {
   int crop_padding = 0;
   bool horizontal_flip = false;                 ///< with probability 1/2
   int image_size = 0;                           ///< output height and width
-  float mean[4] = {0.485f, 0.456f, 0.406f, 0};  ///< of pixels in [0, 1], per channel
+  double scale = 1.0 / 255;                     ///< of a stored value, before mean and stddev
+  float mean[4] = {0.485f, 0.456f, 0.406f, 0};  ///< per channel
   float stddev[4] = {0.229f, 0.224f, 0.225f, 1};
 };
 
 /// pixels [B, H, W, C] uint8, samples [B] int64 (-1: filler, gives zeros) -> out [B, C, S, S] in
 /// out's dtype, on their device (host: in parallel over samples; GPU: on the current stream), in
 /// one pass, with the same bits on both: crop or centre crop, flip, bilinear resize to S
-/// (half-pixel centres, as align_corners=False without antialiasing), scale to [0, 1], normalise.
+/// (half-pixel centres, as align_corners=False without antialiasing), scale, normalise.
 /// Where the stored image is at least S in both dims the crop is S x S; where it is not, the crop
 /// has the stored size (with padding: shifted by up to crop_padding) and is resized.
 void augment(const at::Tensor& pixels, const at::Tensor& samples, const AugmentOptions& options,

@@ -9,17 +9,17 @@
 #include <string_view>
 
 #include "engine/base/json.h"
-#include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
+#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {
 
 constexpr std::array<Size<BloomConfig>, 4> kBloomSizes = {{
-    {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &BloomConfig::width, 65536},
-    {"layers", {"n_layer", "num_hidden_layers"}, &ModelConfig::layers, &BloomConfig::layers, 4096},
-    {"heads", {"n_head", "num_attention_heads"}, &ModelConfig::heads, &BloomConfig::heads, 4096},
-    {"vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &BloomConfig::vocab_size, 1 << 24},
+    {model_size(ModelFamily::bloom, "width"), &BloomConfig::width},
+    {model_size(ModelFamily::bloom, "layers"), &BloomConfig::layers},
+    {model_size(ModelFamily::bloom, "heads"), &BloomConfig::heads},
+    {model_size(ModelFamily::bloom, "vocab_size"), &BloomConfig::vocab_size},
 }};
 constexpr std::span<const Size<BloomConfig>> kAllBloomSizes = kBloomSizes;
 
@@ -76,7 +76,7 @@ BloomConfig bloom_config(const ModelConfig& recipe) {
                  "leave it out of the recipe; the MLP of BLOOM is 4 times as wide as the model");
   const std::optional<BloomConfig> named = bloom_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  BloomConfig config = from_file ? read_bloom_config(recipe.weights) : named.value();
+  BloomConfig config = from_file ? read_bloom_config(recipe.weights) : named.value_or(BloomConfig{});
   if (from_file) {
     compare_sizes(recipe, named, kAllBloomSizes, config, problems);
   } else {
@@ -107,7 +107,7 @@ std::string bloom_config_json(const BloomConfig& config) {
   // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"BloomForCausalLM"};
-  for (const Size<BloomConfig>& size : kBloomSizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<BloomConfig>& size : kBloomSizes) json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

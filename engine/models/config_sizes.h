@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "engine/models/config_file.h"
+#include "recipes/schema/config_file.h"
+#include "recipes/schema/model_sizes.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -17,12 +17,8 @@ namespace dstrain {
 /// A size as recipe, config.json and we call it.
 template <class Config>
 struct Size {
-  const char* recipe_key;
-  std::array<const char*, 2> file_keys;  ///< as written today and, or null, in earlier files
-  int ModelConfig::* recipe;
+  ModelSize model;
   std::int64_t Config::* size;
-  std::int64_t most;
-  bool image = false;  ///< of the image: the model's name leaves it open
 };
 
 /// Sizes of the file into `config`; one that is missing keeps its value, or is a problem when that
@@ -30,13 +26,12 @@ struct Size {
 template <class Config>
 void read_sizes(ConfigFile& file, std::span<const Size<Config>> sizes, Config& config) {
   for (const Size<Config>& size : sizes) {
-    const char* key = size.file_keys[0];
-    if (!file.has(key) && size.file_keys[1] != nullptr) key = size.file_keys[1];
+    const char* key = file.key_of(size.model);
     if (!file.has(key) && config.*size.size == 0) {
       file.add_problem(fmt::format("{}: no {}", file.path().string(), key));
       continue;
     }
-    config.*size.size = file.size(key, size.most, config.*size.size, size.image);
+    config.*size.size = file.size(key, size.model.most, config.*size.size, size.model.image);
   }
 }
 
@@ -47,17 +42,14 @@ void compare_sizes(const ModelConfig& recipe, const std::optional<Config>& named
   const std::string path = (std::filesystem::path(recipe.weights) / "config.json").string();
   for (const Size<Config>& size : sizes) {
     const std::int64_t in_file = config.*size.size;
-    const std::int64_t in_recipe = recipe.*size.recipe;
+    const std::int64_t in_recipe = recipe.*size.model.member;
     if (in_recipe != 0 && in_recipe != in_file) {
-      const bool positions = std::string_view(size.recipe_key) == "image_size";
-      problems.push_back(
-          fmt::format("model.{}: {} in the recipe, but {} has {} {}{}", size.recipe_key, in_recipe,
-                      path, size.file_keys[0], in_file,
-                      positions ? "; dstrain does not interpolate position embeddings" : ""));
-    } else if (in_recipe == 0 && named && !size.image && (*named).*size.size != in_file) {
+      problems.push_back(fmt::format("model.{}: {}", size.model.key,
+                                     size_differs(size.model, in_recipe, path, in_file)));
+    } else if (in_recipe == 0 && named && !size.model.image && (*named).*size.size != in_file) {
       problems.push_back(fmt::format("model.name: {} means {} {}, but {} has {} {}", recipe.name,
-                                     size.recipe_key, (*named).*size.size, path, size.file_keys[0],
-                                     in_file));
+                                     size.model.key, (*named).*size.size, path,
+                                     size.model.file_keys[0], in_file));
     }
   }
 }
@@ -67,16 +59,16 @@ template <class Config>
 void override_sizes(const ModelConfig& recipe, std::span<const Size<Config>> sizes,
                     Config& config) {
   for (const Size<Config>& size : sizes) {
-    if (recipe.*size.recipe != 0) config.*size.size = recipe.*size.recipe;
+    if (recipe.*size.model.member != 0) config.*size.size = recipe.*size.model.member;
   }
 }
 
 template <class Config>
 void check_limits(std::span<const Size<Config>> sizes, const Config& config, Problems& problems) {
   for (const Size<Config>& size : sizes) {
-    if (config.*size.size < 1 || config.*size.size > size.most) {
-      problems.push_back(fmt::format("model.{}: {} is not between 1 and {}", size.recipe_key,
-                                     config.*size.size, size.most));
+    if (config.*size.size < 1 || config.*size.size > size.model.most) {
+      problems.push_back(fmt::format("model.{}: {} is not between 1 and {}", size.model.key,
+                                     config.*size.size, size.model.most));
     }
   }
 }

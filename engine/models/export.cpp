@@ -2,6 +2,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "engine/base/file.h"
@@ -59,6 +60,17 @@ void write_shard(const fs::path& path, const Shard& shard, const TensorReader& r
   writer.commit();
 }
 
+std::vector<std::string> copy_files(const fs::path& from, const fs::path& to,
+                                    std::span<const char* const> names) {
+  std::vector<std::string> copied;
+  for (const char* name : names) {
+    if (!fs::exists(from / name) || fs::equivalent(from, to)) continue;
+    write_file_atomically(to / name, read_file(from / name));
+    copied.emplace_back(name);
+  }
+  return copied;
+}
+
 }  // namespace
 
 void export_weights(const fs::path& folder, const Model& model, const TensorReader& read,
@@ -90,18 +102,17 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
   write_file_atomically(folder / "config.json", json_text(config, 2) + "\n");
 }
 
-std::vector<std::string> copy_processor_files(const fs::path& from, const fs::path& to) {
+std::vector<std::string> copy_tokenizer_files(const fs::path& from, const fs::path& to) {
   constexpr std::array kNames = {
-      "tokenizer.json",     "tokenizer_config.json",   "vocab.json",      "merges.txt",
-      "added_tokens.json",  "special_tokens_map.json", "tokenizer.model", "chat_template.jinja",
-      "chat_template.json", "preprocessor_config.json"};
-  std::vector<std::string> copied;
-  for (const char* name : kNames) {
-    if (!path_exists(from / name) || fs::equivalent(from, to)) continue;
-    write_file_atomically(to / name, read_file(from / name));
-    copied.emplace_back(name);
-  }
-  return copied;
+      "tokenizer.json",  "tokenizer_config.json", "vocab.json",
+      "merges.txt",      "added_tokens.json",     "special_tokens_map.json",
+      "tokenizer.model", "chat_template.jinja",   "chat_template.json"};
+  return copy_files(from, to, kNames);
+}
+
+std::vector<std::string> copy_generation_file(const fs::path& from, const fs::path& to) {
+  constexpr std::array kNames = {"generation_config.json"};
+  return copy_files(from, to, kNames);
 }
 
 }  // namespace dstrain

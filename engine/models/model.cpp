@@ -6,22 +6,23 @@
 
 #include "engine/base/error.h"
 #include "engine/models/bloom.h"
-#include "engine/models/config_file.h"
 #include "engine/models/groups.h"
 #include "engine/models/qwen2.h"
 #include "engine/models/vit.h"
+#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {
 
 /// By the recipe's name, else by the model_type of its weights.
 std::string family_of(const ModelConfig& config) {
-  if (vit_named(config.name)) return "vit";
-  if (bloom_named(config.name)) return "bloom";
-  if (qwen2_named(config.name)) return "qwen2";
-  if (!config.name.empty() || config.weights.empty()) {
+  const std::string& name = config.name;
+  if (name == "vit" || vit_named(name)) return "vit";
+  if (name == "bloom" || bloom_named(name)) return "bloom";
+  if (name == "qwen2" || qwen2_named(name)) return "qwen2";
+  if (!name.empty() || config.weights.empty()) {
     throw Error(ErrorKind::usage,
-                fmt::format("model.name: '{}' is no model that dstrain knows", config.name),
+                fmt::format("model.name: '{}' is no model that dstrain knows", name),
                 "known: vit-tiny, vit-base, vit-large, vit-huge, google/vit-base-patch16-224, "
                 "google/vit-large-patch16-224, google/vit-huge-patch14-224-in21k; bloom-560m, "
                 "bloom-1b1, bloom-1b7, bloom-3b, bloom-7b1; qwen2.5-0.5b, qwen2.5-1.5b, "

@@ -18,10 +18,10 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
-#include "engine/models/config_file.h"
 #include "engine/models/file_names.h"
 #include "engine/models/parts.h"
 #include "engine/models/weight_folder.h"
+#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {

@@ -11,19 +11,19 @@
 #include <string_view>
 
 #include "engine/base/json.h"
-#include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
+#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {
 
 constexpr std::array<Size<Qwen2Config>, 6> kQwen2Sizes = {{
-    {"width", {"hidden_size"}, &ModelConfig::width, &Qwen2Config::width, 65536},
-    {"layers", {"num_hidden_layers"}, &ModelConfig::layers, &Qwen2Config::layers, 4096},
-    {"heads", {"num_attention_heads"}, &ModelConfig::heads, &Qwen2Config::heads, 4096},
-    {"kv_heads", {"num_key_value_heads"}, &ModelConfig::kv_heads, &Qwen2Config::kv_heads, 4096},
-    {"mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &Qwen2Config::mlp_width, 1 << 20},
-    {"vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &Qwen2Config::vocab_size, 1 << 24},
+    {model_size(ModelFamily::qwen2, "width"), &Qwen2Config::width},
+    {model_size(ModelFamily::qwen2, "layers"), &Qwen2Config::layers},
+    {model_size(ModelFamily::qwen2, "heads"), &Qwen2Config::heads},
+    {model_size(ModelFamily::qwen2, "kv_heads"), &Qwen2Config::kv_heads},
+    {model_size(ModelFamily::qwen2, "mlp_width"), &Qwen2Config::mlp_width},
+    {model_size(ModelFamily::qwen2, "vocab_size"), &Qwen2Config::vocab_size},
 }};
 constexpr std::span<const Size<Qwen2Config>> kAllQwen2Sizes = kQwen2Sizes;
 constexpr double kLeastTheta = 1, kMostTheta = 1e12;
@@ -136,7 +136,7 @@ Qwen2Config qwen2_config(const ModelConfig& recipe) {
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const std::optional<Qwen2Config> named = qwen2_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  Qwen2Config config = from_file ? read_qwen2_config(recipe.weights) : named.value();
+  Qwen2Config config = from_file ? read_qwen2_config(recipe.weights) : named.value_or(Qwen2Config{});
   if (from_file) {
     compare_sizes(recipe, named, kAllQwen2Sizes, config, problems);
   } else {
@@ -158,7 +158,7 @@ std::string qwen2_config_json(const Qwen2Config& config) {
       {"eos_token_id", 151643},
       {"hidden_act", "silu"},
       {"initializer_range", config.init_std},
-      {"max_position_embeddings", 32768},
+      {"max_position_embeddings", std::max<std::int64_t>(32768, config.sequence)},
       {"max_window_layers", config.layers},
       {"rms_norm_eps", config.norm_eps},
       {"rope_theta", config.rope_theta},
@@ -169,7 +169,7 @@ std::string qwen2_config_json(const Qwen2Config& config) {
   // What the file says beside sizes (tokens, positions) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"Qwen2ForCausalLM"};
-  for (const Size<Qwen2Config>& size : kQwen2Sizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<Qwen2Config>& size : kQwen2Sizes) json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

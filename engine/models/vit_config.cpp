@@ -13,20 +13,20 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
-#include "engine/models/config_file.h"
 #include "engine/models/config_sizes.h"
+#include "recipes/schema/config_file.h"
 
 namespace dstrain {
 namespace {
 
 constexpr std::array<Size<VitConfig>, 7> kVitSizes = {{
-    {"image_size", {"image_size"}, &ModelConfig::image_size, &VitConfig::image_size, 16384, true},
-    {"patch_size", {"patch_size"}, &ModelConfig::patch_size, &VitConfig::patch_size, 1024},
-    {"channels", {"num_channels"}, &ModelConfig::channels, &VitConfig::channels, 1024},
-    {"width", {"hidden_size"}, &ModelConfig::width, &VitConfig::width, 65536},
-    {"layers", {"num_hidden_layers"}, &ModelConfig::layers, &VitConfig::layers, 4096},
-    {"heads", {"num_attention_heads"}, &ModelConfig::heads, &VitConfig::heads, 4096},
-    {"mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &VitConfig::mlp_width, 1 << 20},
+    {model_size(ModelFamily::vit, "image_size"), &VitConfig::image_size},
+    {model_size(ModelFamily::vit, "patch_size"), &VitConfig::patch_size},
+    {model_size(ModelFamily::vit, "channels"), &VitConfig::channels},
+    {model_size(ModelFamily::vit, "width"), &VitConfig::width},
+    {model_size(ModelFamily::vit, "layers"), &VitConfig::layers},
+    {model_size(ModelFamily::vit, "heads"), &VitConfig::heads},
+    {model_size(ModelFamily::vit, "mlp_width"), &VitConfig::mlp_width},
 }};
 constexpr std::span<const Size<VitConfig>> kAllVitSizes = kVitSizes;
 constexpr std::int64_t kMostClasses = 1 << 20;
@@ -117,7 +117,7 @@ VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const std::optional<VitConfig> named = vit_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  VitConfig config = from_file ? read_vit_config(recipe.weights) : named.value();
+  VitConfig config = from_file ? read_vit_config(recipe.weights) : named.value_or(VitConfig{});
   if (from_file) {
     compare_sizes(recipe, named, kAllVitSizes, config, problems);
   } else {
@@ -143,7 +143,7 @@ std::string vit_config_json(const VitConfig& config) {
       {"layer_norm_eps", config.norm_eps},
       {"qkv_bias", true},
   };
-  for (const Size<VitConfig>& size : kVitSizes) json[size.file_keys[0]] = config.*size.size;
+  for (const Size<VitConfig>& size : kVitSizes) json[size.model.file_keys[0]] = config.*size.size;
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

@@ -46,9 +46,12 @@ struct ExportOptions {
 void export_weights(const std::filesystem::path& folder, const Model& model,
                     const TensorReader& read, const ExportOptions& options);
 
-/// Copies what tokenizers and image processors of transformers read, where `from` has it; returns
-/// the names of the copied files.
-std::vector<std::string> copy_processor_files(const std::filesystem::path& from,
+/// Copies what transformers' tokenizers read, where `from` has it; returns the names of the copied
+/// files.
+std::vector<std::string> copy_tokenizer_files(const std::filesystem::path& from,
+                                              const std::filesystem::path& to);
+/// The same of what generate() goes by: special tokens, sampling.
+std::vector<std::string> copy_generation_file(const std::filesystem::path& from,
                                               const std::filesystem::path& to);
 
 }  // namespace dstrain

@@ -17,6 +17,7 @@
 #include "engine/data/text/text.h"
 #include "engine/models/trainable.h"
 #include "engine/train/schedule.h"
+#include "recipes/schema/choices.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -27,6 +28,28 @@ constexpr int kUsualImageSize = 224;
 bool has(const std::vector<Augmentation>& list, Augmentation wanted) {
   return std::find(list.begin(), list.end(), wanted) != list.end();
 }
+
+/// A list may hold one value for all channels.
+float of_channel(const std::vector<double>& values, std::size_t channel) {
+  return static_cast<float>(values.at(std::min(channel, values.size() - 1)));
+}
+
+/// "images: shorter side to 256 pixels (bilinear), the middle 224; (value x 0.0039 - [0.5]) / ...".
+std::string describe_images(const DataConfig& data, const ImageShape& stored, int image_size) {
+  const bool of_files = data.name == DatasetName::images || data.name == DatasetName::food101;
+  std::string text = "images: ";
+  if (of_files) {
+    text += fmt::format("{} to {} pixels ({}), ",
+                        data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
+                        spelling(data.interpolation));
+  }
+  return text + fmt::format("{} pixels for the model; (value x {:.6g} - [{:.6g}]) / [{:.6g}]",
+                            image_size, data.normalize.scale, fmt::join(data.normalize.mean, ", "),
+                            fmt::join(data.normalize.deviation, ", "));
+}
+
+/// A run that does not needs no test split: data.test_share may be 0.
+bool evaluates(const Recipe& recipe) { return recipe.run.evaluate != "never"; }
 
 constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
 
@@ -133,8 +156,9 @@ void Session::open_image_data() {
                             model_.channels, train->shape().channels),
                 fmt::format("use model.channels: {}", train->shape().channels));
   }
+  notes_.push_back(describe_images(recipe_.data, train->shape(), model_.image_size));
   train_ = std::move(train);
-  test_ = open(Split::test, model_.image_size);
+  if (evaluates(recipe_)) test_ = open(Split::test, model_.image_size);
 }
 
 void Session::open_text_data(ProgressSink* progress) {
@@ -144,6 +168,7 @@ void Session::open_text_data(ProgressSink* progress) {
                      recipe_.run.seed, progress);
   };
   train_ = open(Split::train);
+  if (!evaluates(recipe_)) return;
   test_ = open(Split::test);
   if (recipe_.run.generate == 0) return;
   prompts_ = sample_prompts(recipe_.data, recipe_.model.weights, recipe_.run.generate, progress);
@@ -232,6 +257,12 @@ FeederOptions Session::feeder_options(bool training) const {
                         .compute = scalar_type(recipe_.precision.compute),
                         .channels = model_.channels,
                         .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size}};
+  const NormalizeConfig& normalize = recipe_.data.normalize;
+  options.augment.scale = normalize.scale;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(model_.channels); ++c) {
+    options.augment.mean[c] = of_channel(normalize.mean, c);
+    options.augment.stddev[c] = of_channel(normalize.deviation, c);
+  }
   options.augment.random_crop = training && has(wanted, Augmentation::random_crop);
   options.augment.horizontal_flip = training && has(wanted, Augmentation::horizontal_flip);
   options.augment.crop_padding = options.augment.random_crop ? recipe_.data.crop_padding : 0;
@@ -311,6 +342,7 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
 }
 
 EvaluationTotals Session::evaluate() {
+  DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
   const std::int64_t global = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks;
   const std::int64_t steps = dstrain::steps_per_epoch(test_->size(), global);
   Feeder feeder(make_loader(test_, {.global_batch = global,

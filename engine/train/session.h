@@ -59,7 +59,8 @@ class Session {
   };
   /// Why a step was refused. Collective; the step that comes next is then the one behind `outcome`.
   [[nodiscard]] NonFinite explain_non_finite(const StepOutcome& outcome);
-  /// Loss and accuracy over the test split, every sample once. Collective.
+  /// Loss and accuracy over the test split, every sample once. Not where run.evaluate is never.
+  /// Collective.
   [[nodiscard]] EvaluationTotals evaluate();
   /// Answers to the first run.generate samples of the test split; none where there is no text.
   /// Collective.
@@ -79,8 +80,8 @@ class Session {
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;
-  std::shared_ptr<const Dataset> test_;
-  std::vector<TextSample> prompts_;  ///< to be answered after each evaluation
+  std::shared_ptr<const Dataset> test_;  ///< null where run.evaluate is never
+  std::vector<TextSample> prompts_;      ///< to be answered after each evaluation
   std::shared_ptr<const Tokenizer> tokenizer_;
   Model model_;
   ModelCost cost_;

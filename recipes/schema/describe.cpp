@@ -10,7 +10,8 @@ constexpr double kMostSteps = 2000000000;
 }  // namespace
 
 void describe(Recipe& r, Visitor& v) {
-  v.section("model", r.model, "What is trained. Sizes left at 0 are those of the name.");
+  v.section("model", r.model,
+            "What is trained. Sizes left at 0 are those of the folder weights, else of the name.");
   v.section("lora", r.lora, "Low-rank adapters trained in place of the weights.");
   v.section("data", r.data, "What it is trained on.");
   v.section("batch", r.batch, "How many samples make an optimizer step.");
@@ -24,10 +25,11 @@ void describe(Recipe& r, Visitor& v) {
 
 void describe(ModelConfig& c, Visitor& v) {
   v.field("name", c.name,
-          {.text = "Model family and size.",
+          {.text = "Model family and size; with weights, their config.json says it.",
            .source = "ViT, arXiv:2010.11929, table 1; BLOOM, arXiv:2211.05100, table 3; Qwen2.5, "
                      "arXiv:2412.15115, table 1",
            .required = true,
+           .unless = "weights",
            .form = Form::name,
            .names = model_names()});
   v.field("classes", c.classes,
@@ -38,42 +40,45 @@ void describe(ModelConfig& c, Visitor& v) {
           {.text = "Folder with config.json and safetensors to start from; empty starts from "
                    "random weights."});
   v.field("image_size", c.image_size,
-          {.text = "Side of the square input; 0 takes what the name says.",
+          {.text = "Side of the square input; 0 takes what folder or name say.",
            .unit = "pixels",
            .least = 0,
            .most = 16384});
   v.field("patch_size", c.patch_size,
-          {.text = "Side of a patch; 0 takes what the name says.",
+          {.text = "Side of a patch; 0 takes what folder or name say.",
            .unit = "pixels",
            .least = 0,
            .most = 1024});
-  v.field("channels", c.channels,
-          {.text = "Colours per pixel; 0 takes what the name says.", .least = 0, .most = 1024});
+  v.field(
+      "channels", c.channels,
+      {.text = "Colours per pixel; 0 takes what folder or name say.", .least = 0, .most = 1024});
   v.field("width", c.width,
-          {.text = "Length of a token vector; 0 takes what the name says.",
+          {.text = "Length of a token vector; 0 takes what folder or name say.",
            .least = 0,
            .most = kMostSize});
-  v.field("layers", c.layers,
-          {.text = "Transformer layers; 0 takes what the name says.", .least = 0, .most = 4096});
   v.field(
-      "heads", c.heads,
-      {.text = "Attention heads per layer; 0 takes what the name says.", .least = 0, .most = 4096});
+      "layers", c.layers,
+      {.text = "Transformer layers; 0 takes what folder or name say.", .least = 0, .most = 4096});
+  v.field("heads", c.heads,
+          {.text = "Attention heads per layer; 0 takes what folder or name say.",
+           .least = 0,
+           .most = 4096});
   v.field("mlp_width", c.mlp_width,
-          {.text = "Hidden width of the MLP; 0 takes what the name says.",
+          {.text = "Hidden width of the MLP; 0 takes what folder or name say.",
            .least = 0,
            .most = 1048576});
   v.field("kv_heads", c.kv_heads,
-          {.text = "Key and value heads per layer (qwen); 0 takes what the name says.",
+          {.text = "Key and value heads per layer (qwen); 0 takes what folder or name say.",
            .least = 0,
            .most = 4096,
            .source = "arXiv:2305.13245"});
   v.field("vocab_size", c.vocab_size,
-          {.text = "Rows of the token embedding (bloom, qwen); 0 takes what the name says.",
+          {.text = "Rows of the token embedding (bloom, qwen); 0 takes what folder or name say.",
            .unit = "tokens",
            .least = 0,
            .most = 16777216});
   v.field("rope_theta", c.rope_theta,
-          {.text = "Base of the rotary positions (qwen); 0 takes what the name says.",
+          {.text = "Base of the rotary positions (qwen); 0 takes what folder or name say.",
            .least = 0,
            .source = "arXiv:2104.09864"});
   v.field("frozen", c.frozen,
@@ -113,6 +118,20 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Data set.", .required = true});
   v.field("path", c.path, {.text = "File or folder of the data set."});
   v.field("augment", c.augment, {.text = "Changes made to training images, in this order."});
+  v.field("resize", c.resize,
+          {.text = "How an image of a file becomes square, of which the model gets the middle, or "
+                   "what random_crop cuts. Default with model.weights: as its image processor "
+                   "says, like interpolation and normalize."});
+  v.field("resize_side", c.resize_side,
+          {.text = "Side of that square; 0 takes model.image_size, times 8/7 with resize crop.",
+           .unit = "pixels",
+           .least = 0,
+           .most = 16384});
+  v.field("interpolation", c.interpolation,
+          {.text = "Filter of the resize; it widens with the reduction."});
+  v.field("jpeg_scaling", c.jpeg_scaling,
+          {.text = "Decodes a JPEG at a half, a quarter or an eighth of its size where that is "
+                   "enough: faster, and slightly other pixels."});
   v.field("crop_padding", c.crop_padding,
           {.text = "Zeros around the image before random_crop cuts it.",
            .unit = "pixels",
@@ -159,6 +178,18 @@ void describe(DataConfig& c, Visitor& v) {
   v.field(
       "prefetch", c.prefetch,
       {.text = "Micro-batches decoded ahead.", .unit = "micro-batches", .least = 1, .most = 1024});
+  v.section("normalize", c.normalize,
+            "What becomes of a pixel's value from 0 to 255: (value x scale - mean) / std.");
+}
+
+void describe(NormalizeConfig& c, Visitor& v) {
+  v.field("scale", c.scale,
+          {.text = "Factor of the stored value.", .least = 0, .above_least = true});
+  v.field("mean", c.mean, {.text = "Taken off: one number per channel, or one for all."});
+  v.field("std", c.deviation,
+          {.text = "Divides: one number per channel, or one for all.",
+           .least = 0,
+           .above_least = true});
 }
 
 void describe(BatchConfig& c, Visitor& v) {

@@ -28,6 +28,7 @@ struct Field {
   bool below_most = false;   ///< `most` itself is not allowed
   std::string_view source = {};
   bool required = false;
+  std::string_view unless = {};  ///< key of the same section without which it is required
   Form form = Form::text;
   std::span<const Choice> names = {};
   std::size_t length = 0;  ///< of a list; 0: any
@@ -57,6 +58,7 @@ void describe(Recipe& recipe, Visitor& visitor);
 void describe(ModelConfig& model, Visitor& visitor);
 void describe(LoraConfig& lora, Visitor& visitor);
 void describe(DataConfig& data, Visitor& visitor);
+void describe(NormalizeConfig& normalize, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);
 void describe(OptimizerConfig& optimizer, Visitor& visitor);
 void describe(PrecisionConfig& precision, Visitor& visitor);

@@ -102,7 +102,7 @@ class JsonSchema final : public Visitor {
     const std::string name = sections_.back().name;
     Json inner = take();
     Section& outer = sections_.back();
-    if (inner.contains("required")) outer.required.push_back(name);
+    if (inner.contains("required") || inner.contains("anyOf")) outer.required.push_back(name);
     outer.json["properties"][name] = std::move(inner);
   }
   Json take() {
@@ -116,7 +116,9 @@ class JsonSchema final : public Visitor {
     field["description"] = about.unit.empty() ? std::string(about.text)
                                               : fmt::format("{} Unit: {}.", about.text, about.unit);
     field.update(type_of(slot, about));
-    if (about.required) {
+    if (!about.unless.empty()) {
+      sections_.back().json["anyOf"] = {{{"required", {name}}}, {{"required", {about.unless}}}};
+    } else if (about.required) {
       sections_.back().required.push_back(name);
     } else {
       field["default"] = json_value(slot);

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <map>
+#include <system_error>
+#include <utility>
 
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
+#include "recipes/schema/from_folder.h"
 #include "recipes/schema/reader.h"
 #include "recipes/schema/rules.h"
 #include "recipes/schema/tree.h"
@@ -17,8 +20,9 @@ namespace {
 /// Lists every field with its value and where that came from.
 class Origins final : public Visitor {
  public:
-  Origins(const YamlReader& reader, const Diagnostics& diagnostics)
-      : reader_(reader), diagnostics_(diagnostics) {}
+  Origins(const YamlReader& reader, const Diagnostics& diagnostics,
+          std::map<std::string, std::string, std::less<>> taken)
+      : reader_(reader), diagnostics_(diagnostics), taken_(std::move(taken)) {}
 
   std::vector<Origin> list(Recipe recipe) {
     describe(recipe, *this);
@@ -37,6 +41,7 @@ class Origins final : public Visitor {
     const std::string path = prefix_ + std::string(name);
     const Place* place = reader_.given(path);
     std::string origin = diagnostics_.origin(place == nullptr ? Place{} : *place);
+    if (const auto file = taken_.find(path); file != taken_.end()) origin = file->second;
     if (const std::vector<std::string>* variables = reader_.variables(path)) {
       origin += fmt::format(" with ${{{}}}", fmt::join(*variables, "}, ${"));
     }
@@ -45,6 +50,7 @@ class Origins final : public Visitor {
 
   const YamlReader& reader_;
   const Diagnostics& diagnostics_;
+  std::map<std::string, std::string, std::less<>> taken_;  ///< files of values out of the folder
   std::string prefix_;
   std::vector<Origin> origins_;
 };
@@ -66,9 +72,10 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   LoadedRecipe loaded = {.file = file, .name = std::filesystem::path(file).stem().string()};
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
+  auto taken = take_from_folder(loaded.recipe, reader, diagnostics);
   check_rules(loaded.recipe, reader, diagnostics);
   if (diagnostics.num_errors() > 0) throw RecipeError(diagnostics.take(Severity::error));
-  loaded.origins = Origins(reader, diagnostics).list(loaded.recipe);
+  loaded.origins = Origins(reader, diagnostics, std::move(taken)).list(loaded.recipe);
   loaded.warnings = diagnostics.take(Severity::warning);
   return loaded;
 }

@@ -36,8 +36,8 @@ class RecipeError : public Error {
   std::vector<Diagnostic> diagnostics_;
 };
 
-/// Where one resolved value came from: "recipes/quickstart.yaml:7", "--set", "default", "derived:
-/// rule".
+/// Where one resolved value came from: "recipes/quickstart.yaml:7", "--set",
+/// "models/vit/config.json" (the folder model.weights), "default".
 struct Origin {
   std::string path;
   std::string value;

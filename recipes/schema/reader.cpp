@@ -63,6 +63,15 @@ const Place* YamlReader::given(std::string_view path) const {
   return found == given_.end() ? nullptr : &found->second;
 }
 
+Place YamlReader::place(std::string_view path) const {
+  while (true) {
+    if (const Place* found = given(path)) return *found;
+    const std::size_t dot = path.rfind('.');
+    if (dot == std::string_view::npos) return {.line = 1, .column = 1};
+    path = path.substr(0, dot);
+  }
+}
+
 const std::vector<std::string>* YamlReader::variables(std::string_view path) const {
   const auto found = variables_.find(path);
   return found == variables_.end() ? nullptr : &found->second;
@@ -74,27 +83,31 @@ std::string YamlReader::join(std::string_view name) const {
 }
 
 const Entry* YamlReader::find(std::string_view name) {
-  Level& level = levels_.back();
-  level.known.push_back(name);
-  if (level.map == nullptr) return nullptr;
-  const auto same = [&](const Entry& entry) { return entry.key == name; };
-  const auto found = std::find_if(level.map->entries.begin(), level.map->entries.end(), same);
-  return found == level.map->entries.end() ? nullptr : &*found;
+  levels_.back().known.push_back(name);
+  return entry(name);
+}
+
+const Entry* YamlReader::entry(std::string_view name) const {
+  const Node* map = levels_.back().map;
+  if (map == nullptr) return nullptr;
+  const auto same = [&](const Entry& one) { return one.key == name; };
+  const auto found = std::find_if(map->entries.begin(), map->entries.end(), same);
+  return found == map->entries.end() ? nullptr : &*found;
 }
 
 void YamlReader::enter(std::string_view name, std::string_view text) {
-  const Entry* entry = find(name);
+  const Entry* found = find(name);
   const bool outer_refused = levels_.back().refused;
   Level level = {.refused = outer_refused, .place = levels_.back().place, .path = join(name)};
-  if (entry != nullptr) {
-    level.place = entry->place;
-    given_.emplace(level.path, entry->place);
-    if (entry->value.kind == Node::Kind::map) {
-      level.map = &entry->value;
+  if (found != nullptr) {
+    level.place = found->place;
+    given_.emplace(level.path, found->place);
+    if (found->value.kind == Node::Kind::map) {
+      level.map = &found->value;
     } else {
       level.refused = true;
-      refuse(level.path, entry->value,
-             fmt::format("a section of keys is wanted, here is {}", kind_name(entry->value.kind)),
+      refuse(level.path, found->value,
+             fmt::format("a section of keys is wanted, here is {}", kind_name(found->value.kind)),
              fmt::format("{} Give it keys or leave it out.", text));
     }
   }
@@ -105,9 +118,9 @@ void YamlReader::leave() {
   const Level level = std::move(levels_.back());
   levels_.pop_back();
   if (level.map == nullptr) return;
-  for (const Entry& entry : level.map->entries) {
-    if (std::find(level.known.begin(), level.known.end(), entry.key) == level.known.end()) {
-      unknown_.push_back({entry.place, level.path, entry.key, level.known});
+  for (const Entry& one : level.map->entries) {
+    if (std::find(level.known.begin(), level.known.end(), one.key) == level.known.end()) {
+      unknown_.push_back({one.place, level.path, one.key, level.known});
     }
   }
 }
@@ -136,19 +149,21 @@ void YamlReader::report_unknown() {
 }
 
 void YamlReader::visit(std::string_view name, const Slot& slot, const Field& about) {
-  const Entry* entry = find(name);
+  const Entry* found = find(name);
   const std::string path = join(name);
   paths_.push_back(path);
-  if (entry == nullptr) {
+  if (found == nullptr) {
     const bool section_refused = levels_.back().refused;
-    if (section_refused || about.required) failed_.insert(path);
-    if (section_refused || !about.required) return;
+    const bool required =
+        about.required && (about.unless.empty() || entry(about.unless) == nullptr);
+    if (section_refused || required) failed_.insert(path);
+    if (section_refused || !required) return;
     diagnostics_.error(levels_.back().place, path, "missing, and it has no default",
                        std::string(about.text));
     return;
   }
-  given_.emplace(path, entry->value.place);
-  if (!read_value(path, entry->value, slot, about)) failed_.insert(path);
+  given_.emplace(path, found->value.place);
+  if (!read_value(path, found->value, slot, about)) failed_.insert(path);
 }
 
 bool YamlReader::refuse(const std::string& path, const Node& node, std::string message,

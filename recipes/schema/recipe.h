@@ -8,6 +8,7 @@
 /// JSON schema are all made from it.
 namespace dstrain {
 
+enum class ModelFamily { vit, bloom, qwen2 };
 enum class Schedule { constant, linear, cosine };
 enum class OptimizerName { adamw, sgd };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
@@ -15,6 +16,8 @@ enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
+enum class Fit { crop, stretch };
+enum class Interpolation { bilinear, bicubic, lanczos };
 enum class Augmentation { random_crop, horizontal_flip };
 enum class DatasetName {
   digits,
@@ -33,10 +36,12 @@ enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
 
 struct ModelConfig {
-  std::string name;     ///< of a ViT, BLOOM or Qwen2.5 size, or its Hugging Face name
+  /// Of a ViT, BLOOM or Qwen2.5 size, or its Hugging Face name; the family where the sizes stand
+  /// below or in `weights`.
+  std::string name;
   int classes = 0;      ///< 0: what the data says
   std::string weights;  ///< folder with config.json and safetensors; empty: random weights
-  int image_size = 0;   ///< pixels; 0: what the name says. Same rule for every size below.
+  int image_size = 0;   ///< pixels; 0: what folder or name say. Same rule for every size below.
   int patch_size = 0;
   int channels = 0;
   int width = 0;
@@ -63,10 +68,24 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+/// What becomes of a pixel's value, 0 to 255: (value * scale - mean) / deviation, per channel.
+struct NormalizeConfig {
+  double scale = 1.0 / 255;
+  std::vector<double> mean = {0.485, 0.456, 0.406};       ///< one for all channels, or one each
+  std::vector<double> deviation = {0.229, 0.224, 0.225};  ///< as `mean`; `std` in recipes
+
+  bool operator==(const NormalizeConfig&) const = default;
+};
+
 struct DataConfig {
   DatasetName name = DatasetName::digits;
   std::string path;  ///< file or folder of the data set; empty where it needs none
   std::vector<Augmentation> augment;
+  Fit resize = Fit::crop;  ///< how an image of a file becomes the stored square
+  int resize_side = 0;     ///< pixels of that square; 0: what `resize` usually takes
+  Interpolation interpolation = Interpolation::bilinear;
+  bool jpeg_scaling = true;  ///< large JPEG files are decoded at a fraction of their size
+  NormalizeConfig normalize;
   int crop_padding = 4;   ///< pixels around the image before the random crop
   int samples = 10000;    ///< only for `random`: training samples
   std::string tokenizer;  ///< folder or file of the tokenizer; empty: model.weights

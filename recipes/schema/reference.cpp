@@ -45,7 +45,8 @@ std::string type_text(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, std::vector<std::string>*>) {
       return "list of texts";
     } else {
-      return fmt::format("list of {} numbers{}", about.length, limits_after(about));
+      const std::string length = about.length > 0 ? fmt::format("{} ", about.length) : "";
+      return fmt::format("list of {}numbers{}", length, limits_after(about));
     }
   };
   return std::visit(type, slot);
@@ -77,7 +78,9 @@ class Reference final : public Visitor {
   void visit(std::string_view name, const Slot& slot, const Field& about) override {
     text_ += fmt::format("- **`{}.{}`**: {}", path_, name, type_text(slot, about));
     if (!about.unit.empty()) text_ += fmt::format("; {}", about.unit);
-    text_ += about.required ? "; required" : fmt::format("; default `{}`", yaml_value(slot));
+    text_ += !about.unless.empty() ? fmt::format("; required without `{}.{}`", path_, about.unless)
+             : about.required      ? "; required"
+                                   : fmt::format("; default `{}`", yaml_value(slot));
     text_ += fmt::format(".\n  {}", about.text);
     if (!about.source.empty()) text_ += fmt::format(" [{}]", about.source);
     text_ += "\n";

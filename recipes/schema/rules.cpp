@@ -19,23 +19,13 @@ class Findings {
 
   [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
   void error(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.error(place(path), path, std::move(message), std::move(hint));
+    diagnostics_.error(reader_.place(path), path, std::move(message), std::move(hint));
   }
   void warning(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.warning(place(path), path, std::move(message), std::move(hint));
+    diagnostics_.warning(reader_.place(path), path, std::move(message), std::move(hint));
   }
 
  private:
-  /// Of the field, else of the section that should hold it.
-  [[nodiscard]] Place place(std::string_view path) const {
-    while (true) {
-      if (const Place* found = reader_.given(path)) return *found;
-      const std::size_t dot = path.rfind('.');
-      if (dot == std::string_view::npos) return {.line = 1, .column = 1};
-      path = path.substr(0, dot);
-    }
-  }
-
   const YamlReader& reader_;
   Diagnostics& diagnostics_;
 };
@@ -75,8 +65,10 @@ void states_fit_compute(const Recipe& r, Findings& f) {
           "use states: fp32, or compute: bf16");
 }
 
-bool is_vision(const Recipe& r) {
-  return r.model.name.starts_with("vit") || r.model.name.starts_with("google/");
+bool is_vision(const Recipe& r) { return family_of(r.model.name) == ModelFamily::vit; }
+
+bool is_of_files(DatasetName name) {
+  return name == DatasetName::images || name == DatasetName::food101;
 }
 
 bool is_text(DatasetName name) {
@@ -92,6 +84,37 @@ void data_fit_the_model(const Recipe& r, Findings& f) {
                   is_vision(r) ? "text" : "images", r.model.name, is_vision(r) ? "images" : "text"),
       is_vision(r) ? "use a data set of images, or a bloom or qwen2.5 model"
                    : "use squad, metamathqa, jsonl or random, or a vit model");
+}
+
+void normalize_by_channel(const Recipe& r, Findings& f) {
+  const auto& n = r.data.normalize;
+  const std::pair<std::string_view, std::size_t> lengths[] = {
+      {"data.normalize.mean", n.mean.size()}, {"data.normalize.std", n.deviation.size()}};
+  for (const auto& [path, length] : lengths) {
+    if (length != 1 && length != 3) {
+      f.error(path, fmt::format("{} numbers; images have 1 or 3 channels", length),
+              "give one for all channels, or one for each of three");
+    }
+  }
+}
+
+/// Images of a fixed size are enlarged on the device, which has one filter.
+void fixed_sizes_are_bilinear(const Recipe& r, Findings& f) {
+  using enum DatasetName;
+  if (r.data.interpolation == Interpolation::bilinear) return;
+  if (r.data.name != digits && r.data.name != cifar10 && r.data.name != cifar100) return;
+  f.error("data.interpolation",
+          fmt::format("{}, but images of data.name {} are enlarged bilinearly",
+                      spelling(r.data.interpolation), spelling(r.data.name)),
+          "use interpolation: bilinear, or store the images as files (data.name images)");
+}
+
+void square_holds_the_input(const Recipe& r, Findings& f) {
+  const int side = r.data.resize_side, input = r.model.image_size;
+  if (side == 0 || side >= input || !is_of_files(r.data.name)) return;
+  f.error("data.resize_side",
+          fmt::format("{} pixels are less than model.image_size ({})", side, input),
+          fmt::format("use {} or more", input));
 }
 
 void templates_of_jsonl(const Recipe& r, Findings& f) {
@@ -173,6 +196,9 @@ const std::vector<Rule>& rules() {
       {heads_divide_width, {"model.width", "model.heads"}},
       {states_fit_compute, {"precision.compute", "precision.states"}},
       {data_fit_the_model, {"data.name", "model.name"}},
+      {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
+      {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
+      {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
       {templates_of_jsonl, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
@@ -188,8 +214,9 @@ const std::vector<Rule>& rules() {
 
 /// The fields that decide which others have an effect.
 constexpr std::string_view kDeciding[] = {
-    "model.name",     "lora.rank",          "data.name",         "data.augment",
-    "optimizer.name", "optimizer.schedule", "precision.compute", "parallel.zero.stage"};
+    "model.name",         "run.evaluate",      "lora.rank",
+    "data.name",          "data.augment",      "optimizer.name",
+    "optimizer.schedule", "precision.compute", "parallel.zero.stage"};
 
 }  // namespace
 
@@ -213,7 +240,9 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
         fmt::format("model.name {} takes images", r.model.name));
   } else {
     add({"model.image_size", "model.patch_size", "model.channels", "model.classes", "data.augment",
-         "data.crop_padding", "optimizer.label_smoothing"},
+         "data.resize", "data.resize_side", "data.interpolation", "data.jpeg_scaling",
+         "data.normalize.scale", "data.normalize.mean", "data.normalize.std", "data.crop_padding",
+         "optimizer.label_smoothing"},
         fmt::format("model.name {} takes text", r.model.name));
     if (!is_text(r.data.name)) {
       add({"data.tokenizer", "data.loss", "data.packing", "data.too_long", "data.bad_record",
@@ -224,6 +253,16 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
       add({"data.prompt", "data.response"},
           fmt::format("only data.name jsonl has it, here it is {}", spelling(r.data.name)));
     }
+  }
+  if (vision && !is_of_files(r.data.name)) {
+    add({"data.resize", "data.resize_side", "data.jpeg_scaling"},
+        fmt::format("images of data.name {} have one size", spelling(r.data.name)));
+  }
+  if (vision && r.data.name == DatasetName::random) {
+    add({"data.interpolation"}, "data.name random makes images of the model's size");
+  }
+  if (!vision && r.run.evaluate == "never") {
+    add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");
   }
   const auto& augment = r.data.augment;
   if (vision &&
@@ -259,7 +298,9 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
 
 void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& diagnostics) {
   Findings findings(reader, diagnostics);
-  const auto usable = [&](std::string_view path) { return reader.usable(path); };
+  const auto usable = [&](std::string_view path) {
+    return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
+  };
   for (const Rule& rule : rules()) {
     if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, findings);
   }

@@ -1,5 +1,5 @@
 """20 AdamW steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's AdamW on transformers' model
-of the same weights: BLOOM and Qwen2, norms and biases without weight decay, gradients clipped."""
+of the same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped."""
 import copy
 import json
 import pathlib
@@ -64,22 +64,18 @@ def check(name, config, stage, scratch, tokenizer, texts):
     model.save_pretrained(scratch / name)
     end = tokenizer.token_to_id("<|endoftext|>")
     expected = expected_losses(copy.deepcopy(model), [(tokenizer.encode(text).ids + [end])[:SEQUENCE] for text in texts])
-    sizes = f"width: {config.hidden_size}, layers: {config.num_hidden_layers}, heads: {config.num_attention_heads}, vocab_size: {config.vocab_size}"
-    if config.model_type == "qwen2":
-        sizes += f", kv_heads: {config.num_key_value_heads}, mlp_width: {config.intermediate_size}"
-    sizes += f", name: {'bloom-560m' if config.model_type == 'bloom' else 'qwen2.5-0.5b'}"
     last = ', "*ln_f*"' if config.model_type == "bloom" else ""
     recipe = scratch / f"{name}.yaml"
     recipe.write_text(f"""
-model:     {{ weights: "{scratch / name}", {sizes} }}
-data:      {{ name: jsonl, path: "{scratch / 'data'}", response: "{{text}}", tokenizer: "{scratch / 'tokenizer'}", sequence: {SEQUENCE},
+model:     {{ weights: "{scratch / name}" }}
+data:      {{ name: jsonl, path: "{scratch / 'train.jsonl'}", test_share: 0, response: "{{text}}", tokenizer: "{scratch / 'tokenizer'}", sequence: {SEQUENCE},
              cache: "{scratch / 'cache'}" }}
 batch:     {{ global: {SAMPLES}, micro: 2 }}
 optimizer: {{ name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}, weight_decay: {DECAY}, clip_norm: {CLIP},
              schedule: constant, no_decay: ["*norm*", "*.bias"{last}] }}
 precision: {{ compute: fp32 }}
 parallel:  {{ zero: {{ stage: {stage} }}, backend: gloo }}
-run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: never }}, output: "{scratch / (name + '_runs')}" }}
+run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: {STEPS} }}, output: "{scratch / (name + '_runs')}" }}
 """)
     expect_success(run("launch", recipe, "--ranks", 2))
     curve = losses(only_run(scratch / (name + "_runs")))
@@ -87,6 +83,12 @@ run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: never }}, o
     apart = max(abs(curve[step + 1] - loss) / loss for step, loss in enumerate(expected))
     assert apart <= TOLERANCE, (apart, curve, expected)
     assert expected[-1] < 0.9 * expected[0], expected
+    exported = scratch / (name + "_exported")
+    expect_success(run("checkpoint", "export", only_run(scratch / (name + "_runs")), exported))
+    assert (exported / "generation_config.json").read_text() == (scratch / name / "generation_config.json").read_text()
+    if config.model_type == "qwen2":
+        result = run("launch", recipe, "--set", "data.sequence=40000")
+        assert result.returncode == 64 and "max_position_embeddings 32768" in result.stderr, result
     print(f"{name}: losses of {STEPS} steps within {apart:.2g}, {expected[0]:.4f} to {expected[-1]:.4f}")
 
 
@@ -97,9 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
     draw = random.Random(0)
     words = ["red", "green", "apple", "house", "river", "stone", "is", "the", "of", "twelve", "42", "Tree"]
     texts = [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(SAMPLES)]
-    (scratch / "data").mkdir()
-    for split in ("train", "test"):
-        (scratch / "data" / f"{split}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (scratch / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (scratch / "tokenizer").mkdir()
     tokenizer = write_tokenizer(scratch / "tokenizer", texts)
     assert any(len(tokenizer.encode(text).ids) >= SEQUENCE for text in texts), "no text is cut"

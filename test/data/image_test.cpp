@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -22,7 +23,7 @@ int largest_difference(const std::vector<std::uint8_t>& a, const std::vector<std
 std::vector<std::uint8_t> center_square(const RgbImage& image, int side) {
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(side) * static_cast<std::size_t>(side) *
                                    3);
-  resize_center_square(image, side, pixels);
+  resize_to_square(image, {.fit = Fit::crop, .side = side, .input = side}, pixels);
   return pixels;
 }
 
@@ -66,7 +67,11 @@ TEST_CASE("a large JPEG is decoded no larger than needed", "[data]") {
   REQUIRE(eighth.height == 80);
   const RgbImage quarter = decode_image(bytes, 81, "a.jpg");
   REQUIRE(quarter.height == 160);
+  // 3/8 of it would do, but takes longer than all of it.
+  REQUIRE(decode_image(bytes, 200, "a.jpg").height == 320);
+  REQUIRE(decode_image(bytes, 321, "a.jpg").height == 640);
   REQUIRE(decode_image(bytes, 5000, "a.jpg").height == 640);
+  REQUIRE(decode_image(bytes, kFullSize, "a.jpg").height == 640);
 }
 
 TEST_CASE("an image of the right size passes the resize unchanged", "[data]") {
@@ -80,6 +85,44 @@ TEST_CASE("the centre square is cut from the longer side", "[data]") {
     image.pixels.insert(image.pixels.end(), 3, static_cast<std::uint8_t>(i));
   const auto pixels = center_square(image, 2);
   REQUIRE(pixels == std::vector<std::uint8_t>{2, 2, 2, 3, 3, 3, 8, 8, 8, 9, 9, 9});
+}
+
+TEST_CASE("stretching takes the whole image", "[data]") {
+  RgbImage image{4, 2, {}};
+  for (int i = 0; i < 8; ++i)
+    image.pixels.insert(image.pixels.end(), 3, static_cast<std::uint8_t>(10 * i));
+  std::vector<std::uint8_t> pixels(12);
+  resize_to_square(image, {.fit = Fit::stretch, .side = 2, .input = 2}, pixels);
+  // Triangles over four columns: (0.75 a + 0.75 b + 0.25 c) / 1.75.
+  REQUIRE(pixels == std::vector<std::uint8_t>{7, 7, 7, 23, 23, 23, 47, 47, 47, 63, 63, 63});
+}
+
+TEST_CASE("the middle of the square is the middle of the image", "[data]") {
+  // 9 columns, of which a square of 6 is kept and its middle 3 are the input: columns 3, 4 and 5.
+  RgbImage image{9, 6, {}};
+  for (int i = 0; i < 54; ++i)
+    image.pixels.insert(image.pixels.end(), 3, static_cast<std::uint8_t>(i % 9));
+  std::vector<std::uint8_t> pixels(108);
+  resize_to_square(image, {.fit = Fit::crop, .side = 6, .input = 3}, pixels);
+  REQUIRE(pixels[3] == 3);
+}
+
+TEST_CASE("every filter keeps a flat image flat, and sharp ones overshoot at an edge", "[data]") {
+  using enum Interpolation;
+  const Interpolation filter = GENERATE(bilinear, bicubic, lanczos);
+  const int side = GENERATE(7, 30, 90);
+  CAPTURE(static_cast<int>(filter), side);
+  RgbImage image{31, 17, std::vector<std::uint8_t>(31 * 17 * 3, 77)};
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(side) * static_cast<std::size_t>(side) *
+                                   3);
+  const SquareResize how{.fit = Fit::stretch, .side = side, .input = side, .filter = filter};
+  resize_to_square(image, how, pixels);
+  REQUIRE(std::ranges::count(pixels, 77) == static_cast<std::ptrdiff_t>(pixels.size()));
+  for (std::size_t i = 0; i < image.pixels.size(); ++i)
+    image.pixels[i] = i / 3 % 31 < 15 ? 50 : 200;
+  resize_to_square(image, how, pixels);
+  const bool overshoots = *std::ranges::max_element(pixels) > 200;
+  REQUIRE(overshoots == (filter != bilinear));
 }
 
 TEST_CASE("reducing averages, so that fine stripes become grey and not stripes", "[data]") {

@@ -77,11 +77,15 @@ TEST_CASE("an export takes along what the tokenizer needs", "[models][weights]")
   write_file_atomically(from / "tokenizer.json", "{}");
   write_file_atomically(from / "merges.txt", "a b");
   write_file_atomically(from / "model.safetensors", "weights");
-  CHECK(copy_processor_files(from.path(), to.path()) ==
+  CHECK(copy_tokenizer_files(from.path(), to.path()) ==
         std::vector<std::string>{"tokenizer.json", "merges.txt"});
   CHECK(read_file(to / "merges.txt") == "a b");
   CHECK_FALSE(std::filesystem::exists(to / "model.safetensors"));
-  CHECK(copy_processor_files(to.path(), to.path()).empty());
+  CHECK(copy_generation_file(from.path(), to.path()).empty());
+  write_file_atomically(from / "generation_config.json", R"({"eos_token_id": [1, 2]})");
+  CHECK(copy_generation_file(from.path(), to.path()).size() == 1);
+  CHECK(read_file(to / "generation_config.json") == R"({"eos_token_id": [1, 2]})");
+  CHECK(copy_tokenizer_files(to.path(), to.path()).empty());
 }
 
 TEST_CASE("an export says its dtype and refuses a value too few", "[models][weights]") {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "recipes/schema/model_sizes.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -24,6 +25,10 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
 [[nodiscard]] Problems foreign_keys(const ModelConfig& recipe, const std::string& family,
                                     const std::vector<std::string_view>& own);
 
+/// "192 in the recipe, but FILE has hidden_size 768".
+[[nodiscard]] std::string size_differs(const ModelSize& size, std::int64_t in_recipe,
+                                       const std::string& file, std::int64_t in_file);
+
 /// model_type of the config.json in the folder `weights`. Error{data} when there is none.
 [[nodiscard]] std::string model_type_of(const std::filesystem::path& weights);
 
@@ -31,12 +36,18 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
 /// value asked for is `otherwise`, as when it is missing or null.
 class ConfigFile {
  public:
+  /// Error{data} when it cannot be read or holds no object.
+  explicit ConfigFile(std::filesystem::path path);
+  /// An object out of the file `path`.
+  [[nodiscard]] static ConfigFile of_object(std::filesystem::path path, nlohmann::json json);
   /// Of the folder `weights`. Error{data} when there is none or it is for another `model_type`.
   ConfigFile(const std::filesystem::path& weights, const std::string& model_type);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const nlohmann::json& json() const { return json_; }
   [[nodiscard]] bool has(const std::string& key) const;
+  /// The name under which the file has the size; today's when it has none.
+  [[nodiscard]] const char* key_of(const ModelSize& size) const;
 
   [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const;
   [[nodiscard]] double number(const char* key, double otherwise);
@@ -50,10 +61,13 @@ class ConfigFile {
   /// "config.json: KEY is VALUE; it must be WANTED".
   void refuse(const char* key, const std::string& wanted);
   void add_problem(std::string problem) { problems_.push_back(std::move(problem)); }
+  [[nodiscard]] const Problems& problems() const { return problems_; }
   /// Error{data} with all problems.
-  void raise() const;
+  void raise(const std::string& hint = "change config.json, or choose other weights") const;
 
  private:
+  ConfigFile() = default;
+
   std::filesystem::path path_;
   nlohmann::json json_;
   Problems problems_;

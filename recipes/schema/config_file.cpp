@@ -1,4 +1,4 @@
-#include "engine/models/config_file.h"
+#include "recipes/schema/config_file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -54,8 +54,27 @@ std::string model_type_of(const std::filesystem::path& weights) {
   return found->is_string() ? found->get<std::string>() : shown_json(*found);
 }
 
+std::string size_differs(const ModelSize& size, std::int64_t in_recipe, const std::string& file,
+                         std::int64_t in_file) {
+  const bool positions = size.key == "image_size";
+  return fmt::format("{} in the recipe, but {} has {} {}{}", in_recipe, file, size.file_keys[0],
+                     in_file,
+                     positions ? "; dstrain does not interpolate position embeddings" : "");
+}
+
+ConfigFile::ConfigFile(std::filesystem::path path) : path_(std::move(path)) {
+  json_ = read_json_object(path_);
+}
+
+ConfigFile ConfigFile::of_object(std::filesystem::path path, nlohmann::json json) {
+  ConfigFile file;
+  file.path_ = std::move(path);
+  file.json_ = std::move(json);
+  return file;
+}
+
 ConfigFile::ConfigFile(const std::filesystem::path& weights, const std::string& model_type)
-    : path_(config_path(weights)), json_(read_json_object(path_)) {
+    : ConfigFile(config_path(weights)) {
   const std::string type = text("model_type", "");
   if (type == model_type) return;
   throw Error(
@@ -64,6 +83,11 @@ ConfigFile::ConfigFile(const std::filesystem::path& weights, const std::string& 
       fmt::format("model.weights needs the folder of a {} model that transformers' save_pretrained "
                   "wrote",
                   model_type));
+}
+
+const char* ConfigFile::key_of(const ModelSize& size) const {
+  return !has(size.file_keys[0]) && size.file_keys[1] != nullptr ? size.file_keys[1]
+                                                                 : size.file_keys[0];
 }
 
 bool ConfigFile::has(const std::string& key) const {
@@ -111,12 +135,12 @@ std::int64_t ConfigFile::size(const char* key, std::int64_t most, std::int64_t o
 }
 
 void ConfigFile::refuse(const char* key, const std::string& wanted) {
-  problems_.push_back(fmt::format("{}: {} is {}; it must be {}", path_.string(), key,
-                                  shown_json(json_[key]), wanted));
+  const std::string found = has(key) ? "is " + shown_json(json_[key]) : "is missing";
+  problems_.push_back(fmt::format("{}: {} {}; it must be {}", path_.string(), key, found, wanted));
 }
 
-void ConfigFile::raise() const {
-  raise_problems(ErrorKind::data, problems_, "change config.json, or choose other weights");
+void ConfigFile::raise(const std::string& hint) const {
+  raise_problems(ErrorKind::data, problems_, hint);
 }
 
 }  // namespace dstrain

@@ -1,0 +1,185 @@
+#include "recipes/schema/from_folder.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "recipes/schema/choices.h"
+#include "recipes/schema/config_file.h"
+#include "recipes/schema/image_processor.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostPositions = 1 << 30;
+
+class FolderReader {
+ public:
+  FolderReader(Recipe& recipe, const YamlReader& reader, Diagnostics& diagnostics)
+      : recipe_(recipe), reader_(reader), diagnostics_(diagnostics) {}
+
+  std::map<std::string, std::string, std::less<>> take() {
+    if (!reader_.usable("model.name") || !reader_.usable("model.weights")) return {};
+    const fs::path folder = recipe_.model.weights;
+    try {
+      if (folder.empty() || !path_exists(folder / "config.json")) {
+        need_sizes();
+        return {};
+      }
+      take_model(folder / "config.json");
+      if (family_of(recipe_.model.name) == ModelFamily::vit) take_preparation(folder);
+    } catch (const Error& error) {
+      report("model.weights", error.what(), error.hint());
+    }
+    return std::move(taken_);
+  }
+
+ private:
+  void report(std::string_view path, std::string message, std::string hint) {
+    diagnostics_.error(reader_.place(path), path, std::move(message), std::move(hint));
+  }
+
+  /// Fills a field that the recipe does not give.
+  template <class T>
+  void fill(const std::string& path, T& field, const T& value, const std::string& file) {
+    if (reader_.given(path) != nullptr) return;
+    field = value;
+    taken_[path] = file;
+  }
+
+  /// Without a folder the name or the recipe must say the sizes.
+  void need_sizes() {
+    ModelConfig& model = recipe_.model;
+    if (model.name.empty()) {
+      if (model.weights.empty()) {
+        report("model.name", "missing, and there is no model.weights to take it from",
+               "name a model, or give the folder of one as model.weights");
+      } else {
+        report(
+            "model.weights",
+            fmt::format("{} has no config.json to take model.name and the sizes from",
+                        shown_path(model.weights)),
+            "name a folder from Hugging Face or `dstrain checkpoint export`, or give model.name");
+      }
+      return;
+    }
+    const std::optional<ModelFamily> family = family_of(model.name);
+    if (!family || model.name != family_name(*family)) return;
+    for (const ModelSize& size : model_sizes(*family)) {
+      const std::string path = fmt::format("model.{}", size.key);
+      if (model.*size.member != 0 || !reader_.usable(path)) continue;
+      report(path, fmt::format("missing; model.name {} says no sizes", model.name),
+             "give it, or the folder of a model as model.weights");
+    }
+  }
+
+  void take_model(const fs::path& path) {
+    ConfigFile file(path);
+    const std::string source = path.string();
+    const std::string type = file.text("model_type", "");
+    const std::optional<ModelFamily> family = family_of(type);
+    if (!family || family_name(*family) != type) {
+      throw Error(ErrorKind::data, fmt::format("{}: model_type is '{}'", source, type),
+                  "dstrain trains vit, bloom and qwen2");
+    }
+    ModelConfig& model = recipe_.model;
+    if (model.name.empty()) {
+      model.name = type;
+      taken_["model.name"] = source;
+    } else if (family_of(model.name) != family) {
+      report("model.name",
+             fmt::format("{} is a {}, but {} has model_type {}", model.name,
+                         family_name(*family_of(model.name)), source, type),
+             "leave the name out, or name another folder as model.weights");
+      return;
+    }
+    for (const ModelSize& size : model_sizes(*family)) take_size(file, size);
+    compare_positions(file, *family);
+    for (const std::string& problem : file.problems())
+      report("model.weights", problem, "change config.json, or choose other weights");
+  }
+
+  void take_size(ConfigFile& file, const ModelSize& size) {
+    const auto in_file = static_cast<int>(file.size(file.key_of(size), size.most, 0, size.image));
+    int& in_recipe = recipe_.model.*size.member;
+    const std::string path = fmt::format("model.{}", size.key);
+    if (in_file == 0 || !reader_.usable(path)) return;
+    if (in_recipe == 0) {
+      in_recipe = in_file;
+      taken_[path] = file.path().string();
+    } else if (in_recipe != in_file) {
+      report(path, size_differs(size, in_recipe, file.path().string(), in_file),
+             "leave the sizes out of the recipe: the weights have their own");
+    }
+  }
+
+  /// Rotary positions end where the model's training did; those of BLOOM (ALiBi) have no end.
+  void compare_positions(ConfigFile& file, ModelFamily family) {
+    if (family == ModelFamily::vit || !reader_.usable("data.sequence")) return;
+    const bool bloom = family == ModelFamily::bloom;
+    const char* key = bloom ? "seq_length" : "max_position_embeddings";
+    const std::int64_t positions = file.size(key, kMostPositions, 0);
+    const int sequence = recipe_.data.sequence;
+    if (positions == 0 || sequence <= positions) return;
+    const std::string text =
+        fmt::format("{} tokens, but {} has {} {}", sequence, file.path().string(), key, positions);
+    if (bloom) {
+      diagnostics_.warning(reader_.place("data.sequence"), "data.sequence", text,
+                           "BLOOM goes on beyond the length that it was trained with, but not as "
+                           "well");
+    } else {
+      report("data.sequence", text, fmt::format("use at most {}", positions));
+    }
+  }
+
+  void take_preparation(const fs::path& folder) {
+    const DatasetName name = recipe_.data.name;
+    const bool files = name == DatasetName::images || name == DatasetName::food101;
+    const bool own_size = !files || reader_.given("data.resize") != nullptr ||
+                          reader_.given("data.resize_side") != nullptr;
+    const auto given = [&](std::string_view path) { return reader_.given(path) != nullptr; };
+    if (own_size && given("data.interpolation") && given("data.normalize.scale") &&
+        given("data.normalize.mean") && given("data.normalize.std")) {
+      return;
+    }
+    const std::optional<ImageProcessor> found = read_image_processor(folder);
+    if (!found) return;
+    DataConfig& data = recipe_.data;
+    fill("data.normalize.scale", data.normalize.scale, found->normalize.scale, found->file);
+    fill("data.normalize.mean", data.normalize.mean, found->normalize.mean, found->file);
+    fill("data.normalize.std", data.normalize.deviation, found->normalize.deviation, found->file);
+    if (name != DatasetName::random)
+      fill("data.interpolation", data.interpolation, found->interpolation, found->file);
+    if (!files) return;
+    fill("data.jpeg_scaling", data.jpeg_scaling, false, found->file);
+    if (own_size) return;
+    fill("data.resize", data.resize, found->resize, found->file);
+    fill("data.resize_side", data.resize_side, found->resize_side, found->file);
+    const int image_size = recipe_.model.image_size;
+    if (image_size == 0 || image_size == found->image_size) return;
+    report("model.weights",
+           fmt::format("{} makes images of {} pixels, but the model takes {}", found->file,
+                       found->image_size, image_size),
+           "give data.resize and data.resize_side in the recipe");
+  }
+
+  Recipe& recipe_;
+  const YamlReader& reader_;
+  Diagnostics& diagnostics_;
+  std::map<std::string, std::string, std::less<>> taken_;
+};
+
+}  // namespace
+
+std::map<std::string, std::string, std::less<>> take_from_folder(Recipe& recipe,
+                                                                 const YamlReader& reader,
+                                                                 Diagnostics& diagnostics) {
+  return FolderReader(recipe, reader, diagnostics).take();
+}
+
+}  // namespace dstrain

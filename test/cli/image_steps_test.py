@@ -1,0 +1,124 @@
+"""A ViT trained from a Hugging Face folder on image files has the losses of transformers: model and preparation of the images are
+what the folder says, pixel for pixel, in training, evaluation and export."""
+import copy
+import json
+import pathlib
+import tempfile
+
+try:
+    import numpy
+    import torch
+    import transformers
+    from PIL import Image
+    from transformers import BitImageProcessorPil, DeiTImageProcessorPil, ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    raise SystemExit(77)
+
+from support import expect_success, losses, metrics, only_run, run
+
+STEPS, LR, DECAY, CLIP = 10, 1e-3, 0.01, 1.0
+TOLERANCE = 1e-5  # relative
+CLASSES = ("cat", "dog", "eel")
+HALF = [0.5, 0.5, 0.5]
+
+
+def write_images(folder):
+    """Pictures of many sizes as JPEG and PNG, in a folder per class; the test split holds the same ones."""
+    draw = numpy.random.default_rng(0)
+    files = []
+    for label, name in enumerate(CLASSES):
+        for i, (width, height) in enumerate([(61, 47), (32, 32), (130, 91), (40, 211), (33, 34), (400, 290)]):
+            coarse = Image.fromarray(draw.integers(0, 256, (5, 7, 3), dtype=numpy.uint8)).resize((width, height), Image.BICUBIC)
+            noisy = numpy.clip(numpy.asarray(coarse) + draw.integers(-20, 21, (height, width, 3)), 0, 255).astype(numpy.uint8)
+            for split in ("train", "test"):
+                path = folder / split / name / f"{i}.{'jpg' if i % 3 else 'png'}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(noisy).save(path, **({"quality": 90, "subsampling": i % 3} if i % 3 else {}))
+            files.append((path, label))
+    return files
+
+
+def pixel_values(processor, files):
+    return processor([Image.open(path).convert("RGB") for path, _ in files], return_tensors="pt")["pixel_values"].float()
+
+
+def expected_losses(model, pixels, labels):
+    """Before each step, and after the last one; every step sees all images."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY)
+    found = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(pixel_values=pixels, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        found.append(loss.item())
+    with torch.no_grad():
+        return found, model(pixel_values=pixels, labels=labels).loss.item()
+
+
+def check(name, processor, scratch, files):
+    config = ViTConfig(hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=96, image_size=32, patch_size=8,
+                       num_labels=len(CLASSES), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config._attn_implementation = "eager"
+    model = ViTForImageClassification(config).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)  # so that predictions differ from the first step on
+    folder = scratch / name
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    pixels, labels = pixel_values(processor, files), torch.tensor([label for _, label in files])
+    trained = copy.deepcopy(model)
+    expected, evaluated = expected_losses(trained, pixels, labels)
+    recipe = scratch / f"{name}.yaml"
+    recipe.write_text(f"""
+model:     {{ weights: "{folder}" }}
+data:      {{ name: images, path: "{scratch / 'data'}" }}
+batch:     {{ global: {len(files)}, micro: 3 }}
+optimizer: {{ lr: {LR}, weight_decay: {DECAY}, clip_norm: {CLIP}, schedule: constant }}
+precision: {{ compute: fp32 }}
+parallel:  {{ zero: {{ stage: 2 }}, backend: gloo }}
+run:       {{ steps: {STEPS}, evaluate: {STEPS}, checkpoint: {{ every: {STEPS} }}, output: "{scratch / (name + '_runs')}" }}
+""")
+    shown = expect_success(run("recipe", "show", recipe))
+    assert f"name: vit " in shown and f"# {folder / 'preprocessor_config.json'}" in shown, shown
+    expect_success(run("plan", recipe))
+    output = expect_success(run("launch", recipe, "--ranks", 2))
+    assert "images: " in output, output
+    directory = only_run(scratch / (name + "_runs"))
+    curve = losses(directory)
+    assert sorted(curve) == list(range(1, STEPS + 1)), curve
+    apart = max(abs(curve[step + 1] - loss) / loss for step, loss in enumerate(expected))
+    assert apart <= TOLERANCE, (name, apart, curve, expected)
+    assert expected[-1] < 0.9 * expected[0], expected
+    found = metrics(directory, "evaluation")[STEPS]["loss"]
+    assert abs(found - evaluated) <= TOLERANCE * evaluated, (name, found, evaluated)
+
+    # What is exported prepares the same pixels and has the same loss.
+    exported = scratch / (name + "_exported")
+    expect_success(run("checkpoint", "export", directory, exported))
+    kind = json.loads((exported / "preprocessor_config.json").read_text())["image_processor_type"]
+    again = pixel_values(getattr(transformers, kind + "Pil").from_pretrained(exported), files)
+    assert (again - pixels).abs().max() <= 1e-6, (name, kind, (again - pixels).abs().max())
+    loaded = ViTForImageClassification.from_pretrained(exported).eval()
+    with torch.no_grad():
+        loss = loaded(pixel_values=again, labels=labels).loss.item()
+    assert abs(loss - evaluated) <= TOLERANCE * evaluated, (name, loss, evaluated)
+    print(f"{name}: losses of {STEPS} steps within {apart:.2g}, {expected[0]:.4f} to {expected[-1]:.4f}; evaluation {found:.6f}")
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    files = write_images(scratch / "data")
+    for name, processor in (
+            ("half", ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=HALF, image_std=HALF)),
+            ("bicubic", ViTImageProcessorPil(size={"height": 32, "width": 32}, resample=3, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.3, 0.4])),
+            ("raw", ViTImageProcessorPil(size={"height": 32, "width": 32}, rescale_factor=1 / 127.5, do_normalize=False)),
+            ("crop", BitImageProcessorPil(size={"shortest_edge": 39}, crop_size={"height": 32, "width": 32}, resample=1)),
+            ("deit", DeiTImageProcessorPil(size={"height": 38, "width": 38}, crop_size={"height": 32, "width": 32}))):
+        check(name, processor, scratch, files)
