@@ -64,7 +64,7 @@ std::vector<std::string> copy_files(const fs::path& from, const fs::path& to,
                                     std::span<const char* const> names) {
   std::vector<std::string> copied;
   for (const char* name : names) {
-    if (!fs::exists(from / name) || fs::equivalent(from, to)) continue;
+    if (!path_exists(from / name) || fs::equivalent(from, to)) continue;
     write_file_atomically(to / name, read_file(from / name));
     copied.emplace_back(name);
   }
