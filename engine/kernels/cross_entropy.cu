@@ -46,8 +46,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
     const float loss = (1 - a.smoothing) * (log_sum_exp - own) + (a.smoothing > 0 ? smooth : 0.0f);
     a.log_sum_exp[row] = log_sum_exp;
     a.rows[row] = weight * loss;
-    a.rows[a.batch + row] = known && better < 1 ? weight : 0.0f;
-    a.rows[2 * a.batch + row] = known && better < 5 ? weight : 0.0f;
+    // Beside a nan no class scores higher: only a row with a finite loss counts.
+    const bool counts = isfinite(loss);
+    a.rows[a.batch + row] = counts && better < 1 ? weight : 0.0f;
+    a.rows[2 * a.batch + row] = counts && better < 5 ? weight : 0.0f;
     a.rows[3 * a.batch + row] = weight;
   }
 }

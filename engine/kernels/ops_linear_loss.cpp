@@ -2,6 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -66,8 +67,10 @@ void loss_rows_cpu(const at::Tensor& logits, const Targets& targets, const at::T
   const at::Tensor beaten = z.gt(own).logical_or(z.eq(own).logical_and(lower)).any(1);
   // Not a product with 0: a filler's logits may be anything.
   const at::Tensor filler = targets.weights.eq(0);
-  loss.copy_(((log_sum_exp - own.squeeze(1)) * targets.weights).masked_fill(filler, 0));
-  top1.copy_(targets.weights.masked_fill(beaten.logical_or(known.logical_not()), 0));
+  const at::Tensor losses = log_sum_exp - own.squeeze(1);
+  loss.copy_((losses * targets.weights).masked_fill(filler, 0));
+  // Beside a nan no class scores higher: only a row with a finite loss counts.
+  top1.copy_(targets.weights.masked_fill(beaten.logical_or(at::isfinite(losses).logical_not()), 0));
   if (!grad_loss.defined()) return;
   at::Tensor grad = (z - log_sum_exp.unsqueeze(1)).exp();
   grad.scatter_add_(1, index, known.to(at::kFloat).neg().unsqueeze(1));

@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -43,9 +44,10 @@ Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels, cons
   const auto total = [&](const at::Tensor& value) {
     return at::where(weights.ne(0), value * weights, at::zeros_like(weights)).sum();
   };
-  const at::Tensor sum = total(loss), one = known.squeeze(1);
-  totals.add_(at::stack({sum, total(better.lt(1).logical_and(one)),
-                         total(better.lt(5).logical_and(one)), weights.sum()}));
+  // Beside a nan no class scores higher: only a row with a finite loss counts.
+  const at::Tensor sum = total(loss), counts = at::isfinite(loss);
+  totals.add_(at::stack({sum, total(better.lt(1).logical_and(counts)),
+                         total(better.lt(5).logical_and(counts)), weights.sum()}));
   return {sum, log_sum_exp};
 }
 

@@ -136,10 +136,11 @@ void cross_entropy(const CrossEntropy& a) {
         if (x > own || (x == own && i < label)) better += 1;
       }
       log_sum_exp = most + std::log(exponentials);
-      totals[0] +=
-          weight * ((1 - smoothing) * (log_sum_exp - own) + smoothing * (log_sum_exp - mean));
-      totals[1] += known && better < 1 ? weight : 0;
-      totals[2] += known && better < 5 ? weight : 0;
+      const double smooth = smoothing > 0 ? smoothing * (log_sum_exp - mean) : 0;
+      const double loss = (1 - smoothing) * (log_sum_exp - own) + smooth;
+      totals[0] += weight * loss;
+      totals[1] += std::isfinite(loss) && better < 1 ? weight : 0;
+      totals[2] += std::isfinite(loss) && better < 5 ? weight : 0;
       totals[3] += weight;
     }
     a.log_sum_exp[row] = static_cast<float>(log_sum_exp);

@@ -83,8 +83,10 @@ __global__ void __launch_bounds__(kThreads) vocab_loss_kernel(const VocabLoss a)
   const float sum = block_sum(part.sum * exponential<T>(part.most - most), shared);
   const bool beaten = __syncthreads_or(part.beaten) != 0;
   if (threadIdx.x == 0) {
-    a.loss[row] = weight * (most + logf(sum) - own);
-    a.top1[row] = known && !beaten ? weight : 0.0f;
+    const float loss = most + logf(sum) - own;
+    a.loss[row] = weight * loss;
+    // Beside a nan no class scores higher: only a row with a finite loss counts.
+    a.top1[row] = isfinite(loss) && !beaten ? weight : 0.0f;
   }
   if (a.grad_loss == nullptr) return;
 

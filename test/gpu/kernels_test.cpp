@@ -11,6 +11,7 @@
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/non_finite_rows.h"
 #include "test/kernels/tensors.h"
 
 /// Every kernel against its reference.
@@ -217,6 +218,13 @@ TEST_CASE("GPU: cross entropy equals its reference", "[gpu][kernels]") {
                                              .dtype = ops::kernel_dtype(t[0])};
       },
       kernels::cuda::cross_entropy_backward, kernels::reference::cross_entropy_backward);
+}
+
+TEST_CASE("GPU: a row whose loss is not finite never counts as right", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t classes = GENERATE(5, 16, 1003, 8200);
+  CAPTURE(c10::toString(type), classes);
+  test::require_none_counts(at::kCUDA, type, classes);
 }
 
 TEST_CASE("GPU: the optimizer equals its references, aligned or not", "[gpu][kernels]") {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
+#include "test/kernels/non_finite_rows.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
@@ -76,6 +78,56 @@ TEST_CASE("a label outside the classes makes the loss nan instead of passing", "
   const at::Tensor loss =
       ops::softmax_cross_entropy(at::zeros({1, 3}), indices({3}), floats({1}), 0, totals);
   REQUIRE(std::isnan(loss.item<float>()));
+  REQUIRE(totals[1].item<float>() == 0);
+}
+
+TEST_CASE("a row whose loss is not finite never counts as right", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t classes = GENERATE(5, 16, 1003);
+  CAPTURE(c10::toString(dtype), classes);
+  test::require_none_counts(at::kCPU, dtype, classes);
+}
+
+TEST_CASE("classes that are masked with -inf leave the others as they are", "[kernels]") {
+  at::Tensor row = test::right_row(at::kCPU, at::kFloat, 6);
+  row[0].fill_(-std::numeric_limits<float>::infinity());
+  const test::Counted found = test::counted_by_softmax(row, 0);
+  REQUIRE(std::isfinite(found.loss));
+  REQUIRE(found.top1 == 1);
+}
+
+TEST_CASE("the references count no row whose loss is not finite", "[kernels][reference]") {
+  const std::int64_t classes = 5;
+  for (const at::Tensor& row : test::rows_not_finite(at::kCPU, at::kFloat, classes)) {
+    const std::int64_t label = test::kLabel;
+    const float weight = 1;
+    float log_sum_exp = 0, loss = 0, row_loss = 0, top1 = 1, totals[4] = {};
+    kernels::reference::cross_entropy({.logits = row.const_data_ptr(),
+                                       .labels = &label,
+                                       .weights = &weight,
+                                       .log_sum_exp = &log_sum_exp,
+                                       .rows = nullptr,
+                                       .loss = &loss,
+                                       .totals = totals,
+                                       .batch = 1,
+                                       .classes = classes,
+                                       .smoothing = 0,
+                                       .dtype = kernels::DType::f32});
+    REQUIRE_FALSE(std::isfinite(loss));
+    REQUIRE((totals[1] == 0 && totals[2] == 0 && totals[3] == 1));
+    kernels::reference::vocab_loss({.logits = row.mutable_data_ptr(),
+                                    .labels = &label,
+                                    .weights = &weight,
+                                    .grad_loss = nullptr,
+                                    .loss = &row_loss,
+                                    .top1 = &top1,
+                                    .rows = 1,
+                                    .classes = classes,
+                                    .stride = 8,
+                                    .dtype = kernels::DType::f32});
+    REQUIRE_FALSE(std::isfinite(row_loss));
+    REQUIRE(top1 == 0);
+  }
 }
 
 }  // namespace
