@@ -39,9 +39,10 @@ constexpr Choice kReduceTypes[] = {
     choice(ReduceType::bf16, "bf16", "half the bytes on the wire, rounded sums"),
 };
 constexpr Choice kNonFinite[] = {
-    choice(NonFinite::skip, "skip", "leave the weights as they are, count the step and go on"),
+    choice(NonFinite::skip, "skip",
+           "leave the weights as they are and go on, up to max_skipped steps in a row"),
     choice(NonFinite::stop, "stop",
-           "end the run with exit code 93 and name the first weights or block that are not finite"),
+           "end the run with exit code 93 at the first one, as if max_skipped were 1"),
 };
 constexpr Choice kRecompute[] = {
     choice(Recompute::none, "none", "keep every activation until its backward pass"),

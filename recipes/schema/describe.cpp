@@ -258,6 +258,12 @@ void describe(PrecisionConfig& c, Visitor& v) {
   v.field("reduce", c.reduce, {.text = "Format in which gradients travel and are summed."});
   v.field("non_finite", c.non_finite,
           {.text = "What follows a step whose gradients are not finite."});
+  v.field("max_skipped", c.max_skipped,
+          {.text = "Skipped steps in a row after which the run ends with exit code 93; steps that "
+                   "lower the loss scale (fp16) are not counted.",
+           .unit = "steps",
+           .least = 1,
+           .most = kMostSteps});
   v.section("loss_scale", c.loss_scale,
             "Dynamic loss scale (fp16): halved after a step that is not finite.");
 }
@@ -358,7 +364,11 @@ void describe(RunConfig& c, Visitor& v) {
 }
 
 void describe(CheckpointConfig& c, Visitor& v) {
-  v.field("every", c.every, {.text = "How often a checkpoint is saved.", .form = Form::interval});
+  v.field(
+      "every", c.every,
+      {.text = "How often a checkpoint is saved, and after the last step; when the run is asked "
+               "to stop, always.",
+       .form = Form::interval});
   v.field("keep", c.keep,
           {.text = "Newest checkpoints that are kept.", .least = 1, .most = 1000000});
   v.field("asynchronous", c.asynchronous,

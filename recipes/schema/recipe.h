@@ -141,6 +141,7 @@ struct PrecisionConfig {
   StateType states = StateType::fp32;  ///< master weights and moments
   ReduceType reduce = ReduceType::fp32;
   NonFinite non_finite = NonFinite::skip;
+  int max_skipped = 20;        ///< steps in a row; a step that lowers the loss scale is not counted
   LossScaleConfig loss_scale;  ///< fp16 only
 
   bool operator==(const PrecisionConfig&) const = default;

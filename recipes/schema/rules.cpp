@@ -214,9 +214,9 @@ const std::vector<Rule>& rules() {
 
 /// The fields that decide which others have an effect.
 constexpr std::string_view kDeciding[] = {
-    "model.name",         "run.evaluate",      "lora.rank",
-    "data.name",          "data.augment",      "optimizer.name",
-    "optimizer.schedule", "precision.compute", "parallel.zero.stage"};
+    "model.name",         "run.evaluate",       "lora.rank",         "data.name",
+    "data.augment",       "optimizer.name",     "optimizer.schedule", "precision.compute",
+    "precision.non_finite", "parallel.zero.stage"};
 
 }  // namespace
 
@@ -287,6 +287,9 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval"},
         fmt::format("only precision.compute fp16 scales the loss, here it is {}",
                     spelling(r.precision.compute)));
+  }
+  if (r.precision.non_finite == NonFinite::stop) {
+    add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");
   }
   if (r.parallel.zero.stage != 3) {
     add({"parallel.zero.prefetch"},
