@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cmd/command.h"
-#include "engine/base/error.h"
+#include "engine/base/disk_error.h"
 #include "engine/base/log.h"
 #include "recipes/schema/load.h"
 
@@ -70,8 +70,8 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
     return exit_code(error.kind());
   } catch (const std::filesystem::filesystem_error& error) {
     log_line(LogLevel::error, error.what());
-    print_error("  hint: choose a path that exists and that you may write\n");
-    return exit_code(ErrorKind::usage);
+    print_error("  hint: choose a path that exists, that you may write and where there is room\n");
+    return exit_code(refusal_kind(error.code()));
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
     return exit_code(ErrorKind::internal);

@@ -53,24 +53,29 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit) {
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   const std::filesystem::path temporary =
       path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()));
+  const auto refused = [&](const char* action) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    errno = reason;
+    fail(action, path, ErrorKind::checkpoint);
+  };
   {
     const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!fd) fail("write", temporary, ErrorKind::internal);
+    if (!fd) refused("write");
     while (!content.empty()) {
       const auto written = ::write(fd.get(), content.data(), content.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write", temporary, ErrorKind::internal);
+      if (written < 0) refused("write");
       content.remove_prefix(static_cast<std::size_t>(written));
     }
-    if (::fsync(fd.get()) != 0) fail("flush", temporary, ErrorKind::internal);
+    if (::fsync(fd.get()) != 0) refused("flush");
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
-    fail("rename", temporary, ErrorKind::internal);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) refused("rename");
 }
 
 void sync_directory(const std::filesystem::path& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) fail("flush directory", directory, ErrorKind::internal);
+  if (!fd || ::fsync(fd.get()) != 0) fail("flush directory", directory, ErrorKind::checkpoint);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) {

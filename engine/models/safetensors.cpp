@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/finite.h"
 #include "engine/models/narrow_float.h"
 #include "engine/models/safetensors_header.h"
 
@@ -74,6 +75,12 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin,
     std::memcpy(out.data(), part.data(), part.size());
   } else {
     widen(part, out, entry.dtype == "F16" ? half_to_float : bfloat16_to_float);
+  }
+  if (const std::int64_t bad = first_non_finite(out); bad >= 0) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: tensor '{}' holds {} at element {}", path_.string(), name,
+                            out[static_cast<std::size_t>(bad)], begin + bad),
+                "nothing can be trained from weights that are not finite: take another file");
   }
 }
 

@@ -35,7 +35,8 @@ class SafetensorsFile {
   [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
   [[nodiscard]] std::span<const std::byte> bytes(const Entry& entry) const;
-  /// Elements [begin, begin + out.size()) converted to fp32.
+  /// Elements [begin, begin + out.size()) converted to fp32; Error{data} for one that is not
+  /// finite.
   void read(const std::string& name, std::int64_t begin, std::span<float> out) const;
 
  private:

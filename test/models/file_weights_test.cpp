@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 
 #include "engine/base/error.h"
@@ -119,6 +120,20 @@ TEST_CASE("weights in shards are found through the index", "[models][weights]") 
         whole.at("vit.layernorm.weight").second);
   CHECK(read_all(*source, test::parameter_named(model, "vit.layernorm.bias")) ==
         whole.at("vit.layernorm.bias").second);
+}
+
+TEST_CASE("weights that are not finite are named by file and tensor", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = small_model(3);
+  Content content = Content::of(model);
+  const std::string name = "vit.encoder.layer.0.attention.attention.key.weight";
+  content.tensors.at(name).second[2] = std::numeric_limits<float>::quiet_NaN();
+  content.write(folder / "model.safetensors");
+  std::vector<std::string> notes;
+  const auto source = open_weights(folder.path(), model, 1, notes);
+  CHECK_THROWS_WITH(
+      read_all(*source, first_qkv(model)),
+      (folder / "model.safetensors").string() + ": tensor '" + name + "' holds nan at element 2");
 }
 
 TEST_CASE("a broken index is refused", "[models][weights]") {

@@ -1,5 +1,7 @@
 #include "engine/models/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -184,6 +186,27 @@ TEST_CASE("what the writer writes the reader reads", "[models][safetensors]") {
   file.read("empty", 0, {});
   CHECK_THROWS_WITH(file.read("scalar", 0, part), Catch::Contains("which has 1"));
   CHECK_THROWS_WITH(file.read("other", 0, part), path.string() + ": no tensor 'other'");
+}
+
+TEST_CASE("a value that is not finite is named with file, tensor and place",
+          "[models][safetensors]") {
+  const test::TempDir folder;
+  const auto path = folder / "w.safetensors";
+  const DType dtype = GENERATE(DType::f32, DType::f16, DType::bf16);
+  const float value =
+      GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+               -std::numeric_limits<float>::infinity());
+  CAPTURE(safetensors_name(dtype), value);
+  std::vector<float> values(10'000, 1.0f);
+  values[9'000] = value;
+  write_safetensors(path,
+                    {{.name = "layer.w", .shape = {10'000}, .dtype = dtype, .values = values}}, {});
+  const SafetensorsFile file(path);
+  std::vector<float> out(5'000);
+  file.read("layer.w", 0, out);
+  CHECK_THROWS_WITH(
+      file.read("layer.w", 5'000, out),
+      fmt::format("{}: tensor 'layer.w' holds {} at element 9000", path.string(), value));
 }
 
 TEST_CASE("a dtype that dstrain does not use is listed and not read", "[models][safetensors]") {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/data/text/hash.h"
 #include "engine/data/text/token_file.h"
@@ -20,7 +21,7 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 constexpr const char* kTemporary = ".building-";
 
 [[noreturn]] void fail(const fs::path& path) {
-  throw Error(ErrorKind::usage,
+  throw Error(refusal_kind(std::error_code(errno, std::generic_category())),
               fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)),
               "make room, or name another folder in data.cache");
 }
