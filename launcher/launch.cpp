@@ -314,13 +314,22 @@ class Job {
         sweep(outcome.lost_hosts);
         return outcome.exit_code;
       case Outcome::Kind::saved:
-        console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown_path(run_.path)));
-        return outcome.exit_code;
+        return judge_stop(outcome);
       case Outcome::Kind::unreachable:
         return judge_unreachable(outcome);
       case Outcome::Kind::failed:
         return judge_failure(outcome);
     }
+    return outcome.exit_code;
+  }
+
+  /// A rank that stops early saves or fails: those that left no checkpoint had come to their end.
+  int judge_stop(const Outcome& outcome) {
+    if (!has_checkpoint(run_.path)) {
+      console_.lines("the ranks were done; they saved no checkpoint (run.checkpoint.every: never)");
+      return 0;
+    }
+    console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown_path(run_.path)));
     return outcome.exit_code;
   }
 
@@ -381,6 +390,7 @@ class Job {
   }
 
   [[nodiscard]] const char* go_on_advice() const {
+    if (!has_checkpoint(run_.path)) return "start it again; no checkpoint was saved yet";
     return options_.max_restarts > 0
                ? "go on with --resume auto"
                : "go on with --resume auto, or let it restart by itself with --max-restarts 3";

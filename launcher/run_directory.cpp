@@ -12,6 +12,7 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 
@@ -107,7 +108,7 @@ fs::path make_dated_directory(const fs::path& output, const std::string& stem, s
     // false without an error: somebody else has just made this very name.
     if (fs::create_directory(path, error)) return path;
   }
-  throw Error(ErrorKind::usage,
+  throw Error(refusal_kind(error),
               fmt::format("cannot make a run directory in {}: {}", parent.string(),
                           error ? error.message() : "no free name"),
               "choose a folder that can be written, with --set run.output=DIR");
@@ -179,7 +180,7 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   std::error_code error;
   fs::create_directories(run.path / "ranks", error);
   if (error) {
-    throw Error(ErrorKind::usage,
+    throw Error(refusal_kind(error),
                 fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
   }
   return run;

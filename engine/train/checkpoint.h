@@ -43,8 +43,11 @@ struct CheckpointPart {
 
 struct SaveResult {
   bool ok = false;
+  bool not_finite = false;     ///< refused, since some value is nan or infinite
   std::filesystem::path path;  ///< committed directory
-  std::string error;           ///< what failed on which rank; the same text on every rank
+  /// What failed on which rank, and the newest checkpoint that there is, or that there is none; the
+  /// same text on every rank, unless rank 0 is lost.
+  std::string error;
   double seconds = 0;
   std::int64_t bytes = 0;
 };
@@ -52,14 +55,16 @@ struct SaveResult {
 /// Saves checkpoints of one run as `root`/step-00000100. Collective over all ranks through `store`:
 /// each writes one safetensors shard (O_EXCL, fsync, xxh3-128), then all vote; rank 0 writes
 /// MANIFEST.json last and renames the directory. A failed vote removes the temporary directory and
-/// leaves everything saved before untouched. Its end while a save runs gives up waiting for the
-/// other ranks: `wait` first where the save shall count.
+/// leaves everything saved before untouched; a rank votes against values that are not finite. Its
+/// end while a save runs gives up waiting for the other ranks: `wait` first where the save shall
+/// count.
 class CheckpointSaver {
  public:
   virtual ~CheckpointSaver() = default;
   /// Starts a save on a background thread. One at a time: waits for the one before, whose result is
-  /// kept for `wait` or `poll`. A failed save is a result, never an exception.
-  virtual void start(CheckpointState state, CheckpointPart part) = 0;
+  /// kept for `wait` or `poll`. A failed save is a result, never an exception. Without `prune` no
+  /// older checkpoint goes.
+  virtual void start(CheckpointState state, CheckpointPart part, bool prune = true) = 0;
   [[nodiscard]] virtual bool busy() const = 0;
   /// Waits for the running save, if any, and returns the oldest result not returned yet; nothing
   /// when there is none.
@@ -125,7 +130,7 @@ class CheckpointReader {
   [[nodiscard]] virtual const CheckpointState& state() const = 0;
   [[nodiscard]] virtual std::vector<TensorSlice> tensors() const = 0;  ///< whole tensors
   /// Fills `out` with slice.range of the tensor; Error{checkpoint} when name, shape or range do not
-  /// match.
+  /// match, or a value is not finite.
   virtual void read(const TensorSlice& slice, std::span<float> out) const = 0;
 };
 

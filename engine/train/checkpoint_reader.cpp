@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/finite.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/checkpoint_manifest.h"
 #include "engine/train/checkpoint_name.h"
@@ -115,6 +116,12 @@ class Reader final : public CheckpointReader {
           fd.get(), path_of(slice->file), slice->offset + 4 * (part.begin - slice->range.begin),
           std::as_writable_bytes(out.subspan(static_cast<std::size_t>(part.begin - range.begin),
                                              static_cast<std::size_t>(part.size()))));
+    }
+    if (const std::int64_t bad = first_non_finite(out); bad >= 0) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{}: tensor '{}' holds {} at element {}", directory_.path().string(),
+                              wanted.name, out[static_cast<std::size_t>(bad)], range.begin + bad),
+                  "take an older checkpoint; `dstrain checkpoint list` shows them");
     }
   }
 

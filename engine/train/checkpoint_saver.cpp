@@ -4,12 +4,14 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/finite.h"
 #include "engine/base/log.h"
 #include "engine/models/safetensors.h"
 #include "engine/train/checkpoint.h"
@@ -23,22 +25,47 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // What travels through the store. A go-ahead is kWrite or already the verdict; a vote is the rank's
-// part of the manifest or kFailed and why; the verdict is kOk and the bytes saved, or kFailed and
-// why.
+// part of the manifest or kFailed or kRefused (values that are not finite) and why; the verdict is
+// kOk and the bytes saved, or kFailed or kRefused and why.
 constexpr std::string_view kWrite = "write";
 constexpr std::string_view kOk = "ok ";
 constexpr std::string_view kFailed = "failed ";
+constexpr std::string_view kRefused = "refused ";
+
+/// A vote or verdict against a save, and the error it was made from.
+std::string against(const std::exception& error, const std::string& who = "") {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const bool refused = ours != nullptr && ours->kind() == ErrorKind::stop;
+  return fmt::format("{}{}{}", refused ? kRefused : kFailed, who, error.what());
+}
+std::optional<Error> objection(const std::string& text) {
+  if (text.starts_with(kFailed)) return Error(ErrorKind::checkpoint, text.substr(kFailed.size()));
+  if (text.starts_with(kRefused)) return Error(ErrorKind::stop, text.substr(kRefused.size()));
+  return std::nullopt;
+}
+
+/// A state with a nan or an infinity would spoil every run that goes on from it.
+void refuse_non_finite(const CheckpointPart& part) {
+  for (std::size_t i = 0; i < part.data.size(); ++i) {
+    const std::int64_t bad = first_non_finite(part.data[i]);
+    if (bad < 0) continue;
+    throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", part.slices[i].name,
+                                             part.data[i][static_cast<std::size_t>(bad)],
+                                             part.slices[i].range.begin + bad));
+  }
+}
 
 /// One rank's view of one save.
 class Save {
  public:
   Save(Store& store, const SaverOptions& options, std::int64_t serial, CheckpointState state,
-       CheckpointPart part, std::stop_token stop)
+       CheckpointPart part, bool prune, std::stop_token stop)
       : store_(store),
         options_(options),
         prefix_(fmt::format("checkpoint/{}/{}-{}", options.attempt, serial, state.step)),
         state_(std::move(state)),
         part_(std::move(part)),
+        prune_(prune),
         stop_(std::move(stop)),
         final_(options.root / checkpoint_name(state_.step)),
         temporary_(options.root / temporary_checkpoint_name(state_.step, options.attempt)) {}
@@ -49,7 +76,7 @@ class Save {
     try {
       verdict = options_.rank == 0 ? lead() : follow();
     } catch (const std::exception& error) {
-      verdict = fmt::format("{}rank {}: {}", kFailed, options_.rank, error.what());
+      verdict = against(error, fmt::format("rank {}: ", options_.rank));
     }
     SaveResult result;
     result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -58,7 +85,9 @@ class Save {
       result.path = final_;
       std::from_chars(verdict.data() + kOk.size(), verdict.data() + verdict.size(), result.bytes);
     } else {
-      result.error = verdict.starts_with(kFailed) ? verdict.substr(kFailed.size()) : verdict;
+      const Error why = objection(verdict).value_or(Error(ErrorKind::checkpoint, verdict));
+      result.not_finite = why.kind() == ErrorKind::stop;
+      result.error = why.what();
     }
     return result;
   }
@@ -82,7 +111,7 @@ class Save {
     try {
       verdict = prepare();
     } catch (const std::exception& error) {
-      verdict = fmt::format("{}rank 0: {}", kFailed, error.what());
+      verdict = against(error, "rank 0: ") + newest();
     }
     store_.set(prefix_ + "/go", verdict.empty() ? std::string(kWrite) : verdict);
     if (!verdict.empty()) return verdict;
@@ -91,10 +120,10 @@ class Save {
     } catch (const std::exception& error) {
       std::error_code ignored;
       fs::remove_all(temporary_, ignored);
-      verdict = fmt::format("{}{}", kFailed, error.what());
+      verdict = against(error) + newest();
     }
     store_.set(prefix_ + "/verdict", verdict);
-    if (verdict.starts_with(kOk)) prune();
+    if (verdict.starts_with(kOk) && prune_) prune();
     return verdict;
   }
 
@@ -119,6 +148,18 @@ class Save {
     return {};
   }
 
+  /// What a run that ends now can be resumed from.
+  [[nodiscard]] std::string newest() const {
+    try {
+      std::vector<std::string> problems;
+      if (const auto found = newest_valid(options_.root, problems))
+        return fmt::format("; the newest checkpoint is {}", found->path.string());
+      return fmt::format("; there is no checkpoint in {}", options_.root.string());
+    } catch (const std::exception& error) {
+      return fmt::format("; whether there is a checkpoint cannot be told: {}", error.what());
+    }
+  }
+
   void move_aside(const std::string& problem) const {
     for (int i = 1;; ++i) {
       const fs::path aside = fmt::format("{}.invalid-{}", final_.string(), i);
@@ -135,6 +176,7 @@ class Save {
       Manifest part;
       part.state.step = state_.step;
       DSTRAIN_CHECK(part_.slices.size() == part_.data.size(), "one buffer per slice");
+      refuse_non_finite(part_);
       std::vector<SafetensorsTensor> stored;
       std::vector<const TensorSlice*> slices;
       for (std::size_t i = 0; i < part_.slices.size(); ++i) {
@@ -158,7 +200,7 @@ class Save {
       return manifest_text(part);
     } catch (const std::exception& error) {
       part_ = {};
-      return fmt::format("{}rank {}: {}", kFailed, options_.rank, error.what());
+      return against(error, fmt::format("rank {}: ", options_.rank));
     }
   }
 
@@ -184,15 +226,14 @@ class Save {
   /// Gathers all votes, then makes the directory a checkpoint. Bytes saved.
   std::int64_t commit(const std::string& own_vote) {
     Manifest manifest{.state = state_, .files = {}, .tensors = {}};
-    std::vector<std::string> failures;
+    std::vector<Error> failures;
     const auto deadline = Clock::now() + options_.timeout;
     for (int rank = 0; rank < options_.world_size; ++rank) {
       try {
         const std::string vote = rank == 0 ? own_vote
                                            : wait(fmt::format("vote/{}", rank), deadline,
                                                   fmt::format("rank {} did not vote", rank));
-        if (vote.starts_with(kFailed))
-          throw Error(ErrorKind::checkpoint, vote.substr(kFailed.size()));
+        if (const auto error = objection(vote)) throw *error;
         const Manifest part = parse_manifest(vote, fmt::format("rank {}: its vote", rank));
         if (part.state.step != state_.step) {
           throw Error(ErrorKind::checkpoint, fmt::format("rank {} saved step {}, rank 0 step {}",
@@ -200,14 +241,14 @@ class Save {
         }
         merge_manifest(manifest, part);
       } catch (const std::exception& error) {
-        failures.emplace_back(error.what());
+        failures.push_back(objection(against(error)).value());
       }
     }
     if (!failures.empty()) {
-      throw Error(ErrorKind::checkpoint,
-                  failures.size() == 1
-                      ? failures[0]
-                      : fmt::format("{} (and {} more ranks)", failures[0], failures.size() - 1));
+      throw Error(failures[0].kind(), failures.size() == 1
+                                          ? failures[0].what()
+                                          : fmt::format("{} (and {} more ranks)",
+                                                        failures[0].what(), failures.size() - 1));
     }
     check_coverage(manifest, "the parts of all ranks together");
 
@@ -217,6 +258,9 @@ class Save {
     sync_directory(temporary_);
     fs::rename(temporary_, final_);
     sync_directory(options_.root);
+    // What the others then rely on, as it is found by whoever resumes.
+    const CheckpointInfo saved = inspect_checkpoint(final_, /*full=*/false);
+    if (!saved.valid) throw Error(ErrorKind::checkpoint, saved.problem);
     std::int64_t bytes = 0;
     for (const FileRecord& shard : manifest.files) bytes += shard.bytes;
     return bytes;
@@ -266,6 +310,7 @@ class Save {
   std::string prefix_;
   CheckpointState state_;
   CheckpointPart part_;
+  bool prune_;
   std::stop_token stop_;
   fs::path final_;
   fs::path temporary_;
@@ -276,16 +321,17 @@ class Saver final : public CheckpointSaver {
   Saver(std::shared_ptr<Store> store, const SaverOptions& options)
       : store_(std::move(store)), options_(options) {}
 
-  void start(CheckpointState state, CheckpointPart part) override {
+  void start(CheckpointState state, CheckpointPart part, bool prune) override {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [this] { return !running_; });
     running_ = true;
     try {
       // Assigning joins the thread before it, which has nothing left to do but return.
       worker_ = std::jthread([this, serial = num_saves_++, s = std::move(state),
-                              p = std::move(part)](std::stop_token stop) mutable {
+                              p = std::move(part), prune](std::stop_token stop) mutable {
         SaveResult result =
-            Save(*store_, options_, serial, std::move(s), std::move(p), std::move(stop)).run();
+            Save(*store_, options_, serial, std::move(s), std::move(p), prune, std::move(stop))
+                .run();
         const std::scoped_lock inner(mutex_);
         results_.push_back(std::move(result));
         running_ = false;

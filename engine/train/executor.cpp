@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -31,6 +32,21 @@ std::shared_ptr<const Event> moment(const Stream& stream) {
   auto event = std::make_shared<Event>(stream.device(), Event::Timing::yes);
   event->record(stream);
   return event;
+}
+
+/// From sums in the order of kNumTotals. Beside a loss that is not finite, shares say nothing: nan.
+template <typename Number>
+EvaluationTotals means(const Number* totals) {
+  const double targets = std::max(1.0, static_cast<double>(totals[3]));
+  const double loss = static_cast<double>(totals[0]) / targets;
+  const auto share = [&](Number count) {
+    return std::isfinite(loss) ? static_cast<double>(count) / targets
+                               : std::numeric_limits<double>::quiet_NaN();
+  };
+  return {.loss = loss,
+          .top1 = share(totals[1]),
+          .top5 = share(totals[2]),
+          .targets = static_cast<double>(totals[3])};
 }
 
 /// Buffers that serve two programs in turn.
@@ -175,13 +191,13 @@ StepOutcome Executor::take_outcome() {
   pending_.pop_front();
   const auto* sums = pending.host.const_data_ptr<float>();
   const float* control = sums + kNumSums;
-  const double targets = std::max(1.0F, sums[kTotals + 3]);
+  const EvaluationTotals totals = means(sums + kTotals);
   return {.step = pending.step,
           .step_s = pending.end->seconds_since(*pending.start),
-          .loss = sums[kTotals] / targets,
-          .top1 = sums[kTotals + 1] / targets,
-          .top5 = sums[kTotals + 2] / targets,
-          .targets = sums[kTotals + 3],
+          .loss = totals.loss,
+          .top1 = totals.top1,
+          .top5 = totals.top5,
+          .targets = totals.targets,
           .gradient_norm = control[optimizer::kGradientNorm],
           .loss_scale = control[optimizer::kLossScale],
           .good_steps = control[optimizer::kGoodSteps],
@@ -192,9 +208,10 @@ StepOutcome Executor::take_outcome() {
 }
 
 EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
+  at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
   {
     const StreamScope scope(lane(Lane::compute));
-    sums_.zero_();
+    sums = at::zeros({kNumTotals}, objective_.totals.options().dtype(at::kDouble));
   }
   std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
   for (std::int64_t i = 0; i < micro_batches; ++i) {
@@ -205,19 +222,21 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     // A program starts when the one before it has ended: its first gathers overwrite slots that
     // were in use.
     step_end_.wait(lane(Lane::gather));
+    {
+      const StreamScope scope(lane(Lane::compute));
+      objective_.totals.zero_();
+    }
     run(evaluation_, source, {}, evaluation_objective_, /*gather_resident=*/i == 0);
+    {
+      const StreamScope scope(lane(Lane::compute));
+      sums.add_(objective_.totals);
+    }
     step_end_.record(lane(Lane::compute));
     two_ago.record(lane(Lane::compute));
   }
   const StreamScope scope(lane(Lane::compute));
-  communicators_.batch->all_reduce(objective_.totals, ReduceOp::sum);
-  const at::Tensor host = objective_.totals.cpu();
-  const auto* totals = host.const_data_ptr<float>();
-  const double targets = std::max(1.0F, totals[3]);
-  return {.loss = totals[0] / targets,
-          .top1 = totals[1] / targets,
-          .top5 = totals[2] / targets,
-          .targets = totals[3]};
+  communicators_.batch->all_reduce(sums, ReduceOp::sum);
+  return means(sums.cpu().const_data_ptr<double>());
 }
 
 at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {

@@ -40,7 +40,7 @@ struct StepOutcome {
   /// under way when this one was enqueued, else from its own first work.
   double step_s = 0;
   double loss = 0;  ///< mean over the targets of the global batch
-  double top1 = 0;  ///< share of targets
+  double top1 = 0;  ///< share of targets; nan beside a loss that is not finite
   double top5 = 0;
   double targets = 0;  ///< labelled samples or tokens
   double gradient_norm = 0;
@@ -61,7 +61,7 @@ struct StepInputs {
 
 struct EvaluationTotals {
   double loss = 0;  ///< mean
-  double top1 = 0;
+  double top1 = 0;  ///< nan beside a loss that is not finite
   double top5 = 0;
   double targets = 0;
 };

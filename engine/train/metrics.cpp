@@ -30,6 +30,9 @@ Json number(double value) {
   return value;
 }
 
+/// Null where it is not known.
+Json share(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -66,7 +69,7 @@ class AppendFile {
 
  private:
   [[noreturn]] void fail(const char* action) const {
-    throw Error(ErrorKind::internal,
+    throw Error(ErrorKind::checkpoint,
                 fmt::format("cannot {} {}: {}", action, path_.string(), std::strerror(errno)));
   }
 
@@ -101,6 +104,7 @@ class MetricsWriter::Files {
   }
 
   [[nodiscard]] std::int64_t failed_writes() const { return failed_writes_; }
+  [[nodiscard]] const std::string& first_problem() const { return first_problem_; }
 
  private:
   void open_tensorboard(const MetricsOptions& options) {
@@ -119,8 +123,9 @@ class MetricsWriter::Files {
     try {
       write();
     } catch (const std::exception& error) {
-      if (failed_writes_++ == 0)
-        log_warning("metrics are incomplete from here on: {}", error.what());
+      if (failed_writes_++ > 0) return;
+      first_problem_ = error.what();
+      log_warning("metrics are incomplete from here on: {}", first_problem_);
     }
   }
 
@@ -129,6 +134,7 @@ class MetricsWriter::Files {
   AppendFile events_;
   AppendFile tensorboard_;
   std::int64_t failed_writes_ = 0;
+  std::string first_problem_;
 };
 
 MetricsWriter::MetricsWriter(const MetricsOptions& options)
@@ -140,7 +146,7 @@ void MetricsWriter::step(const StepMetrics& m) {
                          {"step", m.step},
                          {"epoch", number(m.epoch)},
                          {"loss", number(m.loss)},
-                         {"accuracy", number(m.accuracy)},
+                         {"accuracy", share(m.accuracy)},
                          {"lr", number(m.lr)},
                          {"grad_norm", number(m.grad_norm)},
                          {"samples_per_s", number(m.samples_per_s)},
@@ -168,8 +174,8 @@ void MetricsWriter::evaluation(const EvaluationMetrics& m) {
                          {"step", m.step},
                          {"epoch", number(m.epoch)},
                          {"loss", number(m.loss)},
-                         {"accuracy", number(m.accuracy)},
-                         {"top5", number(m.top5)},
+                         {"accuracy", share(m.accuracy)},
+                         {"top5", share(m.top5)},
                          {"targets", m.targets},
                          {"seconds", number(m.seconds)}});
   const Scalar scalars[] = {{"evaluation/loss", m.loss},
@@ -188,6 +194,7 @@ void MetricsWriter::event(std::string_view kind, std::int64_t step,
 }
 
 std::int64_t MetricsWriter::failed_writes() const { return files_->failed_writes(); }
+const std::string& MetricsWriter::first_problem() const { return files_->first_problem(); }
 
 void truncate_metrics(const fs::path& path, std::int64_t step) {
   if (!path_exists(path)) return;

@@ -15,7 +15,7 @@ struct StepMetrics {
   std::int64_t step = 0;
   double epoch = 0;     ///< fraction of epochs done: 1.25
   double loss = 0;      ///< mean over the global batch
-  double accuracy = 0;  ///< top-1 of the global batch, 0 to 1
+  double accuracy = 0;  ///< top-1 of the global batch, 0 to 1; nan: not known
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
@@ -31,8 +31,8 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
-  double accuracy = 0;       ///< top-1, 0 to 1
-  double top5 = 0;           ///< 0 to 1
+  double accuracy = 0;       ///< top-1, 0 to 1; nan: not known
+  double top5 = 0;           ///< 0 to 1; nan: not known
   std::int64_t targets = 0;  ///< images, or labelled tokens
   double seconds = 0;
 };
@@ -46,8 +46,9 @@ struct MetricsOptions {
 };
 
 /// Writes metrics of one run, one JSON object per line, and the same numbers for TensorBoard. For
-/// rank 0; not thread-safe. A number that is not finite is the string "nan", "inf" or "-inf".
-/// Training never stops because of it: a write that fails is counted and the first one is logged.
+/// rank 0; not thread-safe. A number that is not finite is the string "nan", "inf" or "-inf", an
+/// accuracy that is not known null. Training never stops because of it: a write that fails is
+/// counted and the first one is logged.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
@@ -62,6 +63,7 @@ class MetricsWriter {
              const std::vector<std::pair<std::string, std::string>>& fields = {});
 
   [[nodiscard]] std::int64_t failed_writes() const;
+  [[nodiscard]] const std::string& first_problem() const;  ///< of a write; empty: none
 
  private:
   class Files;

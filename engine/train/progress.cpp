@@ -28,10 +28,14 @@ nlohmann::json number(double value) {
 
 }  // namespace
 
+std::string format_share(double share, int digits) {
+  return std::isfinite(share) ? fmt::format("{:.{}f}%", share * 100, digits) : "n/a";
+}
+
 std::string format_step(const StepLine& line) {
   std::string text = fmt::format("step {}/{}", line.step, line.total_steps);
   if (line.epochs > 0) text += fmt::format("  epoch {}/{}", line.epoch, line.epochs);
-  text += fmt::format("  loss {:.4f}  acc {:.1f}%  {} {}", line.loss, line.accuracy * 100,
+  text += fmt::format("  loss {:.4f}  acc {}  {} {}", line.loss, format_share(line.accuracy, 1),
                       format_count(line.rate), line.unit);
   if (line.mfu > 0) text += fmt::format("  MFU {:.1f}%", line.mfu * 100);
   text +=

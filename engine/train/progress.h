@@ -24,6 +24,9 @@ struct StepLine {
   Bytes memory_bytes = 0;
   double remaining_s = 0;
 };
+/// "21.4%", or "n/a" of a share that is not known.
+[[nodiscard]] std::string format_share(double share, int digits);
+
 /// "step 120/5000  epoch 1/3  loss 3.2114  acc 21.4%  18.3k img/s  left 3m 07s  12 ms  mem 61.00
 /// GiB  grad 0.84"
 [[nodiscard]] std::string format_step(const StepLine& line);

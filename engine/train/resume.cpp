@@ -74,9 +74,11 @@ nlohmann::json decide(const std::string& output, const std::string& name, const 
                         : RunDirectory::create(output, name);
   }
   directory.make_folders();
+  std::error_code ignored;
   return {{"directory", directory.root().string()},
           {"attempt", random_id()},
-          {"checkpoint", checkpoint.string()}};
+          {"checkpoint", checkpoint.string()},
+          {"resumes_here", fs::equivalent(checkpoint / "..", directory.checkpoints(), ignored)}};
 }
 
 }  // namespace
@@ -104,7 +106,8 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::s
   }
   RunPlace result{.directory = RunDirectory(place["directory"].get<std::string>()),
                   .attempt = place["attempt"].get<std::string>(),
-                  .resume = nullptr};
+                  .resume = nullptr,
+                  .resumes_here = place["resumes_here"].get<bool>()};
   const auto checkpoint = place["checkpoint"].get<std::string>();
   if (!checkpoint.empty()) result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);
   return result;

@@ -16,6 +16,7 @@ struct RunPlace {
   RunDirectory directory{std::filesystem::path()};
   std::string attempt;                       ///< unique per start of the job, equal on all ranks
   std::unique_ptr<CheckpointReader> resume;  ///< nothing: start anew
+  bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory
 };
 
 /// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <random>
 
+#include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 
@@ -31,7 +32,7 @@ RunDirectory RunDirectory::create(const fs::path& parent, const std::string& nam
     return run;
   }
   throw Error(
-      ErrorKind::usage,
+      refusal_kind(error),
       fmt::format("cannot make a run directory in {}: {}", parent.string(), error.message()),
       "set run.output to a folder that can be written");
 }
@@ -41,7 +42,7 @@ void RunDirectory::make_folders() const {
     std::error_code error;
     fs::create_directories(root_ / folder, error);
     if (error) {
-      throw Error(ErrorKind::usage,
+      throw Error(refusal_kind(error),
                   fmt::format("cannot make {}: {}", (root_ / folder).string(), error.message()));
     }
   }

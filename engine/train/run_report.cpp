@@ -168,12 +168,13 @@ void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
 
 std::string RunReport::describe(const EvaluationTotals& totals) const {
   if (session_.model().is_language()) {
-    return fmt::format(
-        "loss {:.4f}, perplexity {:.2f}, next-token accuracy {:.2f}% on {:.0f} tokens", totals.loss,
-        std::exp(totals.loss), totals.top1 * 100, totals.targets);
+    return fmt::format("loss {:.4f}, perplexity {:.2f}, next-token accuracy {} on {:.0f} tokens",
+                       totals.loss, std::exp(totals.loss), format_share(totals.top1, 2),
+                       totals.targets);
   }
-  return fmt::format("accuracy {:.2f}%, top-5 {:.2f}%, loss {:.4f} on {:.0f} samples",
-                     totals.top1 * 100, totals.top5 * 100, totals.loss, totals.targets);
+  return fmt::format("accuracy {}, top-5 {}, loss {:.4f} on {:.0f} samples",
+                     format_share(totals.top1, 2), format_share(totals.top5, 2), totals.loss,
+                     totals.targets);
 }
 
 /// A few answers of the model as it is now, so that a person sees what it learned.
@@ -208,9 +209,7 @@ void RunReport::checkpoint(const SaveResult& result, std::int64_t steps) {
     metrics_.event("checkpoint_saved", parse_checkpoint_name(result.path).value_or(steps),
                    {{"path", result.path.string()}});
   } else {
-    progress_.note(fmt::format(
-        "warning: checkpoint failed: {}; training goes on, earlier checkpoints are untouched",
-        result.error));
+    progress_.note(fmt::format("warning: checkpoint failed: {}", result.error));
     metrics_.event("checkpoint_failed", steps, {{"error", result.error}});
   }
 }
@@ -237,6 +236,11 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s) {
     report_memory();
   }
   report_communication(done - first_step_);
+  if (metrics_.failed_writes() > 0) {
+    progress_.note(
+        fmt::format("warning: {} lines of metrics, events or TensorBoard are missing: {}",
+                    metrics_.failed_writes(), metrics_.first_problem()));
+  }
   progress_.note(fmt::format("metrics, logs and checkpoints: {}", directory_.root().string()));
 }
 

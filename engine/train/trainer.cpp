@@ -67,6 +67,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
                                     .world_size = world.size,
                                     .keep = recipe_.run.checkpoint.keep,
                                     .attempt = place_.attempt});
+  if (recipe_.precision.compute == ComputeType::fp16)
+    skipped_.restart(recipe_.precision.loss_scale.initial);
   if (place_.resume) restore();
   if (world.rank == 0) open_report(start);
   place_.resume.reset();
@@ -102,7 +104,8 @@ void Trainer::restore() {
                                    .applied_steps = static_cast<double>(state.optimizer_steps),
                                    .skipped_steps = static_cast<double>(state.skipped_steps)});
   first_step_ = state.step;
-  saved_step_ = state.step;
+  if (place_.resumes_here) saved_step_ = state.step;
+  skipped_.restart(state.loss_scale);
   last_.loss_scale = state.loss_scale;
   last_.good_steps = static_cast<double>(state.good_steps);
   last_.applied_steps = static_cast<double>(state.optimizer_steps);
@@ -122,6 +125,7 @@ void Trainer::run() {
   reset_peak_memory(world_.device.device);
   session_.seek(first_step_);
   record_.enter_section(RankSection::step);
+  bool save_due = false;
   while (session_.next_step() < total && !stop_) {
     if (session_.next_step() == first_step_ + kTimedStep) {
       enqueue_timed();
@@ -133,15 +137,21 @@ void Trainer::run() {
     if (step == first_step_ + 1) drain();
     if (session_.executor().pending() > ahead) handle(session_.executor().take_outcome());
     report_saves(/*wait=*/false);
-    if (due(save_every, step) || due(evaluate_every, step)) {
+    save_due = save_due || due(save_every, step);
+    if (save_due || due(evaluate_every, step)) {
       drain();
       if (due(evaluate_every, step) && !stop_) evaluate();
-      if (due(save_every, step)) save();
+      // Skipped steps leave what may be broken: they wait for a good one, or for the end.
+      if (save_due && skipped_.length() == 0) {
+        save();
+        save_due = false;
+      }
     }
   }
   drain();
-  if (stop_) save();
+  if (stop_ || save_every > 0) save();
   wait_for_saves();
+  require_saved();
   record_.enter_section(RankSection::finish);
   record_.enter(session_.next_step(), "finish");
   if (report_) report_->end(stop_, last_.skipped_steps, host_s_);
@@ -162,17 +172,30 @@ void Trainer::drain() {
 }
 
 void Trainer::handle(const StepOutcome& outcome) {
+  skipped_.add(outcome.skipped, outcome.loss_scale);
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
-  if (outcome.skipped && recipe_.precision.non_finite == NonFinite::stop) {
-    const Session::NonFinite found = session_.explain_non_finite(outcome);
-    // All ranks know of it; the report is to name the one where it began.
-    const bool own = found.rank < 0 || found.rank == world_.rank;
-    throw Error(
-        own ? ErrorKind::stop : ErrorKind::again, found.text,
-        "lower optimizer.lr, or set precision.non_finite: skip to go on without such steps");
-  }
   if (report_) report_->step(outcome);
+  const bool at_once = recipe_.precision.non_finite == NonFinite::stop;
+  if (skipped_.length() >= (at_once ? 1 : recipe_.precision.max_skipped)) give_up(outcome);
+}
+
+/// Collective.
+void Trainer::give_up(const StepOutcome& outcome) {
+  const Session::NonFinite found = session_.explain_non_finite(outcome);
+  // All ranks know of it; the report is to name the one where it began.
+  const bool own = found.rank < 0 || found.rank == world_.rank;
+  const std::string streak =
+      skipped_.length() > 1
+          ? fmt::format("; steps {} to {} were all skipped (precision.max_skipped: {})",
+                        outcome.step + 2 - skipped_.length(), outcome.step + 1,
+                        recipe_.precision.max_skipped)
+          : "";
+  throw Error(own ? ErrorKind::stop : ErrorKind::again, found.text + streak,
+              recipe_.precision.non_finite == NonFinite::stop
+                  ? "lower optimizer.lr, or set precision.non_finite: skip to go on without such "
+                    "steps"
+                  : "lower optimizer.lr, then start again with --resume auto");
 }
 
 void Trainer::evaluate() {
@@ -202,7 +225,7 @@ void Trainer::save() {
                  .world_size = world_.size,
                  .base = base_.valid() ? base_.get() : std::string(),
                  .recipe = resolved_yaml(loaded_)},
-                session_.states().snapshot());
+                session_.states().snapshot(), /*prune=*/skipped_.length() == 0);
   saved_step_ = step;
   if (!recipe_.run.checkpoint.asynchronous) wait_for_saves();
 }
@@ -217,7 +240,18 @@ void Trainer::wait_for_saves() {
 void Trainer::report_saves(bool wait) {
   while (const auto result = wait ? saver_->wait() : saver_->poll()) {
     if (report_) report_->checkpoint(*result, last_.step + 1);
+    failed_save_ = result->ok ? std::nullopt : result;
   }
+}
+
+void Trainer::require_saved() const {
+  if (!failed_save_) return;
+  const bool not_finite = failed_save_->not_finite;
+  throw Error(not_finite ? ErrorKind::stop : ErrorKind::checkpoint,
+              fmt::format("the state after step {} is not saved: {}", session_.next_step(),
+                          failed_save_->error),
+              not_finite ? "lower optimizer.lr, then start again with --resume auto"
+                         : "make room, then start again with --resume auto");
 }
 
 }  // namespace dstrain

@@ -11,6 +11,7 @@
 #include "engine/train/resume.h"
 #include "engine/train/run_report.h"
 #include "engine/train/session.h"
+#include "engine/train/skip_streak.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -32,12 +33,15 @@ class Trainer {
   void restore();
   void open_report(Clock::time_point start);
   void handle(const StepOutcome& outcome);
+  [[noreturn]] void give_up(const StepOutcome& outcome);
   void enqueue_timed();
   void drain();
   void evaluate();
   void save();
   void wait_for_saves();
   void report_saves(bool wait);
+  /// Error when the newest save has failed: the run would end with nothing to go on from.
+  void require_saved() const;
 
   const LoadedRecipe& loaded_;
   const Recipe& recipe_;
@@ -53,6 +57,8 @@ class Trainer {
   std::unique_ptr<CheckpointSaver> saver_;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
+  std::optional<SaveResult> failed_save_;  ///< the newest, if it has failed
+  SkipStreak skipped_;                     ///< up to `last_`
   bool stop_ = false;
   StepOutcome last_;
   double host_s_ = 0;  ///< work of the host in one step, without waiting for data

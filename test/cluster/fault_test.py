@@ -221,7 +221,7 @@ def test_jobs_leave_each_other_alone(bench):
     untouched()
     bench.job("crashes", "h1:1,h2:1", ["on", "1", "signal", "11", "all", "sleep", "60000"]).end(139)
     untouched()
-    job = bench.job("cancelled", "h1:1,h2:1", ["finish-on-term", *RANKS]).ready(0, 1)
+    job = bench.job("cancelled", "h1:1,h2:1", ["checkpoint", "7", "finish-on-term", *RANKS]).ready(0, 1)
     job.signal(signal.SIGTERM)
     job.end(75)
     untouched()

@@ -72,7 +72,7 @@ def test_exit_codes(bench):
 def test_scheduler_signals(bench):
     """Promise 8, as far as the launcher has to do with it."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        job = bench.job(f"asked-{number}", "h1:1,h2:2", ["finish-on-term", *RANKS]).ready(0, 1, 2)
+        job = bench.job(f"asked-{number}", "h1:1,h2:2", ["checkpoint", "7", "finish-on-term", *RANKS]).ready(0, 1, 2)
         job.signal(number)
         start = time.monotonic()
         job.end(75)

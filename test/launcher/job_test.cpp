@@ -134,7 +134,9 @@ TEST_CASE("asked once to stop, the ranks finish: 0 for a person, 75 for a schedu
           "[launcher][job]") {
   const int number = GENERATE(SIGINT, SIGHUP, SIGTERM, SIGUSR1);
   TempDir directory;
-  Job job(directory, {"finish-on-term", "print", "ready", "sleep", "30000"}, {.ranks = 2});
+  Job job(directory,
+          {"checkpoint", "00000007", "finish-on-term", "print", "ready", "sleep", "30000"},
+          {.ranks = 2});
   REQUIRE(job.prints("[rank 0] ready"));
   while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
   job.signal(number);
@@ -142,6 +144,34 @@ TEST_CASE("asked once to stop, the ranks finish: 0 for a person, 75 for a schedu
   CHECK(contains(job.output(), "finishing this step, saving, ending"));
   CHECK(contains(job.output(), "stopped as asked; go on with --resume "));
   CHECK(!std::filesystem::exists(job.run_directory() / "failure.json"));
+}
+
+TEST_CASE("ranks that end well without a checkpoint were done, whoever asked them to stop",
+          "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {"finish-on-term", "print", "ready", "sleep", "30000"}, {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
+  job.signal(SIGTERM);
+  REQUIRE(job.wait() == 0);
+  CHECK(contains(job.output(), "the ranks were done; they saved no checkpoint"));
+  CHECK(!contains(job.output(), "--resume"));
+}
+
+TEST_CASE("asked to stop, a save that fails is 74 whatever the signal", "[launcher][job]") {
+  const int number = GENERATE(SIGINT, SIGTERM);
+  TempDir directory;
+  Job job(directory,
+          {"ignore-term", "print", "ready", "until", (directory.path() / "go").string(), "fail",
+           "74", "disk full", "exit", "74"},
+          {.ranks = 2});
+  REQUIRE(job.prints("[rank 0] ready"));
+  while (!contains(job.log(1), "ready")) std::this_thread::sleep_for(milliseconds(5));
+  job.signal(number);
+  REQUIRE(job.prints("finishing this step, saving, ending"));
+  std::ofstream(directory.path() / "go").flush();
+  REQUIRE(job.wait() == 74);
+  CHECK(!contains(job.output(), "--resume"));
 }
 
 TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure", "[launcher][job]") {

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "engine/models/safetensors.h"
@@ -353,6 +355,72 @@ TEST_CASE("a rank that cannot write fails the save on all ranks and costs nothin
   REQUIRE(code == 0);
   REQUIRE(CheckpointReader::open(dir / "step-00000001", true)->state().step == 1);
   REQUIRE(CheckpointReader::open(dir / "step-00000003", true)->state().step == 3);
+}
+
+TEST_CASE("values that are not finite are refused by all ranks and named", "[checkpoint]") {
+  const TempDir dir;
+  const bool earlier = GENERATE(false, true);
+  if (earlier) REQUIRE(all_ok(save_on(dir.path(), 2, 1, /*keep=*/1)));
+  const float value = GENERATE(std::numeric_limits<float>::quiet_NaN(),
+                               -std::numeric_limits<float>::infinity());
+  const auto store = make_memory_store();
+  std::vector<SaveResult> results(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto saver = make_saver(
+          store,
+          {.root = dir.path(), .rank = rank, .world_size = 2, .keep = 1, .attempt = "1"});
+      CheckpointPart part = test_part(2, 2, rank);
+      if (rank == 1) part.data[5][70] = value;
+      saver->start(test_state(2, 2), std::move(part));
+      results[static_cast<std::size_t>(rank)] = saver->wait().value();
+    });
+  }
+  threads.clear();
+  for (const SaveResult& result : results) {
+    CAPTURE(result.error);
+    REQUIRE_FALSE(result.ok);
+    REQUIRE(result.not_finite);
+    REQUIRE(contains(result.error, std::isnan(value) ? "rank 1: 'big' holds nan at element 1126"
+                                                     : "rank 1: 'big' holds -inf at element 1126"));
+    REQUIRE(contains(result.error, earlier ? "; the newest checkpoint is " : "; there is no"));
+    REQUIRE(contains(result.error, earlier ? (dir / "step-00000001").string() : dir.path().string()));
+    REQUIRE(result.error == results[0].error);
+  }
+  const auto infos = list_checkpoints(dir.path(), true);
+  REQUIRE(infos.size() == (earlier ? 1 : 0));
+  REQUIRE((!earlier || infos[0].valid));
+}
+
+TEST_CASE("a failed save names the newest checkpoint that is sound", "[checkpoint]") {
+  const TempDir dir;
+  for (const int step : {1, 2}) REQUIRE(all_ok(save_on(dir.path(), 1, step)));
+  fs::resize_file(dir / "step-00000002" / "rank0000.safetensors", 100);
+  const int code = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto results = save_on(dir.path(), 1, 3);
+    return !results[0].ok && !results[0].not_finite &&
+                   contains(results[0].error, "rank 0: cannot write ") &&
+                   contains(results[0].error, "File too large; the newest checkpoint is " +
+                                                  (dir / "step-00000001").string())
+               ? 0
+               : 1;
+  });
+  REQUIRE(code == 0);
+}
+
+TEST_CASE("a save that is not to prune leaves all older checkpoints", "[checkpoint]") {
+  const TempDir dir;
+  for (const int step : {1, 2, 3}) {
+    const auto saver = make_saver(
+        make_memory_store(), {.root = dir.path(), .world_size = 1, .keep = 1, .attempt = "1"});
+    saver->start(test_state(step, 1), test_part(step, 1, 0), /*prune=*/false);
+    REQUIRE(saver->wait()->ok);
+    REQUIRE(list_checkpoints(dir.path(), false).size() == static_cast<std::size_t>(step));
+  }
 }
 
 TEST_CASE("a root that cannot be made fails the save on all ranks with one text", "[checkpoint]") {

@@ -99,12 +99,13 @@ TEST_CASE("every step and evaluation is one line with its numbers", "[metrics]")
   REQUIRE(lines[0]["kind"] == "step");
   REQUIRE(lines[0]["step"] == 12);
   REQUIRE(lines[0]["loss"].get<double>() == 0.1);
-  REQUIRE(lines[0]["accuracy"] == "nan");
+  REQUIRE(lines[0]["accuracy"].is_null());
   REQUIRE(lines[0]["grad_norm"] == "inf");
   REQUIRE(lines[0]["loss_scale"] == "-inf");
   REQUIRE(lines[0]["memory_bytes"] == std::int64_t{3} << 32);
   REQUIRE(lines[0]["skipped_steps"] == 2);
   REQUIRE(lines[1]["kind"] == "evaluation");
+  REQUIRE(lines[1]["accuracy"] == 0.75);
   REQUIRE(lines[1]["top5"] == 1.0);
   REQUIRE(lines[1]["targets"] == 360);
   const auto events = lines_of(dir / "events.jsonl");
@@ -143,6 +144,7 @@ TEST_CASE("a full disk is counted and does not stop the run", "[metrics]") {
   writer.step({.step = 2});
   writer.event("still", 2);
   REQUIRE(writer.failed_writes() == 2);
+  REQUIRE(writer.first_problem() == "cannot write /dev/full: No space left on device");
   REQUIRE(lines_of(dir / "events.jsonl").size() == 1);
 
   options.metrics = dir / "none" / "metrics.jsonl";

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <stdexcept>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -74,6 +75,56 @@ TEST_CASE("the time of a step is that of its work, not of what the host does bef
           CHECK(step_s <= enqueued_s);
           (void)session.evaluate();
         }
+      });
+}
+
+TEST_CASE("evaluation of a large split is as exact as its samples' losses", "[train]") {
+  const auto of = [](int ranks, int micro) {
+    const Recipe recipe =
+        small_recipe({"data.name=random", "data.samples=10000", "data.augment=[]", "model.layers=1",
+                      "model.width=16", "model.heads=2", "model.mlp_width=16", "model.channels=3",
+                      "batch.global=400", fmt::format("batch.micro={}", micro)});
+    EvaluationTotals totals;
+    with_sessions(
+        ranks, [&](int) { return recipe; },
+        [&](int rank, Session& session) {
+          const EvaluationTotals found = session.evaluate();
+          if (rank == 0) totals = found;
+        });
+    return totals;
+  };
+  // Sums of two samples each, added up in double, are the losses themselves but for 1e-8.
+  const EvaluationTotals expected = of(1, 2);
+  REQUIRE(expected.targets == 10000);
+  for (const int ranks : {1, 2}) {
+    const EvaluationTotals found = of(ranks, 100);
+    CAPTURE(ranks, found.loss - expected.loss);
+    REQUIRE(found.targets == 10000);
+    REQUIRE(std::abs(found.loss - expected.loss) < 1e-7 * expected.loss);
+    REQUIRE(found.top1 == expected.top1);
+    REQUIRE(found.top5 == expected.top5);
+  }
+}
+
+TEST_CASE("weights that are not finite: no accuracy, in steps as in evaluation", "[train]") {
+  const int ranks = GENERATE(1, 2);
+  const double value = GENERATE(static_cast<double>(NAN), HUGE_VAL);
+  CAPTURE(ranks, value);
+  const Recipe recipe = small_recipe({"parallel.zero.stage=0"});
+  with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        for (int g = 0; g < static_cast<int>(session.states().num_groups()); ++g)
+          session.states().own_parameters(g).fill_(value);
+        session.seek(0);
+        session.enqueue_step(/*stop=*/false);
+        const StepOutcome outcome = session.executor().take_outcome();
+        const EvaluationTotals found = session.evaluate();
+        const auto fine = outcome.skipped && !std::isfinite(outcome.loss) &&
+                          std::isnan(outcome.top1) && std::isnan(outcome.top5) &&
+                          outcome.targets == 48 && !std::isfinite(found.loss) &&
+                          std::isnan(found.top1) && std::isnan(found.top5) && found.targets == 360;
+        if (!fine) throw std::runtime_error("something was counted");
       });
 }
 

@@ -1,0 +1,40 @@
+#include "engine/train/skip_streak.h"
+
+#include "engine/kernels/control.h"
+#include "test/support/catch.h"
+
+using namespace dstrain;
+
+TEST_CASE("skipped steps in a row are counted, a good one ends the row", "[train]") {
+  SkipStreak streak;
+  for (int i = 1; i <= 3; ++i) {
+    streak.add(/*skipped=*/true, 1);
+    REQUIRE(streak.length() == i);
+  }
+  streak.add(false, 1);
+  REQUIRE(streak.length() == 0);
+  streak.add(true, 1);
+  REQUIRE(streak.length() == 1);
+}
+
+TEST_CASE("the search for a loss scale is not counted, and the least scale ends it", "[train]") {
+  SkipStreak streak;
+  double scale = 65536;
+  streak.restart(scale);
+  for (; scale > optimizer::kMinLossScale; scale /= 2) {
+    streak.add(true, scale / 2);
+    REQUIRE(streak.length() == 0);
+  }
+  for (int i = 1; i <= 5; ++i) {
+    streak.add(true, scale);
+    REQUIRE(streak.length() == i);
+  }
+}
+
+TEST_CASE("after the scale has grown, one lower again is part of the search", "[train]") {
+  SkipStreak streak;
+  streak.restart(1024);
+  streak.add(false, 2048);
+  streak.add(true, 1024);
+  REQUIRE(streak.length() == 0);
+}
