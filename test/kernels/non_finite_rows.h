@@ -70,7 +70,8 @@ inline std::vector<at::Tensor> rows_not_finite(at::Device device, at::ScalarType
   std::vector<at::Tensor> rows;
   const auto add = [&](std::int64_t place, float value) {
     rows.push_back(right_row(device, type, classes));
-    place < 0 ? rows.back().fill_(value) : rows.back()[place].fill_(value);
+    const at::Tensor spoiled = place < 0 ? rows.back() : rows.back()[place];
+    spoiled.fill_(value);
   };
   for (const std::int64_t place : {std::int64_t{-1}, kLabel, std::int64_t{0}, classes - 1}) {
     add(place, kNan);

@@ -91,7 +91,7 @@ inline void for_each_mutant(const std::string& good,
   std::mt19937 random(11);
   for (int i = 0; i < 500; ++i) {
     std::string text = good;
-    for (unsigned edits = 1 + random() % 3; edits > 0; --edits)
+    for (auto edits = 1 + random() % 3; edits > 0; --edits)
       text[random() % text.size()] = static_cast<char>(random());
     take(text);
   }
