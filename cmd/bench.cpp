@@ -1,9 +1,9 @@
 #include "engine/train/bench.h"
 
-#include <cstdio>
 #include <memory>
 
 #include "cmd/command.h"
+#include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -46,7 +46,7 @@ Command add_bench_step(CLI::App& root) {
   app->footer("Example: dstrain bench step recipes/qwen/qwen2.5-3b_random.yaml");
   add_options(*app, *options);
   return {app, [options] {
-            std::fputs(bench_report(measure(*options, false)).c_str(), stdout);
+            print_text(bench_report(measure(*options, false)));
             return 0;
           }};
 }
@@ -61,8 +61,7 @@ Command add_bench_kernel(CLI::App& root) {
       ->check(CLI::Range(1, 1000));
   return {app, [options] {
             const StepBench bench = measure(*options, true);
-            std::fputs((bench_report(bench) + "\n" + kernel_report(bench, options->most)).c_str(),
-                       stdout);
+            print_text(bench_report(bench) + "\n" + kernel_report(bench, options->most));
             return 0;
           }};
 }

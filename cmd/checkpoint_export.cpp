@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -14,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
+#include "engine/base/output.h"
 #include "engine/data/dataset.h"
 #include "engine/models/model.h"
 #include "engine/models/parts.h"
@@ -147,12 +147,12 @@ int export_checkpoint(const ExportArguments& options) {
     export_weights(options.output, model, read, {.dtype = dtype});
   }
   write_companions(recipe, model, options.output);
-  fmt::print("{}: step {}, {}\n", options.output, reader->state().step,
+  print_text("{}: step {}, {}\n", options.output, reader->state().step,
              adapted && !options.merge ? "adapter in PEFT's layout"
              : adapted                 ? "base and adapter merged in the Hugging Face layout"
                                        : "weights in the Hugging Face layout");
   if (adapted && !options.merge && recipe.model.weights.empty()) {
-    fmt::print("its base is in no folder ({}); --merge writes both together\n",
+    print_text("its base is in no folder ({}); --merge writes both together\n",
                reader->state().base);
   }
   return 0;

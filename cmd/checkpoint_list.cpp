@@ -6,6 +6,7 @@
 
 #include "cmd/command.h"
 #include "engine/base/json.h"
+#include "engine/base/output.h"
 #include "engine/base/units.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/run_directory.h"
@@ -29,7 +30,7 @@ void print_json(const std::vector<CheckpointInfo>& infos) {
                     {"files", info.files},
                     {"world_size", info.world_size}});
   }
-  fmt::print("{}\n", json_text(list, 2));
+  print_text("{}\n", json_text(list, 2));
 }
 
 int list(const ListOptions& options) {
@@ -40,20 +41,20 @@ int list(const ListOptions& options) {
     return 0;
   }
   if (infos.empty()) {
-    fmt::print("no checkpoint in {}\n", folder.string());
+    print_text("no checkpoint in {}\n", folder.string());
     return 0;
   }
-  fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", "step", "size", "files", "ranks", "state");
+  print_text("{:>10}  {:>10}  {:>5}  {:>5}  {}\n", "step", "size", "files", "ranks", "state");
   for (const CheckpointInfo& info : infos) {
     if (info.valid) {
-      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes),
+      print_text("{:>10}  {:>10}  {:>5}  {:>5}  complete\n", info.step, format_bytes(info.bytes),
                  info.files, info.world_size);
     } else {
-      fmt::print("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-",
+      print_text("{:>10}  {:>10}  {:>5}  {:>5}  INVALID: {}\n", info.step, "-", "-", "-",
                  info.problem);
     }
   }
-  fmt::print("Sizes were checked; `dstrain checkpoint verify {}` also checks every byte.\n",
+  print_text("Sizes were checked; `dstrain checkpoint verify {}` also checks every byte.\n",
              options.run);
   return 0;
 }

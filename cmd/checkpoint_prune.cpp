@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "engine/base/output.h"
 #include "engine/base/units.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/run_directory.h"
@@ -22,16 +23,16 @@ int prune(const PruneOptions& options) {
   const auto infos = list_checkpoints(find_checkpoints_folder(options.run), true);
   const auto doomed = beyond_newest(infos, options.keep);
   for (const CheckpointInfo& info : infos) {
-    if (!info.valid) fmt::print("keeps   {} (invalid: {})\n", info.path.string(), info.problem);
+    if (!info.valid) print_text("keeps   {} (invalid: {})\n", info.path.string(), info.problem);
   }
   std::int64_t bytes = 0;
   for (const CheckpointInfo& info : doomed) {
     if (!options.dry_run) remove_checkpoint(info.path);
     bytes += info.bytes;
-    fmt::print("{} {} ({})\n", options.dry_run ? "would remove" : "removed", info.path.string(),
+    print_text("{} {} ({})\n", options.dry_run ? "would remove" : "removed", info.path.string(),
                format_bytes(info.bytes));
   }
-  fmt::print("{} {} of {} checkpoints, {}\n", options.dry_run ? "would remove" : "removed",
+  print_text("{} {} of {} checkpoints, {}\n", options.dry_run ? "would remove" : "removed",
              doomed.size(), infos.size(), format_bytes(bytes));
   return 0;
 }

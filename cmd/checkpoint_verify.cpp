@@ -6,6 +6,7 @@
 
 #include "cmd/command.h"
 #include "engine/base/error.h"
+#include "engine/base/output.h"
 #include "engine/base/units.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/run_directory.h"
@@ -30,15 +31,15 @@ int verify(const VerifyCheckpointOptions& options) {
   int num_bad = 0;
   for (const CheckpointInfo& info : infos) {
     if (info.valid) {
-      fmt::print("ok   {}: step {}, {} in {} files, every byte as written\n", info.path.string(),
+      print_text("ok   {}: step {}, {} in {} files, every byte as written\n", info.path.string(),
                  info.step, format_bytes(info.bytes), info.files);
     } else {
       ++num_bad;
-      fmt::print("BAD  {}: {}\n", info.path.string(), info.problem);
+      print_text("BAD  {}: {}\n", info.path.string(), info.problem);
     }
   }
   if (infos.empty()) {
-    fmt::print("no checkpoint in {}\n", options.path);
+    print_text("no checkpoint in {}\n", options.path);
     return exit_code(ErrorKind::checkpoint);
   }
   return num_bad == 0 ? 0 : exit_code(ErrorKind::checkpoint);

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +9,7 @@
 #include "cmd/command.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
+#include "engine/base/output.h"
 #include "engine/base/units.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text/text.h"
@@ -32,27 +32,27 @@ class Terminal final : public ProgressSink {
   ~Terminal() override { clear(); }
   void note(const std::string& text) override {
     clear();
-    std::fprintf(stderr, "%s\n", text.c_str());
+    print_error("{}\n", text);
   }
   void progress(double share, const std::string& text) override {
     constexpr std::size_t kBar = 30;
     constexpr auto kPlainEvery = std::chrono::seconds(5);
     if (live_) {
       const auto full = static_cast<std::size_t>(share * kBar);
-      std::fprintf(stderr, "\r[%s%s] %s\033[K", std::string(full, '#').c_str(),
-                   std::string(kBar - full, ' ').c_str(), text.c_str());
+      draw_error_line(
+          fmt::format("[{}{}] {}", std::string(full, '#'), std::string(kBar - full, ' '), text));
       drawn_ = true;
       return;
     }
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < kPlainEvery) return;
     last_ = now;
-    std::fprintf(stderr, "%s\n", text.c_str());
+    print_error("{}\n", text);
   }
 
  private:
   void clear() {
-    if (drawn_) std::fprintf(stderr, "\r\033[K");
+    if (drawn_) draw_error_line("");
     drawn_ = false;
   }
 
@@ -65,18 +65,18 @@ void print(const char* split, const TextStatistics& s) {
   const auto percent = [](std::int64_t part, std::int64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   };
-  fmt::print("{}\n", split);
-  fmt::print("  samples          {}, {} records left out\n", with_commas(s.samples),
+  print_text("{}\n", split);
+  print_text("  samples          {}, {} records left out\n", with_commas(s.samples),
              with_commas(s.left_out));
-  fmt::print("  tokens           {}, {:.1f} % of them predicted\n", with_commas(s.tokens),
+  print_text("  tokens           {}, {:.1f} % of them predicted\n", with_commas(s.tokens),
              percent(s.targets, s.tokens));
-  fmt::print("  length           mean {:.1f}, median {}, 95 % up to {}, longest {}\n", s.mean,
+  print_text("  length           mean {:.1f}, median {}, 95 % up to {}, longest {}\n", s.mean,
              s.p50, s.p95, s.longest);
-  fmt::print("  cut to {:<9} {} ({:.2f} %)\n", s.sequence, with_commas(s.cut),
+  print_text("  cut to {:<9} {} ({:.2f} %)\n", s.sequence, with_commas(s.cut),
              percent(s.cut, s.samples));
-  fmt::print("  without packing  {} rows, {:.1f} % padding\n", with_commas(s.samples),
+  print_text("  without packing  {} rows, {:.1f} % padding\n", with_commas(s.samples),
              100 * s.padding_share());
-  fmt::print("  with packing     {} rows, {:.1f} % full\n", with_commas(s.packed_rows),
+  print_text("  with packing     {} rows, {:.1f} % full\n", with_commas(s.packed_rows),
              100 * s.packed_share());
 }
 
@@ -100,7 +100,7 @@ nlohmann::ordered_json to_json(const TextStatistics& s) {
 int prepare(const PrepareOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
-    std::fprintf(stderr, "%s\n", format(warning).c_str());
+    print_error(format(warning) + "\n");
   }
   const Recipe& recipe = loaded.recipe;
   using enum DatasetName;
@@ -122,7 +122,7 @@ int prepare(const PrepareOptions& options) {
       print(name, statistics);
     }
   }
-  if (options.json) fmt::print("{}\n", json_text(json, 2));
+  if (options.json) print_text("{}\n", json_text(json, 2));
   return 0;
 }
 

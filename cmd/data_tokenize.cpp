@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/output.h"
 #include "engine/data/text/record.h"
 #include "engine/data/tokenizer/tokenizer.h"
 
@@ -59,26 +59,30 @@ std::string answer(const Tokenizer& tokenizer, const TokenizeOptions& options, s
 int tokenize(const TokenizeOptions& options) {
   const auto tokenizer = Tokenizer::open(options.tokenizer);
   const std::string name = options.input.empty() ? "standard input" : options.input;
+  constexpr std::size_t kAtOnce = std::size_t{64} << 10;
+  std::string out;
   std::int64_t number = 0;
-  const auto take = [&](std::string line) {
+  const auto take = [&](std::string text, bool more) {
     const std::string where = fmt::format("{}:{}", name, ++number);
-    const std::string out = answer(*tokenizer, options, std::move(line), where) + "\n";
-    std::fwrite(out.data(), 1, out.size(), stdout);
+    out += answer(*tokenizer, options, std::move(text), where) + "\n";
+    // At once where somebody types the lines.
+    if (more && out.size() < kAtOnce) return;
+    print_text(out);
+    out.clear();
   };
   if (options.input.empty()) {
     std::ios::sync_with_stdio(false);
-    for (std::string line; std::getline(std::cin, line);) take(std::move(line));
+    for (std::string line; std::getline(std::cin, line);)
+      take(std::move(line), std::cin.rdbuf()->in_avail() > 0);
   } else {
     const MappedFile file(options.input);
     for (std::string_view rest = file.text(); !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      take(std::string(line));
+      take(std::string(line), /*more=*/true);
     }
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    throw Error(ErrorKind::usage, "cannot write to standard output");
-  }
+  print_text(out);
   return 0;
 }
 

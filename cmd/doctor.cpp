@@ -2,7 +2,6 @@
 
 #include <array>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "cmd/input_path.h"
 #include "cmd/version.h"
 #include "engine/base/error.h"
+#include "engine/base/output.h"
 #include "launcher/allocation.h"
 #include "launcher/inspect_hosts.h"
 #include "launcher/reach_hosts.h"
@@ -49,7 +49,7 @@ std::vector<HostInspection> inspect_all(const DoctorOptions& options) {
                                      .ssh_config = options.ssh_config,
                                      .ship = options.ship,
                                      .tree = {.say = [](const std::string& line) {
-                                       std::fprintf(stderr, "%s\n", line.c_str());
+                                       print_error("{}\n", line);
                                      }}});
   InspectHostsOptions how{.build = kVersion, .request = {}};
   how.request.working_directory = std::filesystem::current_path().string();
@@ -62,11 +62,10 @@ int doctor(const DoctorOptions& options) {
   const std::vector<HostInspection> hosts = here ? inspect_this_machine() : inspect_all(options);
   bool usable = true;
   for (const HostInspection& host : hosts) usable = usable && host.usable();
-  std::fputs((options.json ? doctor_json(hosts) : doctor_text(hosts)).c_str(), stdout);
+  print_text(options.json ? doctor_json(hosts) : doctor_text(hosts));
   if (!usable) return exit_code(ErrorKind::hosts);
   if (!options.measure) return 0;
-  std::fputs("\n", options.json ? stderr : stdout);
-  std::fflush(stdout);
+  if (!options.json) print_text("\n");
   std::string program = "dstrain";
   std::string command = "measure";
   std::array<char*, 3> argv = {program.data(), command.data(), nullptr};

@@ -1,9 +1,8 @@
 #include "engine/train/measure.h"
 
-#include <cstdio>
-
 #include "cmd/command.h"
 #include "engine/base/error.h"
+#include "engine/base/output.h"
 
 namespace dstrain {
 
@@ -16,13 +15,11 @@ Command add_measure(CLI::App& root) {
               throw Error(ErrorKind::usage, "neither XDG_CONFIG_HOME nor HOME is set",
                           "set one of them: the rates are kept below it");
             }
-            const MeasuredRates rates = measure_rates([](const std::string& line) {
-              std::printf("%s\n", line.c_str());
-              std::fflush(stdout);
-            });
+            const MeasuredRates rates =
+                measure_rates([](const std::string& line) { print_text("{}\n", line); });
             save_measured(file, rates);
-            std::printf("%s: written to %s; plan and launch use it on this kind of device\n",
-                        rates.device.c_str(), file.c_str());
+            print_text("{}: written to {}; plan and launch use it on this kind of device\n",
+                       rates.device, file.string());
             return 0;
           }};
 }

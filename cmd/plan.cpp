@@ -1,11 +1,11 @@
 #include "cmd/plan.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "cmd/command.h"
 #include "engine/base/input_file.h"
+#include "engine/base/output.h"
 #include "engine/data/dataset.h"
 #include "engine/models/trainable.h"
 #include "engine/program/measured_machine.h"
@@ -29,15 +29,14 @@ Machine plan_machine(const std::string& name, bool on_cpu) {
 int plan(const PlanOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
-    std::fprintf(stderr, "%s\n", format(warning).c_str());
+    print_error(format(warning) + "\n");
   }
   Recipe recipe = loaded.recipe;
   // A plan needs sizes only, which the name says, too.
   if (!recipe.model.weights.empty() &&
       !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
-    std::fprintf(stderr,
-                 "note: model.weights '%s' is not there; planned for the sizes of model.name %s\n",
-                 recipe.model.weights.c_str(), recipe.model.name.c_str());
+    print_error("note: model.weights '{}' is not there; planned for the sizes of model.name {}\n",
+                recipe.model.weights, recipe.model.name);
     recipe.model.weights.clear();
   }
   const Machine machine = plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
@@ -52,7 +51,7 @@ int plan(const PlanOptions& options) {
   const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   const std::string text =
       options.json ? plan_json(report, strategy, cost) : plan_text(report, strategy, cost);
-  std::fputs(text.c_str(), stdout);
+  print_text(text);
   return 0;
 }
 

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cmd/command.h"
+#include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -20,12 +20,12 @@ struct CheckOptions {
 bool check_one(const std::string& file, const std::vector<std::string>& overrides) {
   try {
     const LoadedRecipe loaded = load_recipe(file, overrides);
-    for (const Diagnostic& warning : loaded.warnings) fmt::print(stderr, "{}\n", format(warning));
-    fmt::print("{}: ok{}\n", file,
+    for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
+    print_text("{}: ok{}\n", file,
                loaded.warnings.empty() ? "" : fmt::format(", {} warnings", loaded.warnings.size()));
     return true;
   } catch (const RecipeError& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    print_error("{}\n", error.what());
     return false;
   }
 }
@@ -36,7 +36,7 @@ int check_recipes(const CheckOptions& options) {
     if (!check_one(file, options.overrides)) ++num_failed;
   }
   if (num_failed > 0 && options.recipes.size() > 1) {
-    fmt::print(stderr, "{} of {} recipes have mistakes\n", num_failed, options.recipes.size());
+    print_error("{} of {} recipes have mistakes\n", num_failed, options.recipes.size());
   }
   return num_failed == 0 ? 0 : exit_code(ErrorKind::usage);
 }

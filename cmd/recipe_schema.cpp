@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "cmd/command.h"
+#include "engine/base/output.h"
 #include "recipes/schema/render.h"
 
 namespace dstrain {
@@ -29,7 +29,7 @@ Command add_recipe_schema(CLI::App& root) {
                 "Print a JSON schema, by which editors complete and check recipes.")
       ->excludes(reference);
   return {app, [options] {
-            fmt::print("{}", options->json ? json_schema() : reference_markdown());
+            print_text(options->json ? json_schema() : reference_markdown());
             return 0;
           }};
 }

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cmd/command.h"
+#include "engine/base/output.h"
 #include "recipes/schema/load.h"
 #include "recipes/schema/render.h"
 
@@ -20,8 +20,8 @@ struct ShowOptions {
 
 int show(const ShowOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
-  for (const Diagnostic& warning : loaded.warnings) fmt::print(stderr, "{}\n", format(warning));
-  fmt::print("{}", options.json ? recipe_json(loaded) : resolved_yaml(loaded));
+  for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
+  print_text(options.json ? recipe_json(loaded) : resolved_yaml(loaded));
   return 0;
 }
 

@@ -1,25 +1,28 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <new>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cmd/command.h"
 #include "engine/base/disk_error.h"
+#include "engine/base/error.h"
+#include "engine/base/host_memory.h"
 #include "engine/base/log.h"
+#include "engine/base/output.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/text.h"
 
 namespace dstrain {
 
 namespace {
-
-/// To a reader that may be gone: nobody is left to tell.
-void print_error(const std::string& text) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-}
 
 /// CLI11 would only say that a subcommand is required; a person wants to know which word was wrong.
 void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
@@ -37,41 +40,96 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
       for (const CLI::App* command : known) {
         if (!command->get_group().empty()) names.push_back(command->get_name());
       }
+      const std::string close(nearest(word, {names.begin(), names.end()}));
       throw Error(ErrorKind::usage,
-                  fmt::format("'{}' is no command of {}", word, level->get_name()),
-                  fmt::format("known: {}", fmt::join(names, ", ")));
+                  fmt::format("'{}' is no command of {}", shown(word), level->get_name()),
+                  fmt::format("{}known: {}",
+                              close.empty() ? "" : fmt::format("did you mean {}? ", close),
+                              fmt::join(names, ", ")));
     }
     level = *found;
   }
+}
+
+/// The command whose options were being read.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const CLI::App* level = &app;
+  while (!level->get_subcommands().empty()) level = level->get_subcommands().front();
+  return *level;
+}
+
+/// For words that the chosen command does not take: which, and the option that was meant. Nothing
+/// when it takes them all.
+std::optional<Error> unknown_word(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining(/*recurse=*/true);
+  if (words.empty()) return std::nullopt;
+  const CLI::App& command = chosen_command(app);
+  const auto unknown = std::find_if(words.begin(), words.end(),
+                                    [](const std::string& word) { return word.starts_with('-'); });
+  if (unknown == words.end()) {
+    return Error(ErrorKind::usage,
+                 fmt::format("{}: one word too many, '{}'", command.get_name(), shown(words[0])),
+                 fmt::format("{} --help says what it takes", command.get_name()));
+  }
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  const std::string name = unknown->substr(0, unknown->find('='));
+  const std::string_view meant = nearest(name, {options.begin(), options.end()});
+  return Error(ErrorKind::usage,
+               fmt::format("{} has no option '{}'", command.get_name(), shown(name)),
+               meant.empty() ? fmt::format("{} --help lists its options", command.get_name())
+                             : fmt::format("did you mean {}?", meant));
+}
+
+/// --help and --version, as text.
+std::string asked_for(const CLI::App& app, const CLI::Success& wanted) {
+  std::ostringstream text;
+  app.exit(wanted, text, text);
+  return text.str();
+}
+
+/// Throws what is wrong, but for the words of the command line.
+int parse_and_run(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  require_standard_output();
+  refuse_unknown_command(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {
+    print_text(asked_for(app, wanted));
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (const auto told = unknown_word(app)) throw *told;
+    throw Error(ErrorKind::usage, error.what(), "--help says what this command takes");
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return 0;
 }
 
 }  // namespace
 
 int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
   try {
-    refuse_unknown_command(app, argc, argv);
-    app.parse(argc, argv);
-    for (const Command& command : commands) {
-      if (command.app->parsed()) return command.run();
-    }
-    return 0;
-  } catch (const CLI::Success& wanted) {  // --help, --version
-    return app.exit(wanted);
-  } catch (const CLI::ParseError& error) {
-    log_line(LogLevel::error, error.what());
-    print_error("  hint: --help says what this command takes\n");
-    return exit_code(ErrorKind::usage);
+    return parse_and_run(app, commands, argc, argv);
   } catch (const RecipeError& error) {  // each line names its file or --set
-    print_error(fmt::format("{}\n", error.what()));
+    print_error("{}\n", error.what());
     return exit_code(error.kind());
   } catch (const Error& error) {
     log_line(LogLevel::error, error.what());
-    if (!error.hint().empty()) print_error(fmt::format("  hint: {}\n", error.hint()));
+    if (!error.hint().empty()) print_error("  hint: {}\n", error.hint());
     return exit_code(error.kind());
   } catch (const std::filesystem::filesystem_error& error) {
     log_line(LogLevel::error, error.what());
     print_error("  hint: choose a path that exists, that you may write and where there is room\n");
     return exit_code(refusal_kind(error.code()));
+  } catch (const std::bad_alloc&) {
+    const Error told = host_memory_error(0);
+    log_line(LogLevel::error, told.what());
+    print_error("  hint: {}\n", told.hint());
+    return exit_code(told.kind());
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
     return exit_code(ErrorKind::internal);

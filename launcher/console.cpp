@@ -1,12 +1,12 @@
 #include "launcher/console.h"
 
-#include <fmt/format.h>
+#include "engine/base/printable.h"
 
 namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
-constexpr std::size_t kLongestLine = 4000;
+constexpr int kLongestLine = 4000;  ///< characters
 
 /// The first `columns` characters of UTF-8 text.
 std::string_view clip(std::string_view text, int columns) {
@@ -25,39 +25,16 @@ std::string_view without_return(std::string_view line) {
 
 }  // namespace
 
-std::string neutralise(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
-    if (byte == '\t' || byte == '\n') {
-      result += text[i];
-    } else if (byte < 0x20 || byte == 0x7F) {
-      result += '^';
-      result += static_cast<char>(byte ^ 0x40);
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {
-      result += fmt::format("\\u{:04x}", next);
-      ++i;
-    } else if (byte >= 0x80 && byte < 0xA0 &&
-               (i == 0 || static_cast<unsigned char>(text[i - 1]) < 0x80)) {
-      // A lone C1 byte: some terminals without UTF-8 obey it.
-      result += fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
-
 void Console::lines(std::string_view text, std::string_view prefix) {
   std::string out;
   while (!text.empty()) {
     const auto newline = text.find('\n');
     const std::string_view line = without_return(text.substr(0, newline));
-    out += prefix;
-    out += neutralise(line.substr(0, kLongestLine));
-    if (line.size() > kLongestLine) out += " ...";
+    const std::string clean = printable(line);
+    const std::string_view start = clip(clean, kLongestLine);
+    out += printable(prefix);
+    out += start;
+    if (start.size() < clean.size()) out += " ...";
     out += '\n';
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
   }
@@ -68,7 +45,7 @@ void Console::lines(std::string_view text, std::string_view prefix) {
 }
 
 void Console::progress(std::string_view text, Time now) {
-  std::string clean = neutralise(text.substr(0, text.find('\n')));
+  std::string clean = printable(text.substr(0, text.find('\n')));
   if (sink_.is_terminal) {
     erase_live();
     live_ = std::move(clean);

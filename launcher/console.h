@@ -17,12 +17,8 @@ struct ConsoleSink {
   int columns = 80;  ///< of the terminal
 };
 
-/// `text` with control characters made visible, so that output of a rank cannot drive the terminal:
-/// ESC becomes "^[", a C1 control "\u009b". Tabs and newlines stay; what is not UTF-8 stays as it
-/// is.
-[[nodiscard]] std::string neutralise(std::string_view text);
-
-/// Whole lines above one live progress line.
+/// Whole lines above one live progress line. All text passes printable(), so that output of a rank
+/// cannot drive the terminal.
 class Console {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -9,7 +9,6 @@
 
 #include "engine/base/json.h"
 #include "engine/base/units.h"
-#include "launcher/console.h"
 #include "launcher/inspect_hosts.h"
 
 namespace dstrain::launcher {
@@ -211,7 +210,7 @@ std::string doctor_text(const std::vector<HostInspection>& unsorted) {
       std::count_if(hosts.begin(), hosts.end(), [](const auto& host) { return host.usable(); });
   text += fmt::format("\n{} of {} host{} can be used\n", usable, hosts.size(),
                       hosts.size() == 1 ? "" : "s");
-  return neutralise(text);
+  return text;
 }
 
 std::string doctor_json(const std::vector<HostInspection>& hosts) {

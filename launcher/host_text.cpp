@@ -98,15 +98,13 @@ Word next_word(Word& line) {
 }
 
 void check_bytes(Word line) {
-  const auto control = std::find_if(line.text.begin(), line.text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F;
-  });
-  const auto at = static_cast<std::size_t>(control - line.text.begin());
-  const std::size_t broken = first_invalid_utf8(line.text);
-  if (broken < at) throw Complaint{line.at + broken, "not UTF-8 text"};
-  if (control == line.text.end()) return;
-  throw Complaint{line.at + at,
-                  fmt::format("control character {}; delete it", shown(line.text.substr(at, 1)))};
+  const std::string_view before = line.text.substr(0, line.text.find('\n'));
+  std::string_view found = first_unprintable(before);
+  if (found.empty()) found = line.text.substr(before.size(), 1);
+  if (found.empty()) return;
+  const auto at = static_cast<std::size_t>(found.data() - line.text.data());
+  if (first_invalid_utf8(line.text) == at) throw Complaint{line.at + at, "not UTF-8 text"};
+  throw Complaint{line.at + at, fmt::format("control character {}; delete it", shown(found))};
 }
 
 std::string in_quotes(std::string_view text) { return fmt::format("'{}'", shown(text)); }

@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
+#include <utility>
+
+#include "engine/base/output.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -57,6 +60,7 @@ void StandardOutput::add(std::string_view text, std::size_t limit) {
   tell_dropped();
   pending_ += text;
   flush(0);
+  if (error_ != 0) fail_output(std::exchange(error_, 0));
 }
 
 void StandardOutput::tell_dropped() {
@@ -80,9 +84,11 @@ void StandardOutput::flush(int wait_ms) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EAGAIN) return;
     if (written < 0) {
+      if (!has_written_) error_ = errno;
       pending_.clear();
       return;
     }
+    has_written_ = true;
     pending_.erase(0, static_cast<std::size_t>(written));
   }
 }

@@ -11,7 +11,8 @@ namespace dstrain::launcher {
 /// A sink over a descriptor, normally standard output. Never lets a stuck terminal or a slow pipe
 /// stop the caller: what cannot be written waits in a buffer of 1 MiB, and lines beyond that are
 /// dropped and counted. A reader that has gone away is forgotten, so that closing a log viewer does
-/// not end a training run.
+/// not end a training run; but a job does not begin for an output that never took anything:
+/// Error{checkpoint} (exit code 74) of the first write.
 class StandardOutput {
  public:
   explicit StandardOutput(int fd);
@@ -35,6 +36,8 @@ class StandardOutput {
   UniqueFd terminal_;  ///< the same terminal, opened anew so that writes do not block
   std::string pending_;
   int num_dropped_ = 0;
+  bool has_written_ = false;
+  int error_ = 0;  ///< errno of the first write
 };
 
 }  // namespace dstrain::launcher

@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/json.h"
+#include "engine/base/output.h"
 
 namespace dstrain {
 namespace {
@@ -46,11 +48,19 @@ std::string format_step(const StepLine& line) {
 
 Progress::Progress(int rank) : active_(rank == 0), report_fd_(report_descriptor()) {}
 
-void Progress::write(const std::string& text) const {
-  const int fd = report_fd_ >= 0 ? report_fd_ : STDOUT_FILENO;
+void Progress::write(const std::string& text) {
+  if (report_fd_ < 0) {
+    try {
+      print_text(text);
+      printed_ = true;
+    } catch (const Error&) {
+      if (!printed_) throw;  // later, training goes on without a reader
+    }
+    return;
+  }
   std::string_view rest = text;
   while (!rest.empty()) {
-    const auto written = ::write(fd, rest.data(), rest.size());
+    const auto written = ::write(report_fd_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return;  // nobody reads any more; training goes on
     rest.remove_prefix(static_cast<std::size_t>(written));

@@ -33,7 +33,8 @@ struct StepLine {
 
 /// Tells a person how the run goes: through the launcher's report pipe where there is one (the
 /// launcher then draws the live line), else as plain lines on standard output, steps at most every
-/// two seconds. Silent on ranks other than 0.
+/// two seconds. Silent on ranks other than 0. Error{checkpoint} when standard output does not take
+/// the first line.
 class Progress {
  public:
   explicit Progress(int rank);
@@ -41,10 +42,11 @@ class Progress {
   void note(const std::string& text);
 
  private:
-  void write(const std::string& text) const;
+  void write(const std::string& text);
 
   bool active_;
   int report_fd_;  ///< -1: plain lines
+  bool printed_ = false;
   std::chrono::steady_clock::time_point last_step_line_{};
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <iterator>
 #include <numeric>
@@ -14,32 +13,8 @@
 namespace dstrain {
 namespace {
 
-bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/// Bytes of the UTF-8 sequence that starts at `text[at]`; 0 when there is no valid one (RFC 3629,
-/// sec. 4).
-std::size_t sequence_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto follows = [&](std::size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool overlong = first == 0xE0 && byte(1) < 0xA0;
-    const bool surrogate = first == 0xED && byte(1) > 0x9F;
-    return follows(1) && follows(2) && !overlong && !surrogate ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool overlong = first == 0xF0 && byte(1) < 0x90;
-    const bool beyond = first == 0xF4 && byte(1) > 0x8F;
-    return follows(1) && follows(2) && follows(3) && !overlong && !beyond ? 4 : 0;
-  }
-  return 0;
-}
 
 /// Edits between two words, a swap of neighbours counting as one. Damerau 1964, in the restricted
 /// form.
@@ -125,37 +100,6 @@ std::string write_as(const std::string& decimal) {
 }
 
 }  // namespace
-
-std::string shown(std::string_view text, std::size_t most) {
-  std::string result;
-  std::size_t at = 0;
-  while (at < text.size() && result.size() < most) {
-    const std::size_t length = sequence_length(text, at);
-    if (length == 0 || is_control(text[at])) {
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
-      ++at;
-    } else {
-      result += text.substr(at, length);
-      at += length;
-    }
-  }
-  return at < text.size() ? result + "..." : result;
-}
-
-std::size_t first_invalid_utf8(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t length = sequence_length(text, at);
-    if (length == 0) return at;
-    at += length;
-  }
-  return std::string_view::npos;
-}
-
-bool is_plain_text(std::string_view text) {
-  return first_invalid_utf8(text) == std::string_view::npos &&
-         std::none_of(text.begin(), text.end(), is_control);
-}
 
 std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
   if (word.empty() || word.size() > 64) return {};

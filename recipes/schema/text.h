@@ -5,16 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/printable.h"  // shown(), with which messages are written
+
 namespace dstrain {
-
-/// `text` as it may be printed in a message: control characters and broken UTF-8 escaped, cut after
-/// `most` bytes.
-[[nodiscard]] std::string shown(std::string_view text, std::size_t most = 60);
-
-/// Position of the first byte that is not part of valid UTF-8; npos when all is valid.
-[[nodiscard]] std::size_t first_invalid_utf8(std::string_view text);
-/// Valid UTF-8 without control characters.
-[[nodiscard]] bool is_plain_text(std::string_view text);
 
 /// The candidate that a person most likely meant; empty when none is close.
 [[nodiscard]] std::string_view nearest(std::string_view word,

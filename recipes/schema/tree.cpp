@@ -194,6 +194,16 @@ std::size_t content_bytes(std::string_view text) {
   return bytes;
 }
 
+/// The first control character beside tabs and line ends; empty when there is none.
+std::string_view first_control(std::string_view text) {
+  std::string_view found = first_unprintable(text);
+  while (found == "\r") {
+    text.remove_prefix(static_cast<std::size_t>(found.data() - text.data()) + 1);
+    found = first_unprintable(text);
+  }
+  return found;
+}
+
 /// What yaml-cpp would accept or misread in silence; reported before it sees the text.
 bool is_readable(std::string_view text, Diagnostics& diagnostics) {
   if (text.size() > kMostRecipeBytes) {
@@ -209,16 +219,9 @@ bool is_readable(std::string_view text, Diagnostics& diagnostics) {
     diagnostics.error(place_at(text, at), {}, "not UTF-8 text", "save the file as UTF-8");
     return false;
   }
-  const auto control = [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') ||
-           c == 0x7f;
-  };
-  const auto found = std::find_if(text.begin(), text.end(), control);
-  if (found != text.end()) {
-    const auto at = static_cast<std::size_t>(found - text.begin());
-    diagnostics.error(place_at(text, at), {},
-                      fmt::format("control character {}", shown({&*found, 1})),
-                      "a recipe is plain text");
+  if (const std::string_view found = first_control(text); !found.empty()) {
+    diagnostics.error(place_at(text, static_cast<std::size_t>(found.data() - text.data())), {},
+                      fmt::format("control character {}", shown(found)), "a recipe is plain text");
     return false;
   }
   if (const std::size_t at = first_indenting_tab(text); at != std::string_view::npos) {

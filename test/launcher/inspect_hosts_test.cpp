@@ -236,7 +236,7 @@ TEST_CASE("the table shows bad hosts first, shared findings once, and difference
   HostInspection lost;
   lost.host.name = "h5";
   lost.problem = HostProblem{.kind = HostProblem::Kind::refused,
-                             .text = "nobody listens on port 22\x1b[2J",
+                             .text = "nobody listens on port 22",
                              .hint = "start sshd there"};
   hosts.push_back(lost);
   std::ifstream file("test/launcher/golden/doctor.txt");

@@ -48,7 +48,7 @@ TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output]") {
   TempDir directory;
   Job job(directory, {"print", "a\x1b[2Jb\x07"}, {.ranks = 1});
   REQUIRE(job.wait() == 0);
-  CHECK(contains(job.output(), "[rank 0] a^[[2Jb^G\n"));
+  CHECK(contains(job.output(), "[rank 0] a\\x1b[2Jb\\x07\n"));
   CHECK(job.log(0) == "a\x1b[2Jb\x07\n");
 }
 

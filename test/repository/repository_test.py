@@ -60,6 +60,23 @@ for name in files:
             problems.append(f"{name}:{number}: JSON is read by engine/base/json.h")
         if "std::ifstream" in line and name not in SYSTEM_READERS:
             problems.append(f"{name}:{number}: files are opened by engine/base/input_file.h (read_file, MappedFile)")
+# All text for people passes printable(): one file writes it, one draws on terminals.
+WRITES = re.compile(r"\bfmt::print\b|\bstd::(v?f?print(f|ln)?|cout|cerr|clog|f?put(s|c|char)|fwrite|perror)\b"
+                    r"|(?<![\w:.])(printf|fprintf|puts|fputs|perror|putchar)\(|\bwrite\(STD(OUT|ERR)_FILENO|\bstd(out|err)\b")
+MAY_WRITE = {"engine/base/output.cpp",
+             "engine/base/pmix_helper.cpp",  # a program of its own, which a pipe of ours reads
+             "launcher/child_process.cpp"}   # a child before its exec, whose streams are pipes of ours
+DRAW = re.compile(r"\\(x1[bB]|033|e)(\[|\])|\\r\\x1b")
+MAY_DRAW = {"engine/base/output.cpp", "launcher/console.cpp"}
+for name in files:
+    if not name.endswith((".h", ".cpp", ".cu", ".cuh")) or not layer_of(name):
+        continue
+    for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+        code = line.split("//")[0]
+        if name not in MAY_WRITE and WRITES.search(re.sub(r'"(\\.|[^"\\])*"', '""', code)):
+            problems.append(f"{name}:{number}: writes to standard output or error; use engine/base/output.h")
+        if name not in MAY_DRAW and DRAW.search(code):
+            problems.append(f"{name}:{number}: drives the terminal; use engine/base/output.h or launcher/console.h")
 
 for name in files:
     path = ROOT / name

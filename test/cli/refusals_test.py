@@ -1,0 +1,98 @@
+"""What a launch or a rank refuses: with the code that says so, the word that was meant, one error, and nothing left behind."""
+import os
+import pathlib
+import resource
+import tempfile
+
+from support import only_run, run
+
+QUICKSTART = "recipes/quickstart.yaml"
+TINY = ["--set", "run.epochs=0", "--set", "run.steps=2", "--set", "batch.global=8", "--set", "batch.micro=4", "--set", "model.layers=1",
+        "--set", "model.width=16", "--set", "model.mlp_width=16", "--set", "model.heads=2", "--set", "run.evaluate=never",
+        "--set", "run.checkpoint.every=never"]
+
+
+def launch(folder, *options, **how):
+    return run("launch", QUICKSTART, "--ranks", 2, *TINY, "--set", f"run.output={folder / 'runs'}", *options, **how)
+
+
+def expect_nothing_left(folder):
+    left = list((folder / "runs").glob("*"))
+    assert not left, left
+
+
+def test_the_option_that_was_meant(folder):
+    for words, meant in ((["plan", QUICKSTART, "--rank", "2"], "--ranks"), (["launch", QUICKSTART, "--rank", "2"], "--ranks"),
+                         (["launch", QUICKSTART, "--rank=2"], "--ranks"), (["launch", "--ranks=2", "--hostflie=x"], "--hostfile"),
+                         (["recipe", "show", QUICKSTART, "--jsn"], "--json"), (["checkpoint", "prune", "x", "--kep", "1"], "--keep"),
+                         (["bench", "step", QUICKSTART, "--warm-up", "1"], "--warmup"), (["doctor", "--mesure"], "--measure"),
+                         (["data", "tokenize", "--tokeniser", "x"], "--tokenizer"), (["lanch", QUICKSTART], "launch")):
+        done = run(*words)
+        assert done.returncode == 64 and f"did you mean {meant}?" in done.stderr, f"{words}: {done.returncode}: {done.stderr}"
+    done = run("plan", QUICKSTART, "another")
+    assert done.returncode == 64 and "one word too many, 'another'" in done.stderr, done.stderr
+
+
+def test_ports_and_limits(folder):
+    world = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
+    for port in ("99999", "0", "65536"):
+        done = run("engine", QUICKSTART, *TINY, env=os.environ | world | {"MASTER_PORT": port})
+        assert done.returncode == 64 and f"MASTER_PORT={port}" in done.stderr, (done.returncode, done.stderr)
+    few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))}
+    for words in (["launch", QUICKSTART, "--ranks", "2", *TINY, "--set", f"run.output={folder / 'runs'}"],
+                  ["engine", QUICKSTART, *TINY, "--set", f"run.output={folder / 'runs'}"]):
+        done = run(*words, **few)
+        assert done.returncode == 69 and "RLIMIT_NOFILE" in done.stderr and "16" in done.stderr, (words, done.returncode, done.stderr)
+    expect_nothing_left(folder)
+
+
+def test_memory_of_the_host(folder):
+    huge = ["--set", "model.layers=1", "--set", "model.width=262144", "--set", "model.mlp_width=4194304"]
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))}
+    done = launch(folder, *huge, **limited)
+    assert done.returncode == 70, (done.returncode, done.stdout, done.stderr)
+    assert "out of memory on the host" in done.stdout and "bytes) wanted" in done.stdout, done.stdout
+    assert "host memory: fewer ranks" in done.stdout and "frame #" not in done.stdout, done.stdout
+    assert '"kind": "oom"' in (only_run(folder / "runs") / "failure.json").read_text()
+    done = run("engine", QUICKSTART, *TINY, *huge, "--set", f"run.output={folder / 'plain'}", **limited)
+    assert done.returncode == 70 and "bytes) wanted" in done.stderr and "frame #" not in done.stderr, done.stderr
+
+
+def test_errors_of_ranks_are_told_once(folder):
+    done = launch(folder, "--set", "data.name=cifar10", "--set", f"data.path={folder / 'absent'}", "--set", "model.image_size=32",
+                  "--set", "model.channels=3")
+    text = done.stdout + done.stderr
+    assert done.returncode in (64, 65) and text.count(f"{folder / 'absent'}") == 1, (done.returncode, text)
+    expect_nothing_left(folder)
+
+
+def test_refused_launches_leave_nothing(folder):
+    for options, code in ((["--hosts", "no-such-host.invalid:2"], 69), (["--resume", folder], 64)):
+        done = launch(folder, *options)
+        assert done.returncode == code, (options, done.returncode, done.stdout, done.stderr)
+        expect_nothing_left(folder)
+    kept = folder / "runs" / "mine"
+    kept.mkdir(parents=True)
+    done = launch(folder, "--run-name", "mine", "--hosts", "no-such-host.invalid:2")
+    assert done.returncode == 69 and kept.exists(), "a folder that was there is not removed"
+
+
+def test_secrets(folder):
+    """A short value that stands in the recipe by chance stops nothing; what the recipe takes from a secret does."""
+    by_chance = os.environ | {"SOME_KEY": "digits", "OTHER_TOKEN": "cosine"}
+    done = launch(folder, "--dry-run", env=by_chance)
+    assert done.returncode == 0, done.stderr
+    named = os.environ | {"SHORT_KEY": "digits"}
+    done = launch(folder, "--set", "data.name=${SHORT_KEY}", env=named)
+    assert done.returncode == 64 and "value of the environment variable SHORT_KEY" in done.stderr, (done.returncode, done.stderr)
+    long = os.environ | {"LONG_TOKEN": "0123456789abcdef-canary"}
+    done = launch(folder, "--set", "model.weights=0123456789abcdef-canary", env=long)
+    assert done.returncode == 64 and "LONG_TOKEN" in done.stderr and "canary" not in done.stderr, done.stderr
+    expect_nothing_left(folder)
+
+
+for test in (test_the_option_that_was_meant, test_ports_and_limits, test_memory_of_the_host, test_errors_of_ranks_are_told_once,
+             test_refused_launches_leave_nothing, test_secrets):
+    with tempfile.TemporaryDirectory() as scratch:
+        test(pathlib.Path(scratch))
+    print(f"{test.__name__}: ok")

@@ -1,0 +1,95 @@
+"""What reaches a terminal: no control character from any name or value, and an output that cannot be written is an error."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+
+from support import DSTRAIN, ROOT
+
+EVIL = b"\x1b]0;owned\x07\x1b[2J\r" + "\u009b31m\u202egpj".encode() + b"\x9b\xff"
+QUICKSTART = "recipes/quickstart.yaml"
+
+
+def run(*arguments, env=None, stdout=subprocess.PIPE, **options):
+    return subprocess.run([DSTRAIN, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+                          env=os.environ | (env or {}), timeout=120, **options)
+
+
+def expect_clean(text, where):
+    """UTF-8 whose only controls are line ends and tabs."""
+    decoded = text.decode()
+    bad = [c for c in decoded if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or 0x202A <= ord(c) <= 0x202E]
+    assert not bad, f"{where}: {bad}: {text}"
+
+
+def write_checkpoint(folder):
+    """A run with a checkpoint whose manifest is broken and says so with controls."""
+    checkpoint = folder / "checkpoints" / "step-00000010"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "MANIFEST.json").write_bytes(b'{"format": "' + EVIL.replace(b"\x1b", b"\\u001b").replace(b"\r", b"").replace(b"\x07", b"")
+                                               .replace(b"\x9b\xff", b"") + b'"}')
+    return folder
+
+
+def test_hostile_names(folder):
+    evil = os.fsencode(folder) + b"/" + EVIL
+    os.mkdir(evil)
+    write_checkpoint(pathlib.Path(os.fsdecode(evil)))
+    recipe = evil + b".yaml"
+    pathlib.Path(os.fsdecode(recipe)).write_bytes(b"model: { name: \"" + "\u009b".encode() + b"\" }\n")
+    hostfile = folder / "hosts"
+    hostfile.write_bytes(b"h1" + EVIL + b" slots=2\n")
+    good = os.fsencode(QUICKSTART)
+    commands = [
+        [b"plan", recipe], [b"plan", good, b"--machine", EVIL], [b"plan", good, b"--set", b"model.name=" + EVIL], [b"plan", good, EVIL],
+        [b"plan", good, b"--" + EVIL], [b"plan", good, b"--ranks", EVIL], [b"plan", good, b"--set", b"model.weights=" + evil],
+        [b"recipe", b"check", recipe], [b"recipe", b"check", evil], [b"recipe", b"show", recipe], [EVIL], [b"recipe", EVIL],
+        [b"checkpoint", b"list", evil], [b"checkpoint", b"verify", evil], [b"checkpoint", b"list", evil, b"--json"],
+        [b"checkpoint", b"prune", evil, b"--keep", b"1"], [b"checkpoint", b"export", evil, evil + b"out"],
+        [b"data", b"tokenize", b"--tokenizer", evil], [b"data", b"tokenize", b"--tokenizer", recipe],
+        [b"data", b"prepare", good, b"--set", b"data.name=jsonl", b"--set", b"data.path=" + evil],
+        [b"engine", good, b"--resume", evil], [b"engine", recipe], [b"bench", b"step", recipe],
+        [b"launch", good, b"--resume", evil, b"--set", b"run.output=" + os.fsencode(folder)], [b"launch", good, b"--hostfile", evil],
+        [b"launch", good, b"--hostfile", os.fsencode(hostfile)], [b"launch", good, b"--hosts", EVIL], [b"launch", good, b"--env", EVIL],
+        [b"launch", good, b"--run-name", b"/" + EVIL], [b"launch", good, b"--dry-run", b"--ranks", b"1", b"--env", b"ODD=" + EVIL],
+        [b"launch", good, b"--tee", EVIL], [b"launch", good, b"--hang-timeout", EVIL], [b"doctor", b"--hosts", EVIL],
+        [b"doctor", b"--ssh-config", evil + b"x"], [b"verify", recipe]]
+    for command in commands:
+        done = run(*command)
+        expect_clean(done.stdout, command)
+        expect_clean(done.stderr, command)
+        assert done.returncode in (0, 64, 65, 69, 70, 74), f"{command}: {done.returncode}: {done.stderr}"
+    done = run("plan", QUICKSTART, "--set", "data.path=${ODD}", env={"ODD": "\u009b31m"})
+    assert done.returncode == 64 and b"control characters" in done.stderr, done.stderr
+    print(f"{len(commands)} commands with hostile names: no control character")
+
+
+def test_json_is_json(folder):
+    run_folder = write_checkpoint(folder / "named \u009b\u202e")
+    done = run("checkpoint", "list", run_folder, "--json")
+    expect_clean(done.stdout, "json")
+    listed = json.loads(done.stdout)
+    assert "named \u009b\u202e" in listed[0]["path"], listed
+
+
+def test_outputs_that_cannot_be_written(folder):
+    recipe = [QUICKSTART, "--set", f"run.output={folder / 'runs'}", "--set", "run.steps=1", "--set", "run.epochs=0"]
+    commands = [["--help"], ["--version"], ["plan", "--help"], ["plan", QUICKSTART], ["plan", QUICKSTART, "--json"],
+                ["recipe", "check", QUICKSTART], ["recipe", "show", QUICKSTART], ["recipe", "schema"], ["doctor"],
+                ["launch", *recipe, "--dry-run"], ["launch", *recipe], ["engine", *recipe], ["verify", *recipe]]
+    for command in commands:
+        with open("/dev/full", "wb") as full:
+            done = run(*command, stdout=full)
+        assert done.returncode == 74 and b"standard output" in done.stderr, f"{command}: {done.returncode}: {done.stderr}"
+        closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", DSTRAIN, *command], cwd=ROOT, stdin=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, timeout=120)
+        assert closed.returncode == 74 and b"standard output" in closed.stderr, f"{command}: {closed.returncode}: {closed.stderr}"
+    assert not [run for run in (folder / "runs").glob("*") if (run / "checkpoints").exists()], "a launch went on"
+    print(f"{len(commands)} commands without an output: exit code 74")
+
+
+for test in (test_hostile_names, test_json_is_json, test_outputs_that_cannot_be_written):
+    with tempfile.TemporaryDirectory() as scratch:
+        test(pathlib.Path(scratch))
+print("terminal: ok")
