@@ -3,14 +3,25 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "launcher/inspect.h"
 
 namespace dstrain {
+namespace {
+
+/// OpenMP's threads sleep while they wait, unless the user says otherwise: on a machine where others
+/// compute, spinning ones keep the work from the cores. Read by libgomp when it is loaded.
+void choose_waiting() {
+  if (std::getenv("GOMP_SPINCOUNT") == nullptr) ::setenv("OMP_WAIT_POLICY", "passive", 0);
+}
+
+}  // namespace
 
 int run_engine_library(int argc, char** argv) {
+  choose_waiting();
   const std::filesystem::path library = launcher::engine_library_path();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

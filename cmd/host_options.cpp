@@ -70,7 +70,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "--env", options.environment,
          "Variable for the ranks: NAME (as it is set here) or NAME=VALUE. Repeatable. DSTRAIN_*, "
          "NCCL_*, GLOO_*,\n"
-         "OMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
+         "OMP_*, GOMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
       ->expected(1)
       ->take_all();
   app.add_option(
@@ -91,9 +91,9 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
            const std::string error = set_hang_timeout(text, options.hang_timeout_s);
            if (!error.empty()) throw CLI::ValidationError("--hang-timeout", error);
          },
-         "Seconds without progress after which a rank is hung; auto learns the limit from the run, "
-         "off "
-         "never asks. Default: auto.")
+         "Seconds without progress after which a rank is hung; auto takes the limit from the plan and "
+         "the run, at\n"
+         "least 60 in a step; off never asks. Default: auto.")
       ->default_str("auto");
   app.add_option(
          "--tee", options.tee,

@@ -19,8 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool is_relevant(const std::string& entry) {
-  constexpr std::array<std::string_view, 8> kPrefixes = {
-      "CUDA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "DSTRAIN_", "TORCH_", "SLURM_JOB_ID="};
+  constexpr std::array<std::string_view, 9> kPrefixes = {
+      "CUDA_", "NCCL_", "GLOO_", "OMP_", "GOMP_", "MKL_", "DSTRAIN_", "TORCH_", "SLURM_JOB_ID="};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(),
                      [&entry](std::string_view prefix) { return entry.starts_with(prefix); });
 }

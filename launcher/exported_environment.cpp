@@ -29,8 +29,8 @@ bool goes_along(std::string_view name) {
         env::kGeneration, "CUDA_VISIBLE_DEVICES"}) {
     if (name == own) return false;
   }
-  constexpr std::array<std::string_view, 9> kPrefixes = {
-      "DSTRAIN_", "NCCL_", "GLOO_", "OMP_", "UCX_", "FI_", "HF_", "WANDB_", "CUDA_"};
+  constexpr std::array<std::string_view, 10> kPrefixes = {
+      "DSTRAIN_", "NCCL_", "GLOO_", "OMP_", "GOMP_", "UCX_", "FI_", "HF_", "WANDB_", "CUDA_"};
   return std::any_of(kPrefixes.begin(), kPrefixes.end(),
                      [name](std::string_view prefix) { return name.starts_with(prefix); }) ||
          is_secret_name(name);

@@ -1,10 +1,13 @@
 #include "launcher/hang_watch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "launcher/kernel_state.h"
+#include "launcher/plan_file.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -58,6 +61,7 @@ void HangWatch::advance(Clock::time_point now, std::span<const WatchedRank> rank
                         Channel& channel) {
   if (now >= next_look_) {
     next_look_ = now + stalls_.period();
+    take_plan(ranks, channel);
     std::vector<RankProgress> running;
     for (const WatchedRank& rank : ranks) {
       if (rank.ended) continue;
@@ -88,6 +92,27 @@ void HangWatch::advance(Clock::time_point now, std::span<const WatchedRank> rank
   channel.send(FrameType::states_end, "");
   takers_.clear();
   asked_ = false;
+}
+
+/// Once the plan is written; the agent of rank 0 tells what follows from it.
+void HangWatch::take_plan(std::span<const WatchedRank> ranks, Channel& channel) {
+  // Before the first step the plan of an earlier start may still lie there.
+  const bool stepping = std::ranges::any_of(ranks, [](const WatchedRank& rank) {
+    return rank.record->section.load() == RankSection::step;
+  });
+  if (planned_ || !stepping) return;
+  const double step_s = read_plan(run_directory_).step_s;
+  if (step_s <= 0) return;
+  planned_ = true;
+  stalls_.plan_step(step_s);
+  if (ranks.front().rank != 0) return;
+  const double limit_s = stalls_.limit_s(RankSection::step);
+  channel.send(FrameType::report,
+               std::isfinite(limit_s)
+                   ? fmt::format("a rank that makes no progress in a step for {:.0f} s hangs "
+                                 "(--hang-timeout changes that)",
+                                 limit_s)
+                   : "ranks that hang are not looked for (--hang-timeout off)");
 }
 
 void HangWatch::send_pace(std::span<const WatchedRank> ranks, Channel& channel) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -34,8 +35,9 @@ class HangWatch {
   using Clock = std::chrono::steady_clock;
 
   HangWatch() = default;
-  /// `host` and `limit_s` as in PrepareJob.
-  HangWatch(std::string host, double limit_s) : host_(std::move(host)), stalls_(limit_s) {}
+  /// `host`, `run_directory` and `limit_s` as in PrepareJob.
+  HangWatch(std::string host, std::filesystem::path run_directory, double limit_s)
+      : host_(std::move(host)), stalls_(limit_s), run_directory_(std::move(run_directory)) {}
 
   /// The controller asked for all states; their frames follow from advance(). A second time while
   /// the stacks are being taken asks for nothing more.
@@ -50,10 +52,13 @@ class HangWatch {
 
  private:
   [[nodiscard]] RankState state_of(const WatchedRank& rank) const;
+  void take_plan(std::span<const WatchedRank> ranks, Channel& channel);
   void send_pace(std::span<const WatchedRank> ranks, Channel& channel);
 
   std::string host_;
   StallWatch stalls_;
+  std::filesystem::path run_directory_;
+  bool planned_ = false;  ///< the plan has been read
   std::map<int, StackTaker> takers_;  ///< by rank
   bool asked_ = false;
   Clock::time_point next_look_{};

@@ -32,8 +32,14 @@ Placement place(const Allocation& allocation, int ranks) {
   return placement;
 }
 
+OpenMpChoice openmp_choice(const Variables& variables) {
+  return {.threads = variables("OMP_NUM_THREADS") != nullptr,
+          .waiting = variables("OMP_WAIT_POLICY") != nullptr ||
+                     variables("GOMP_SPINCOUNT") != nullptr};
+}
+
 std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start,
-                                          int local_rank, bool user_threads) {
+                                          int local_rank, OpenMpChoice user) {
   namespace env = job_environment;
   std::vector<std::string> result = job.environment;
   const auto set = [&result](const char* name, const auto& value) {
@@ -54,7 +60,8 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
     set(env::kJobSecret, to_hex(secret));
     set(env::kGeneration, job.generation);
   }
-  if (!user_threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));
+  if (!user.waiting) set("OMP_WAIT_POLICY", "passive");
+  if (!user.threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));
   return result;
 }
 
@@ -76,7 +83,7 @@ std::string shell_quote(const std::string& text) {
 }
 
 std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
-                     bool user_threads) {
+                     OpenMpChoice user) {
   std::string text = fmt::format("{} rank{} on {} host{}\n", placement.world_size,
                                  placement.world_size == 1 ? "" : "s", placement.nodes.size(),
                                  placement.nodes.size() == 1 ? "" : "s");
@@ -94,7 +101,7 @@ std::string describe(const Placement& placement, const std::vector<PrepareJob>& 
     for (int local_rank = 0; local_rank < node.num_ranks; ++local_rank) {
       text += fmt::format("  rank {}:\n", node.first_rank + local_rank);
       const StartRanks start{placement.nodes.front().host.address, 0};
-      for (const std::string& entry : rank_environment(job, start, local_rank, user_threads)) {
+      for (const std::string& entry : rank_environment(job, start, local_rank, user)) {
         text += fmt::format("    {}\n", entry);
       }
     }

@@ -24,16 +24,24 @@ struct Placement {
 /// Error{usage} with the slots of every host when there are not so many.
 [[nodiscard]] Placement place(const Allocation& allocation, int ranks = 0);
 
+/// What the user has said about OpenMP; the rest is the launcher's to choose.
+struct OpenMpChoice {
+  bool threads = false;  ///< OMP_NUM_THREADS
+  bool waiting = false;  ///< OMP_WAIT_POLICY or GOMP_SPINCOUNT
+};
+[[nodiscard]] OpenMpChoice openmp_choice(const Variables& variables);
+
 /// NAME=VALUE of what a rank gets beside the agent's own environment
-/// (engine/base/job_environment.h). `user_threads`: the user has set OMP_NUM_THREADS, which then
-/// stays.
+/// (engine/base/job_environment.h). Where `user` has not chosen: threads by the cores of the node,
+/// and threads that sleep while they wait: on a machine where others compute, spinning ones keep
+/// the work from the cores.
 [[nodiscard]] std::vector<std::string> rank_environment(const PrepareJob& job,
                                                         const StartRanks& start, int local_rank,
-                                                        bool user_threads);
+                                                        OpenMpChoice user);
 
 /// What `launch --dry-run` prints: who runs where, with which environment and command.
 [[nodiscard]] std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
-                                   bool user_threads);
+                                   OpenMpChoice user);
 
 /// `text` as one word of a POSIX shell.
 [[nodiscard]] std::string shell_quote(const std::string& text);

@@ -10,6 +10,7 @@ constexpr double kPeriod_s = 1;
 constexpr int kSamples = 3;
 constexpr double kFactor = 5;
 constexpr double kRepeat_s = 30;
+constexpr double kPlannedFactor = 10;
 constexpr double kShortFloor_s = 60;
 constexpr double kShortUnlearned_s = 300;
 constexpr double kLong_s = 1800;
@@ -33,11 +34,19 @@ double StallWatch::limit_s(RankSection section, bool has_begun) const {
   if (fixed_s_ < 0) return std::numeric_limits<double>::infinity();
   if (!has_begun) return std::max(fixed_s_, kLong_s);
   if (fixed_s_ > 0) return fixed_s_;
+  const double least = is_long(section) ? kLong_s : planned_floor_s();
   const Pauses& pauses = pauses_.at(index(section));
-  if (pauses.count < kSamples) return is_long(section) ? kLong_s : kShortUnlearned_s;
+  if (pauses.count < kSamples) {
+    return is_long(section) || planned_step_s_ > 0 ? least : kShortUnlearned_s;
+  }
   // One long pause, such as a wait for another rank's save, must not put off detection for hours.
-  const double most = std::max(kLong_s, 2 * pauses.longest_s);
-  return std::clamp(kFactor * pauses.longest_s, is_long(section) ? kLong_s : kShortFloor_s, most);
+  const double most = std::max({kLong_s, least, 2 * pauses.longest_s});
+  return std::clamp(kFactor * pauses.longest_s, least, most);
+}
+
+/// A device works for a whole step while its rank only waits.
+double StallWatch::planned_floor_s() const {
+  return std::max(kShortFloor_s, kPlannedFactor * planned_step_s_);
 }
 
 double StallWatch::stalled_s(int rank) const {

@@ -30,8 +30,9 @@ struct Stall {
 /// stalls as well: who is to blame is seen only with the states of all ranks (hang_report.h).
 ///
 /// The limit of a section is learned: 5 times the longest pause seen in it on this node once three
-/// were seen, at least 60 s in steps and evaluation and 30 min elsewhere, where a single action may
-/// take as long as a disk likes; until then 5 min and 30 min.
+/// were seen. In steps and evaluation it is at least 60 s and 10 times the step that the plan
+/// foresees, which is the limit until then; 5 min until there is a plan. Elsewhere, where a single
+/// action may take as long as a disk likes, it is at least 30 min.
 class StallWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,6 +48,9 @@ class StallWatch {
   /// in which the caller itself did not run (a suspended machine, a stopped agent) counts for
   /// nobody.
   [[nodiscard]] std::vector<Stall> look(Clock::time_point now, std::span<const RankProgress> ranks);
+
+  /// What the plan says of a training step; 0: nothing.
+  void plan_step(double seconds) { planned_step_s_ = seconds; }
 
   /// Since the last progress of `rank`, as of the last look; 0 for one never seen.
   [[nodiscard]] double stalled_s(int rank) const;
@@ -66,7 +70,10 @@ class StallWatch {
   };
   static constexpr std::size_t kNumSections = 6;
 
+  [[nodiscard]] double planned_floor_s() const;
+
   double fixed_s_ = 0;
+  double planned_step_s_ = 0;
   Clock::time_point last_look_{};
   std::map<int, Seen> seen_;
   std::array<Pauses, kNumSections> pauses_;

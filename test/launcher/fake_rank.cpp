@@ -8,6 +8,7 @@
 // - exit N | signal N | ignore-term | finish-on-term
 // - print TEXT | lines N | env NAME | read-stdin
 // - enter STEP ACTION | fail CODE TEXT | section NAME: the rank record
+// - plan SECONDS: what plan.json says of a step
 // - progress MS COUNT: COUNT actions, each of MS milliseconds
 // - steps MS COUNT: the same as training steps, without any waiting
 // - collective N TEXT: enters collectives until it has entered N, with TEXT as their operation
@@ -218,6 +219,12 @@ int main(int argc, char** argv) {
       const int code = std::stoi(text());
       const std::string error = text();
       if (mine) record.fail(error, code);
+    } else if (word == "plan") {
+      const std::string seconds = text();
+      if (mine && rank == 0) {
+        std::ofstream(std::filesystem::path(std::getenv(env::kRunDirectory)) / "plan.json")
+            << "{\"step_s\": " << seconds << "}";
+      }
     } else if (word == "section") {
       const std::string name = text();
       if (mine) record.enter_section(section_named(name));

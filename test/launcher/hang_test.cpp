@@ -101,6 +101,24 @@ TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in"
   CHECK(job.is_gone(std::chrono::seconds(2)));
 }
 
+TEST_CASE("the limit is told once the plan is known", "[launcher][hang]") {
+  const TempDir directory;
+  struct Row {
+    const char* timeout;
+    const char* told;
+  };
+  const Row row = GENERATE(Row{"auto", "no progress in a step for 120 s hangs"},
+                           Row{"7", "no progress in a step for 7 s hangs"},
+                           Row{"off", "hang are not looked for"});
+  Job job(directory, {"plan", "12", "section", "step", "sleep", "30000"}, ranks(2, row.timeout));
+  CHECK(job.prints(row.told));
+  job.signal(SIGINT);
+  job.signal(SIGINT);
+  (void)job.wait();
+  const std::string output = job.output();
+  CHECK(output.find(row.told) == output.rfind(row.told));
+}
+
 TEST_CASE("a rank that skips an all-reduce and waits in the next collective is named",
           "[launcher][hang]") {
   const TempDir directory;

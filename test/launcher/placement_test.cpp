@@ -32,7 +32,7 @@ TEST_CASE("the dry run prints placement, environment and commands",
                        .world_size = 2,
                        .cores = 16,
                        .rendezvous_address = "127.0.0.1"};
-  CHECK(describe(placement, {job}, false) == read_file("test/launcher/golden/dry_run.txt"));
+  CHECK(describe(placement, {job}, {}) == read_file("test/launcher/golden/dry_run.txt"));
 }
 
 TEST_CASE("threads are shared among the ranks of a node, at least one each",
@@ -41,6 +41,18 @@ TEST_CASE("threads are shared among the ranks of a node, at least one each",
   job.num_ranks = 4;
   job.cores = 2;
   const StartRanks start{"127.0.0.1", 1234};
-  CHECK(rank_environment(job, start, 1, false).back() == "OMP_NUM_THREADS=1");
-  CHECK(rank_environment(job, start, 1, true).back() == "DSTRAIN_RUN_DIR=");
+  CHECK(rank_environment(job, start, 1, {.waiting = true}).back() == "OMP_NUM_THREADS=1");
+  CHECK(rank_environment(job, start, 1, {.threads = true}).back() == "OMP_WAIT_POLICY=passive");
+  CHECK(rank_environment(job, start, 1, {.threads = true, .waiting = true}).back() ==
+        "DSTRAIN_RUN_DIR=");
+}
+
+TEST_CASE("what the user says about OpenMP's threads and how they wait stays",
+          "[launcher][placement]") {
+  const auto choice = [](std::string_view set) {
+    return openmp_choice([set](const char* name) { return set == name ? "2" : nullptr; });
+  };
+  CHECK((choice("OMP_NUM_THREADS").threads && !choice("OMP_NUM_THREADS").waiting));
+  CHECK((choice("OMP_WAIT_POLICY").waiting && choice("GOMP_SPINCOUNT").waiting));
+  CHECK((!choice("HOME").threads && !choice("HOME").waiting));
 }

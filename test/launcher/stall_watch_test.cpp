@@ -74,7 +74,28 @@ TEST_CASE("a section whose actions take long has five times the longest", "[stal
   REQUIRE(rank.stands_until_told(300) == 201);
 }
 
-TEST_CASE("before three pauses were seen a step has five minutes", "[stall]") {
+TEST_CASE("before three pauses were seen a step has what its plan says, at least a minute",
+          "[stall]") {
+  Watched rank;
+  (void)rank.look(true);
+  rank.watch.plan_step(0.2);
+  REQUIRE(rank.stands_until_told(100) == 61);
+  (void)rank.look(true);
+  rank.watch.plan_step(9);
+  REQUIRE(rank.stands_until_told(100) == 91);
+  REQUIRE(rank.watch.limit_s(RankSection::evaluate) == 90);
+  REQUIRE(rank.watch.limit_s(RankSection::checkpoint) == 1800);
+}
+
+TEST_CASE("a device may work for a planned step while the host, quick before, waits for it",
+          "[stall]") {
+  Watched rank;
+  rank.watch.plan_step(9);
+  for (int i = 0; i < 6; ++i) (void)rank.look(true);
+  REQUIRE(rank.stands_until_told(100) == 91);
+}
+
+TEST_CASE("without a plan a step has five minutes before three pauses were seen", "[stall]") {
   Watched rank;
   (void)rank.look(true);
   (void)rank.look(true);
