@@ -1,6 +1,8 @@
+#include <utility>
 #include <vector>
 
 #include "cmd/command.h"
+#include "engine/train/memory_errors.h"
 
 /// The commands that need LibTorch; called by `dstrain` with its own arguments.
 extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int argc, char** argv) {
@@ -20,5 +22,12 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});
+  for (Command& command : commands) {
+    command.run = [run = std::move(command.run)] {
+      int code = 0;
+      with_memory_errors([&] { code = run(); });
+      return code;
+    };
+  }
   return run_command(app, commands, argc, argv);
 }

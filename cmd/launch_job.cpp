@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
 #include "cmd/host_options.h"
 #include "cmd/version.h"
+#include "engine/base/open_files.h"
+#include "engine/base/output.h"
 #include "launcher/joined.h"
 #include "launcher/launch.h"
 #include "launcher/protocol.h"
@@ -39,13 +40,14 @@ void add_job_options(CLI::App& app, JobOptions& options) {
 
 int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
+  require_open_files(32, "a launch");
   launcher::fill_standard_streams();
   const auto joined = launcher::join(launcher::probe_machine(), ::getenv, kVersion);
   if (joined && joined->exit_code) return *joined->exit_code;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
-    fmt::print(stderr, "{}\n", format(warning));
+    print_error("{}\n", format(warning));
   }
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::string> rank_command = {self, "engine"};
@@ -54,6 +56,7 @@ int launch_job(const JobOptions& options) {
   launcher::StandardOutput output(STDOUT_FILENO);
   launcher::LaunchOptions launch = options.launch;
   launch.recipe_name = loaded.name;
+  launch.recipe_variables = loaded.variables;
   launch.files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); };
   launch.output = loaded.recipe.run.output;
   launch.cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "engine/base/error.h"
+#include "engine/base/output.h"
 #include "launcher/recipe_files.h"
 #include "recipes/schema/load.h"
 
@@ -98,10 +98,11 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   check(job, options);
   const LoadedRecipe loaded = load_recipe(job.recipe, job.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
-    fmt::print(stderr, "{}\n", format(warning));
+    print_error("{}\n", format(warning));
   }
   const int world_size = known_world_size(job, options);
   options.recipe_name = loaded.name;
+  options.recipe_variables = loaded.variables;
   // With the number of ranks known, a recipe that does not fit is refused now and not in the queue.
   options.recipe = world_size > 0 ? launcher::recipe_files(loaded, world_size).front().content
                                   : resolved_yaml(loaded);
@@ -111,13 +112,12 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   options.launch = launch_arguments(job.launch);
   if (job.launch.dry_run) {
     launcher::refuse_secrets(options);
-    fmt::print("{}", launcher::batch_script(options, fs::absolute(options.output) /
+    print_text(launcher::batch_script(options, fs::absolute(options.output) /
                                                          (loaded.name + "-slurm-<utc time>-<id>")));
     return 0;
   }
   const launcher::Submission submission = launcher::submit(options);
-  fmt::print(
-      "job {} is in the queue\n  its files: {}\n  its output: {}\n  its run, once started: {}\n"
+  print_text("job {} is in the queue\n  its files: {}\n  its output: {}\n  its run, once started: {}\n"
       "  squeue -j {} shows it, scancel {} ends it\n",
       submission.job, submission.folder.string(),
       (submission.folder / fmt::format("slurm-{}.out", submission.job)).string(),

@@ -25,6 +25,7 @@
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/open_files.h"
 #include "launcher/affinity.h"
 #include "launcher/channel.h"
 #include "launcher/failure.h"
@@ -273,6 +274,9 @@ class Agent {
           fmt::format("{}: does not see the run directory {}", job_.host, job_.run_directory),
           "put it on a file system that every host shares, with --set run.output=DIR");
     }
+    // Per rank two pipes, its record and its log; the rest is the agent's own.
+    require_open_files(32 + 4LL * job_.num_ranks,
+                       fmt::format("{}: the agent of {} ranks", job_.host, job_.num_ranks));
     // Of an agent that was killed here, a daemonised grandchild of a rank may be left.
     (void)sweep_run(job_.run_directory, kKillLimit);
     ReadyAgent ready;
@@ -307,7 +311,7 @@ class Agent {
     DSTRAIN_CHECK(!started_ && job_.num_ranks > 0, "ranks must be prepared once before they start");
     oom_kills_ = count_oom_kills();
     const Variables variables = [this](const char* name) { return rank_variable(name); };
-    const bool user_threads = variables("OMP_NUM_THREADS") != nullptr;
+    const OpenMpChoice openmp = openmp_choice(variables);
     for (std::string& entry : interface_variables(job_.peer_address, variables))
       job_.environment.push_back(std::move(entry));
     const Affinity affinity = plan_affinity(affinity_request(job_.num_ranks, variables));
@@ -315,7 +319,7 @@ class Agent {
       const int rank = job_.first_rank + local_rank;
       RankProcess process = start_rank(
           {.command = job_.command,
-           .environment = rank_environment(job_, order, local_rank, user_threads),
+           .environment = rank_environment(job_, order, local_rank, openmp),
            .cpus = affinity.cpus.empty() ? std::vector<int>{}
                                          : affinity.cpus[static_cast<std::size_t>(local_rank)],
            .rank_zero = rank == 0,
@@ -328,7 +332,7 @@ class Agent {
     // Only rank 0 accepts: once it is gone, a peer's attempt to connect must fail at once.
     rendezvous_.reset();
     started_ = true;
-    hangs_ = HangWatch(job_.host, job_.stall_limit_s);
+    hangs_ = HangWatch(job_.host, job_.run_directory, job_.stall_limit_s);
   }
 
   /// A variable as the ranks will see it: the job's own, else this process's.
@@ -369,13 +373,10 @@ class Agent {
     }
   }
 
-  [[nodiscard]] bool is_shown(int rank) const {
-    return job_.tee == "all" ||
-           (',' + job_.tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
-  }
-
   void show(const AgentRank& rank, const std::string& lines) {
-    if (lines.empty() || !is_shown(rank.rank)) return;
+    if (lines.empty() || !is_shown(job_.tee, rank.rank)) return;
+    // What a rank says of an error that it has recorded is told by the report, once.
+    if (rank.process.record.get().error_time_ns.load() > 0) return;
     if (channel_.pending_bytes() > kConsoleBuffer) {
       for (const char c : lines) num_dropped_ += c == '\n' ? 1 : 0;
       return;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/host_memory.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
 
@@ -65,7 +66,7 @@ const char* kind_of(const RankEnd& root) {
 }  // namespace
 
 std::string advise(const std::string& kind, const RankEnd& root) {
-  if (kind == "oom" && !root.out_of_memory) {
+  if (kind == "oom" && !root.out_of_memory && !root.error.starts_with(kHostOutOfMemory)) {
     return "device memory: `dstrain plan` shows what takes it; lower batch.micro, recompute, or "
            "shard "
            "further with parallel.zero.stage";
@@ -135,7 +136,8 @@ std::string fold_ranks(std::vector<int> ranks) {
   return text;
 }
 
-std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root) {
+std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
+                                   const std::string& cause) {
   std::vector<std::string> lines;
   std::map<std::string, std::vector<int>> groups;
   for (const RankEnd& end : ends) {
@@ -152,7 +154,7 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root) {
         groups["lost a peer (exit code 75)"].push_back(end.rank);
         break;
       case error:
-        groups["error: " + end.error].push_back(end.rank);
+        groups[end.error == cause ? "the same error" : "error: " + end.error].push_back(end.rank);
         break;
       case signal:
       case exit:
@@ -188,7 +190,7 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
   }
   report.summary = fmt::format("rank {} {}", root.rank, cause);
 
-  report.others = fold_ends(ends, root.rank);
+  report.others = fold_ends(ends, root.rank, root.error);
   report.advice = advise(report.kind, root);
   return report;
 }
@@ -259,7 +261,10 @@ std::string to_json(const FailureReport& report, int code) {
 std::string to_text(const FailureReport& report, const std::string& log, std::size_t num_lines) {
   std::string text = report.summary + "\n";
   const RankEnd& root = report.root;
-  if (root.rank >= 0) text += fmt::format("  on {}, pid {}; log: {}\n", root.host, root.pid, log);
+  if (root.rank >= 0) {
+    text += fmt::format("  on {}, pid {}{}{}\n", root.host, root.pid, log.empty() ? "" : "; log: ",
+                        log);
+  }
   if (!root.collective.empty()) text += fmt::format("  last collective: {}\n", root.collective);
   if (report.planned_bytes > 0 && report.memory_bytes > 0) {
     text += fmt::format("  memory: planned {}, highest reported {}\n",
@@ -268,6 +273,8 @@ std::string to_text(const FailureReport& report, const std::string& log, std::si
   text += report.stacks;
   const auto& lines = root.last_lines;
   for (std::size_t i = lines.size() - std::min(num_lines, lines.size()); i < lines.size(); ++i) {
+    // The error itself stands above.
+    if (!root.error.empty() && lines[i] == "error: " + root.error) continue;
     text += fmt::format("  | {}\n", lines[i]);
   }
   for (const std::string& other : report.others) text += fmt::format("  {}\n", other);

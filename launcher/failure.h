@@ -49,14 +49,15 @@ struct FailureReport {
 /// No rank failed, but one hangs.
 [[nodiscard]] FailureReport make_hang_report(const HangReport& hang,
                                              const std::vector<RankEnd>& ends);
-/// How the ranks beside `root` ended, one line per way.
-[[nodiscard]] std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root);
+/// How the ranks beside `root`, which ended by the error `cause`, ended: one line per way.
+[[nodiscard]] std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
+                                                 const std::string& cause = {});
 /// Whether another start of the job may go better: not for wrong recipes, data or a policy's stop.
 [[nodiscard]] bool worth_restart(const FailureReport& report);
 /// Content of failure.json; `code` is the exit code of the job.
 [[nodiscard]] std::string to_json(const FailureReport& report, int code);
-/// Several lines for a person; `log` is the file to read, `num_lines` how many of its last lines
-/// are repeated.
+/// Several lines for a person; `log` is the file to read (empty: none), `num_lines` how many of its
+/// last lines are repeated.
 [[nodiscard]] std::string to_text(const FailureReport& report, const std::string& log,
                                   std::size_t num_lines);
 

@@ -9,11 +9,14 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 
 namespace dstrain::launcher {
 
 void fail_system(std::string_view action) {
-  throw Error(ErrorKind::internal, fmt::format("cannot {}: {}", action, std::strerror(errno)));
+  const int error = errno;
+  throw Error(ErrorKind::internal, fmt::format("cannot {}: {}{}", action, std::strerror(error),
+                                               open_files_note(error)));
 }
 
 Pipe make_pipe() {

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -24,7 +24,9 @@
 #include "launcher/failure.h"
 #include "launcher/joined.h"
 #include "launcher/placement.h"
+#include "launcher/plan_file.h"
 #include "launcher/process_tree.h"
+#include "launcher/rank_log.h"
 #include "launcher/reach_hosts.h"
 #include "launcher/redact.h"
 #include "launcher/restart_budget.h"
@@ -42,13 +44,20 @@ constexpr std::size_t kNumRepeatedLines = 20;
 constexpr std::chrono::seconds kSweepConnectLimit{3};
 
 /// Short for a person: relative when it lies below the present folder.
-std::string shown_path(const fs::path& path) {
+std::string short_path(const fs::path& path) {
   std::error_code error;
   const fs::path relative = fs::proximate(path, error);
   return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
 }
 
 std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
+
+[[noreturn]] void refuse_secret(const std::string& file, const std::string& variable) {
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("{} would hold the value of the environment variable {}", file, variable),
+      "secrets reach the ranks by environment; leave them out of the recipe");
+}
 
 /// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
 /// that this process sees.
@@ -121,15 +130,6 @@ class Token {
   fs::path path_;
 };
 
-/// Peak memory per rank that the run planned (plan.json), 0 when it had not come so far.
-std::int64_t planned_bytes(const fs::path& run) {
-  if (path_kind(run / "plan.json") != PathKind::file) return 0;
-  const nlohmann::json json = json_or_null(read_file(run / "plan.json"));
-  if (!json.is_object() || !json.contains("memory") || !json["memory"].is_object()) return 0;
-  const auto& total = json["memory"].value("allocated_bytes", nlohmann::json());
-  return total.is_number_integer() ? total.get<std::int64_t>() : 0;
-}
-
 /// One job from its first start to its end.
 class Job {
  public:
@@ -165,7 +165,7 @@ class Job {
       jobs.push_back(make_job(options_, node, placement_.world_size, run,
                               options_.resume == "never" ? "" : options_.resume));
     }
-    std::string text = describe(placement_, jobs, std::getenv("OMP_NUM_THREADS") != nullptr);
+    std::string text = describe(placement_, jobs, openmp_choice(::getenv));
     redactor().apply(text);
     console_.lines(text);
   }
@@ -177,7 +177,17 @@ class Job {
       console_.lines(
           "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
     }
-    token_.emplace(run_.path);
+    try {
+      token_.emplace(run_.path);
+      return run_to_the_end();
+    } catch (const Error&) {
+      if (generation_ <= 1) remove_refused(run_);
+      throw;
+    }
+  }
+
+ private:
+  int run_to_the_end() {
     while (true) {
       write_run_files(run_, files_);
       tell_start();
@@ -187,7 +197,6 @@ class Job {
     }
   }
 
- private:
   /// Of secrets in our environment and among --env.
   [[nodiscard]] Redactor redactor() const {
     std::vector<std::string> known = own_environment();
@@ -205,14 +214,11 @@ class Job {
         describe_environment(options_.build, command_line, machine_, placement);
     redactor.apply(environment);
     files.push_back({"environment.json", std::move(environment)});
+    const auto named = std::ranges::find_if(options_.recipe_variables, is_secret_name);
+    if (named != options_.recipe_variables.end()) refuse_secret("recipe.yaml", *named);
     for (const RunFile& file : files) {
       const std::string secret = redactor.find(file.content);
-      if (!secret.empty()) {
-        throw Error(ErrorKind::usage,
-                    fmt::format("{} would hold the value of the environment variable {}", file.name,
-                                secret),
-                    "secrets reach the ranks by environment; leave them out of the recipe");
-      }
+      if (!secret.empty()) refuse_secret(file.name, secret);
     }
     return files;
   }
@@ -236,7 +242,7 @@ class Job {
                                : gpus ? " (GPU)"
                                       : " (CPU)",
                                run_.continued || generation_ > 0 ? "continuing" : "run directory",
-                               shown_path(run_.path)));
+                               short_path(run_.path)));
   }
 
   [[nodiscard]] Generation make_generation() {
@@ -312,6 +318,7 @@ class Job {
         return outcome.exit_code;
       case Outcome::Kind::interrupted:
         sweep(outcome.lost_hosts);
+        if (!outcome.started && generation_ == 1) remove_refused(run_);
         return outcome.exit_code;
       case Outcome::Kind::saved:
         return judge_stop(outcome);
@@ -329,7 +336,7 @@ class Job {
       console_.lines("the ranks were done; they saved no checkpoint (run.checkpoint.every: never)");
       return 0;
     }
-    console_.lines(fmt::format("stopped as asked; go on with --resume {}", shown_path(run_.path)));
+    console_.lines(fmt::format("stopped as asked; go on with --resume {}", short_path(run_.path)));
     return outcome.exit_code;
   }
 
@@ -362,7 +369,7 @@ class Job {
   std::optional<int> judge_failure(const Outcome& outcome) {
     using Verdict = RestartBudget::Verdict;
     FailureReport report = *outcome.report;
-    report.planned_bytes = planned_bytes(run_.path);
+    report.planned_bytes = read_plan(run_.path).allocated_bytes;
     const Verdict verdict = budget_.judge(outcome.step, worth_restart(report) && stops_.count == 0);
     int code = outcome.exit_code;
     if (verdict == Verdict::stuck) {
@@ -373,6 +380,11 @@ class Job {
           budget_.num_starts(), budget_.best_step());
     } else if (report.root.rank < 0) {
       report.advice = verdict == Verdict::again ? "" : go_on_advice();
+    }
+    if (is_refusal(outcome)) {
+      console_.lines(to_text(report, "", num_repeated(report)));
+      remove_refused(run_);
+      return code;
     }
     tell(report, code);
     sweep(outcome.lost_hosts);
@@ -387,6 +399,23 @@ class Job {
     // A cause that comes back at once should not be met a thousand times a minute.
     if (budget_.num_starts() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
     return std::nullopt;
+  }
+
+  /// The recipe, the data or the machine were refused before the first step: all that there is to
+  /// know has been said.
+  [[nodiscard]] bool is_refusal(const Outcome& outcome) const {
+    using enum ErrorKind;
+    constexpr std::array kRefusals = {usage, data, hosts, checkpoint};
+    return generation_ == 1 && outcome.step < 0 &&
+           std::ranges::any_of(kRefusals, [&outcome](ErrorKind kind) {
+             return outcome.exit_code == exit_code(kind);
+           });
+  }
+
+  /// Lines of the failed rank's log to repeat: none where all of them stand on the console.
+  [[nodiscard]] std::size_t num_repeated(const FailureReport& report) const {
+    const bool seen = report.root.error.empty() && is_shown(options_.tee, report.root.rank);
+    return seen ? 0 : kNumRepeatedLines;
   }
 
   [[nodiscard]] const char* go_on_advice() const {
@@ -432,8 +461,8 @@ class Job {
 
   void tell(const FailureReport& report, int code) {
     const std::string log =
-        shown_path(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
-    console_.lines(to_text(report, log, kNumRepeatedLines));
+        short_path(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
+    console_.lines(to_text(report, log, num_repeated(report)));
     try {
       keep_previous(run_.path / "failure.json");
       write_file_atomically(run_.path / "failure.json", to_json(report, code));

@@ -26,6 +26,7 @@ struct LaunchOptions {
   /// recipe.yaml and whatever else belongs beside it; throws Error{usage} when the recipe does not
   /// fit so many ranks.
   std::function<std::vector<RunFile>(int world_size)> files;
+  std::vector<std::string> recipe_variables = {};  ///< environment variables that the recipe names
   std::filesystem::path output = "runs";  ///< parent of the run directory
   HostRequest request;                    ///< which hosts and how many ranks
   bool cpu_ranks = false;                 ///< the recipe asks for the CPU whatever GPUs there are

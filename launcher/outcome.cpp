@@ -94,6 +94,7 @@ FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::in
 Outcome conclude(const GenerationEnd& end, Console& console) {
   tell_leftovers(end.nodes, console);
   Outcome outcome;
+  outcome.started = end.started;
   outcome.step = end.step;
   for (const RankEnd& rank : end.ends) outcome.step = std::max(outcome.step, rank.step);
   const JobNode* lost = nullptr;

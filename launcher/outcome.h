@@ -27,6 +27,7 @@ struct Outcome {
   };
   Kind kind = Kind::finished;
   int exit_code = 0;
+  bool started = false;  ///< the ranks were
   std::optional<FailureReport> report;
   std::vector<std::pair<std::string, HostProblem>> problems;  ///< host and what is wrong there
   std::vector<std::string> lost_hosts;                        ///< not to be used again in this job

@@ -18,7 +18,8 @@ class Redactor {
   explicit Redactor(const std::vector<std::string>& environment);
 
   void apply(std::string& text) const;
-  /// Name of the first variable whose value stands in `text`, or empty.
+  /// Name of the first variable whose value, of at least 16 bytes, stands in `text`, or empty. A
+  /// shorter one may stand there by chance, as "adamw1" does.
   [[nodiscard]] std::string find(std::string_view text) const;
 
  private:

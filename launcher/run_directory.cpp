@@ -55,6 +55,7 @@ std::string time_of(const std::string& name, const std::string& recipe) {
 RunDirectory make_new(const fs::path& output, const std::string& recipe, std::time_t now) {
   RunDirectory run;
   run.path = make_dated_directory(output, recipe, now);
+  run.made = true;
   return run;
 }
 
@@ -68,7 +69,8 @@ RunDirectory open_named(const fs::path& output, const std::string& name,
   RunDirectory run;
   run.path = fs::absolute(output / name).lexically_normal();
   std::error_code error;
-  fs::create_directories(run.path, error);
+  fs::create_directories(run.path.parent_path(), error);
+  if (!error) run.made = fs::create_directory(run.path, error);
   if (error) {
     throw Error(ErrorKind::usage,
                 fmt::format("cannot make {}: {}", run.path.string(), error.message()),
@@ -184,6 +186,12 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
                 fmt::format("cannot write into {}: {}", run.path.string(), error.message()));
   }
   return run;
+}
+
+void remove_refused(const RunDirectory& run) {
+  if (!run.made || has_checkpoint(run.path)) return;
+  std::error_code error;
+  fs::remove_all(run.path, error);
 }
 
 void keep_previous(const fs::path& file) {

@@ -13,6 +13,7 @@ namespace dstrain::launcher {
 struct RunDirectory {
   std::filesystem::path path;  ///< absolute
   bool continued = false;      ///< it held an earlier part of the run
+  bool made = false;           ///< it was not there before
   /// Argument of the ranks' `--resume`: a run directory, a checkpoint directory, or empty for a
   /// fresh start.
   std::string resume_from;
@@ -28,6 +29,9 @@ struct RunDirectory {
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
                                               const std::string& recipe, const std::string& resume,
                                               std::time_t now, const std::string& name = {});
+
+/// Removes a directory that this job made and in which nothing has come about.
+void remove_refused(const RunDirectory& run);
 
 /// Makes the directory `<output>/<stem>-<utc time>-<short id>` and returns its absolute path.
 /// Error{usage} when it cannot.

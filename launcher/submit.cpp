@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -151,18 +152,25 @@ std::string batch_script(const SubmitOptions& options, const fs::path& folder) {
 }
 
 void refuse_secrets(const SubmitOptions& options) {
-  std::vector<std::string> entries = own_environment();
-  entries.insert(entries.end(), options.launch.begin(), options.launch.end());  // --env NAME=VALUE
-  const Redactor redactor(entries);
-  const std::string script = batch_script(options, options.output);
-  for (const auto& [text, what] :
-       {std::pair(&script, "the batch script"), std::pair(&options.recipe, "the recipe")}) {
-    const std::string secret = redactor.find(*text);
-    if (secret.empty()) continue;
+  const auto refuse = [](const char* what, const std::string& secret) {
     throw Error(
         ErrorKind::usage, fmt::format("{} would hold the value of the variable {}", what, secret),
         fmt::format("export it, and if need be say --env {}: sbatch hands the environment on",
                     secret));
+  };
+  for (const std::string& word : options.launch) {  // --env NAME=VALUE
+    const auto equals = word.find('=');
+    if (equals != std::string::npos && is_secret_name(word.substr(0, equals)))
+      refuse("the batch script", word.substr(0, equals));
+  }
+  const auto named = std::ranges::find_if(options.recipe_variables, is_secret_name);
+  if (named != options.recipe_variables.end()) refuse("the recipe", *named);
+  const Redactor redactor(own_environment());
+  const std::string script = batch_script(options, options.output);
+  for (const auto& [text, what] :
+       {std::pair(&script, "the batch script"), std::pair(&options.recipe, "the recipe")}) {
+    const std::string secret = redactor.find(*text);
+    if (!secret.empty()) refuse(what, secret);
   }
 }
 

@@ -57,6 +57,15 @@ std::optional<int> number_of(const Environment& environment, const char* name) {
   return value;
 }
 
+std::optional<int> port_of(const Environment& environment, const char* name) {
+  const std::optional<int> port = number_of(environment, name);
+  if (port && (*port < 1 || *port > 65535)) {
+    throw Error(ErrorKind::usage, fmt::format("{}={} is no port", name, *port),
+                "a port is a number from 1 to 65535 that is free on rank 0's host");
+  }
+  return port;
+}
+
 /// The names by which a launcher tells its processes who they are.
 struct Launcher {
   const char* rank;
@@ -195,7 +204,7 @@ RankPlace rank_from_environment(const Environment& environment) {
 
 std::shared_ptr<Store> meet_other_ranks(const RankPlace& place, const Environment& environment) {
   const std::optional<std::string> address = text_of(environment, env::kMasterAddress);
-  const std::optional<int> port = number_of(environment, env::kMasterPort);
+  const std::optional<int> port = port_of(environment, env::kMasterPort);
   if (address && port) return at_master(place, environment, *address, *port);
   if (auto store = through_pmix(place)) return store;
   if (auto store = in_slurm_step(place, environment)) return store;

@@ -11,6 +11,7 @@
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/file_names.h"
+#include "engine/models/misfits.h"
 #include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weight_folder.h"
@@ -20,7 +21,6 @@ namespace dstrain {
 namespace {
 
 namespace fs = std::filesystem;
-using Problems = std::vector<std::string>;
 
 bool is_head(const std::string& name) { return name.starts_with("classifier."); }
 
@@ -40,7 +40,7 @@ class FileWeights final : public WeightSource {
   FileWeights(const fs::path& folder, Model& model, std::int64_t seed,
               std::vector<std::string>& notes)
       : folder_(folder), family_(model.family), seed_(seed) {
-    Problems problems;
+    Misfits misfits;
     std::vector<const NamedShape*> parts;
     for (const Parameter* parameter : all_parameters(model)) {
       for (const NamedShape& part : parameter->parts) {
@@ -51,12 +51,9 @@ class FileWeights final : public WeightSource {
         model.is_language() ? std::nullopt : reason_for_new_head(parts);
     for (const NamedShape* part : parts) {
       if (head && is_head(part->name)) continue;
-      place(*part, problems);
+      place(*part, misfits);
     }
-    if (!problems.empty()) {
-      throw Error(ErrorKind::data, listed(problems, "\n"),
-                  "the weights do not fit config.json beside them or the recipe's model");
-    }
+    misfits.throw_if_any("the weights do not fit config.json beside them or the recipe's model");
     if (head) notes.push_back(*head);
     note_unused(head.has_value(), notes);
   }
@@ -108,11 +105,12 @@ class FileWeights final : public WeightSource {
            std::find(found->begin(), found->end(), "ViTForImageClassification") != found->end();
   }
 
-  void place(const NamedShape& part, Problems& problems) {
+  void place(const NamedShape& part, Misfits& misfits) {
+    using enum Misfits::Way;
     const std::optional<WeightFolder::Place> found = folder_.find(file_names(family_, part.name));
     if (!found) {
-      problems.push_back(fmt::format("{}: no tensor '{}' {}", folder_.path().string(), part.name,
-                                     shape_text(part.shape)));
+      misfits.add(missing, fmt::format("{}: no tensor '{}' {}", folder_.path().string(), part.name,
+                                       shape_text(part.shape)));
       return;
     }
     const SafetensorsFile::Entry& entry = found->entry();
@@ -120,14 +118,14 @@ class FileWeights final : public WeightSource {
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
     if (is_vocabulary(part.name) && entry.shape.size() == 2 && entry.shape[0] != part.shape[0] &&
         entry.shape[1] == part.shape[1]) {
-      problems.push_back(fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
+      misfits.add(shape, fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
                                      entry.shape[0], part.shape[0]));
     } else if (entry.shape != part.shape) {
-      problems.push_back(fmt::format("{} is {}, the model needs {}", what, shape_text(entry.shape),
-                                     shape_text(part.shape)));
+      misfits.add(shape, fmt::format("{} is {}, the model needs {}", what,
+                                     shape_text(entry.shape), shape_text(part.shape)));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-      problems.push_back(
-          fmt::format("{} is {}; dstrain reads F32, F16 and BF16", what, entry.dtype));
+      misfits.add(dtype,
+                  fmt::format("{} is {}; dstrain reads F32, F16 and BF16", what, entry.dtype));
     } else {
       places_.emplace(part.name, *found);
     }
@@ -136,7 +134,7 @@ class FileWeights final : public WeightSource {
   void note_unused(bool new_head, std::vector<std::string>& notes) const {
     std::set<std::string> used;
     for (const auto& [part, place] : places_) used.insert(place.name);
-    Problems unused;
+    std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
       // A tied head may have been saved a second time.
       const bool expected = (new_head && is_head(name)) || name == "lm_head.weight";

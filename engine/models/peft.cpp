@@ -19,6 +19,7 @@
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/file_names.h"
+#include "engine/models/misfits.h"
 #include "engine/models/parts.h"
 #include "engine/models/weight_folder.h"
 #include "recipes/schema/config_file.h"
@@ -79,19 +80,21 @@ class AdapterFile final : public WeightSource {
   AdapterFile(const fs::path& folder, const Model& model, const LoraConfig& config,
               std::unique_ptr<WeightSource> base)
       : base_(std::move(base)), file_(folder / kWeightsName) {
+    const std::string hint =
+        "lora.rank, alpha, targets and also_train must be those of the adapter in "
+        "lora.weights, and the model the one it was made for";
     Problems problems;
     check_config(folder / kConfigName, read_json_object(folder / kConfigName), config, problems);
+    // What is wrong with the tensors mostly follows from these.
+    raise_problems(ErrorKind::data, problems, hint);
+    Misfits misfits;
     for (const Parameter* parameter : all_parameters(model)) {
       for (const NamedShape& part : parameter->parts) {
-        if (parameter->trainable) place(model.family, part, problems);
+        if (parameter->trainable) place(model.family, part, misfits);
       }
     }
-    refuse_unknown(problems);
-    if (!problems.empty()) {
-      throw Error(ErrorKind::data, listed(problems, "\n"),
-                  "lora.rank, alpha, targets and also_train must be those of the adapter in "
-                  "lora.weights, and the model the one it was made for");
-    }
+    refuse_unknown(misfits);
+    misfits.throw_if_any(hint);
   }
 
   void read(const Parameter& parameter, Range range, std::span<float> out) const override {
@@ -103,35 +106,38 @@ class AdapterFile final : public WeightSource {
   }
 
  private:
-  void place(const std::string& family, const NamedShape& part, Problems& problems) {
+  void place(const std::string& family, const NamedShape& part, Misfits& misfits) {
     const std::vector<std::string> names = peft_names(family, part.name);
     const auto found = std::ranges::find_if(
         names, [&](const std::string& name) { return file_.entries().contains(name); });
     if (found == names.end()) {
-      problems.push_back(fmt::format("{}: no tensor '{}' [{}]", file_.path().string(),
-                                     adapter_prefix(memory_name(family, bare(part.name))),
-                                     fmt::join(part.shape, ", ")));
+      misfits.add(Misfits::Way::missing,
+                  fmt::format("{}: no tensor '{}' [{}]", file_.path().string(),
+                              adapter_prefix(memory_name(family, bare(part.name))),
+                              fmt::join(part.shape, ", ")));
       return;
     }
     const SafetensorsFile::Entry& entry = file_.entries().at(*found);
     if (entry.shape != part.shape) {
-      problems.push_back(fmt::format("{}: tensor '{}' is [{}], the model needs [{}]",
-                                     file_.path().string(), *found, fmt::join(entry.shape, ", "),
-                                     fmt::join(part.shape, ", ")));
+      misfits.add(Misfits::Way::shape,
+                  fmt::format("{}: tensor '{}' is [{}], the model needs [{}]",
+                              file_.path().string(), *found, fmt::join(entry.shape, ", "),
+                              fmt::join(part.shape, ", ")));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-      problems.push_back(fmt::format("{}: tensor '{}' is {}; dstrain reads F32, F16 and BF16",
-                                     file_.path().string(), *found, entry.dtype));
+      misfits.add(Misfits::Way::dtype,
+                  fmt::format("{}: tensor '{}' is {}; dstrain reads F32, F16 and BF16",
+                              file_.path().string(), *found, entry.dtype));
     }
     places_.emplace(part.name, *found);
   }
 
-  void refuse_unknown(Problems& problems) const {
+  void refuse_unknown(Misfits& misfits) const {
     std::set<std::string> known;
     for (const auto& [part, name] : places_) known.insert(name);
     for (const auto& [name, entry] : file_.entries()) {
       if (known.contains(name)) continue;
-      problems.push_back(
-          fmt::format("{}: tensor '{}' is not trained here", file_.path().string(), name));
+      misfits.add(Misfits::Way::unknown, fmt::format("{}: tensor '{}' is not trained here",
+                                                     file_.path().string(), name));
     }
   }
 

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/models/misfits.h"
 
 namespace dstrain {
 namespace {
@@ -93,15 +94,15 @@ void WeightFolder::add_index(const fs::path& index) {
     names.insert(name);
   }
   for (const std::string& name : names) add_file(path_ / name);
-  std::vector<std::string> missing;
+  Misfits misfits;
   for (const auto& [tensor, file] : map->items()) {
     const auto found = tensors_.find(tensor);
     if (found == tensors_.end() || found->second->path().filename() != file.get<std::string>()) {
-      missing.push_back(fmt::format("{}: tensor '{}' is not in {}", index.string(), tensor,
-                                    file.get<std::string>()));
+      misfits.add(Misfits::Way::missing, fmt::format("{}: tensor '{}' is not in {}", index.string(),
+                                                     tensor, file.get<std::string>()));
     }
   }
-  if (!missing.empty()) throw Error(ErrorKind::data, listed(missing, "\n"));
+  misfits.throw_if_any("download the folder again: index and files belong together");
 }
 
 }  // namespace dstrain

@@ -1,6 +1,7 @@
 #include "engine/train/train.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/open_files.h"
+#include "engine/train/memory_errors.h"
 #include "engine/train/stop_signal.h"
 #include "engine/train/trainer.h"
 #include "engine/train/verify.h"
@@ -46,7 +49,7 @@ int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
 template <class Body>
 void recording_failure(RankRecordFile& record, const Body& body) {
   try {
-    body();
+    with_memory_errors(body);
   } catch (const Error& error) {
     record.fail(error.what(), exit_code(error.kind()));
     throw;
@@ -69,6 +72,9 @@ int train(const TrainOptions& options) {
   RankRecordFile record = open_record();
   int code = 0;
   recording_failure(record, [&] {
+    // Connections to the other ranks, beside the data's files, logs and devices.
+    const int ranks = world_size_from_environment();
+    require_open_files(64 + 4LL * ranks, fmt::format("a rank of {}", ranks));
     record.enter(-1, "read recipe");
     const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
     record.enter(-1, "meet the other ranks");

@@ -28,6 +28,8 @@ class Origins final : public Visitor {
     describe(recipe, *this);
     return std::move(origins_);
   }
+  /// Those that list() has met.
+  [[nodiscard]] const std::vector<std::string>& variables() const { return variables_; }
 
  private:
   void enter(std::string_view name, std::string_view) override {
@@ -44,6 +46,7 @@ class Origins final : public Visitor {
     if (const auto file = taken_.find(path); file != taken_.end()) origin = file->second;
     if (const std::vector<std::string>* variables = reader_.variables(path)) {
       origin += fmt::format(" with ${{{}}}", fmt::join(*variables, "}, ${"));
+      variables_.insert(variables_.end(), variables->begin(), variables->end());
     }
     origins_.push_back({path, yaml_value(slot), std::move(origin)});
   }
@@ -53,6 +56,7 @@ class Origins final : public Visitor {
   std::map<std::string, std::string, std::less<>> taken_;  ///< files of values out of the folder
   std::string prefix_;
   std::vector<Origin> origins_;
+  std::vector<std::string> variables_;
 };
 
 [[noreturn]] void fail(const std::string& file, std::string message, std::string hint) {
@@ -75,7 +79,9 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   auto taken = take_from_folder(loaded.recipe, reader, diagnostics);
   check_rules(loaded.recipe, reader, diagnostics);
   if (diagnostics.num_errors() > 0) throw RecipeError(diagnostics.take(Severity::error));
-  loaded.origins = Origins(reader, diagnostics, std::move(taken)).list(loaded.recipe);
+  Origins origins(reader, diagnostics, std::move(taken));
+  loaded.origins = origins.list(loaded.recipe);
+  loaded.variables = origins.variables();
   loaded.warnings = diagnostics.take(Severity::warning);
   return loaded;
 }

@@ -363,7 +363,10 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
           steps.hint.empty() ? "write never, epoch or a number of steps from 1" : steps.hint);
     }
   }
-  if (!expanded.variables.empty()) variables_.emplace(path, std::move(expanded.variables));
+  if (!expanded.variables.empty()) {  // a list has several texts
+    std::vector<std::string>& all = variables_[path];
+    all.insert(all.end(), expanded.variables.begin(), expanded.variables.end());
+  }
   value = std::move(expanded.text);
   return true;
 }

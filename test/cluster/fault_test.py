@@ -256,8 +256,8 @@ def test_no_progress_ends_a_job(bench):
     job = bench.job("used-up", "h1:1,h2:1", ["print", "started", "on", "1", "exit", "3", "all", "sleep", "60000"], "--max-restarts", "1")
     job.end(3)
     assert job.log(0).count("started") == 2 and "all 1 restarts are used" in job.console(), job.console()
-    job = bench.job("hopeless", "h1:1,h2:1", ["print", "started", "on", "1", "fail", "64", "bad recipe", "exit", "64", "all", "sleep",
-                                              "60000"], "--max-restarts", "3")
+    job = bench.job("hopeless", "h1:1,h2:1", ["print", "started", "on", "1", "enter", "3", "step", "fail", "64", "bad recipe", "exit", "64",
+                                              "all", "sleep", "60000"], "--max-restarts", "3")
     job.end(64)
     assert job.log(0).count("started") == 1
 

@@ -107,6 +107,16 @@ TEST_CASE("without a way to the other ranks the error says what is missing", "[r
   REQUIRE(contains(error, "a world of 4 ranks needs MASTER_ADDR and MASTER_PORT"));
 }
 
+TEST_CASE("a port that is none is refused as such", "[rendezvous]") {
+  const std::string port = GENERATE("0", "65536", "99999");
+  const Error error = error_of([&port] {
+    (void)meet_other_ranks({.rank = 1, .size = 2},
+                           environment_of({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}));
+  });
+  REQUIRE(error.kind() == ErrorKind::usage);
+  REQUIRE(contains(error, "MASTER_PORT=" + port + " is no port"));
+}
+
 TEST_CASE("ranks with the job's secret meet in its store, and those without are refused",
           "[rendezvous]") {
   test::Listener listener;

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/host_memory.h"
 #include "test/support/catch.h"
 
 using namespace dstrain::launcher;
@@ -82,6 +83,33 @@ TEST_CASE("the report names the rank and folds the others", "[launcher][failure]
   CHECK(json["exit_code"] == 137);
   CHECK(to_text(report, "rank0002.log", 2).find("  | two\n") != std::string::npos);
   CHECK(to_text(report, "rank0002.log", 2).find("one") == std::string::npos);
+}
+
+TEST_CASE("an error that several ranks met is told once", "[launcher][failure]") {
+  RankEnd root = with_error(ended(0, 65, 0, 5), 65, 1);
+  root.error = "no such data";
+  root.last_lines = {"reading", "error: no such data", "  hint: give a path"};
+  RankEnd same = with_error(ended(1, 65, 0, 6), 65, 2);
+  same.error = root.error;
+  RankEnd other = with_error(ended(2, 65, 0, 6), 65, 2);
+  other.error = "another";
+  const FailureReport report = make_report(root, {root, same, other});
+  CHECK(report.others ==
+        std::vector<std::string>{"rank 2: error: another", "rank 1: the same error"});
+  const std::string text = to_text(report, "", 20);
+  CHECK(text.find("no such data") == text.rfind("no such data"));
+  CHECK(text.find("  |   hint: give a path\n") != std::string::npos);
+  CHECK(text.find("log:") == std::string::npos);
+}
+
+TEST_CASE("memory of the host that a rank could not have is advised on as such",
+          "[launcher][failure]") {
+  RankEnd root = with_error(ended(0, 70, 0, 5), 70, 1);
+  root.error = dstrain::host_memory_error(std::int64_t{4} << 40).what();
+  const FailureReport report = make_report(root, {root});
+  CHECK(report.kind == "oom");
+  CHECK(report.advice.starts_with("host memory"));
+  CHECK(report.summary.find("4.00 TiB (4398046511104 bytes) wanted") != std::string::npos);
 }
 
 TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",

@@ -19,6 +19,12 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 }  // namespace
 
 TEST_CASE("a job whose ranks end with 0 ends with 0 and leaves recipe, environment and logs",
@@ -44,7 +50,7 @@ TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[la
   const Row row = GENERATE(
       Row{{"on", "1", "exit", "3"}, 3, "exit"}, Row{{"on", "1", "exit", "255"}, 255, "exit"},
       Row{{"on", "1", "exit", "75"}, 75, "peer"}, Row{{"on", "1", "exit", "93"}, 93, "exit"},
-      Row{{"on", "1", "fail", "64", "bad value", "exit", "64"}, 64, "error"},
+      Row{{"on", "1", "enter", "3", "step", "fail", "64", "bad value", "exit", "64"}, 64, "error"},
       Row{{"on", "1", "signal", "9"}, 137, "signal"},
       Row{{"on", "1", "signal", "11"}, 139, "signal"},
       Row{{"on", "1", "signal", "6"}, 134, "signal"},
@@ -60,6 +66,31 @@ TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[la
   CHECK(failure["root"]["kind"] == row.kind);
   CHECK(failure["exit_code"] == row.code);
   CHECK(job.alive().empty());
+}
+
+TEST_CASE("a recipe that a rank refuses before its first step leaves no run directory, and its "
+          "error is told once",
+          "[launcher][job]") {
+  const std::string code = GENERATE("64", "65", "69", "74");
+  TempDir directory;
+  Job job(directory,
+          {"print", "before", "fail", code, "no such data", "print", "error: no such data", "print",
+           "  hint: give a path", "exit", code},
+          {.ranks = 2});
+  CHECK(job.wait() == std::stoi(code));
+  INFO(job.output());
+  CHECK(std::filesystem::is_empty(directory / "runs"));
+  CHECK(count(job.output(), "no such data") == 1);
+  CHECK(count(job.output(), "hint: give a path") == 1);
+  CHECK(job.alive().empty());
+}
+
+TEST_CASE("a run that has come to a step keeps its directory, whatever ends it",
+          "[launcher][job]") {
+  TempDir directory;
+  Job job(directory, {"enter", "0", "step", "fail", "65", "bad record", "exit", "65"}, {.ranks = 1});
+  CHECK(job.wait() == 65);
+  CHECK(job.failure()["root"]["error"] == "bad record");
 }
 
 TEST_CASE(

@@ -168,9 +168,7 @@ TEST_CASE("missing and misshapen tensors are listed together", "[models][weights
   content.write(folder / "model.safetensors");
   const std::string file = (folder / "model.safetensors").string();
   CHECK(error_of(folder.path(), model) ==
-        folder.path().string() + ": no tensor 'vit.embeddings.cls_token' [1, 1, 16]\n" +
-            folder.path().string() +
-            ": no tensor 'vit.encoder.layer.1.attention.attention.key.bias' [16]\n" + file +
+        folder.path().string() + ": no tensor 'vit.embeddings.cls_token' [1, 1, 16], and 1 more are missing\n" + file +
             ": tensor 'vit.layernorm.weight' is [17], the model needs [16]");
 }
 
@@ -216,8 +214,7 @@ TEST_CASE("a model without head but with a pooler loads with notes", "[models][w
   write_file_atomically(folder / "config.json",
                         R"({"architectures":["ViTForImageClassification"]})");
   CHECK(error_of(folder.path(), model) ==
-        folder.path().string() + ": no tensor 'classifier.weight' [3, 16]\n" +
-            folder.path().string() + ": no tensor 'classifier.bias' [3]");
+        folder.path().string() + ": no tensor 'classifier.weight' [3, 16], and 1 more are missing");
 }
 
 TEST_CASE("published BLOOM files load without prefix and with a second head", "[models][weights]") {

@@ -169,7 +169,7 @@ def check_refusals(probe, folder):
         (folder / "start/adapter_config.json").write_text(json.dumps({**config, **changed}))
         expect_refusal(probe, folder, words)
     (folder / "start/adapter_config.json").write_text(json.dumps(config))
-    for changed, words in (({"also_train": []}, ["classifier.weight' is not trained here"]),
+    for changed, words in (({"also_train": []}, ["classifier.bias' is not trained here, and 1 more like it"]),
                            ({"targets": ["query"]}, ["value.lora_A.weight' is not trained here"]),
                            ({"targets": ["query", "key", "value"]}, ["no tensor 'base_model.model.vit.layers.0.attention.k_proj.lora_A.weight' [4, 32]"]),
                            ({"targets": ["q_prj"]}, ["lora.targets", "'q_prj'", "dense, key, query, value"]),
