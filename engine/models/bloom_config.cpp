@@ -15,20 +15,20 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<BloomConfig>, 4> kBloomSizes = {{
+constexpr std::array<Size<BloomConfig>, 4> kBloomFields = {{
     {model_size(ModelFamily::bloom, "width"), &BloomConfig::width},
     {model_size(ModelFamily::bloom, "layers"), &BloomConfig::layers},
     {model_size(ModelFamily::bloom, "heads"), &BloomConfig::heads},
     {model_size(ModelFamily::bloom, "vocab_size"), &BloomConfig::vocab_size},
 }};
-constexpr std::span<const Size<BloomConfig>> kAllBloomSizes = kBloomSizes;
+constexpr std::span<const Size<BloomConfig>> kAllBloomFields = kBloomFields;
 
 /// Reads the fields of config.json that change the result; the rest (precision of the softmax, ways
 /// of computing the same) is left alone.
 BloomConfig read_bloom_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "bloom");
   BloomConfig config;
-  read_sizes(file, kAllBloomSizes, config);
+  read_sizes(file, kAllBloomFields, config);
   config.norm_eps = file.number_within("layer_norm_epsilon", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   config.tied = file.flag("tie_word_embeddings", true);
@@ -78,11 +78,11 @@ BloomConfig bloom_config(const ModelConfig& recipe) {
   const bool from_file = !recipe.weights.empty();
   BloomConfig config = from_file ? read_bloom_config(recipe.weights) : named.value_or(BloomConfig{});
   if (from_file) {
-    compare_sizes(recipe, named, kAllBloomSizes, config, problems);
+    compare_sizes(recipe, named, kAllBloomFields, config, problems);
   } else {
-    override_sizes(recipe, kAllBloomSizes, config);
+    override_sizes(recipe, kAllBloomFields, config);
   }
-  check_limits(kAllBloomSizes, config, problems);
+  check_limits(kAllBloomFields, config, problems);
   if (problems.empty()) check_multiple("width", config.width, "heads", config.heads, problems);
   raise_problems(ErrorKind::usage, problems,
                  from_file ? "leave the sizes out of the recipe: the weights have their own"
@@ -107,7 +107,7 @@ std::string bloom_config_json(const BloomConfig& config) {
   // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"BloomForCausalLM"};
-  for (const Size<BloomConfig>& size : kBloomSizes) json[size.model.file_keys[0]] = config.*size.size;
+  for (const Size<BloomConfig>& size : kBloomFields) json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

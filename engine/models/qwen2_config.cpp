@@ -17,7 +17,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<Qwen2Config>, 6> kQwen2Sizes = {{
+constexpr std::array<Size<Qwen2Config>, 6> kQwen2Fields = {{
     {model_size(ModelFamily::qwen2, "width"), &Qwen2Config::width},
     {model_size(ModelFamily::qwen2, "layers"), &Qwen2Config::layers},
     {model_size(ModelFamily::qwen2, "heads"), &Qwen2Config::heads},
@@ -25,7 +25,7 @@ constexpr std::array<Size<Qwen2Config>, 6> kQwen2Sizes = {{
     {model_size(ModelFamily::qwen2, "mlp_width"), &Qwen2Config::mlp_width},
     {model_size(ModelFamily::qwen2, "vocab_size"), &Qwen2Config::vocab_size},
 }};
-constexpr std::span<const Size<Qwen2Config>> kAllQwen2Sizes = kQwen2Sizes;
+constexpr std::span<const Size<Qwen2Config>> kAllQwen2Fields = kQwen2Fields;
 constexpr double kLeastTheta = 1, kMostTheta = 1e12;
 
 /// Base of the rotary positions; transformers 5 writes it into rope_parameters.
@@ -51,7 +51,7 @@ double read_rope(ConfigFile& file) {
 Qwen2Config read_qwen2_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "qwen2");
   Qwen2Config config;
-  read_sizes(file, kAllQwen2Sizes, config);
+  read_sizes(file, kAllQwen2Fields, config);
   config.rope_theta = read_rope(file);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
@@ -89,7 +89,7 @@ void choose_theta(const ModelConfig& recipe, Qwen2Config& config, Problems& prob
 }
 
 void check_sizes(const Qwen2Config& config, Problems& problems) {
-  check_limits(kAllQwen2Sizes, config, problems);
+  check_limits(kAllQwen2Fields, config, problems);
   if (!problems.empty()) return;
   check_multiple("width", config.width, "heads", config.heads, problems);
   check_multiple("heads", config.heads, "kv_heads", config.kv_heads, problems);
@@ -138,9 +138,9 @@ Qwen2Config qwen2_config(const ModelConfig& recipe) {
   const bool from_file = !recipe.weights.empty();
   Qwen2Config config = from_file ? read_qwen2_config(recipe.weights) : named.value_or(Qwen2Config{});
   if (from_file) {
-    compare_sizes(recipe, named, kAllQwen2Sizes, config, problems);
+    compare_sizes(recipe, named, kAllQwen2Fields, config, problems);
   } else {
-    override_sizes(recipe, kAllQwen2Sizes, config);
+    override_sizes(recipe, kAllQwen2Fields, config);
   }
   choose_theta(recipe, config, problems);
   check_sizes(config, problems);
@@ -169,7 +169,7 @@ std::string qwen2_config_json(const Qwen2Config& config) {
   // What the file says beside sizes (tokens, positions) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"Qwen2ForCausalLM"};
-  for (const Size<Qwen2Config>& size : kQwen2Sizes) json[size.model.file_keys[0]] = config.*size.size;
+  for (const Size<Qwen2Config>& size : kQwen2Fields) json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

@@ -19,7 +19,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<VitConfig>, 7> kVitSizes = {{
+constexpr std::array<Size<VitConfig>, 7> kVitFields = {{
     {model_size(ModelFamily::vit, "image_size"), &VitConfig::image_size},
     {model_size(ModelFamily::vit, "patch_size"), &VitConfig::patch_size},
     {model_size(ModelFamily::vit, "channels"), &VitConfig::channels},
@@ -28,7 +28,7 @@ constexpr std::array<Size<VitConfig>, 7> kVitSizes = {{
     {model_size(ModelFamily::vit, "heads"), &VitConfig::heads},
     {model_size(ModelFamily::vit, "mlp_width"), &VitConfig::mlp_width},
 }};
-constexpr std::span<const Size<VitConfig>> kAllVitSizes = kVitSizes;
+constexpr std::span<const Size<VitConfig>> kAllVitFields = kVitFields;
 constexpr std::int64_t kMostClasses = 1 << 20;
 
 void read_labels(const nlohmann::json& json, VitConfig& config) {
@@ -55,7 +55,7 @@ void read_labels(const nlohmann::json& json, VitConfig& config) {
 VitConfig read_vit_config(const std::filesystem::path& weights) {
   ConfigFile file(weights, "vit");
   VitConfig config;
-  read_sizes(file, kAllVitSizes, config);
+  read_sizes(file, kAllVitFields, config);
   config.norm_eps = file.number_within("layer_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   if (file.text("hidden_act", "gelu") != "gelu")
@@ -86,7 +86,7 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
 }
 
 void check_sizes(const VitConfig& config, Problems& problems) {
-  check_limits(kAllVitSizes, config, problems);
+  check_limits(kAllVitFields, config, problems);
   if (!problems.empty()) return;
   check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
   check_multiple("width", config.width, "heads", config.heads, problems);
@@ -119,9 +119,9 @@ VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
   const bool from_file = !recipe.weights.empty();
   VitConfig config = from_file ? read_vit_config(recipe.weights) : named.value_or(VitConfig{});
   if (from_file) {
-    compare_sizes(recipe, named, kAllVitSizes, config, problems);
+    compare_sizes(recipe, named, kAllVitFields, config, problems);
   } else {
-    override_sizes(recipe, kAllVitSizes, config);
+    override_sizes(recipe, kAllVitFields, config);
   }
   choose_classes(recipe, data_classes, config, problems);
   check_sizes(config, problems);
@@ -143,7 +143,7 @@ std::string vit_config_json(const VitConfig& config) {
       {"layer_norm_eps", config.norm_eps},
       {"qkv_bias", true},
   };
-  for (const Size<VitConfig>& size : kVitSizes) json[size.model.file_keys[0]] = config.*size.size;
+  for (const Size<VitConfig>& size : kVitFields) json[size.model.file_keys[0]] = config.*size.size;
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

@@ -172,7 +172,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
-                  .start = start};
+                  .start = start,
+                  .end = nullptr};
   pending.host.copy_(telemetry_, /*non_blocking=*/true);
   pending.end = moment(lane(Lane::compute));
   pending_.push_back(std::move(pending));
