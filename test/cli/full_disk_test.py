@@ -1,4 +1,5 @@
 """A real full disk (a small tmpfs): what cannot be saved ends with 74 and names the checkpoint that there is; 0 and 75 mean saved."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -31,6 +32,7 @@ class Disk:
         self.path, self.filler = path, path / "filler"
         path.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", path], check=True)
+        mounts.callback(subprocess.run, ["umount", path], check=True)
         if free is not None:
             self.fill(free)
 
@@ -113,7 +115,7 @@ def test_signal(folder, number, full):
         expect(74, process.returncode, text, "No space left on device", "there is no checkpoint in ")
     else:
         assert process.returncode == (75 if number == signal.SIGTERM else 0), (process.returncode, text)
-        assert f"go on with --resume" in text, text
+        assert "go on with --resume" in text, text
         expect_success(run("checkpoint", "verify", directory))
 
 
@@ -131,7 +133,7 @@ def test_room_again(folder, size):
     assert "step 1200," in expect_success(run("checkpoint", "verify", only_run(disk.path / "runs")))
 
 
-with tempfile.TemporaryDirectory() as scratch:
+with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as mounts:
     folder = pathlib.Path(scratch)
     roomy = Disk(folder / "roomy")
     code, text = launch(roomy, 2, 10, 10)
