@@ -4,8 +4,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <random>
 
@@ -73,12 +73,13 @@ void require_orderly(const fs::path& checkpoint, const std::string& input) {
   FAIL("neither valid nor a problem");
 }
 
+/// Of this process's own time: other work on the machine is no fault of a reader.
 class Stopwatch {
  public:
-  ~Stopwatch() { CHECK(std::chrono::steady_clock::now() - begin_ < std::chrono::seconds(60)); }
+  ~Stopwatch() { CHECK(std::clock() - begin_ < 30 * CLOCKS_PER_SEC); }
 
  private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::clock_t begin_ = std::clock();
 };
 
 }  // namespace

@@ -80,10 +80,10 @@ TEST_CASE("the time of a step is that of its work, not of what the host does bef
 
 TEST_CASE("evaluation of a large split is as exact as its samples' losses", "[train]") {
   const auto of = [](int ranks, int micro) {
-    const Recipe recipe =
-        small_recipe({"data.name=random", "data.samples=10000", "data.augment=[]", "model.layers=1",
-                      "model.width=16", "model.heads=2", "model.mlp_width=16", "model.channels=3",
-                      "batch.global=400", fmt::format("batch.micro={}", micro)});
+    const Recipe recipe = small_recipe({"data.name=random", "data.samples=100000",
+                                        "data.augment=[]", "model.layers=1", "model.width=16",
+                                        "model.heads=2", "model.mlp_width=16", "model.channels=3",
+                                        "batch.global=400", fmt::format("batch.micro={}", micro)});
     EvaluationTotals totals;
     with_sessions(
         ranks, [&](int) { return recipe; },
