@@ -1,5 +1,8 @@
 #pragma once
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+
 #include <cmath>
 
 #include "test/support/bounded.h"
