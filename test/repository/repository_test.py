@@ -13,7 +13,7 @@ TORCH_FREE = LAYERS[:LAYERS.index("device")]
 JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/models/safetensors_header.cpp", "launcher/doctor_report.cpp",
                 "launcher/failure.cpp"}
 # Files of /proc, /sys and /etc.
-SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/device/device.cpp", "engine/program/measured_machine.cpp"} | {
+SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/device/device.cpp", "engine/program/measured_machine.cpp"} | {
     f"launcher/{name}.cpp" for name in ("engine_probe", "environment_file", "inspect", "kernel_state", "oom", "process_tree", "stacks", "system_files")}
 
 problems = []
