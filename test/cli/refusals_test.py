@@ -47,8 +47,8 @@ def test_ports_and_limits(folder):
 
 
 def test_memory_of_the_host(folder):
-    huge = ["--set", "model.layers=1", "--set", "model.width=262144", "--set", "model.mlp_width=4194304"]
-    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))}
+    huge = ["--set", "model.layers=1", "--set", "model.width=65536", "--set", "model.mlp_width=1048576"]
+    limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))}
     done = launch(folder, *huge, **limited)
     assert done.returncode == 70, (done.returncode, done.stdout, done.stderr)
     assert "out of memory on the host" in done.stdout and "bytes) wanted" in done.stdout, done.stdout
@@ -83,7 +83,7 @@ def test_secrets(folder):
     done = launch(folder, "--dry-run", env=by_chance)
     assert done.returncode == 0, done.stderr
     named = os.environ | {"SHORT_KEY": "digits"}
-    done = launch(folder, "--set", "data.name=${SHORT_KEY}", env=named)
+    done = launch(folder, "--set", "data.path=${SHORT_KEY}", env=named)
     assert done.returncode == 64 and "value of the environment variable SHORT_KEY" in done.stderr, (done.returncode, done.stderr)
     long = os.environ | {"LONG_TOKEN": "0123456789abcdef-canary"}
     done = launch(folder, "--set", "model.weights=0123456789abcdef-canary", env=long)
