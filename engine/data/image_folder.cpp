@@ -43,9 +43,10 @@ std::vector<std::string> list_classes(const fs::path& root) {
 std::vector<std::string> list_images(const fs::path& root, const std::string& name) {
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(root / name)) {
-    if (!is_image(entry.path()) || entry.is_directory()) continue;
+    std::error_code unknown;  // of what cannot be looked up, such as a circle of links
+    if (!is_image(entry.path()) || entry.is_directory(unknown)) continue;
     // A pipe or a link to nothing: left out, it would change what an epoch is.
-    if (!entry.is_regular_file()) (void)open_input_file(entry.path());
+    if (!entry.is_regular_file(unknown)) (void)open_input_file(entry.path());
     files.push_back(entry.path().lexically_relative(root).string());
   }
   std::ranges::sort(files);

@@ -77,7 +77,7 @@ def places(folder):
         yield food / file, [*engine, *sets(data__name="food101", data__path=food, model__image_size=32, model__channels=3)]
     text = made("text", ("train.jsonl", '{"q": "1", "a": "2"}\n'), ("tokenizer.json", "{}"))
     prepare = ["data", "prepare", "recipes/bloom/bloom-560m_squad.yaml",
-               *sets(data__cache=folder / "cache", data__tokenizer=text, data__name="jsonl", data__prompt="{q}", data__response="{a}")]
+               *sets(data__cache=folder / "cache", data__tokenizer=text, data__name="jsonl", data__prompt='"{q}"', data__response='"{a}"')]
     yield text / "train.jsonl", [*prepare, *sets(data__path=text)]
     yield folder / "direct.jsonl", [*prepare, *sets(data__path=folder / "direct.jsonl")]
     yield folder / "direct.parquet", [*prepare, *sets(data__name="metamathqa", data__path=folder / "direct.parquet")]

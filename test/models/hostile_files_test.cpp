@@ -53,14 +53,14 @@ TEST_CASE("hostile config.json, index and adapter_config.json are refused by nam
   check_all(folder / "model.safetensors.index.json",
             [&] { const WeightFolder weights(folder.path()); });
   write_safetensors(folder / "adapter_model.safetensors", {}, {});
-  const Model model = test::small_model();
+  const Model model = test::small_model(10);
   check_all(folder / "adapter_config.json",
             [&] { (void)open_adapter(folder.path(), model, LoraConfig{}, nullptr); });
 }
 
 TEST_CASE("an index that leads out of its folder or nowhere is refused", "[models][hostile]") {
   const test::TempDir folder;
-  const auto error = [&](const std::string& file) -> std::string {
+  const auto message_of = [&](const std::string& file) -> std::string {
     write_file_atomically(folder / "model.safetensors.index.json",
                           "{\"weight_map\": {\"t\": " + file + "}}");
     try {
@@ -72,12 +72,12 @@ TEST_CASE("an index that leads out of its folder or nowhere is refused", "[model
     return "no error";
   };
   for (const char* file : {"\"../x\"", "\"/etc/passwd\"", "\"..\"", "\"\"", "1", "null", "[]"})
-    CHECK(error(file).find("is no file name of this folder") != std::string::npos);
-  CHECK(error("\"absent.safetensors\"").find("No such file") != std::string::npos);
-  CHECK(error("\"" + std::string(5000, 'n') + "\"").find("longer than the system takes") !=
+    CHECK(message_of(file).find("is no file name of this folder") != std::string::npos);
+  CHECK(message_of("\"absent.safetensors\"").find("No such file") != std::string::npos);
+  CHECK(message_of("\"" + std::string(5000, 'n') + "\"").find("longer than the system takes") !=
         std::string::npos);
   fs::create_symlink("circle.safetensors", folder / "circle.safetensors");
-  CHECK(error("\"circle.safetensors\"").find("lead in a circle") != std::string::npos);
+  CHECK(message_of("\"circle.safetensors\"").find("lead in a circle") != std::string::npos);
 }
 
 }  // namespace
