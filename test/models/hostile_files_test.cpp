@@ -71,7 +71,7 @@ TEST_CASE("an index that leads out of its folder or nowhere is refused", "[model
     }
     return "no error";
   };
-  for (const char* file : {"\"../x\"", "\"/etc/passwd\"", "\"..\"", "\"\"", "1", "null", "[]"})
+  for (const char* file : {"\"../x\"", "\"/etc/passwd\"", "\"..\"", "1", "null", "[]"})
     CHECK(message_of(file).find("is no file name of this folder") != std::string::npos);
   CHECK(message_of("\"absent.safetensors\"").find("No such file") != std::string::npos);
   CHECK(message_of("\"" + std::string(5000, 'n') + "\"").find("longer than the system takes") !=
