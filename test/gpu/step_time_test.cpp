@@ -14,6 +14,7 @@ TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gp
   CAPTURE(micro_batches);
   const Recipe recipe = load_recipe("recipes/vit/vit-base_random_ddp.yaml",
                                     {"batch.micro=32", "run.epochs=0", "run.steps=60",
+                                     "run.evaluate=epoch", "data.samples=10000",
                                      "batch.global=" + std::to_string(32 * micro_batches)})
                             .recipe;
   const World world = single_world(choose_device(0));
