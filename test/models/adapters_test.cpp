@@ -276,10 +276,10 @@ TEST_CASE("an exported adapter loads again, element for element", "[models][lora
     lora.alpha = 5;
     lora.targets = {"query"};
     Model other = adapted(lora);
-    CHECK_THROWS_WITH(
-        open_adapter(folder / "out", other, lora, make_random_weights(3)),
-        Catch::Contains("lora_alpha is 6; lora.alpha is 5") &&
-            Catch::Contains("vit.layers.0.attention.o_proj.lora_A.weight' is not trained here"));
+    // Its tensors do not fit either; that follows and is not said.
+    CHECK_THROWS_WITH(open_adapter(folder / "out", other, lora, make_random_weights(3)),
+                      Catch::Contains("lora_alpha is 6; lora.alpha is 5") &&
+                          !Catch::Contains("is not trained here"));
   }
 }
 
