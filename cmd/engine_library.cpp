@@ -12,8 +12,8 @@
 namespace dstrain {
 namespace {
 
-/// OpenMP's threads sleep while they wait, unless the user says otherwise: on a machine where others
-/// compute, spinning ones keep the work from the cores. Read by libgomp when it is loaded.
+/// OpenMP's threads sleep while they wait, unless the user says otherwise: on a machine where
+/// others compute, spinning ones keep the work from the cores. Read by libgomp when it is loaded.
 void choose_waiting() {
   if (std::getenv("GOMP_SPINCOUNT") == nullptr) ::setenv("OMP_WAIT_POLICY", "passive", 0);
 }

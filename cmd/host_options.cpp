@@ -91,7 +91,8 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
            const std::string error = set_hang_timeout(text, options.hang_timeout_s);
            if (!error.empty()) throw CLI::ValidationError("--hang-timeout", error);
          },
-         "Seconds without progress after which a rank is hung; auto takes the limit from the plan and "
+         "Seconds without progress after which a rank is hung; auto takes the limit from the plan "
+         "and "
          "the run, at\n"
          "least 60 in a step; off never asks. Default: auto.")
       ->default_str("auto");

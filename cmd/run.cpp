@@ -41,11 +41,10 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
         if (!command->get_group().empty()) names.push_back(command->get_name());
       }
       const std::string close(nearest(word, {names.begin(), names.end()}));
-      throw Error(ErrorKind::usage,
-                  fmt::format("'{}' is no command of {}", shown(word), level->get_name()),
-                  fmt::format("{}known: {}",
-                              close.empty() ? "" : fmt::format("did you mean {}? ", close),
-                              fmt::join(names, ", ")));
+      throw Error(
+          ErrorKind::usage, fmt::format("'{}' is no command of {}", shown(word), level->get_name()),
+          fmt::format("{}known: {}", close.empty() ? "" : fmt::format("did you mean {}? ", close),
+                      fmt::join(names, ", ")));
     }
     level = *found;
   }

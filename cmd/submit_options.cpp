@@ -112,12 +112,13 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   options.launch = launch_arguments(job.launch);
   if (job.launch.dry_run) {
     launcher::refuse_secrets(options);
-    print_text(launcher::batch_script(options, fs::absolute(options.output) /
-                                                         (loaded.name + "-slurm-<utc time>-<id>")));
+    print_text(launcher::batch_script(
+        options, fs::absolute(options.output) / (loaded.name + "-slurm-<utc time>-<id>")));
     return 0;
   }
   const launcher::Submission submission = launcher::submit(options);
-  print_text("job {} is in the queue\n  its files: {}\n  its output: {}\n  its run, once started: {}\n"
+  print_text(
+      "job {} is in the queue\n  its files: {}\n  its output: {}\n  its run, once started: {}\n"
       "  squeue -j {} shows it, scancel {} ends it\n",
       submission.job, submission.folder.string(),
       (submission.folder / fmt::format("slurm-{}.out", submission.job)).string(),

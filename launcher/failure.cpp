@@ -262,8 +262,8 @@ std::string to_text(const FailureReport& report, const std::string& log, std::si
   std::string text = report.summary + "\n";
   const RankEnd& root = report.root;
   if (root.rank >= 0) {
-    text += fmt::format("  on {}, pid {}{}{}\n", root.host, root.pid, log.empty() ? "" : "; log: ",
-                        log);
+    text += fmt::format("  on {}, pid {}{}{}\n", root.host, root.pid,
+                        log.empty() ? "" : "; log: ", log);
   }
   if (!root.collective.empty()) text += fmt::format("  last collective: {}\n", root.collective);
   if (report.planned_bytes > 0 && report.memory_bytes > 0) {

@@ -58,7 +58,7 @@ class HangWatch {
   std::string host_;
   StallWatch stalls_;
   std::filesystem::path run_directory_;
-  bool planned_ = false;  ///< the plan has been read
+  bool planned_ = false;              ///< the plan has been read
   std::map<int, StackTaker> takers_;  ///< by rank
   bool asked_ = false;
   Clock::time_point next_look_{};

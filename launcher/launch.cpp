@@ -53,10 +53,9 @@ std::string short_path(const fs::path& path) {
 std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
 
 [[noreturn]] void refuse_secret(const std::string& file, const std::string& variable) {
-  throw Error(
-      ErrorKind::usage,
-      fmt::format("{} would hold the value of the environment variable {}", file, variable),
-      "secrets reach the ranks by environment; leave them out of the recipe");
+  throw Error(ErrorKind::usage,
+              fmt::format("{} would hold the value of the environment variable {}", file, variable),
+              "secrets reach the ranks by environment; leave them out of the recipe");
 }
 
 /// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
@@ -236,13 +235,12 @@ class Job {
             ? fmt::format("{}", fmt::join(names, ", "))
             : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
     const bool local = placement_.nodes.front().host.reach == Reach::local;
-    console_.lines(fmt::format("{} rank{} on {}{}, {} {}", placement_.world_size,
-                               plural(placement_.world_size), hosts,
-                               !local ? ""
-                               : gpus ? " (GPU)"
-                                      : " (CPU)",
-                               run_.continued || generation_ > 0 ? "continuing" : "run directory",
-                               short_path(run_.path)));
+    console_.lines(fmt::format(
+        "{} rank{} on {}{}, {} {}", placement_.world_size, plural(placement_.world_size), hosts,
+        !local ? ""
+        : gpus ? " (GPU)"
+               : " (CPU)",
+        run_.continued || generation_ > 0 ? "continuing" : "run directory", short_path(run_.path)));
   }
 
   [[nodiscard]] Generation make_generation() {

@@ -33,9 +33,9 @@ Placement place(const Allocation& allocation, int ranks) {
 }
 
 OpenMpChoice openmp_choice(const Variables& variables) {
-  return {.threads = variables("OMP_NUM_THREADS") != nullptr,
-          .waiting = variables("OMP_WAIT_POLICY") != nullptr ||
-                     variables("GOMP_SPINCOUNT") != nullptr};
+  return {
+      .threads = variables("OMP_NUM_THREADS") != nullptr,
+      .waiting = variables("OMP_WAIT_POLICY") != nullptr || variables("GOMP_SPINCOUNT") != nullptr};
 }
 
 std::vector<std::string> rank_environment(const PrepareJob& job, const StartRanks& start,

@@ -48,7 +48,8 @@ void Redactor::apply(std::string& text) const {
 std::string Redactor::find(std::string_view text) const {
   constexpr std::size_t kNoChance = 16;
   for (const Secret& secret : secrets_) {
-    if (secret.value.size() >= kNoChance && text.find(secret.value) != std::string_view::npos) return secret.name;
+    if (secret.value.size() >= kNoChance && text.find(secret.value) != std::string_view::npos)
+      return secret.name;
   }
   return {};
 }

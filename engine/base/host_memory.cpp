@@ -37,9 +37,11 @@ Error host_memory_error(std::int64_t wanted_bytes) {
                         format_bytes(read_kib("/proc/self/status", "VmSize:")),
                         format_bytes(static_cast<Bytes>(limit.rlim_cur)));
   }
-  text += fmt::format("; {} are available", format_bytes(read_kib("/proc/meminfo", "MemAvailable:")));
-  return {ErrorKind::internal, text,
-          "fewer ranks or loader threads per host, a smaller model or batch.micro, or a larger limit"};
+  text +=
+      fmt::format("; {} are available", format_bytes(read_kib("/proc/meminfo", "MemAvailable:")));
+  return {
+      ErrorKind::internal, text,
+      "fewer ranks or loader threads per host, a smaller model or batch.micro, or a larger limit"};
 }
 
 }  // namespace dstrain

@@ -5,8 +5,8 @@
 
 namespace dstrain {
 
-/// Lets this process open `needed` files at once, as far as its hard limit allows. Error{hosts} that
-/// names the limit and `what` needs them when it does not.
+/// Lets this process open `needed` files at once, as far as its hard limit allows. Error{hosts}
+/// that names the limit and `what` needs them when it does not.
 void require_open_files(std::int64_t needed, const std::string& what);
 
 /// "; this process may open 16 files (ulimit -n, RLIMIT_NOFILE)" when `error` (an errno) says that

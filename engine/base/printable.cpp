@@ -117,8 +117,7 @@ std::string_view first_unprintable(std::string_view text) {
 }
 
 bool is_plain_text(std::string_view text) {
-  return first_unprintable(text).empty() &&
-         text.find_first_of("\n\t") == std::string_view::npos;
+  return first_unprintable(text).empty() && text.find_first_of("\n\t") == std::string_view::npos;
 }
 
 }  // namespace dstrain

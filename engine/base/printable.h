@@ -12,7 +12,8 @@ namespace dstrain {
 /// are no UTF-8 ("\xff"). JSON text keeps its meaning, since in JSON these stand in strings alone.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// The same for a part of a message, such as a name or a value: on one line, cut after `most` bytes.
+/// The same for a part of a message, such as a name or a value: on one line, cut after `most`
+/// bytes.
 [[nodiscard]] std::string shown(std::string_view text, std::size_t most = 60);
 
 /// Position of the first byte that is not part of valid UTF-8; npos when all is valid.

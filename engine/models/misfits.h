@@ -7,8 +7,8 @@
 
 namespace dstrain {
 
-/// Tensors of a file that do not fit a model, mostly many in the same way: told as the first of each
-/// way and how many more there are.
+/// Tensors of a file that do not fit a model, mostly many in the same way: told as the first of
+/// each way and how many more there are.
 class Misfits {
  public:
   enum class Way { missing, shape, dtype, unknown };

@@ -119,10 +119,10 @@ class AdapterFile final : public WeightSource {
     }
     const SafetensorsFile::Entry& entry = file_.entries().at(*found);
     if (entry.shape != part.shape) {
-      misfits.add(Misfits::Way::shape,
-                  fmt::format("{}: tensor '{}' is [{}], the model needs [{}]",
-                              file_.path().string(), *found, fmt::join(entry.shape, ", "),
-                              fmt::join(part.shape, ", ")));
+      misfits.add(
+          Misfits::Way::shape,
+          fmt::format("{}: tensor '{}' is [{}], the model needs [{}]", file_.path().string(),
+                      *found, fmt::join(entry.shape, ", "), fmt::join(part.shape, ", ")));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
       misfits.add(Misfits::Way::dtype,
                   fmt::format("{}: tensor '{}' is {}; dstrain reads F32, F16 and BF16",
@@ -136,8 +136,8 @@ class AdapterFile final : public WeightSource {
     for (const auto& [part, name] : places_) known.insert(name);
     for (const auto& [name, entry] : file_.entries()) {
       if (known.contains(name)) continue;
-      misfits.add(Misfits::Way::unknown, fmt::format("{}: tensor '{}' is not trained here",
-                                                     file_.path().string(), name));
+      misfits.add(Misfits::Way::unknown,
+                  fmt::format("{}: tensor '{}' is not trained here", file_.path().string(), name));
     }
   }
 

@@ -68,9 +68,10 @@ TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[la
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("a recipe that a rank refuses before its first step leaves no run directory, and its "
-          "error is told once",
-          "[launcher][job]") {
+TEST_CASE(
+    "a recipe that a rank refuses before its first step leaves no run directory, and its "
+    "error is told once",
+    "[launcher][job]") {
   const std::string code = GENERATE("64", "65", "69", "74");
   TempDir directory;
   Job job(directory,
@@ -88,7 +89,8 @@ TEST_CASE("a recipe that a rank refuses before its first step leaves no run dire
 TEST_CASE("a run that has come to a step keeps its directory, whatever ends it",
           "[launcher][job]") {
   TempDir directory;
-  Job job(directory, {"enter", "0", "step", "fail", "65", "bad record", "exit", "65"}, {.ranks = 1});
+  Job job(directory, {"enter", "0", "step", "fail", "65", "bad record", "exit", "65"},
+          {.ranks = 1});
   CHECK(job.wait() == 65);
   CHECK(job.failure()["root"]["error"] == "bad record");
 }
