@@ -85,6 +85,8 @@ class AdapterFile final : public WeightSource {
         "lora.weights, and the model the one it was made for";
     Problems problems;
     check_config(folder / kConfigName, read_json_object(folder / kConfigName), config, problems);
+    // What is wrong with the tensors mostly follows from these.
+    raise_problems(ErrorKind::data, problems, hint);
     Misfits misfits;
     for (const Parameter* parameter : all_parameters(model)) {
       for (const NamedShape& part : parameter->parts) {
@@ -92,8 +94,7 @@ class AdapterFile final : public WeightSource {
       }
     }
     refuse_unknown(misfits);
-    if (!misfits.empty()) problems.push_back(misfits.text());
-    raise_problems(ErrorKind::data, problems, hint);
+    misfits.throw_if_any(hint);
   }
 
   void read(const Parameter& parameter, Range range, std::span<float> out) const override {
