@@ -185,8 +185,8 @@ class Agent {
           stop(unpack_stop(*frame));
           break;
         case FrameType::ping:
-          channel_.send(FrameType::pong,
-                        pack(PongMessage{unpack_ping(*frame), system_time_ns(), signal_ != 0, signal_}));
+          channel_.send(FrameType::pong, pack(PongMessage{unpack_ping(*frame), system_time_ns(),
+                                                          signal_ != 0, signal_}));
           break;
         case FrameType::sweep: {
           AgentDone done;

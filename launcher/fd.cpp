@@ -15,8 +15,8 @@ namespace dstrain::launcher {
 
 void fail_system(std::string_view action) {
   const int error = errno;
-  throw Error(ErrorKind::internal, fmt::format("cannot {}: {}{}", action, std::strerror(error),
-                                               open_files_note(error)));
+  throw Error(ErrorKind::internal,
+              fmt::format("cannot {}: {}{}", action, std::strerror(error), open_files_note(error)));
 }
 
 Pipe make_pipe() {

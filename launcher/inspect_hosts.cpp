@@ -93,7 +93,9 @@ class Inspector final : public HostVisit {
     request_.listen = pairs.wanted();
   }
 
-  void greeted(Channel& channel) override { channel.send(FrameType::ping, pack_ping(system_time_ns())); }
+  void greeted(Channel& channel) override {
+    channel.send(FrameType::ping, pack_ping(system_time_ns()));
+  }
 
   [[nodiscard]] bool take(Channel& channel, const Frame& frame) override {
     if (frame.type == FrameType::pong) {

@@ -147,8 +147,7 @@ class Job {
     if (options.min_ranks > placement_.world_size) {
       throw Error(ErrorKind::usage,
                   fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
-                              placement_.world_size,
-                              plural(placement_.world_size)));
+                              placement_.world_size, plural(placement_.world_size)));
     }
     files_ = make_files(placement_);
     for (const std::string& remark : allocation_.remarks) console_.lines(remark);
@@ -405,9 +404,9 @@ class Job {
     using enum ErrorKind;
     constexpr std::array kRefusals = {usage, data, hosts, checkpoint};
     return generation_ == 1 && outcome.step < 0 &&
-           std::ranges::any_of(kRefusals, [&outcome](ErrorKind kind) {
-             return outcome.exit_code == exit_code(kind);
-           });
+           std::ranges::any_of(
+               kRefusals,
+               [&outcome](ErrorKind kind) { return outcome.exit_code == exit_code(kind); });
   }
 
   /// Lines of the failed rank's log to repeat: none where all of them stand on the console.
@@ -449,11 +448,11 @@ class Job {
         if (error.kind() != ErrorKind::usage) throw;
       }
     }
-    console_.lines(fmt::format(
-        "no restart: {} slot{} left on {} host{}, and the job needs {}", slots,
-        plural(slots), rest.hosts.size(), plural(rest.hosts.size()),
-        options_.min_ranks > 0 ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
-                               : "a number that the recipe's mesh and batch fit"));
+    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}",
+                               slots, plural(slots), rest.hosts.size(), plural(rest.hosts.size()),
+                               options_.min_ranks > 0
+                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
+                                   : "a number that the recipe's mesh and batch fit"));
     return false;
   }
 

@@ -27,10 +27,10 @@ struct LaunchOptions {
   /// fit so many ranks.
   std::function<std::vector<RunFile>(int world_size)> files;
   std::vector<std::string> recipe_variables = {};  ///< environment variables that the recipe names
-  std::filesystem::path output = "runs";  ///< parent of the run directory
-  HostRequest request;                    ///< which hosts and how many ranks
-  bool cpu_ranks = false;                 ///< the recipe asks for the CPU whatever GPUs there are
-  std::string resume = "never";           ///< never, auto, or a run or checkpoint directory
+  std::filesystem::path output = "runs";           ///< parent of the run directory
+  HostRequest request;                             ///< which hosts and how many ranks
+  bool cpu_ranks = false;        ///< the recipe asks for the CPU whatever GPUs there are
+  std::string resume = "never";  ///< never, auto, or a run or checkpoint directory
   /// Fixed name of the run directory; "auto" continues it when it holds a checkpoint. Empty: a new
   /// name.
   std::string run_name = {};

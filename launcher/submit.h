@@ -9,7 +9,7 @@ namespace dstrain::launcher {
 /// A job for Slurm's queue.
 struct SubmitOptions {
   std::string recipe_name;
-  std::string recipe;  ///< resolved text, frozen beside the script
+  std::string recipe;                              ///< resolved text, frozen beside the script
   std::vector<std::string> recipe_variables = {};  ///< environment variables that it was made with
   std::filesystem::path output = "runs";
   std::filesystem::path program;  ///< of this process; its tree is copied

@@ -38,10 +38,10 @@ std::string Group::key(std::string_view what) const {
 
 void Group::fail(std::string_view operation, std::string_view reason) const {
   if (reason.find(std::strerror(EMFILE)) != std::string_view::npos) {
-    throw Error(ErrorKind::hosts,
-                fmt::format("{} ({}) failed: {}{}", operation, text(), reason,
-                            open_files_note(EMFILE)),
-                "raise the limit: ulimit -n 1024, LimitNOFILE= of the service, or limits.conf");
+    throw Error(
+        ErrorKind::hosts,
+        fmt::format("{} ({}) failed: {}{}", operation, text(), reason, open_files_note(EMFILE)),
+        "raise the limit: ulimit -n 1024, LimitNOFILE= of the service, or limits.conf");
   }
   throw Error(ErrorKind::again, fmt::format("{} ({}) failed: {}", operation, text(), reason),
               "a rank of the group has probably ended: see its log");

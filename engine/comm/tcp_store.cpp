@@ -56,8 +56,8 @@ class TcpStore final : public Store {
       }
       throw Error(
           ErrorKind::hosts,
-          fmt::format("no store of the job at {} within {}: {}", name_, duration_text(options.timeout),
-                      first_line(error.what())),
+          fmt::format("no store of the job at {} within {}: {}", name_,
+                      duration_text(options.timeout), first_line(error.what())),
           "rank 0 serves it: see its log, and check MASTER_ADDR, MASTER_PORT and firewalls");
     }
   }

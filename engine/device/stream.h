@@ -77,8 +77,8 @@ class Event {
   [[nodiscard]] bool query() const;
   /// The host waits until the point is reached.
   void synchronize() const;
-  /// Seconds from `earlier` to this point by the device's clock, on the CPU by the host's; both with
-  /// Timing::yes, recorded and reached.
+  /// Seconds from `earlier` to this point by the device's clock, on the CPU by the host's; both
+  /// with Timing::yes, recorded and reached.
   [[nodiscard]] double seconds_since(const Event& earlier) const;
 
  private:

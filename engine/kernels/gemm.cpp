@@ -35,7 +35,7 @@ Layout matrix_layout(const at::Tensor& x) {
 }
 
 void check_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
-           const ProductOptions& options) {
+                   const ProductOptions& options) {
   const auto type = a.scalar_type();
   const bool types = is_fp8(type)
                          ? is_fp8(b.scalar_type()) && rows_dense(a) && rows_dense(b.t()) &&

@@ -40,11 +40,13 @@ at::Tensor embedding_forward_cuda(const at::Tensor& tokens, const at::Tensor& ta
 }
 
 /// On the CPU, index_add_ goes through the rows in order.
-void embedding_backward_cpu(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
+void embedding_backward_cpu(const at::Tensor& tokens, const at::Tensor& dy,
+                            const at::Tensor& gradient) {
   gradient.view({-1, dy.size(1)}).index_add_(0, tokens, dy.to(at::kFloat));
 }
 
-void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy, const at::Tensor& gradient) {
+void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy,
+                             const at::Tensor& gradient) {
   const std::int64_t rows = tokens.numel(), dim = dy.size(1), vocab = gradient.numel() / dim;
   const at::Tensor scratch =
       at::empty({kernels::embed_tokens_scratch(rows, vocab, dim)}, dy.options().dtype(at::kByte));

@@ -31,8 +31,8 @@ std::pair<at::Tensor, at::Tensor> known_labels(const at::Tensor& labels, std::in
   return {at::where(known, labels, at::zeros_like(labels)).unsqueeze(1), known.unsqueeze(1)};
 }
 
-Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
-                   double smoothing, const at::Tensor& totals) {
+Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels,
+                        const at::Tensor& weights, double smoothing, const at::Tensor& totals) {
   const at::Tensor z = logits.to(at::kFloat), log_sum_exp = at::logsumexp(z, 1);
   const auto [index, known] = known_labels(labels, z.size(1));
   const at::Tensor own =
@@ -52,8 +52,8 @@ Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels, cons
 }
 
 at::Tensor loss_backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
-                        const at::Tensor& labels, const at::Tensor& weights,
-                        const at::Tensor& log_sum_exp, double smoothing) {
+                             const at::Tensor& labels, const at::Tensor& weights,
+                             const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = (logits.to(at::kFloat) - log_sum_exp.unsqueeze(1)).exp();
   const auto [index, known] = known_labels(labels, logits.size(1));
   grad.sub_(smoothing / static_cast<double>(logits.size(1)));
@@ -63,8 +63,8 @@ at::Tensor loss_backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logi
   return grad.masked_fill_(weights.eq(0).unsqueeze(1), 0).to(logits.scalar_type());
 }
 
-Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights,
-                    double smoothing, const at::Tensor& totals) {
+Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels,
+                         const at::Tensor& weights, double smoothing, const at::Tensor& totals) {
   const Scored out{scratch(logits, {}), scratch(logits, {logits.size(0)})};
   const at::Tensor rows = scratch(logits, {4, logits.size(0)});
   kernels::cuda::cross_entropy({.logits = logits.const_data_ptr(),
@@ -83,8 +83,8 @@ Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels, con
 }
 
 at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits,
-                         const at::Tensor& labels, const at::Tensor& weights,
-                         const at::Tensor& log_sum_exp, double smoothing) {
+                              const at::Tensor& labels, const at::Tensor& weights,
+                              const at::Tensor& log_sum_exp, double smoothing) {
   at::Tensor grad = at::empty_like(logits);
   kernels::cuda::cross_entropy_backward({.logits = logits.const_data_ptr(),
                                          .labels = labels.const_data_ptr<std::int64_t>(),

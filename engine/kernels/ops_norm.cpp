@@ -19,20 +19,20 @@ struct LayerNormed {
   at::Tensor sum, y, mean, rstd;
 };
 
-LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
-                   const at::Tensor& bias, double eps) {
+LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
+                                   const at::Tensor& weight, const at::Tensor& bias, double eps) {
   at::Tensor sum = delta.defined() ? x + delta : x;
   const auto [y, mean, rstd] = at::native_layer_norm(
       sum.to(at::kFloat), {x.size(1)}, weight.to(at::kFloat), bias.to(at::kFloat), eps);
   return {sum, y.to(x.scalar_type()), mean, rstd};
 }
 
-LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
-                    const at::Tensor& bias, double eps) {
+LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
+                                    const at::Tensor& weight, const at::Tensor& bias, double eps) {
   LayerNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
-             .y = at::empty_like(x),
-             .mean = scratch(x, {x.size(0)}),
-             .rstd = scratch(x, {x.size(0)})};
+                  .y = at::empty_like(x),
+                  .mean = scratch(x, {x.size(0)}),
+                  .rstd = scratch(x, {x.size(0)})};
   kernels::cuda::add_layer_norm({.x = x.const_data_ptr(),
                                  .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
                                  .weight = weight.const_data_ptr(),
@@ -58,8 +58,8 @@ struct ParameterGradients {
   at::Tensor weight, bias;
 };
 
-at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerNormed& saved, const at::Tensor& weight,
-                        const ParameterGradients& into) {
+at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerNormed& saved,
+                                   const at::Tensor& weight, const ParameterGradients& into) {
   const at::Tensor sum = saved.sum.to(at::kFloat), scale = weight.to(at::kFloat);
   auto [dx, dweight, dbias] = at::native_layer_norm_backward(
       grads.grad_y.to(at::kFloat), sum, {sum.size(1)}, saved.mean, saved.rstd, scale, scale,
@@ -70,8 +70,8 @@ at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerN
   return dx.to(saved.sum.scalar_type());
 }
 
-at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const LayerNormed& saved, const at::Tensor& weight,
-                         const ParameterGradients& into) {
+at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const LayerNormed& saved,
+                                    const at::Tensor& weight, const ParameterGradients& into) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
   at::Tensor dx = at::empty_like(saved.sum), partial;
   // The kernel computes both or neither; where one is frozen, its sum goes nowhere.
@@ -106,7 +106,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
                                double eps) {
     const auto forward_on = x.is_cuda() ? layer_norm_forward_cuda : layer_norm_forward_cpu;
     const LayerNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
-                                  value_of(*weight, x), value_of(*bias, x), eps);
+                                       value_of(*weight, x), value_of(*bias, x), eps);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();
     context->set_materialize_grads(false);
@@ -121,7 +121,8 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
     at::Tensor dx = grads[0];
     if (grads[1].defined()) {
       Parameter &weight = kept(context, "weight"), &bias = kept(context, "bias");
-      const auto backward_on = saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
+      const auto backward_on =
+          saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
       dx = backward_on(
           {.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
           {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},

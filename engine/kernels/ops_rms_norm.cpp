@@ -18,18 +18,18 @@ struct RmsNormed {
   at::Tensor sum, y, rstd;
 };
 
-RmsNormed rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
-                   double eps) {
+RmsNormed rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
+                               const at::Tensor& weight, double eps) {
   const at::Tensor sum = delta.defined() ? x + delta : x, wide = sum.to(at::kFloat);
   const at::Tensor rstd = at::rsqrt(wide.pow(2).mean(-1) + eps);
   return {sum, weight * (wide * rstd.unsqueeze(1)).to(x.scalar_type()), rstd};
 }
 
-RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
-                    double eps) {
+RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
+                                const at::Tensor& weight, double eps) {
   RmsNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
-             .y = at::empty_like(x),
-             .rstd = scratch(x, {x.size(0)})};
+                .y = at::empty_like(x),
+                .rstd = scratch(x, {x.size(0)})};
   kernels::cuda::add_rms_norm({.x = x.const_data_ptr(),
                                .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
                                .weight = weight.const_data_ptr(),
@@ -49,8 +49,8 @@ struct RmsNormGradients {
 };
 
 /// `grad_weight` is undefined for a frozen weight.
-at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed& saved, const at::Tensor& weight,
-                        const at::Tensor& grad_weight) {
+at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed& saved,
+                                 const at::Tensor& weight, const at::Tensor& grad_weight) {
   const at::Tensor rstd = saved.rstd.unsqueeze(1), x_hat = saved.sum.to(at::kFloat) * rstd;
   const at::Tensor grad_y = grads.grad_y.to(at::kFloat), scaled = grad_y * weight.to(at::kFloat);
   if (grad_weight.defined()) grad_weight.add_((grad_y * x_hat).sum(0).view_as(grad_weight));
@@ -59,8 +59,8 @@ at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed&
   return dx.to(saved.sum.scalar_type());
 }
 
-at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed& saved, const at::Tensor& weight,
-                         const at::Tensor& grad_weight) {
+at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed& saved,
+                                  const at::Tensor& weight, const at::Tensor& grad_weight) {
   const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
   const bool wanted = grad_weight.defined();
   at::Tensor dx = at::empty_like(saved.sum), partial;
@@ -87,7 +87,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
                                const std::optional<at::Tensor>&, Parameter* weight, double eps) {
     const auto forward_on = x.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
     const RmsNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
-                                  value_of(*weight, x).view({x.size(1)}), eps);
+                                     value_of(*weight, x).view({x.size(1)}), eps);
     context->save_for_backward({out.sum, out.rstd});
     context->saved_data["delta"] = delta.has_value();
     context->set_materialize_grads(false);

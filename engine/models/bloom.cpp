@@ -67,7 +67,8 @@ BloomLayer::BloomLayer(const BloomConfig& config, std::int64_t index)
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(bloom_attention_names(name_), config.width, attention_shape(config), initial(config)),
+      attention_(bloom_attention_names(name_), config.width, attention_shape(config),
+                 initial(config)),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_({.up = name_ + ".mlp.dense_h_to_4h", .down = name_ + ".mlp.dense_4h_to_h"}, config.width,
            config.mlp_width(), ops::Gelu::tanh, initial(config)) {}

@@ -76,7 +76,8 @@ BloomConfig bloom_config(const ModelConfig& recipe) {
                  "leave it out of the recipe; the MLP of BLOOM is 4 times as wide as the model");
   const std::optional<BloomConfig> named = bloom_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  BloomConfig config = from_file ? read_bloom_config(recipe.weights) : named.value_or(BloomConfig{});
+  BloomConfig config =
+      from_file ? read_bloom_config(recipe.weights) : named.value_or(BloomConfig{});
   if (from_file) {
     compare_sizes(recipe, named, kAllBloomFields, config, problems);
   } else {
@@ -107,7 +108,8 @@ std::string bloom_config_json(const BloomConfig& config) {
   // What the file says beside sizes (tokens, labels of other tasks) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"BloomForCausalLM"};
-  for (const Size<BloomConfig>& size : kBloomFields) json[size.model.file_keys[0]] = config.*size.size;
+  for (const Size<BloomConfig>& size : kBloomFields)
+    json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

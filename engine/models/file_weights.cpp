@@ -121,8 +121,8 @@ class FileWeights final : public WeightSource {
       misfits.add(shape, fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
                                      entry.shape[0], part.shape[0]));
     } else if (entry.shape != part.shape) {
-      misfits.add(shape, fmt::format("{} is {}, the model needs {}", what,
-                                     shape_text(entry.shape), shape_text(part.shape)));
+      misfits.add(shape, fmt::format("{} is {}, the model needs {}", what, shape_text(entry.shape),
+                                     shape_text(part.shape)));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
       misfits.add(dtype,
                   fmt::format("{} is {}; dstrain reads F32, F16 and BF16", what, entry.dtype));

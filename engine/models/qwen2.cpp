@@ -61,8 +61,8 @@ Qwen2Layer::Qwen2Layer(const Qwen2Config& config, std::int64_t index)
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(qwen2_attention_names(name_), config.width, attention_shape(config), initial(config),
-                 {.qkv = true, .output = false}),
+      attention_(qwen2_attention_names(name_), config.width, attention_shape(config),
+                 initial(config), {.qkv = true, .output = false}),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_(mlp_names(name_), config.width, config.mlp_width, initial(config)) {}
 

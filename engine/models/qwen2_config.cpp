@@ -136,7 +136,8 @@ Qwen2Config qwen2_config(const ModelConfig& recipe) {
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
   const std::optional<Qwen2Config> named = qwen2_named(recipe.name);
   const bool from_file = !recipe.weights.empty();
-  Qwen2Config config = from_file ? read_qwen2_config(recipe.weights) : named.value_or(Qwen2Config{});
+  Qwen2Config config =
+      from_file ? read_qwen2_config(recipe.weights) : named.value_or(Qwen2Config{});
   if (from_file) {
     compare_sizes(recipe, named, kAllQwen2Fields, config, problems);
   } else {
@@ -169,7 +170,8 @@ std::string qwen2_config_json(const Qwen2Config& config) {
   // What the file says beside sizes (tokens, positions) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {"Qwen2ForCausalLM"};
-  for (const Size<Qwen2Config>& size : kQwen2Fields) json[size.model.file_keys[0]] = config.*size.size;
+  for (const Size<Qwen2Config>& size : kQwen2Fields)
+    json[size.model.file_keys[0]] = config.*size.size;
   return json_text(json, 2) + "\n";
 }
 

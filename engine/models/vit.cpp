@@ -90,7 +90,8 @@ VitLayer::VitLayer(const VitConfig& config, std::int64_t index)
       last_(index + 1 == config.layers),
       config_(config),
       norm_before_(name_ + ".layernorm_before", config.width, config.norm_eps),
-      attention_(vit_attention_names(name_), config.width, attention_shape(config), initial(config)),
+      attention_(vit_attention_names(name_), config.width, attention_shape(config),
+                 initial(config)),
       norm_after_(name_ + ".layernorm_after", config.width, config.norm_eps),
       mlp_({.up = name_ + ".intermediate.dense", .down = name_ + ".output.dense"}, config.width,
            config.mlp_width, ops::Gelu::erf, initial(config)) {}

@@ -40,7 +40,8 @@ std::vector<std::string> vit_file_names(const std::string& name) {
   std::vector<std::string> names = {name};
   if (const std::string later = vit_memory_name(name); later != name) names.push_back(later);
   if (name.starts_with(kVitPrefix)) {
-    for (std::size_t i = names.size(); i-- > 0;) names.push_back(names[i].substr(kVitPrefix.size()));
+    for (std::size_t i = names.size(); i-- > 0;)
+      names.push_back(names[i].substr(kVitPrefix.size()));
   }
   return names;
 }

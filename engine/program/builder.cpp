@@ -24,7 +24,8 @@ struct Visit {
 /// The first block that trains anything; the backward pass ends there.
 int first_trained_block(const ModelCost& cost) {
   const auto trains = [&](const BlockCost& block) {
-    return std::ranges::any_of(block.groups, [&](int g) { return cost.groups[to_index(g)].trainable; });
+    return std::ranges::any_of(block.groups,
+                               [&](int g) { return cost.groups[to_index(g)].trainable; });
   };
   const auto first = std::ranges::find_if(cost.blocks, trains);
   DSTRAIN_CHECK(first != cost.blocks.end(), "all weights are frozen");
@@ -97,7 +98,8 @@ class Builder {
   }
   [[nodiscard]] bool recomputed(int block) const {
     const bool head = to_index(block) + 1 == cost_.blocks.size();
-    return !head && to_index(block) < options_.recompute.size() && options_.recompute[to_index(block)];
+    return !head && to_index(block) < options_.recompute.size() &&
+           options_.recompute[to_index(block)];
   }
   /// Adds the waits that the first compute action after a gather has to carry.
   void await_parameters(int block, Action& action);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/program/lane_order.h"
 #include "engine/base/index.h"
+#include "engine/program/lane_order.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -151,15 +151,17 @@ void Checker::waits(int i) {
 /// micro-batch, and one micro-batch after the other.
 void Checker::block_order() {
   const auto table = [&] {
-    return std::vector(to_index(program_.micro_batches), std::vector<int>(to_index(num_blocks()), kNone));
+    return std::vector(to_index(program_.micro_batches),
+                       std::vector<int>(to_index(num_blocks()), kNone));
   };
   auto forward = table(), recompute = table(), backward = table();
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& a = actions_[to_index(i)];
     if (!runs_block(a.kind)) continue;
-    auto& entry = (a.kind == ActionKind::forward     ? forward
-                   : a.kind == ActionKind::recompute ? recompute
-                                                     : backward)[to_index(a.micro_batch)][to_index(a.block)];
+    auto& entry =
+        (a.kind == ActionKind::forward     ? forward
+         : a.kind == ActionKind::recompute ? recompute
+                                           : backward)[to_index(a.micro_batch)][to_index(a.block)];
     if (entry != kNone) problem("{} comes twice", name(i));
     entry = i;
   }
@@ -202,7 +204,8 @@ void Checker::load(int i) {
   load_of_[to_index(a.micro_batch)] = i;
   Slot& slot = batch_slots_[to_index(a.slot)];
   if (slot.filled_by != kNone) {
-    const int last_use = last_use_of_batch_[to_index(actions_[to_index(slot.filled_by)].micro_batch)];
+    const int last_use =
+        last_use_of_batch_[to_index(actions_[to_index(slot.filled_by)].micro_batch)];
     if (last_use != kNone) must_precede(last_use, i);
   }
   slot.filled_by = i;
@@ -291,9 +294,10 @@ void Checker::add_gradient(int i) {
   for (const int group : cost_.blocks[to_index(a.block)].groups) {
     if (!layout_.groups[to_index(group)].trainable) continue;
     const int holder = cleared_[to_index(group)];
-    if (holder == kNone ||
-        (layout_.reduced_from_slot(group) && actions_[to_index(holder)].micro_batch != a.micro_batch)) {
-      problem("{} has no buffer for the gradient of {}", name(i), cost_.groups[to_index(group)].name);
+    if (holder == kNone || (layout_.reduced_from_slot(group) &&
+                            actions_[to_index(holder)].micro_batch != a.micro_batch)) {
+      problem("{} has no buffer for the gradient of {}", name(i),
+              cost_.groups[to_index(group)].name);
       continue;
     }
     must_precede(holder, i);
@@ -319,8 +323,8 @@ void Checker::reduce(int i) {
   }
   const std::size_t expected = readers * (from_slot ? 1 : to_index(program_.micro_batches));
   if (added_[to_index(a.group)].size() != expected) {
-    problem("{} comes after {} of {} backwards that add to it", name(i), added_[to_index(a.group)].size(),
-            expected);
+    problem("{} comes after {} of {} backwards that add to it", name(i),
+            added_[to_index(a.group)].size(), expected);
   }
   for (const int backward : added_[to_index(a.group)]) must_precede(backward, i);
   holder = kNone;
@@ -368,8 +372,9 @@ void Checker::reduced_once() {
     }
     for (std::size_t m = 0; m < times.size(); ++m) {
       if (times[m] == 1) continue;
-      problem("the gradient of {}{} is reduced {} times instead of once", cost_.groups[to_index(g)].name,
-              from_slot ? fmt::format(", micro-batch {}", m) : "", times[m]);
+      problem("the gradient of {}{} is reduced {} times instead of once",
+              cost_.groups[to_index(g)].name, from_slot ? fmt::format(", micro-batch {}", m) : "",
+              times[m]);
     }
   }
 }
@@ -382,7 +387,8 @@ void Checker::step_end() {
       if (norm != kNone) problem("{} comes twice", name(i));
       norm = i;
     }
-    if (actions_[to_index(i)].kind == ActionKind::update) ++updates[to_index(actions_[to_index(i)].group)];
+    if (actions_[to_index(i)].kind == ActionKind::update)
+      ++updates[to_index(actions_[to_index(i)].group)];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
     const int wanted = layout_.groups[g].trainable ? 1 : 0;

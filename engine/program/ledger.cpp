@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "engine/program/simulate.h"
-
 #include "engine/base/index.h"
+#include "engine/program/simulate.h"
 
 namespace dstrain {
 namespace {
@@ -25,7 +24,8 @@ class Activations {
 
   void play(const Action& action) {
     const BlockCost& block = cost_.blocks[to_index(action.block)];
-    const Bytes input = action.block > 0 ? cost_.blocks[to_index(action.block) - 1].boundary_bytes : 0;
+    const Bytes input =
+        action.block > 0 ? cost_.blocks[to_index(action.block) - 1].boundary_bytes : 0;
     const Bytes output = block.boundary_bytes;
     if (action.kind == ActionKind::forward) {
       touch(block.saved_bytes + output + block.forward_workspace);

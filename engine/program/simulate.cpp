@@ -115,7 +115,8 @@ double Player::block_bytes(const Action& action) const {
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes;
   if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
   for (const int group : block.groups) {
-    const bool trains = action.kind == ActionKind::backward && layout_.groups[to_index(group)].trainable;
+    const bool trains =
+        action.kind == ActionKind::backward && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
@@ -201,7 +202,8 @@ Simulation Player::play() {
     double ready = lane_free;  // but for communication
     double start = lane_free;
     for (const int other : action.after) {
-      DSTRAIN_CHECK(other >= 0 && to_index(other) < i, "an action waits for one that is listed after it");
+      DSTRAIN_CHECK(other >= 0 && to_index(other) < i,
+                    "an action waits for one that is listed after it");
       const double end = result_.action_end_s[to_index(other)];
       start = std::max(start, end);
       const Lane lane = program_.actions[to_index(other)].lane;

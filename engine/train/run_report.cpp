@@ -101,7 +101,8 @@ void RunReport::step(const StepOutcome& outcome) {
     first_step_s_ = seconds_since(start_);
     first_outcome_ = now;
   }
-  smoothed_step_s_ = smoothed_step_s_ == 0 || second ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
+  smoothed_step_s_ =
+      smoothed_step_s_ == 0 || second ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;
   if (outcome.skipped) {
     progress_.note(
         fmt::format("step {}: skipped, a gradient is not finite (loss {}, {} skipped so far)",

@@ -48,7 +48,7 @@ struct LoadedRecipe {
   std::string file = {};  ///< as given
   std::string name = {};  ///< file name without folder and .yaml
   Recipe recipe = {};
-  std::vector<Origin> origins = {};  ///< every field, in schema order
+  std::vector<Origin> origins = {};         ///< every field, in schema order
   std::vector<std::string> variables = {};  ///< environment variables that values were made of
   std::vector<Diagnostic> warnings = {};
 };

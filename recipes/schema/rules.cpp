@@ -214,8 +214,8 @@ const std::vector<Rule>& rules() {
 
 /// The fields that decide which others have an effect.
 constexpr std::string_view kDeciding[] = {
-    "model.name",         "run.evaluate",       "lora.rank",         "data.name",
-    "data.augment",       "optimizer.name",     "optimizer.schedule", "precision.compute",
+    "model.name",           "run.evaluate",       "lora.rank",          "data.name",
+    "data.augment",         "optimizer.name",     "optimizer.schedule", "precision.compute",
     "precision.non_finite", "parallel.zero.stage"};
 
 }  // namespace

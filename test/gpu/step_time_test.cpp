@@ -12,11 +12,11 @@ TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gp
   // 1: forward and backward are a CUDA graph. 8: more kernels than the launch queue takes.
   const int micro_batches = GENERATE(1, 8);
   CAPTURE(micro_batches);
-  const Recipe recipe = load_recipe("recipes/vit/vit-base_random_ddp.yaml",
-                                    {"batch.micro=32", "run.epochs=0", "run.steps=60",
-                                     "run.evaluate=epoch", "data.samples=10000",
-                                     "batch.global=" + std::to_string(32 * micro_batches)})
-                            .recipe;
+  const Recipe recipe =
+      load_recipe("recipes/vit/vit-base_random_ddp.yaml",
+                  {"batch.micro=32", "run.epochs=0", "run.steps=60", "run.evaluate=epoch",
+                   "data.samples=10000", "batch.global=" + std::to_string(32 * micro_batches)})
+          .recipe;
   const World world = single_world(choose_device(0));
   RankRecordFile record = RankRecordFile::anonymous();
   Session session(recipe, world, record);

@@ -168,7 +168,8 @@ TEST_CASE("missing and misshapen tensors are listed together", "[models][weights
   content.write(folder / "model.safetensors");
   const std::string file = (folder / "model.safetensors").string();
   CHECK(error_of(folder.path(), model) ==
-        folder.path().string() + ": no tensor 'vit.embeddings.cls_token' [1, 1, 16], and 1 more are missing\n" + file +
+        folder.path().string() +
+            ": no tensor 'vit.embeddings.cls_token' [1, 1, 16], and 1 more are missing\n" + file +
             ": tensor 'vit.layernorm.weight' is [17], the model needs [16]");
 }
 
