@@ -170,7 +170,7 @@ class SshTransport final : public Transport {
     if (ship_ && problem.kind == HostProblem::Kind::no_binary) {
       login.task = Task::copy;
     } else {
-      tree_->fell_back(login.host.host, problem);
+      tree_->fell_back(login.host.node, login.host.host, problem);
     }
   }
 

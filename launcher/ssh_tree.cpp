@@ -33,9 +33,10 @@ std::string SshTree::order(const std::vector<SshLogin>& logins, int parent,
   return encode(FrameType::tree, pack(order));
 }
 
-void SshTree::fell_back(const Host& host, const HostProblem& problem) {
-  if (num_fallen_++ == 0)
-    first_ = fmt::format("{}: {}: {}", host.name, kind_name(problem.kind), problem.text);
+void SshTree::fell_back(int node, const Host& host, const HostProblem& problem) {
+  if (num_fallen_++ > 0 && node > first_node_) return;
+  first_node_ = node;
+  first_ = fmt::format("{}: {}: {}", host.name, kind_name(problem.kind), problem.text);
 }
 
 std::string SshTree::remark(std::size_t num_hosts) {

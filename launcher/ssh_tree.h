@@ -32,7 +32,7 @@ class SshTree {
   [[nodiscard]] const DialListener& listener() const { return listener_; }
 
   /// A host is started from here after all.
-  void fell_back(const Host& host, const HostProblem& problem);
+  void fell_back(int node, const Host& host, const HostProblem& problem);
   /// When nothing is awaited any more: one line about what was not as planned, once, or nothing.
   [[nodiscard]] std::string remark(std::size_t num_hosts);
 
@@ -40,6 +40,7 @@ class SshTree {
   std::chrono::seconds limit_;
   DialListener listener_;
   std::size_t num_fallen_ = 0;
+  int first_node_ = 0;  ///< of those that fell back, the first in host order
   std::string first_;
 };
 
