@@ -38,7 +38,8 @@ std::shared_ptr<const Event> moment(const Stream& stream) {
 template <typename Number>
 EvaluationTotals means(const Number* totals) {
   const double targets = std::max(1.0, static_cast<double>(totals[3]));
-  const double loss = static_cast<double>(totals[0]) / targets;
+  double loss = static_cast<double>(totals[0]) / targets;
+  if (std::isnan(loss)) loss = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
   const auto share = [&](Number count) {
     return std::isfinite(loss) ? static_cast<double>(count) / targets
                                : std::numeric_limits<double>::quiet_NaN();
