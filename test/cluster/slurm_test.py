@@ -107,7 +107,7 @@ def running(cluster, output, ranks):
 def test_exit_codes(cluster):
     salloc = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2"]
     for actions, code in [("print hi", 0), ("on 3 exit 3 all sleep 60000", 3), ("on 2 signal 11 all sleep 60000", 139),
-                          ("on 1 signal 9 all sleep 60000", 137), ("on 2 fail 65 broken exit 65 all sleep 60000", 65)]:
+                          ("on 1 signal 9 all sleep 60000", 137), ("on 2 enter 3 step fail 65 broken exit 65 all sleep 60000", 65)]:
         output = cluster.output()
         start = time.monotonic()
         text = cluster.run([*salloc, *cluster.launch(output, actions)], code)
