@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "engine/base/error.h"
@@ -84,6 +85,13 @@ std::shared_ptr<::gloo::transport::Device> make_device(const dstrain::Store& sto
 
 c10d::ReduceOp reduce_op(ReduceOp op) {
   return op == ReduceOp::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+}
+
+/// Held while a call is started. c10d records every start in one map of the process, which it does
+/// not protect (FlightRecorder::all_pg_status_, LibTorch 2.11): two groups in two threads crashed.
+std::mutex& start_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 class GlooCommunicator final : public Communicator {
@@ -202,7 +210,11 @@ class GlooCommunicator final : public Communicator {
     if (!gloo_) group_.fail(operation, "an earlier call of the group has failed");
     guarded(operation, [&] {
       const c10::NoGradGuard no_grad;
-      start()->wait();
+      const auto work = [&] {
+        const std::lock_guard lock(start_mutex());
+        return start();
+      }();
+      work->wait();
     });
   }
 
