@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "engine/base/error.h"
@@ -10,9 +11,6 @@
 
 namespace dstrain {
 namespace {
-
-/// Squared norm, loss, top-1, top-5, samples, votes to stop: six fp32 numbers.
-constexpr Bytes kNormBytes = 24;
 
 /// One stay of the compute lane in a block; its parameters must be whole for that long.
 struct Visit {
@@ -54,11 +52,12 @@ std::vector<Visit> evaluation_visits(int blocks) {
 /// result is needed.
 class Builder {
  public:
-  Builder(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
-          std::vector<Visit> visits);
+  Builder(ProgramKind kind, const Layout& layout, const ModelCost& cost,
+          const ProgramOptions& options, std::vector<Visit> visits);
 
   void run_visits();
   void finish_step();
+  void gather_resident();
   [[nodiscard]] Program take() { return std::move(program_); }
 
  private:
@@ -66,19 +65,24 @@ class Builder {
   struct Group {
     int first_block = -1;  ///< of those that read it; its backward is the group's last
     bool shared = false;   ///< read by several blocks: it has slots of its own and stays in them
-    int gather_slot = -1;  ///< its own, where it is shared
+    int last_visit = -1;   ///< of the whole program
+    // Buffers. -1: none, or for slots that the group takes one of those that groups share.
+    int parameters = -1;
+    int gradient = -1;
+    int master = -1;
+    int moments = -1;
+    int gather_slot = -1;
     int gradient_slot = -1;
-    int last_visit = -1;  ///< of the whole program
   };
   /// Where a group's whole parameters are, as far as the list is written.
   struct Parameters {
     bool held = false;
-    int slot = -1;
+    int buffer = -1;
     int last_visit = -1;         ///< known so far
     std::optional<int> awaited;  ///< gather that no compute action has waited for yet
   };
   struct FreeSlot {
-    int slot = 0;
+    int slot = -1;
     std::optional<int> released_by;
   };
 
@@ -92,14 +96,23 @@ class Builder {
   void backward(const Visit& visit);
   void clear(int group, int micro_batch);
   void reduce(int group, int micro_batch, int after);
-  void make_slots();
+  int add_buffer(BufferRole role, int owner, std::int64_t elements, int width);
+  void add_resting_state();
+  void add_slots();
+  void add_reduction_buffers();
+  void add_activations();
+  /// What a visit of the compute lane reads: parameters, inputs and the block's input.
+  [[nodiscard]] std::vector<int> inputs_of(const Visit& visit) const;
   [[nodiscard]] const std::vector<int>& groups_of(const Visit& visit) const {
     return cost_.blocks[to_index(visit.block)].groups;
+  }
+  [[nodiscard]] bool has_backward(int block) const {
+    return program_.kind == ProgramKind::training && block >= first_trained_;
   }
   [[nodiscard]] bool recomputed(int block) const {
     const bool head = to_index(block) + 1 == cost_.blocks.size();
     return !head && to_index(block) < options_.recompute.size() &&
-           options_.recompute[to_index(block)];
+           options_.recompute[to_index(block)] && has_backward(block);
   }
   /// Adds the waits that the first compute action after a gather has to carry.
   void await_parameters(int block, Action& action);
@@ -110,23 +123,29 @@ class Builder {
   const std::vector<Visit> visits_;
   Program program_;
   int lookahead_ = 0;
+  int first_trained_ = 0;  ///< block
 
+  std::vector<int> batches_;        ///< buffers, by micro-batch % kBatchSlots
+  std::vector<int> output_;         ///< buffers, by block
+  std::vector<int> saved_;          ///< buffers, by block
+  std::vector<int> gradient_pool_;  ///< buffers that groups share for whole gradients
+  int shard_sum_ = -1;              ///< buffers of the reduction, -1: it needs none
+  int wire_ = -1;
   std::vector<Group> groups_;
   std::vector<Parameters> parameters_;
-  std::vector<int>
-      cleared_;  ///< per group: micro-batch whose gradient its buffer collects, -1: none
-  std::vector<int> gradient_slot_;               ///< per group: where that is, -1: at rest
-  std::deque<FreeSlot> free_slots_;              ///< longest free first
-  std::vector<std::optional<int>> slot_reader_;  ///< last reduce of each gradient slot
-  int pooled_gradient_slots_ = 0;
-  int next_gradient_slot_ = 0;
+  /// Per group: micro-batch whose gradient its buffer collects, -1: none.
+  std::vector<int> cleared_;
+  std::vector<int> gradient_buffer_;    ///< per group: buffer of that gradient
+  std::deque<FreeSlot> free_slots_;     ///< longest free first
+  std::map<int, int> gradient_reader_;  ///< last reduce of each gradient slot
+  std::size_t next_gradient_slot_ = 0;
   std::vector<int> loads_;                        ///< per micro-batch
   std::vector<std::optional<int>> batch_reader_;  ///< last action that read each batch slot
   std::optional<int> last_reduce_;
 };
 
-Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
-                 std::vector<Visit> visits)
+Builder::Builder(ProgramKind kind, const Layout& layout, const ModelCost& cost,
+                 const ProgramOptions& options, std::vector<Visit> visits)
     : layout_(layout),
       cost_(cost),
       options_(options),
@@ -134,10 +153,12 @@ Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptio
       lookahead_(options.prefetch),
       parameters_(cost.groups.size()),
       batch_reader_(kBatchSlots) {
+  program_.kind = kind;
   program_.micro_batches = options.micro_batches;
+  if (kind == ProgramKind::training) first_trained_ = first_trained_block(cost);
   groups_.resize(cost.groups.size());
   cleared_.assign(cost.groups.size(), -1);
-  gradient_slot_.assign(cost.groups.size(), -1);
+  gradient_buffer_.assign(cost.groups.size(), -1);
   for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
     for (const int g : cost.blocks[to_index(b)].groups) {
       groups_[to_index(g)].shared = groups_[to_index(g)].first_block >= 0;
@@ -147,10 +168,40 @@ Builder::Builder(const Layout& layout, const ModelCost& cost, const ProgramOptio
   for (int v = 0; v < static_cast<int>(visits_.size()); ++v) {
     for (const int g : groups_of(visits_[to_index(v)])) groups_[to_index(g)].last_visit = v;
   }
-  make_slots();
+  add_resting_state();
+  if (kind == ProgramKind::gathering) return;
+  for (int slot = 0; slot < kBatchSlots; ++slot)
+    batches_.push_back(add_buffer(BufferRole::batch, -1, cost.batch_bytes, 1));
+  add_slots();
+  if (kind == ProgramKind::training) add_reduction_buffers();
+  add_activations();
 }
 
-void Builder::make_slots() {
+int Builder::add_buffer(BufferRole role, int owner, std::int64_t elements, int width) {
+  program_.buffers.push_back({.role = role, .owner = owner, .elements = elements, .width = width});
+  return static_cast<int>(program_.buffers.size()) - 1;
+}
+
+void Builder::add_resting_state() {
+  const StateWidths& widths = layout_.widths;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    Group& group = groups_[to_index(g)];
+    const GroupLayout& kind = layout_.groups[to_index(g)];
+    const FlatGroup& flat = layout_.flat[to_index(g)];
+    const auto add = [&](BufferRole role, Partition partition, int width) {
+      const bool sharded = partition == Partition::sharded;
+      return add_buffer(role, g, sharded ? flat.shard_size() : flat.padded(), width);
+    };
+    group.parameters = add(BufferRole::parameters, kind.parameters, widths.compute);
+    if (!kind.trainable) continue;
+    group.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient);
+    if (widths.master > 0) group.master = add(BufferRole::master, kind.states, widths.master);
+    group.moments = add(BufferRole::moments, kind.states, widths.moments);
+  }
+}
+
+void Builder::add_slots() {
+  const bool training = program_.kind == ProgramKind::training;
   int pooled = 0, pooled_gradients = 0;
   std::int64_t largest = 0, largest_gradient = 0;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
@@ -160,56 +211,82 @@ void Builder::make_slots() {
       ++pooled;
       largest = std::max(largest, elements);
     }
-    if (layout_.reduced_from_slot(g)) {
+    if (training && layout_.reduced_from_slot(g)) {
       ++pooled_gradients;
       largest_gradient = std::max(largest_gradient, elements);
     }
   }
   // Groups in use, `prefetch` blocks ahead, one whose last reader may still run; a block reads at
-  // most `most` groups.
-  int most = 1;
+  // most `max_own` groups that no other block reads.
+  int max_own = 1;
   for (const BlockCost& block : cost_.blocks) {
     int own = 0;
     for (const int g : block.groups) own += int{!groups_[to_index(g)].shared};
-    most = std::max(most, own);
+    max_own = std::max(max_own, own);
   }
-  const int slots = std::min((options_.prefetch + 2) * most, pooled);
-  pooled_gradient_slots_ = std::min(2 * most, pooled_gradients);
+  const int slots = std::min((options_.prefetch + 2) * max_own, pooled);
   if (pooled > 0) lookahead_ = std::min(options_.prefetch, slots - 1);
   // Each group has a slot of its own: gathered once, it stays.
   if (slots == pooled && pooled > 0) lookahead_ = static_cast<int>(visits_.size());
-  for (int slot = 0; slot < slots; ++slot) {
-    free_slots_.push_back({slot, {}});
-    program_.gather_slots.push_back(largest);
-  }
-  program_.gradient_slots.assign(to_index(pooled_gradient_slots_), largest_gradient);
+  const StateWidths& widths = layout_.widths;
+  const auto gather_slot = [&](std::int64_t elements) {
+    return add_buffer(BufferRole::gathered, -1, elements, widths.compute);
+  };
+  const auto gradient_slot = [&](std::int64_t elements) {
+    return add_buffer(BufferRole::whole_gradient, -1, elements, widths.gradient);
+  };
+  for (int slot = 0; slot < slots; ++slot) free_slots_.push_back({gather_slot(largest), {}});
+  for (int slot = 0; slot < std::min(2 * max_own, pooled_gradients); ++slot)
+    gradient_pool_.push_back(gradient_slot(largest_gradient));
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     Group& group = groups_[to_index(g)];
     if (!group.shared) continue;
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
-    if (layout_.gathered_into_slot(g)) {
-      group.gather_slot = static_cast<int>(program_.gather_slots.size());
-      program_.gather_slots.push_back(elements);
-    }
-    if (layout_.reduced_from_slot(g)) {
-      group.gradient_slot = static_cast<int>(program_.gradient_slots.size());
-      program_.gradient_slots.push_back(elements);
+    if (layout_.gathered_into_slot(g)) group.gather_slot = gather_slot(elements);
+    if (training && layout_.reduced_from_slot(g)) group.gradient_slot = gradient_slot(elements);
+  }
+}
+
+/// Of the size that the largest group needs.
+void Builder::add_reduction_buffers() {
+  if (layout_.data_ranks() == 1) return;
+  const bool narrow = layout_.widths.reduce_wire < layout_.widths.gradient;
+  std::int64_t shard = 0, whole = 0;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    const FlatGroup& flat = layout_.flat[to_index(g)];
+    if (layout_.groups[to_index(g)].trainable) whole = std::max(whole, flat.padded());
+    if (layout_.reduced_from_slot(g)) shard = std::max(shard, flat.shard_size());
+  }
+  if (narrow) {
+    wire_ = add_buffer(BufferRole::wire, -1, whole, layout_.widths.reduce_wire);
+  } else if (shard > 0 && options_.micro_batches > 1) {
+    shard_sum_ = add_buffer(BufferRole::shard_sum, -1, shard, layout_.widths.gradient);
+  }
+}
+
+void Builder::add_activations() {
+  for (int b = 0; b < static_cast<int>(cost_.blocks.size()); ++b) {
+    const BlockCost& block = cost_.blocks[to_index(b)];
+    output_.push_back(add_buffer(BufferRole::output, b, block.boundary_bytes, 1));
+    if (has_backward(b)) {
+      saved_.push_back(add_buffer(BufferRole::saved, b, block.saved_bytes, 1));
+    } else {
+      saved_.push_back(-1);
     }
   }
-  slot_reader_.resize(program_.gradient_slots.size());
 }
 
 int Builder::add(ActionKind kind, Action action) {
   action.kind = kind;
-  action.lane = lane_of(kind);
+  action.comm = collectives_of(kind, action.group, layout_);
   program_.actions.push_back(std::move(action));
   return static_cast<int>(program_.actions.size()) - 1;
 }
 
 void Builder::load(int micro_batch) {
-  Action action{
-      .micro_batch = micro_batch, .slot = micro_batch % kBatchSlots, .bytes = cost_.batch_bytes};
-  if (const auto reader = batch_reader_[to_index(action.slot)]) action.after.push_back(*reader);
+  const std::size_t slot = to_index(micro_batch % kBatchSlots);
+  Action action{.micro_batch = micro_batch, .writes = {batches_[slot]}};
+  if (const auto reader = batch_reader_[slot]) action.after.push_back(*reader);
   loads_.push_back(add(ActionKind::load, std::move(action)));
 }
 
@@ -226,25 +303,30 @@ bool Builder::gather_group(int group, int visit) {
   Parameters& p = parameters_[to_index(group)];
   const Group& facts = groups_[to_index(group)];
   if (!layout_.gathered(group)) return true;
+  // The parameters at rest are made whole before an evaluation begins.
+  if (program_.kind == ProgramKind::evaluation && !layout_.gathered_into_slot(group)) return true;
   if (p.held) {
     p.last_visit = std::max(p.last_visit, visit);
     return true;
   }
-  Action action{.group = group, .bytes = layout_.gather_bytes(group)};
+  Action action{.group = group};
+  int buffer = facts.parameters;
   if (layout_.gathered_into_slot(group)) {
     if (facts.shared) {
-      action.slot = facts.gather_slot;
+      buffer = facts.gather_slot;
     } else if (free_slots_.empty()) {
       return false;
     } else {
       const FreeSlot slot = free_slots_.front();
       free_slots_.pop_front();
-      action.slot = slot.slot;
+      buffer = slot.slot;
       if (slot.released_by) action.after.push_back(*slot.released_by);
     }
+    action.reads = {facts.parameters};
   }
+  action.writes = {buffer};
   p = {.held = true,
-       .slot = action.slot,
+       .buffer = buffer,
        .last_visit = facts.shared ? facts.last_visit : visit,
        .awaited = {}};
   p.awaited = add(ActionKind::gather, std::move(action));
@@ -265,8 +347,8 @@ void Builder::release_after(int visit) {
     if (!layout_.gathered_into_slot(group)) continue;
     Parameters& p = parameters_[to_index(group)];
     if (p.last_visit > visit) continue;
-    const int released_by = add(ActionKind::release, {.group = group, .slot = p.slot});
-    if (!groups_[to_index(group)].shared) free_slots_.push_back({p.slot, released_by});
+    const int released_by = add(ActionKind::release, {.group = group, .frees = {p.buffer}});
+    if (!groups_[to_index(group)].shared) free_slots_.push_back({p.buffer, released_by});
     p = {};
   }
 }
@@ -279,12 +361,35 @@ void Builder::await_parameters(int block, Action& action) {
   }
 }
 
+std::vector<int> Builder::inputs_of(const Visit& visit) const {
+  std::vector<int> reads;
+  for (const int group : groups_of(visit)) {
+    reads.push_back(layout_.gathered_into_slot(group) ? parameters_[to_index(group)].buffer
+                                                      : groups_[to_index(group)].parameters);
+  }
+  reads.push_back(batches_[to_index(visit.micro_batch % kBatchSlots)]);
+  if (visit.block > 0) reads.push_back(output_[to_index(visit.block - 1)]);
+  return reads;
+}
+
 void Builder::forward(const Visit& visit) {
+  const std::size_t block = to_index(visit.block);
+  const bool keeps = has_backward(visit.block) && !recomputed(visit.block);
   Action action{.block = visit.block,
                 .micro_batch = visit.micro_batch,
-                .flops = cost_.blocks[to_index(visit.block)].forward_flops};
+                .reads = inputs_of(visit),
+                .writes = {output_[block]},
+                .workspace = workspace_of(ActionKind::forward, cost_.blocks[block], keeps),
+                .flops = cost_.blocks[block].forward_flops};
+  if (keeps) action.writes.push_back(saved_[block]);
   if (visit.block == 0) action.after.push_back(loads_[to_index(visit.micro_batch)]);
   await_parameters(visit.block, action);
+  // Only a backward needs the block's input again.
+  if (visit.block > 0 && !has_backward(visit.block)) action.frees.push_back(output_[block - 1]);
+  if (program_.kind == ProgramKind::evaluation && block + 1 == cost_.blocks.size()) {
+    action.frees.push_back(output_[block]);
+    action.frees.push_back(batches_[to_index(visit.micro_batch % kBatchSlots)]);
+  }
   add(ActionKind::forward, std::move(action));
 }
 
@@ -295,22 +400,31 @@ void Builder::clear(int group, int micro_batch) {
   if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
   cleared = micro_batch;
   Action action{.group = group, .micro_batch = micro_batch};
+  int buffer = groups_[to_index(group)].gradient;
   if (from_slot) {
-    action.slot = groups_[to_index(group)].gradient_slot;
-    if (action.slot < 0) {
-      action.slot = next_gradient_slot_;
-      next_gradient_slot_ = (next_gradient_slot_ + 1) % pooled_gradient_slots_;
+    buffer = groups_[to_index(group)].gradient_slot;
+    if (buffer < 0) {
+      buffer = gradient_pool_[next_gradient_slot_];
+      next_gradient_slot_ = (next_gradient_slot_ + 1) % gradient_pool_.size();
     }
-    if (const auto reader = slot_reader_[to_index(action.slot)]) action.after.push_back(*reader);
+    if (const auto reader = gradient_reader_.find(buffer); reader != gradient_reader_.end())
+      action.after.push_back(reader->second);
   }
-  gradient_slot_[to_index(group)] = action.slot;
+  gradient_buffer_[to_index(group)] = buffer;
+  action.writes = {buffer};
   add(ActionKind::clear, std::move(action));
 }
 
 void Builder::backward(const Visit& visit) {
   const Flops forward_flops = cost_.blocks[to_index(visit.block)].forward_flops;
+  const std::size_t block = to_index(visit.block);
   if (recomputed(visit.block)) {
-    Action again{.block = visit.block, .micro_batch = visit.micro_batch, .flops = forward_flops};
+    Action again{.block = visit.block,
+                 .micro_batch = visit.micro_batch,
+                 .reads = inputs_of(visit),
+                 .writes = {output_[block], saved_[block]},
+                 .workspace = workspace_of(ActionKind::recompute, cost_.blocks[block], true),
+                 .flops = forward_flops};
     await_parameters(visit.block, again);
     add(ActionKind::recompute, std::move(again));
   }
@@ -327,7 +441,18 @@ void Builder::backward(const Visit& visit) {
   }
   Action action{.block = visit.block,
                 .micro_batch = visit.micro_batch,
+                .reads = inputs_of(visit),
+                .frees = {output_[block], saved_[block]},
+                .workspace = workspace_of(ActionKind::backward, cost_.blocks[block], true),
                 .flops = (2 * own < all ? 1 : 2) * forward_flops};
+  action.reads.push_back(output_[block]);
+  action.reads.push_back(saved_[block]);
+  for (const int group : trained) action.writes.push_back(gradient_buffer_[to_index(group)]);
+  // The block before makes its output anew, or has no backward that would free it.
+  if (visit.block > 0 && (recomputed(visit.block - 1) || !has_backward(visit.block - 1)))
+    action.frees.push_back(output_[block - 1]);
+  if (visit.block == first_trained_)
+    action.frees.push_back(batches_[to_index(visit.micro_batch % kBatchSlots)]);
   await_parameters(visit.block, action);
   const int index = add(ActionKind::backward, std::move(action));
   // The batch is read until here: labels by the head, images by a recomputed stem.
@@ -341,13 +466,20 @@ void Builder::backward(const Visit& visit) {
 }
 
 void Builder::reduce(int group, int micro_batch, int after) {
-  const int slot = gradient_slot_[to_index(group)];
-  const int index = add(ActionKind::reduce, {.group = group,
-                                             .micro_batch = micro_batch,
-                                             .slot = slot,
-                                             .bytes = layout_.reduce_bytes(group),
-                                             .after = {after}});
-  if (slot >= 0) slot_reader_[to_index(slot)] = index;
+  const int whole = gradient_buffer_[to_index(group)];
+  const bool from_slot = layout_.reduced_from_slot(group);
+  Action action{.group = group,
+                .micro_batch = micro_batch,
+                .writes = {groups_[to_index(group)].gradient},
+                .after = {after}};
+  if (from_slot) {
+    action.reads = {whole};
+    action.frees = {whole};
+    if (shard_sum_ >= 0 && micro_batch > 0) action.writes.push_back(shard_sum_);
+  }
+  if (wire_ >= 0) action.writes.push_back(wire_);
+  const int index = add(ActionKind::reduce, std::move(action));
+  if (from_slot) gradient_reader_[whole] = index;
   last_reduce_ = index;
 }
 
@@ -367,11 +499,26 @@ void Builder::run_visits() {
 }
 
 void Builder::finish_step() {
-  Action norm{.bytes = layout_.data_ranks() > 1 ? kNormBytes : 0};
+  Action norm;
+  for (const Group& group : groups_) {
+    if (group.gradient >= 0) norm.reads.push_back(group.gradient);
+  }
   if (last_reduce_) norm.after.push_back(*last_reduce_);
   add(ActionKind::norm, std::move(norm));
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    if (layout_.groups[to_index(g)].trainable) add(ActionKind::update, {.group = g});
+    const Group& group = groups_[to_index(g)];
+    if (group.gradient < 0) continue;
+    Action update{.group = g, .reads = {group.gradient}, .writes = {group.parameters}};
+    if (group.master >= 0) update.writes.push_back(group.master);
+    update.writes.push_back(group.moments);
+    add(ActionKind::update, std::move(update));
+  }
+}
+
+void Builder::gather_resident() {
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (layout_.gathered(g) && !layout_.gathered_into_slot(g))
+      add(ActionKind::gather, {.group = g, .writes = {groups_[to_index(g)].parameters}});
   }
 }
 
@@ -396,7 +543,8 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
 Program training_program(const Layout& layout, const ModelCost& cost,
                          const ProgramOptions& options) {
   check_arguments(layout, cost, options);
-  Builder builder(layout, cost, options, training_visits(cost, options.micro_batches));
+  Builder builder(ProgramKind::training, layout, cost, options,
+                  training_visits(cost, options.micro_batches));
   builder.run_visits();
   builder.finish_step();
   return builder.take();
@@ -406,11 +554,18 @@ Program evaluation_program(const Layout& layout, const ModelCost& cost,
                            const ProgramOptions& options) {
   const ProgramOptions one = {.micro_batches = 1, .prefetch = options.prefetch};
   check_arguments(layout, cost, one);
-  Builder builder(layout, cost, one, evaluation_visits(static_cast<int>(cost.blocks.size())));
+  Builder builder(ProgramKind::evaluation, layout, cost, one,
+                  evaluation_visits(static_cast<int>(cost.blocks.size())));
   builder.run_visits();
-  Program program = builder.take();
-  program.gradient_slots.clear();
-  return program;
+  return builder.take();
+}
+
+Program gathering_program(const Layout& layout, const ModelCost& cost) {
+  const ProgramOptions options;
+  check_arguments(layout, cost, options);
+  Builder builder(ProgramKind::gathering, layout, cost, options, {});
+  builder.gather_resident();
+  return builder.take();
 }
 
 }  // namespace dstrain

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/index.h"
+#include "engine/program/buffer_check.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/program.h"
 
@@ -17,8 +18,7 @@ bool runs_block(ActionKind kind) {
          kind == ActionKind::backward;
 }
 
-/// Reads the list once in order, following what every buffer holds, and asks `LaneOrder` at each
-/// hand-over.
+/// The rules about order; those about buffers are check_buffers.
 class Checker {
  public:
   Checker(const Program& program, const Layout& layout, const ModelCost& cost)
@@ -42,48 +42,26 @@ class Checker {
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost_.groups.size()); }
 
   void fields(int i);
-  void slots(int i);
+  void collectives(int i);
+  void resting_state();
   void waits(int i);
 
+  [[nodiscard]] bool training() const { return program_.kind == ProgramKind::training; }
+  void gathers();
+  void loads();
   void block_order();
-  void buffers();
-  void load(int i);
-  void use_batch(int i);
-  void gather(int i);
-  void release(int i);
-  void use_parameters(int i);
-  void clear(int i);
-  void add_gradient(int i);
-  void reduce(int i);
-  void reduced_once();
   void step_end();
-
-  /// A buffer that one action fills and later ones read before the next may fill it.
-  struct Slot {
-    int filled_by = kNone;  ///< kNone: free
-    int freed_by = kNone;   ///< the action after which it may be filled again
-  };
 
   const Program& program_;
   const Layout& layout_;
   const ModelCost& cost_;
   const std::vector<Action>& actions_;
   const LaneOrder* order_ = nullptr;
-  bool training_ = false;
   std::vector<std::string> problems_;
-
-  std::vector<Slot> batch_slots_, gather_slots_, gradient_slots_;
-  std::vector<int> load_of_;               ///< per micro-batch
-  std::vector<int> last_use_of_batch_;     ///< per micro-batch
-  std::vector<int> gather_of_;             ///< per group: gather that holds it now
-  std::vector<int> cleared_;               ///< per group: clear of the gradient it collects now
-  std::vector<std::vector<int>> added_;    ///< per group: backwards that added to that gradient
-  std::vector<std::vector<int>> reduces_;  ///< per group
 };
 
 void Checker::fields(int i) {
   const Action& a = actions_[to_index(i)];
-  if (a.lane != lane_of(a.kind)) problem("{} is on lane {}", name(i), lane_name(a.lane));
   using enum ActionKind;
   const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
                          a.kind == reduce || a.kind == update;
@@ -101,50 +79,92 @@ void Checker::fields(int i) {
   }
 }
 
-/// The buffer named is the kind that the layout asks for, exists and is large enough.
-void Checker::slots(int i) {
+/// Those of the layout, and the workspace of the block.
+void Checker::collectives(int i) {
   const Action& a = actions_[to_index(i)];
-  bool needs_slot = false;
-  int count = 0;
-  std::int64_t room = 0, needed = 0;
-  const std::vector<std::int64_t>* sizes = nullptr;
-  using enum ActionKind;
-  if (a.kind == load) {
-    needs_slot = true;
-    count = kBatchSlots;
-  } else if (a.kind == gather || a.kind == release) {
-    needs_slot = layout_.gathered_into_slot(a.group);
-    sizes = &program_.gather_slots;
-  } else if (a.kind == clear || a.kind == reduce) {
-    needs_slot = layout_.reduced_from_slot(a.group);
-    sizes = &program_.gradient_slots;
+  if (a.comm != collectives_of(a.kind, a.group, layout_))
+    problem("{} names other collectives than the layout asks for", name(i));
+  Bytes workspace = 0;
+  if (runs_block(a.kind)) {
+    const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;
+    workspace = workspace_of(a.kind, cost_.blocks[to_index(a.block)], keeps);
   }
-  if (sizes != nullptr) {
-    count = static_cast<int>(sizes->size());
-    if (a.slot >= 0 && a.slot < count) room = (*sizes)[to_index(a.slot)];
-    needed = layout_.flat[to_index(a.group)].padded();
+  if (a.workspace != workspace)
+    problem("{} names {} bytes of workspace instead of {}", name(i), a.workspace, workspace);
+}
+
+/// Each group has the buffers at rest that its layout asks for, once.
+void Checker::resting_state() {
+  for (int g = 0; g < num_groups(); ++g) {
+    const GroupLayout& kind = layout_.groups[to_index(g)];
+    const FlatGroup& flat = layout_.flat[to_index(g)];
+    const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width) {
+      const std::int64_t elements =
+          partition == Partition::sharded ? flat.shard_size() : flat.padded();
+      const Buffer buffer = {.role = role, .owner = g, .elements = elements, .width = width};
+      const auto same = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
+        return other.role == role && other.owner == g;
+      });
+      const bool present = std::ranges::find(program_.buffers, buffer) != program_.buffers.end();
+      if (same != int{wanted} || present != wanted)
+        problem("the buffer list does not hold the {} of {} once", role_name(role),
+                cost_.groups[to_index(g)].name);
+    };
+    const StateWidths& w = layout_.widths;
+    expect(BufferRole::parameters, true, kind.parameters, w.compute);
+    expect(BufferRole::gradient, kind.trainable, kind.gradients, w.gradient);
+    expect(BufferRole::master, kind.trainable && w.master > 0, kind.states, w.master);
+    expect(BufferRole::moments, kind.trainable, kind.states, w.moments);
   }
-  if (!needs_slot) {
-    if (a.slot != kNone) problem("{} names slot {} and has no use for one", name(i), a.slot);
-  } else if (a.slot < 0 || a.slot >= count) {
-    problem("{} names slot {} of {}", name(i), a.slot, count);
-  } else if (needed > room) {
-    problem("{} needs {} elements, its slot has {}", name(i), needed, room);
-  }
-  const Bytes payload = a.kind == gather   ? layout_.gather_bytes(a.group)
-                        : a.kind == reduce ? layout_.reduce_bytes(a.group)
-                                           : a.bytes;
-  if (a.bytes != payload) problem("{} moves {} bytes instead of {}", name(i), a.bytes, payload);
 }
 
 void Checker::waits(int i) {
   for (const int other : actions_[to_index(i)].after) {
     if (other < 0 || other >= i) {
       problem("{} waits for #{}, which does not stand before it", name(i), other);
-    } else if (actions_[to_index(other)].lane == actions_[to_index(i)].lane) {
+    } else if (lane_of(actions_[to_index(other)].kind) == lane_of(actions_[to_index(i)].kind)) {
       problem("{} waits for {} on its own lane", name(i), name(other));
     }
   }
+  const Action& a = actions_[to_index(i)];
+  for (const auto* ids : {&a.reads, &a.writes, &a.frees}) {
+    for (const int id : *ids) {
+      if (id < 0 || to_index(id) >= program_.buffers.size())
+        problem("{} names buffer {} of {}", name(i), id, program_.buffers.size());
+    }
+  }
+}
+
+/// Each group whose parameters rest whole and are updated in shards is gathered once, and nothing
+/// else happens.
+void Checker::gathers() {
+  std::vector<int> times(to_index(num_groups()));
+  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
+    const Action& a = actions_[to_index(i)];
+    if (a.kind != ActionKind::gather) {
+      problem("{} in a program that only gathers", name(i));
+      continue;
+    }
+    ++times[to_index(a.group)];
+  }
+  for (int g = 0; g < num_groups(); ++g) {
+    const int wanted = int{layout_.gathered(g) && !layout_.gathered_into_slot(g)};
+    if (times[to_index(g)] != wanted)
+      problem("{} is gathered {} times instead of {}", cost_.groups[to_index(g)].name,
+              times[to_index(g)], wanted);
+  }
+}
+
+/// Micro-batches are loaded in order, each once.
+void Checker::loads() {
+  int next = 0;
+  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
+    if (actions_[to_index(i)].kind != ActionKind::load) continue;
+    if (actions_[to_index(i)].micro_batch != next++)
+      problem("{} comes twice or out of order", name(i));
+  }
+  if (next != program_.micro_batches)
+    problem("{} micro-batches of {} are loaded", next, program_.micro_batches);
 }
 
 /// Forward through the blocks, backward through them in the other order, each exactly once per
@@ -170,12 +190,12 @@ void Checker::block_order() {
                                [&](int g) { return layout_.groups[to_index(g)].trainable; });
   };
   const std::size_t first_trained =
-      training_ ? static_cast<std::size_t>(std::ranges::find_if(cost_.blocks, trains) -
-                                           cost_.blocks.begin())
-                : cost_.blocks.size();
+      training() ? static_cast<std::size_t>(std::ranges::find_if(cost_.blocks, trains) -
+                                            cost_.blocks.begin())
+                 : cost_.blocks.size();
   for (int m = 0; m < program_.micro_batches; ++m) {
     const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)];
-    if (m > 0 && training_ && f[0] != kNone && backward[to_index(m) - 1][first_trained] != kNone) {
+    if (m > 0 && training() && f[0] != kNone && backward[to_index(m) - 1][first_trained] != kNone) {
       must_precede(backward[to_index(m) - 1][first_trained], f[0]);
     }
     for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
@@ -191,190 +211,6 @@ void Checker::block_order() {
       if (b[k] != kNone) must_precede(r[k], b[k]);
       // Earlier it would hold what it saves beside what the blocks after it saved.
       if (k + 1 < b.size() && b[k + 1] != kNone) must_precede(b[k + 1], r[k]);
-    }
-  }
-}
-
-void Checker::load(int i) {
-  const Action& a = actions_[to_index(i)];
-  if (load_of_[to_index(a.micro_batch)] != kNone) problem("{} comes twice", name(i));
-  if (a.micro_batch > 0 && load_of_[to_index(a.micro_batch - 1)] == kNone) {
-    problem("{} comes before that of micro-batch {}", name(i), a.micro_batch - 1);
-  }
-  load_of_[to_index(a.micro_batch)] = i;
-  Slot& slot = batch_slots_[to_index(a.slot)];
-  if (slot.filled_by != kNone) {
-    const int last_use =
-        last_use_of_batch_[to_index(actions_[to_index(slot.filled_by)].micro_batch)];
-    if (last_use != kNone) must_precede(last_use, i);
-  }
-  slot.filled_by = i;
-}
-
-void Checker::use_batch(int i) {
-  const int m = actions_[to_index(i)].micro_batch;
-  const int loaded = load_of_[to_index(m)];
-  if (loaded == kNone) {
-    problem("{} comes before its load", name(i));
-  } else if (batch_slots_[to_index(actions_[to_index(loaded)].slot)].filled_by != loaded) {
-    problem("{} comes after its batch was overwritten", name(i));
-  } else if (last_use_of_batch_[to_index(m)] == kNone) {
-    must_precede(loaded, i);
-  }
-  last_use_of_batch_[to_index(m)] = i;
-}
-
-void Checker::gather(int i) {
-  const Action& a = actions_[to_index(i)];
-  if (!layout_.gathered(a.group)) {
-    problem("{}: every rank has the whole group", name(i));
-    return;
-  }
-  int& holder = gather_of_[to_index(a.group)];
-  if (holder != kNone) problem("{} while {} still holds the group", name(i), name(holder));
-  holder = i;
-  if (!layout_.gathered_into_slot(a.group)) return;
-  Slot& slot = gather_slots_[to_index(a.slot)];
-  if (slot.filled_by != kNone) {
-    problem("{} overwrites slot {}, which holds {}", name(i), a.slot, name(slot.filled_by));
-  } else if (slot.freed_by != kNone) {
-    must_precede(slot.freed_by, i);
-  }
-  slot.filled_by = i;
-}
-
-void Checker::release(int i) {
-  const Action& a = actions_[to_index(i)];
-  if (!layout_.gathered_into_slot(a.group)) {
-    problem("{}: the group stays whole", name(i));
-    return;
-  }
-  int& holder = gather_of_[to_index(a.group)];
-  Slot& slot = gather_slots_[to_index(a.slot)];
-  if (holder == kNone || slot.filled_by != holder) {
-    problem("{}: slot {} does not hold the group", name(i), a.slot);
-    return;
-  }
-  holder = kNone;
-  slot = {.filled_by = kNone, .freed_by = i};
-}
-
-void Checker::use_parameters(int i) {
-  for (const int group : cost_.blocks[to_index(actions_[to_index(i)].block)].groups) {
-    if (!layout_.gathered(group)) continue;
-    const int holder = gather_of_[to_index(group)];
-    if (holder == kNone) {
-      problem("{} reads {}, which is not gathered", name(i), cost_.groups[to_index(group)].name);
-    } else {
-      must_precede(holder, i);
-    }
-  }
-}
-
-void Checker::clear(int i) {
-  const Action& a = actions_[to_index(i)];
-  if (!layout_.groups[to_index(a.group)].trainable) problem("{}: the group is frozen", name(i));
-  int& holder = cleared_[to_index(a.group)];
-  if (holder != kNone) problem("{} while the gradient of {} is not reduced", name(i), name(holder));
-  holder = i;
-  added_[to_index(a.group)].clear();
-  if (!layout_.reduced_from_slot(a.group)) return;
-  Slot& slot = gradient_slots_[to_index(a.slot)];
-  if (slot.filled_by != kNone) {
-    problem("{} overwrites gradient slot {}, taken by {} and not reduced", name(i), a.slot,
-            name(slot.filled_by));
-  } else if (slot.freed_by != kNone) {
-    must_precede(slot.freed_by, i);
-  }
-  slot.filled_by = i;
-}
-
-void Checker::add_gradient(int i) {
-  const Action& a = actions_[to_index(i)];
-  for (const int group : cost_.blocks[to_index(a.block)].groups) {
-    if (!layout_.groups[to_index(group)].trainable) continue;
-    const int holder = cleared_[to_index(group)];
-    if (holder == kNone || (layout_.reduced_from_slot(group) &&
-                            actions_[to_index(holder)].micro_batch != a.micro_batch)) {
-      problem("{} has no buffer for the gradient of {}", name(i),
-              cost_.groups[to_index(group)].name);
-      continue;
-    }
-    must_precede(holder, i);
-    added_[to_index(group)].push_back(i);
-  }
-}
-
-void Checker::reduce(int i) {
-  const Action& a = actions_[to_index(i)];
-  if (layout_.data_ranks() == 1) problem("{}: there is one data rank", name(i));
-  reduces_[to_index(a.group)].push_back(i);
-  int& holder = cleared_[to_index(a.group)];
-  const bool from_slot = layout_.reduced_from_slot(a.group);
-  if (holder == kNone || (from_slot && (actions_[to_index(holder)].slot != a.slot ||
-                                        actions_[to_index(holder)].micro_batch != a.micro_batch))) {
-    problem("{}: no buffer holds that gradient", name(i));
-    return;
-  }
-  // All blocks that read the group, and for a gradient at rest all micro-batches, have added to it.
-  std::size_t readers = 0;
-  for (const BlockCost& block : cost_.blocks) {
-    readers += static_cast<std::size_t>(std::ranges::count(block.groups, a.group));
-  }
-  const std::size_t expected = readers * (from_slot ? 1 : to_index(program_.micro_batches));
-  if (added_[to_index(a.group)].size() != expected) {
-    problem("{} comes after {} of {} backwards that add to it", name(i),
-            added_[to_index(a.group)].size(), expected);
-  }
-  for (const int backward : added_[to_index(a.group)]) must_precede(backward, i);
-  holder = kNone;
-  if (from_slot) gradient_slots_[to_index(a.slot)] = {.filled_by = kNone, .freed_by = i};
-}
-
-void Checker::buffers() {
-  batch_slots_.resize(kBatchSlots);
-  gather_slots_.resize(program_.gather_slots.size());
-  gradient_slots_.resize(program_.gradient_slots.size());
-  cleared_.assign(to_index(num_groups()), kNone);
-  load_of_.assign(to_index(program_.micro_batches), kNone);
-  last_use_of_batch_ = load_of_;
-  gather_of_.assign(to_index(num_groups()), kNone);
-  added_.resize(to_index(num_groups()));
-  reduces_.resize(to_index(num_groups()));
-  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    const ActionKind kind = actions_[to_index(i)].kind;
-    if (kind == ActionKind::load) load(i);
-    if (kind == ActionKind::gather) gather(i);
-    if (kind == ActionKind::release) release(i);
-    if (runs_block(kind)) {
-      use_batch(i);
-      use_parameters(i);
-    }
-    if (kind == ActionKind::clear) clear(i);
-    if (kind == ActionKind::backward) add_gradient(i);
-    if (kind == ActionKind::reduce) reduce(i);
-  }
-  for (const Slot& slot : gather_slots_) {
-    if (slot.filled_by != kNone) problem("{} is never released", name(slot.filled_by));
-  }
-}
-
-/// A whole gradient is reduced once per step, after all backwards that add to it; one in a slot
-/// once per micro-batch.
-void Checker::reduced_once() {
-  if (layout_.data_ranks() == 1) return;
-  for (int g = 0; g < num_groups(); ++g) {
-    if (!layout_.groups[to_index(g)].trainable) continue;
-    const bool from_slot = layout_.reduced_from_slot(g);
-    std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
-    for (const int i : reduces_[to_index(g)]) {
-      ++times[from_slot ? to_index(actions_[to_index(i)].micro_batch) : 0];
-    }
-    for (std::size_t m = 0; m < times.size(); ++m) {
-      if (times[m] == 1) continue;
-      problem("the gradient of {}{} is reduced {} times instead of once",
-              cost_.groups[to_index(g)].name, from_slot ? fmt::format(", micro-batch {}", m) : "",
-              times[m]);
     }
   }
 }
@@ -423,21 +259,19 @@ std::vector<std::string> Checker::run() {
     waits(i);
   }
   if (!problems_.empty()) return problems_;  // what follows uses them as indices
-  for (int i = 0; i < count; ++i) slots(i);
-  if (!problems_.empty()) return problems_;
+  for (int i = 0; i < count; ++i) collectives(i);
+  resting_state();
 
   const LaneOrder order(actions_);
   order_ = &order;
-  training_ = std::any_of(actions_.begin(), actions_.end(), [](const Action& a) {
-    return a.kind == ActionKind::backward || a.kind == ActionKind::reduce ||
-           a.kind == ActionKind::norm || a.kind == ActionKind::update;
-  });
-  block_order();
-  buffers();
-  if (training_) {
-    reduced_once();
-    step_end();
+  if (program_.kind == ProgramKind::gathering) {
+    gathers();
+  } else {
+    loads();
+    block_order();
   }
+  check_buffers(program_, layout_, cost_, order, problems_);
+  if (training()) step_end();
   return problems_;
 }
 

@@ -43,13 +43,23 @@ void add(Hash& hash, const Layout& layout) {
 
 void add(Hash& hash, const Action& action) {
   for (const std::int64_t field :
-       {static_cast<std::int64_t>(action.kind), static_cast<std::int64_t>(action.lane),
-        std::int64_t{action.block}, std::int64_t{action.group}, std::int64_t{action.micro_batch},
-        std::int64_t{action.slot}, action.bytes, static_cast<std::int64_t>(action.after.size())}) {
+       {static_cast<std::int64_t>(action.kind), std::int64_t{action.block},
+        std::int64_t{action.group}, std::int64_t{action.micro_batch}, action.workspace,
+        static_cast<std::int64_t>(action.comm.size())}) {
     hash.add(field);
   }
+  for (const Comm& comm : action.comm) {
+    for (const std::int64_t field :
+         {static_cast<std::int64_t>(comm.op), static_cast<std::int64_t>(comm.axis),
+          std::int64_t{comm.width}, comm.bytes}) {
+      hash.add(field);
+    }
+  }
+  for (const auto* ids : {&action.reads, &action.writes, &action.frees, &action.after}) {
+    hash.add(static_cast<std::int64_t>(ids->size()));
+    for (const int id : *ids) hash.add(std::int64_t{id});
+  }
   hash.add(action.flops);
-  for (const int other : action.after) hash.add(std::int64_t{other});
 }
 
 }  // namespace
@@ -58,12 +68,17 @@ std::uint64_t hash(const Program& program, const Layout& layout) {
   Hash hash;
   add(hash, layout);
   for (const std::int64_t field :
-       {std::int64_t{program.micro_batches}, static_cast<std::int64_t>(program.actions.size())}) {
+       {static_cast<std::int64_t>(program.kind), std::int64_t{program.micro_batches},
+        static_cast<std::int64_t>(program.actions.size()),
+        static_cast<std::int64_t>(program.buffers.size())}) {
     hash.add(field);
   }
-  for (const auto* slots : {&program.gather_slots, &program.gradient_slots}) {
-    hash.add(static_cast<std::int64_t>(slots->size()));
-    for (const std::int64_t elements : *slots) hash.add(elements);
+  for (const Buffer& buffer : program.buffers) {
+    for (const std::int64_t field :
+         {static_cast<std::int64_t>(buffer.role), std::int64_t{buffer.owner}, buffer.elements,
+          std::int64_t{buffer.width}, static_cast<std::int64_t>(buffer.place)}) {
+      hash.add(field);
+    }
   }
   for (const Action& action : program.actions) add(hash, action);
   return hash.value();

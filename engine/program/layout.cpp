@@ -6,6 +6,31 @@
 
 namespace dstrain {
 
+const char* comm_axis_name(CommAxis axis) {
+  switch (axis) {
+    case CommAxis::shard:
+      return "shard";
+    case CommAxis::data:
+      return "data";
+    case CommAxis::batch:
+      return "batch";
+  }
+  return "?";
+}
+
+/// The shard axis is the inner one of the two data axes.
+CommExtent Layout::extent(CommAxis axis) const {
+  switch (axis) {
+    case CommAxis::shard:
+      return {shard_degree, 1};
+    case CommAxis::data:
+      return {replica_degree, shard_degree};
+    case CommAxis::batch:
+      return {data_ranks(), 1};
+  }
+  return {};
+}
+
 bool Layout::gathered(int group) const {
   const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
   return (kind.trainable ? kind.states : kind.parameters) == Partition::sharded;

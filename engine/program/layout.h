@@ -23,6 +23,16 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
+/// The ranks of a collective: along one axis of the mesh, or along both data axes.
+enum class CommAxis { shard, data, batch };
+[[nodiscard]] const char* comm_axis_name(CommAxis axis);
+
+/// `ranks` of them, `stride` ranks apart.
+struct CommExtent {
+  int ranks = 1;
+  int stride = 1;
+};
+
 /// Bytes per element of each kind of state.
 struct StateWidths {
   int compute = 2;      ///< parameters as the kernels read them
@@ -42,6 +52,7 @@ struct Layout {
 
   /// Ranks that see different samples.
   [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }
+  [[nodiscard]] CommExtent extent(CommAxis axis) const;
   /// No rank has all parameters of `group` up to date after an update.
   [[nodiscard]] bool gathered(int group) const;
   /// The gathered parameters of `group` live in a slot for a while, not in the group's own buffer.

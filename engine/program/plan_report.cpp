@@ -135,7 +135,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .machine = machine,
                   .step = simulate(strategy.training, strategy.layout, cost, machine)};
   if (recipe.memory.limit > 0)
-    plan.machine.device_memory = memory_limit(recipe, strategy.layout, machine).bytes;
+    plan.machine.device_memory = memory_limit(recipe, strategy.training, machine).bytes;
   return plan;
 }
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 namespace dstrain {
 
 const char* action_name(ActionKind kind) {
@@ -46,16 +49,115 @@ const char* lane_name(Lane lane) {
 }
 
 Lane lane_of(ActionKind kind) {
+  using enum ActionKind;
   switch (kind) {
-    case ActionKind::load:
+    case load:
       return Lane::copy_in;
-    case ActionKind::gather:
+    case gather:
       return Lane::gather;
-    case ActionKind::reduce:
+    case reduce:
       return Lane::reduce;
-    default:
+    case release:
+    case forward:
+    case recompute:
+    case clear:
+    case backward:
+    case norm:
+    case update:
       return Lane::compute;
   }
+  return Lane::compute;
+}
+
+const char* comm_name(CommOp op) {
+  switch (op) {
+    case CommOp::all_gather:
+      return "all-gather";
+    case CommOp::reduce_scatter:
+      return "reduce-scatter";
+    case CommOp::all_reduce:
+      return "all-reduce";
+  }
+  return "?";
+}
+
+const char* role_name(BufferRole role) {
+  using enum BufferRole;
+  switch (role) {
+    case parameters:
+      return "parameters";
+    case gradient:
+      return "gradient";
+    case master:
+      return "master weights";
+    case moments:
+      return "moments";
+    case batch:
+      return "batch";
+    case gathered:
+      return "gathered parameters";
+    case whole_gradient:
+      return "whole gradient";
+    case shard_sum:
+      return "reduced shard";
+    case wire:
+      return "wire";
+    case output:
+      return "output";
+    case saved:
+      return "saved tensors";
+  }
+  return "?";
+}
+
+std::vector<int> Program::buffers_of(BufferRole role) const {
+  std::vector<int> ids;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].role == role) ids.push_back(static_cast<int>(i));
+  }
+  return ids;
+}
+
+int Program::find(const std::vector<int>& ids, BufferRole role) const {
+  const auto found = std::ranges::find_if(
+      ids, [&](int id) { return buffers.at(static_cast<std::size_t>(id)).role == role; });
+  return found == ids.end() ? -1 : *found;
+}
+
+Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
+  using enum ActionKind;
+  // Without a backward, what autograd would save is freed as the forward goes on.
+  if (kind == forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
+  // The gradient of the block's output is already there.
+  if (kind == recompute) return block.forward_workspace + block.boundary_bytes;
+  if (kind == backward) return block.backward_workspace + block.boundary_bytes;
+  return 0;
+}
+
+std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout) {
+  std::vector<Comm> list;
+  const auto add = [&](CommOp op, CommAxis axis, int width, Bytes bytes) {
+    if (layout.extent(axis).ranks > 1) list.push_back({op, axis, width, bytes});
+  };
+  const StateWidths& widths = layout.widths;
+  if (kind == ActionKind::gather) {
+    add(CommOp::all_gather, CommAxis::shard, widths.compute, layout.gather_bytes(group));
+  } else if (kind == ActionKind::reduce) {
+    const Bytes bytes = layout.reduce_bytes(group);
+    add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);
+    add(CommOp::all_reduce, CommAxis::data, widths.reduce_wire, bytes / layout.shard_degree);
+  } else if (kind == ActionKind::norm) {
+    add(CommOp::all_reduce, CommAxis::batch, kFloatBytes, kNumStepSums * kFloatBytes);
+  }
+  return list;
+}
+
+std::vector<CommChannel> channels(const Program& program) {
+  std::set<CommChannel> used;
+  for (const Action& action : program.actions) {
+    for (const Comm& comm : action.comm) used.insert({comm.axis, lane_of(action.kind)});
+  }
+  return {used.begin(), used.end()};
 }
 
 Flops useful_flops(const Program& program) {

@@ -12,8 +12,8 @@ namespace dstrain {
 enum class ActionKind {
   load,       ///< next micro-batch to the device, augmented
   gather,     ///< whole parameters of a group from its shards
-  release,    ///< the group's gathered parameters may be overwritten
-  forward,    ///< block forward; keeps what backward needs (with recompute: only its input)
+  release,    ///< frees the group's gathered parameters
+  forward,    ///< block forward; keeps what backward needs if it writes the block's saved tensors
   recompute,  ///< block forward again, keeping what backward needs
   clear,      ///< the group's whole gradient gets a buffer that holds nothing yet
   backward,   ///< block backward; adds to the gradients of its groups
@@ -29,16 +29,57 @@ inline constexpr int kNumLanes = 4;
 [[nodiscard]] const char* lane_name(Lane lane);
 [[nodiscard]] Lane lane_of(ActionKind kind);
 
+enum class CommOp { all_gather, reduce_scatter, all_reduce };
+[[nodiscard]] const char* comm_name(CommOp op);
+
+/// One collective of an action.
+struct Comm {
+  CommOp op = CommOp::all_reduce;
+  CommAxis axis = CommAxis::batch;
+  int width = 4;    ///< bytes of an element on the wire
+  Bytes bytes = 0;  ///< of the full buffer: the output of an all-gather, else the input
+  bool operator==(const Comm&) const = default;
+};
+
+enum class BufferRole {
+  parameters,      ///< of group `owner`, at rest
+  gradient,        ///< of group `owner`, at rest
+  master,          ///< of group `owner`
+  moments,         ///< of group `owner`, all of them
+  batch,           ///< inputs of one micro-batch
+  gathered,        ///< whole parameters of a group until they are released
+  whole_gradient,  ///< gradient of a group until it is reduced
+  shard_sum,       ///< reduced shard before it is added to the gradient at rest
+  wire,            ///< gradient of a group in the width of the wire
+  output,          ///< of block `owner`; exists from its write to its free
+  saved,           ///< tensors that autograd keeps for block `owner`; exists as an output does
+};
+[[nodiscard]] const char* role_name(BufferRole role);
+
+enum class Place { device, host };
+
+/// Memory that actions read and write. All but outputs and saved tensors is allocated once.
+struct Buffer {
+  BufferRole role = BufferRole::parameters;
+  int owner = -1;             ///< group or block, where the role names one
+  std::int64_t elements = 0;  ///< bytes where the elements are of several widths
+  int width = 1;              ///< bytes of an element
+  Place place = Place::device;
+  [[nodiscard]] Bytes bytes() const { return elements * width; }
+  bool operator==(const Buffer&) const = default;
+};
+
 struct Action {
   ActionKind kind = ActionKind::load;
-  Lane lane = Lane::compute;
   int block = -1;  ///< forward, recompute, backward
   int group = -1;  ///< gather, release, clear, reduce, update
   int micro_batch = -1;
-  int slot = -1;    ///< gather, release: gather buffer, -1 = the group's own resident parameters;
-                    ///< clear, reduce: gradient buffer, -1 = the group's own resident gradients;
-                    ///< load: batch buffer, of which there are kBatchSlots
-  Bytes bytes = 0;  ///< payload of the collective: size of the full buffer on the wire
+  std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
+  /// Indices of Program::buffers. A buffer that is changed in place is written only.
+  std::vector<int> reads{};
+  std::vector<int> writes{};
+  std::vector<int> frees{};  ///< hold nothing afterwards
+  Bytes workspace = 0;       ///< transient device memory beside the buffers
   Flops flops = 0;
   std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
 
@@ -46,15 +87,27 @@ struct Action {
 };
 
 inline constexpr int kBatchSlots = 2;
+/// fp32 numbers that norm sums over the data ranks: squared norm, loss, top-1, top-5, targets,
+/// votes to stop.
+inline constexpr int kNumStepSums = 6;
 
-/// The list of actions of one rank in one optimizer step (or one evaluation micro-batch).
+enum class ProgramKind {
+  training,    ///< one optimizer step
+  evaluation,  ///< forward of one micro-batch
+  gathering,   ///< makes the parameters whole that rest whole and are updated in shards
+};
+
+/// The list of actions of one rank.
 struct Program {
+  ProgramKind kind = ProgramKind::training;
   std::vector<Action> actions;
+  std::vector<Buffer> buffers;
   int micro_batches = 1;
-  /// Buffers that hold gathered parameters for a while, and whole gradients until they are reduced;
-  /// elements of each.
-  std::vector<std::int64_t> gather_slots;
-  std::vector<std::int64_t> gradient_slots;
+
+  /// Indices of the buffers of one role, in order.
+  [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
+  /// The one of `ids` with that role; -1: none.
+  [[nodiscard]] int find(const std::vector<int>& ids, BufferRole role) const;
 };
 
 struct ProgramOptions {
@@ -81,19 +134,40 @@ struct ProgramOptions {
 /// also correct.
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
                                        const ProgramOptions& options);
-/// Forward of one micro-batch, parameters as at rest after an update; `options.micro_batches` and
-/// `recompute` are ignored.
+/// Forward of one micro-batch. Parameters that rest whole must be whole (gathering_program);
+/// `options.micro_batches` and `recompute` are ignored.
 [[nodiscard]] Program evaluation_program(const Layout& layout, const ModelCost& cost,
                                          const ProgramOptions& options);
+/// ZeRO-1 and 2: all-gathers of the resident parameters, as an evaluation after an update needs
+/// them; else empty.
+[[nodiscard]] Program gathering_program(const Layout& layout, const ModelCost& cost);
+
+/// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
+/// a forward writes the saved tensors.
+[[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps);
+
+/// The collectives that the layout asks for: of gather, reduce (of `group`) and norm; else none.
+[[nodiscard]] std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout);
+
+/// An axis and the lane on which its collectives run; each pair has a communicator of its own, so
+/// that lanes never wait for each other inside NCCL.
+struct CommChannel {
+  CommAxis axis = CommAxis::batch;
+  Lane lane = Lane::compute;
+  auto operator<=>(const CommChannel&) const = default;
+};
+/// Those that the program uses, sorted.
+[[nodiscard]] std::vector<CommChannel> channels(const Program& program);
 
 /// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: block
-/// order and pairing of forward and backward; parameters gathered before use and not released or
-/// overwritten before it ends; a slot is never reused while an unfinished action may still read it
-/// (across lanes, through `after`); every group's gradient of every micro-batch is reduced exactly
-/// once and before norm; every group is updated exactly once, after norm; no action waits for a
-/// later one, so that there is no cycle and list order is an order of execution. A program without
-/// backward, reduce, norm and update is held to the rules of an evaluation. Order is what lanes and
-/// `after` guarantee, transitively.
+/// order and pairing of forward and backward; every action reads, writes and frees exactly the
+/// buffers that its kind needs, of the right size; a buffer is read only while it holds that
+/// content, filled only when it holds none, freed by its last reader, and holds nothing at the end
+/// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
+/// layout; every group's gradient of every micro-batch is reduced exactly once and before norm;
+/// every group is updated exactly once, after norm; no action waits for a later one, so that there
+/// is no cycle and list order is an order of execution. Order is what lanes and `after` guarantee,
+/// transitively.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

@@ -29,8 +29,8 @@ std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost)
 
 }  // namespace
 
-MemoryLimit memory_limit(const Recipe& recipe, const Layout& layout, const Machine& machine) {
-  MemoryLimit limit{.fixed = fixed_memory(layout, machine)};
+MemoryLimit memory_limit(const Recipe& recipe, const Program& program, const Machine& machine) {
+  MemoryLimit limit{.fixed = fixed_memory(program, machine)};
   if (recipe.memory.limit > 0) {
     limit.bytes = std::llround(std::ldexp(recipe.memory.limit, 30));
   } else if (!machine.shares_memory) {
@@ -46,7 +46,7 @@ RecomputeChoice choose_recompute(const Layout& layout, const ModelCost& cost,
   tried.micro_batches = std::min(options.micro_batches, 2);  // further ones hold nothing more
   const auto needed = [&](const std::vector<bool>& blocks) {
     tried.recompute = blocks;
-    return peak_memory(training_program(layout, cost, tried), layout, cost).total() + limit.fixed;
+    return peak_memory(training_program(layout, cost, tried)).total() + limit.fixed;
   };
   RecomputeChoice choice{.blocks = std::vector<bool>(cost.blocks.size()), .limit = limit.bytes};
   choice.needed = choice.needed_without = needed(choice.blocks);

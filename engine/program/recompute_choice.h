@@ -21,7 +21,7 @@ inline constexpr double kMemoryReserve = 0.04;
 /// memory.limit where the recipe gives it, else the machine's memory less kMemoryReserve; none on a
 /// machine whose ranks share the host's memory. `machine.device_memory` must be the same on all
 /// ranks: that of the smallest device.
-[[nodiscard]] MemoryLimit memory_limit(const Recipe& recipe, const Layout& layout,
+[[nodiscard]] MemoryLimit memory_limit(const Recipe& recipe, const Program& program,
                                        const Machine& machine);
 
 /// What `memory.recompute: auto` came to.

@@ -10,47 +10,24 @@
 namespace dstrain {
 namespace {
 
-/// Ranks of one collective: `ranks` of them, `stride` ranks apart.
-struct Ring {
-  int ranks = 1;
-  int stride = 1;
-};
-
-enum class Pattern { all_gather, reduce_scatter, all_reduce };
-
-const char* pattern_name(Pattern pattern) {
-  switch (pattern) {
-    case Pattern::all_gather:
-      return "all-gather";
-    case Pattern::reduce_scatter:
-      return "reduce-scatter";
-    case Pattern::all_reduce:
-      return "all-reduce";
-  }
-  return "?";
-}
-
-struct Collective {
-  Pattern pattern = Pattern::all_gather;
-  Ring ring;
-  Bytes payload = 0;
-};
-
 /// A ring moves (n - 1) / n of the payload over each link, an all-reduce twice (Patarasu & Yuan
 /// 2009, sec. 4).
-Bytes sent_bytes(const Collective& c) {
-  const int rounds = c.pattern == Pattern::all_reduce ? 2 : 1;
-  return rounds * c.payload * (c.ring.ranks - 1) / c.ring.ranks;
+Bytes sent_bytes(const Comm& comm, const Layout& layout) {
+  const int ranks = layout.extent(comm.axis).ranks;
+  const int rounds = comm.op == CommOp::all_reduce ? 2 : 1;
+  return rounds * comm.bytes * (ranks - 1) / ranks;
 }
 
-double seconds(const Collective& c, const Machine& machine) {
-  const int extent = c.ring.ranks * c.ring.stride;
+double seconds(const Comm& comm, const Layout& layout, const Machine& machine) {
+  const CommExtent axis = layout.extent(comm.axis);
+  const int extent = axis.ranks * axis.stride;
   const bool across_nodes = extent > machine.ranks_per_node;
   const double rate = across_nodes ? machine.network_bytes_per_s : machine.link_bytes_per_s;
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
-  return static_cast<double>(sent_bytes(c)) / rate + depth * machine.collective_latency_s;
+  return static_cast<double>(sent_bytes(comm, layout)) / rate +
+         depth * machine.collective_latency_s;
 }
 
 class Player {
@@ -69,7 +46,6 @@ class Player {
     [[nodiscard]] double total() const { return busy_s + comm_s; }
   };
 
-  [[nodiscard]] std::vector<Collective> collectives(const Action& action) const;
   [[nodiscard]] Duration duration(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] std::int64_t owned(int group) const;
@@ -81,26 +57,6 @@ class Player {
   const Machine& machine_;
   Simulation result_;
 };
-
-/// The shard axis is the inner one of the two data axes.
-std::vector<Collective> Player::collectives(const Action& action) const {
-  const Ring shards = {layout_.shard_degree, 1};
-  const Ring replicas = {layout_.replica_degree, layout_.shard_degree};
-  std::vector<Collective> list;
-  if (action.kind == ActionKind::gather) {
-    list.push_back({Pattern::all_gather, shards, action.bytes});
-  } else if (action.kind == ActionKind::reduce) {
-    Bytes rest = action.bytes;
-    if (shards.ranks > 1) {
-      list.push_back({Pattern::reduce_scatter, shards, action.bytes});
-      rest /= shards.ranks;
-    }
-    if (replicas.ranks > 1) list.push_back({Pattern::all_reduce, replicas, rest});
-  } else if (action.kind == ActionKind::norm && action.bytes > 0) {
-    list.push_back({Pattern::all_reduce, {layout_.data_ranks(), 1}, action.bytes});
-  }
-  return list;
-}
 
 std::int64_t Player::owned(int group) const {
   const FlatGroup& flat = layout_.flat[to_index(group)];
@@ -127,11 +83,11 @@ Player::Duration Player::duration(const Action& action) const {
   const double memory = machine_.memory_bytes_per_s;
   const StateWidths& widths = layout_.widths;
   Duration time;
-  for (const Collective& c : collectives(action)) time.comm_s += seconds(c, machine_);
+  for (const Comm& comm : action.comm) time.comm_s += seconds(comm, layout_, machine_);
   switch (action.kind) {
     case ActionKind::load: {
       // Pixels travel as one byte, their augmented copy is made on the device.
-      const auto bytes = static_cast<double>(action.bytes);
+      const auto bytes = static_cast<double>(program_.buffers[to_index(action.writes[0])].bytes());
       time.busy_s = bytes / (1 + widths.compute) / machine_.host_link_bytes_per_s + bytes / memory;
       break;
     }
@@ -168,37 +124,29 @@ void Player::count(const Action& action) {
   const char* purpose = action.kind == ActionKind::gather   ? "parameters"
                         : action.kind == ActionKind::reduce ? "gradients"
                                                             : "norm and metrics";
-  for (const Collective& c : collectives(action)) {
-    const std::string name = pattern_name(c.pattern);
+  for (const Comm& comm : action.comm) {
+    const std::string name = comm_name(comm.op);
     auto& uses = result_.collectives;
     auto use = std::find_if(uses.begin(), uses.end(), [&](const CollectiveUse& u) {
       return u.name == name && u.purpose == purpose;
     });
     if (use == uses.end()) use = uses.insert(uses.end(), {.name = name, .purpose = purpose});
     ++use->calls;
-    use->payload_bytes += c.payload;
-    use->sent_bytes += sent_bytes(c);
+    use->payload_bytes += comm.bytes;
+    use->sent_bytes += sent_bytes(comm, layout_);
   }
 }
 
-/// Those of more than one rank: gathers and reductions along the shard axis, reductions along the
-/// data axis, norm over both.
-int num_communicators(const Layout& layout) {
-  const bool shards = layout.shard_degree > 1;
-  const bool replicas = layout.replica_degree > 1;
-  return 2 * int{shards} + int{replicas} + int{shards || replicas};
-}
-
 Simulation Player::play() {
-  result_.ledger = peak_memory(program_, layout_, cost_);
-  result_.ledger.fixed = fixed_memory(layout_, machine_);
+  result_.ledger = peak_memory(program_);
+  result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes);
   }
   std::array<double, kNumLanes> free_at{};
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
     const Action& action = program_.actions[i];
-    double& lane_free = free_at[static_cast<std::size_t>(action.lane)];
+    double& lane_free = free_at[static_cast<std::size_t>(lane_of(action.kind))];
     double ready = lane_free;  // but for communication
     double start = lane_free;
     for (const int other : action.after) {
@@ -206,11 +154,11 @@ Simulation Player::play() {
                     "an action waits for one that is listed after it");
       const double end = result_.action_end_s[to_index(other)];
       start = std::max(start, end);
-      const Lane lane = program_.actions[to_index(other)].lane;
+      const Lane lane = lane_of(program_.actions[to_index(other)].kind);
       if (lane != Lane::gather && lane != Lane::reduce) ready = std::max(ready, end);
     }
     const Duration time = duration(action);
-    if (action.lane == Lane::compute) {
+    if (lane_of(action.kind) == Lane::compute) {
       result_.compute_s += time.busy_s;
       result_.exposed_comm_s += start - ready + time.comm_s;
     }
@@ -225,8 +173,9 @@ Simulation Player::play() {
 
 }  // namespace
 
-Bytes fixed_memory(const Layout& layout, const Machine& machine) {
-  return machine.fixed_overhead + num_communicators(layout) * machine.communicator_overhead;
+Bytes fixed_memory(const Program& program, const Machine& machine) {
+  const auto communicators = static_cast<Bytes>(channels(program).size());
+  return machine.fixed_overhead + communicators * machine.communicator_overhead;
 }
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,

@@ -70,14 +70,10 @@ struct Simulation {
 };
 
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
-[[nodiscard]] Bytes fixed_memory(const Layout& layout, const Machine& machine);
+[[nodiscard]] Bytes fixed_memory(const Program& program, const Machine& machine);
 
-/// Most bytes of each category that one rank holds at any time of the program; `fixed` is left 0.
-/// Activations follow the compute lane: a block's output and what it saved live until its own
-/// backward; with recomputation the output goes when the block after it has run backward, and both
-/// come again.
-[[nodiscard]] Ledger peak_memory(const Program& program, const Layout& layout,
-                                 const ModelCost& cost);
+/// Peak bytes of each category that one rank holds while the program runs; `fixed` is left 0.
+[[nodiscard]] Ledger peak_memory(const Program& program);
 
 /// Plays the program on `machine`: lanes are resources, `after` are waits.
 [[nodiscard]] Simulation simulate(const Program& program, const Layout& layout,

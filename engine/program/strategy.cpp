@@ -117,21 +117,26 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
       options.recompute.assign(cost.blocks.size(), true);
       break;
     case Recompute::automatic:
-      choice = choose_recompute(layout, cost, options, memory_limit(recipe, layout, machine));
+      choice =
+          choose_recompute(layout, cost, options,
+                           memory_limit(recipe, training_program(layout, cost, options), machine));
       options.recompute = choice->blocks;
       break;
   }
   Program training = training_program(layout, cost, options);
   Program evaluation = evaluation_program(layout, cost, options);
+  Program gathering = gathering_program(layout, cost);
   must_pass(training, layout, cost);
   must_pass(evaluation, layout, cost);
+  must_pass(gathering, layout, cost);
   return {.mesh = mesh,
           .layout = std::move(layout),
           .batch = batch,
           .options = options,
           .recompute = std::move(choice),
           .training = std::move(training),
-          .evaluation = std::move(evaluation)};
+          .evaluation = std::move(evaluation),
+          .gathering = std::move(gathering)};
 }
 
 }  // namespace dstrain

@@ -31,6 +31,7 @@ struct Strategy {
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
   Program training;                          ///< one optimizer step
   Program evaluation;                        ///< one micro-batch
+  Program gathering;                         ///< before the first evaluation after an update
 };
 
 /// Degrees of all axes: the data ranks are what the other axes leave of the world; under ZeRO they
@@ -49,7 +50,7 @@ struct Strategy {
 
 /// `cost` is that of a micro-batch of recipe.batch.micro samples in the recipe's compute type
 /// (compute width of state_widths). `machine` says what a rank may hold, which matters under
-/// memory.recompute: auto only, and must then be the same on all ranks. Both programs pass `check`;
+/// memory.recompute: auto only, and must then be the same on all ranks. All programs pass `check`;
 /// a program that does not is Error{internal}.
 [[nodiscard]] Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
                                      const Machine& machine);

@@ -24,6 +24,7 @@ namespace {
 constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
 constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
 constexpr std::int64_t kNumSums = kStopVotes + 1;
+static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
 
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
 
@@ -50,33 +51,28 @@ EvaluationTotals means(const Number* totals) {
           .targets = static_cast<double>(totals[3])};
 }
 
-/// Buffers that serve two programs in turn.
-std::vector<at::Tensor> make_slots(const std::vector<std::int64_t>& a,
-                                   const std::vector<std::int64_t>& b,
-                                   const at::TensorOptions& options) {
-  std::vector<at::Tensor> slots;
-  for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    const std::int64_t elements = std::max(i < a.size() ? a[i] : 0, i < b.size() ? b[i] : 0);
-    slots.push_back(at::zeros({elements}, options));
-  }
-  return slots;
+/// Buffers of a program that the executor allocates; the others belong to the state store, to the
+/// source of batches and to autograd.
+bool allocated(BufferRole role) {
+  using enum BufferRole;
+  return role == gathered || role == whole_gradient || role == shard_sum || role == wire;
 }
 
 }  // namespace
 
-Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
-                   const Program& training, const Program& evaluation, StateStore& states,
-                   Communicators& communicators, const ExecutorOptions& options,
+Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy,
+                   StateStore& states, Communicators& communicators, const ExecutorOptions& options,
                    RankRecordFile& record)
     : model_(model),
       cost_(cost),
-      layout_(layout),
+      layout_(strategy.layout),
       states_(states),
       communicators_(communicators),
       options_(options),
       record_(record),
-      training_(prepare(training)),
-      evaluation_(prepare(evaluation)),
+      training_(prepare(strategy.training)),
+      evaluation_(prepare(strategy.evaluation)),
+      gathering_(prepare(strategy.gathering)),
       step_end_(options.device),
       pace_(options.device, record) {
   for (int name = 0; name < kNumLanes; ++name) {
@@ -85,24 +81,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Layout& layout,
     lanes_.push_back(
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
+  allocate_buffers();
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
-  gather_slots_ =
-      make_slots(training.gather_slots, evaluation.gather_slots, fp32.dtype(options.compute));
-  gradient_slots_ = make_slots(training.gradient_slots, evaluation.gradient_slots, fp32);
-  std::int64_t largest_shard = 0;
-  std::int64_t largest_group = 0;
-  for (int g = 0; g < static_cast<int>(layout.flat.size()); ++g) {
-    if (!layout.groups[to_index(g)].trainable) continue;
-    if (layout.reduced_from_slot(g))
-      largest_shard = std::max(largest_shard, layout.flat[to_index(g)].shard_size());
-    largest_group = std::max(largest_group, layout.flat[to_index(g)].padded());
-  }
-  if (!training.gradient_slots.empty() && training.micro_batches > 1)
-    staging_ = at::empty({largest_shard}, fp32);
-  const bool reduces = layout.shard_degree > 1 || layout.replica_degree > 1;
-  if (reduces && options.precision.reduce == ReduceType::bf16) {
-    wire_ = at::empty({largest_group}, fp32.dtype(at::kBFloat16));
-  }
   telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
@@ -131,29 +111,47 @@ void Executor::set_control(const ControlState& state) {
 Executor::Prepared Executor::prepare(const Program& program) const {
   Prepared prepared;
   prepared.program = &program;
-  const std::size_t size = program.actions.size();
-  prepared.events.resize(size);
-  prepared.last_use.resize(size);
-  prepared.first_backward = static_cast<int>(model_.blocks.size());
-  prepared.keeps.resize(model_.blocks.size());
-  std::vector<bool> recomputed(model_.blocks.size());
-  std::vector<std::size_t> last(to_index(program.micro_batches), size);
-  for (std::size_t i = 0; i < size; ++i) {
-    const Action& action = program.actions[i];
+  prepared.events.resize(program.actions.size());
+  prepared.buffers.resize(program.buffers.size());
+  for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
     for (const int earlier : action.after) {
       auto& event = prepared.events[to_index(earlier)];
       if (!event) event.emplace(options_.device);
     }
-    if (action.block >= 0) last[to_index(action.micro_batch)] = i;
-    if (action.kind == ActionKind::recompute) recomputed[to_index(action.block)] = true;
-    if (action.kind == ActionKind::backward) {
-      prepared.first_backward = std::min(prepared.first_backward, action.block);
-      prepared.keeps[to_index(action.block)] = !recomputed[to_index(action.block)];
-    }
   }
-  for (const std::size_t i : last) prepared.last_use.at(i) = true;
   return prepared;
+}
+
+void Executor::allocate_buffers() {
+  const auto each = [&](auto&& visit) {
+    for (Prepared* prepared : {&training_, &evaluation_}) {
+      std::map<BufferRole, int> seen;
+      for (std::size_t id = 0; id < prepared->buffers.size(); ++id) {
+        const Buffer& buffer = prepared->program->buffers[id];
+        if (allocated(buffer.role))
+          visit(std::pair(buffer.role, seen[buffer.role]++), buffer, prepared->buffers[id]);
+      }
+    }
+  };
+  // The n-th buffer of a role is the same memory in both programs.
+  std::map<std::pair<BufferRole, int>, std::int64_t> elements;
+  each([&](const auto& place, const Buffer& buffer, at::Tensor&) {
+    elements[place] = std::max(elements[place], buffer.elements);
+  });
+  std::map<std::pair<BufferRole, int>, at::Tensor> tensors;
+  each([&](const auto& place, const Buffer& buffer, at::Tensor& tensor) {
+    if (!tensors.contains(place)) {
+      const at::ScalarType dtype = buffer.role == BufferRole::gathered ? options_.compute
+                                   : buffer.role == BufferRole::wire   ? at::kBFloat16
+                                                                       : at::kFloat;
+      DSTRAIN_CHECK(static_cast<int>(c10::elementSize(dtype)) == buffer.width,
+                    "the program's elements are of another width");
+      tensors[place] =
+          at::zeros({elements[place]}, at::TensorOptions().dtype(dtype).device(options_.device));
+    }
+    tensor = tensors[place];
+  });
 }
 
 void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
@@ -169,7 +167,7 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
     seed_.copy_(at::div(control_.select(0, optimizer::kLossScale),
                         std::max(1.0, static_cast<double>(inputs.targets))));
   }
-  run(training_, source, inputs, objective_, /*gather_resident=*/true);
+  run(training_, source, inputs, objective_);
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
@@ -215,6 +213,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     const StreamScope scope(lane(Lane::compute));
     sums = at::zeros({kNumTotals}, objective_.totals.options().dtype(at::kDouble));
   }
+  gather_resident();
   std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
   for (std::int64_t i = 0; i < micro_batches; ++i) {
     // The host stays at most two micro-batches ahead, or all their inputs would be in pinned memory
@@ -228,7 +227,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
       const StreamScope scope(lane(Lane::compute));
       objective_.totals.zero_();
     }
-    run(evaluation_, source, {}, evaluation_objective_, /*gather_resident=*/i == 0);
+    run(evaluation_, source, {}, evaluation_objective_);
     {
       const StreamScope scope(lane(Lane::compute));
       sums.add_(objective_.totals);
@@ -237,7 +236,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     two_ago.record(lane(Lane::compute));
   }
   const StreamScope scope(lane(Lane::compute));
-  communicators_.batch->all_reduce(sums, ReduceOp::sum);
+  communicator(kBatchChannel).all_reduce(sums, ReduceOp::sum);
   return means(sums.cpu().const_data_ptr<double>());
 }
 
@@ -256,7 +255,8 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
   objective.next_tokens =
       last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   synchronize(options_.device);
-  run(evaluation_, source, {}, objective, /*gather_resident=*/true);
+  gather_resident();
+  run(evaluation_, source, {}, objective);
   synchronize(options_.device);
   return objective.next_tokens.cpu();
 }
@@ -268,27 +268,38 @@ at::Tensor Executor::gathered_master(int group) {
   if (whole.numel() != states_.flat(group).padded()) {
     const at::Tensor own = whole;
     whole = at::empty({states_.flat(group).padded()}, own.options());
-    communicators_.gather->all_gather(whole, own);
+    communicator({CommAxis::shard, Lane::gather}).all_gather(whole, own);
   }
   return whole.to(at::kCPU, at::kFloat);
 }
 
+void Executor::gather_resident() {
+  if (gathering_.program->actions.empty()) return;
+  step_end_.wait(lane(Lane::gather));
+  for (std::size_t i = 0; i < gathering_.program->actions.size(); ++i) {
+    record_.enter(record_.get().step.load(), gathering_.names[i]);
+    const StreamScope scope(lane(Lane::gather));
+    perform(gathering_, i, nullptr, {}, evaluation_objective_);
+  }
+  step_end_.record(lane(Lane::gather));
+  step_end_.wait(lane(Lane::compute));
+}
+
 void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
-                   const Objective& objective, bool gather_resident) {
+                   const Objective& objective) {
   const Program& program = *prepared.program;
   const bool training = &prepared == &training_;
   std::size_t i = 0;
   if (training && options_.graphs && eager_steps_++ >= kEagerSteps) i = replay(source, inputs);
   for (; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    const Stream& stream = lane(action.lane);
+    const Stream& stream = lane(lane_of(action.kind));
     // An evaluation has no step of its own: it stands at the one before it.
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     for (const int earlier : action.after) {
       const Event& event = *prepared.events[to_index(earlier)];
-      const Lane other = program.actions[to_index(earlier)].lane;
-      const bool communicated = other == Lane::gather || other == Lane::reduce;
-      if (training && communicated && action.lane == Lane::compute) {
+      const bool communicated = !program.actions[to_index(earlier)].comm.empty();
+      if (training && communicated && lane_of(action.kind) == Lane::compute) {
         pace_.wait(event, stream);
       } else {
         event.wait(stream);
@@ -297,11 +308,24 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     const StreamScope scope(stream);
     auto& buffer = buffer_[to_index(std::max(0, action.micro_batch)) % 2];
     if (action.kind == ActionKind::load) buffer = source.load(stream);
-    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective,
-            gather_resident);
+    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective);
     if (after_forward_ && action.kind == ActionKind::forward) after_forward_(action.block);
+    free_activations(program, action);
     if (prepared.events[i]) prepared.events[i]->record(stream);
-    if (prepared.last_use[i]) source.used(buffer, stream);
+    if (program.find(action.frees, BufferRole::batch) >= 0) source.used(buffer, stream);
+  }
+}
+
+void Executor::free_activations(const Program& program, const Action& action) {
+  for (const int id : action.frees) {
+    const Buffer& freed = program.buffers[to_index(id)];
+    const std::size_t block = to_index(freed.owner);
+    if (freed.role == BufferRole::saved) {
+      outputs_[block].clear();
+    } else if (freed.role == BufferRole::output) {
+      outputs_[block].clear();
+      if (block + 1 < inputs_.size()) inputs_[block + 1].clear();
+    }
   }
 }
 
@@ -325,7 +349,8 @@ std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
           for (std::size_t i = 0; i < norm; ++i) {
             if (actions[i].kind == ActionKind::load) continue;
             perform(training_, i, actions[i].block >= 0 ? &source.batch(buffer) : nullptr, inputs,
-                    objective_, false);
+                    objective_);
+            free_activations(*training_.program, actions[i]);
           }
           for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
             if (states_.trainable(g)) states_.settle_gradients(g);
@@ -339,7 +364,7 @@ std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
 }
 
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
-                       const StepInputs& inputs, const Objective& objective, bool gather_resident) {
+                       const StepInputs& inputs, const Objective& objective) {
   const Action& action = prepared.program->actions[i];
   Objective of_micro_batch = objective;
   if (&prepared == &training_ && action.block >= 0)
@@ -349,29 +374,26 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case load:
       break;
     case gather:
-      if (action.slot >= 0 || gather_resident) this->gather(action);
+      this->gather(prepared, action);
       break;
     case release:
       states_.unbind_values(action.group);
       break;
     case forward:
-      this->forward(action, *batch, of_micro_batch, prepared.keeps[to_index(action.block)]);
-      // The next block has a reference of its own; only what was kept for backward stays.
-      if (action.block > 0 && !prepared.keeps[to_index(action.block) - 1])
-        outputs_[to_index(action.block) - 1].clear();
-      if (action.block < prepared.first_backward) inputs_[to_index(action.block)].clear();
+      this->forward(action, *batch, of_micro_batch,
+                    prepared.program->find(action.writes, BufferRole::saved) >= 0);
       break;
     case recompute:
       this->forward(action, *batch, of_micro_batch, true);
       break;
     case clear:
-      states_.bind_empty_gradients(action.group, whole_gradient(action));
+      states_.bind_empty_gradients(action.group, whole_gradient(prepared, action));
       break;
     case backward:
       this->backward(action);
       break;
     case reduce:
-      this->reduce(action);
+      this->reduce(prepared, action);
       break;
     case norm:
       this->norm(inputs);
@@ -393,16 +415,18 @@ std::uint64_t Executor::dropout_seed(std::int64_t step, int micro_batch) const {
   return std::uint64_t{random.word[1]} << 32 | random.word[0] | 1;  // 0 would mean none
 }
 
-void Executor::gather(const Action& action) {
+void Executor::gather(const Prepared& prepared, const Action& action) {
   const at::Tensor own = states_.own_parameters(action.group);
-  if (action.slot < 0) {
+  Communicator& shards = communicator({CommAxis::shard, Lane::gather});
+  const int slot = prepared.program->find(action.writes, BufferRole::gathered);
+  if (slot < 0) {
     at::Tensor whole = states_.resident_parameters(action.group);
-    communicators_.gather->all_gather(whole, own);
+    shards.all_gather(whole, own);
     return;
   }
   at::Tensor whole =
-      gather_slots_[to_index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
-  communicators_.gather->all_gather(whole, own);
+      prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
+  shards.all_gather(whole, own);
   states_.bind_values(action.group, whole);
 }
 
@@ -438,35 +462,44 @@ void Executor::backward(const Action& action) {
   } else {
     output_gradients_ = torch::autograd::grad(outputs_[block], inputs_[block], seeds);
   }
-  outputs_[block].clear();
-  inputs_[block].clear();
 }
 
-at::Tensor Executor::whole_gradient(const Action& action) const {
-  if (action.slot < 0) return states_.resident_gradient(action.group);
-  return gradient_slots_[to_index(action.slot)].narrow(0, 0, states_.flat(action.group).padded());
+at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
+  const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
+  const int slot = prepared.program->find(ids, BufferRole::whole_gradient);
+  if (slot < 0) return states_.resident_gradient(action.group);
+  return prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
 }
 
-void Executor::reduce(const Action& action) {
+void Executor::reduce(const Prepared& prepared, const Action& action) {
   const int group = action.group;
-  const at::Tensor whole = whole_gradient(action);
+  const at::Tensor whole = whole_gradient(prepared, action);
   states_.settle_gradients(group);
   const at::Tensor own = states_.own_gradient(group);
-  const bool sharded = layout_.shard_degree > 1;
-  const bool accumulate = action.slot >= 0 && action.micro_batch > 0;
-  const at::Tensor sent = wire_.defined() ? wire_.narrow(0, 0, whole.numel()).copy_(whole) : whole;
-  at::Tensor part = sent;
-  if (sharded) {
-    const Range shard = states_.flat(group).shard(communicators_.reduce->rank());
-    part = wire_.defined() ? sent.narrow(0, shard.begin, shard.size())
-           : accumulate    ? staging_.narrow(0, 0, shard.size())
-                           : own;
-    communicators_.reduce->reduce_scatter(part, sent);
+  const auto buffer = [&](BufferRole role) {
+    const int id = prepared.program->find(action.writes, role);
+    return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
+  };
+  const at::Tensor wire = buffer(BufferRole::wire), shard_sum = buffer(BufferRole::shard_sum);
+  // Sums of further micro-batches are added to that of the first.
+  const bool accumulate = !action.reads.empty() && action.micro_batch > 0;
+  at::Tensor part = wire.defined() ? wire.narrow(0, 0, whole.numel()).copy_(whole) : whole;
+  for (const Comm& comm : action.comm) {
+    Communicator& ranks = communicator({comm.axis, lane_of(action.kind)});
+    if (comm.op == CommOp::reduce_scatter) {
+      const at::Tensor sent = part;
+      const Range shard = states_.flat(group).shard(ranks.rank());
+      part = wire.defined()        ? sent.narrow(0, shard.begin, shard.size())
+             : shard_sum.defined() ? shard_sum.narrow(0, 0, shard.size())
+                                   : own;
+      ranks.reduce_scatter(part, sent);
+    } else {
+      ranks.all_reduce(part, ReduceOp::sum);
+    }
   }
-  if (layout_.replica_degree > 1) communicators_.replica->all_reduce(part, ReduceOp::sum);
   if (accumulate) {
     own.add_(part);
-  } else if (wire_.defined()) {
+  } else if (wire.defined()) {
     own.copy_(part);
   }
 }
@@ -479,7 +512,7 @@ void Executor::norm(const StepInputs& inputs) {
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }
   if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
-  communicators_.batch->all_reduce(sums_, ReduceOp::sum);
+  communicator(kBatchChannel).all_reduce(sums_, ReduceOp::sum);
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,7 @@
 #include "engine/device/graph.h"
 #include "engine/device/stream.h"
 #include "engine/models/model.h"
-#include "engine/program/program.h"
+#include "engine/program/strategy.h"
 #include "engine/train/feeder.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/state_store.h"
@@ -25,13 +26,10 @@
 
 namespace dstrain {
 
-/// One communicator per purpose, so that lanes never wait for each other inside NCCL.
-struct Communicators {
-  std::unique_ptr<CountingCommunicator> gather;   ///< shard axis, parameters
-  std::unique_ptr<CountingCommunicator> reduce;   ///< shard axis, gradients
-  std::unique_ptr<CountingCommunicator> replica;  ///< data axis, gradients
-  std::unique_ptr<CountingCommunicator> batch;    ///< all data ranks: norm and counters
-};
+/// Of the channels that the training program uses, and of all data ranks on the compute lane.
+using Communicators = std::map<CommChannel, std::unique_ptr<CountingCommunicator>>;
+/// The channel of norm and of what the ranks agree on; always there.
+inline constexpr CommChannel kBatchChannel = {CommAxis::batch, Lane::compute};
 
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
@@ -89,9 +87,8 @@ struct ExecutorOptions {
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
 class Executor {
  public:
-  Executor(Model& model, const ModelCost& cost, const Layout& layout, const Program& training,
-           const Program& evaluation, StateStore& states, Communicators& communicators,
-           const ExecutorOptions& options, RankRecordFile& record);
+  Executor(Model& model, const ModelCost& cost, const Strategy& strategy, StateStore& states,
+           Communicators& communicators, const ExecutorOptions& options, RankRecordFile& record);
 
   /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
   void enqueue(const StepInputs& inputs, BatchSource& source);
@@ -119,27 +116,35 @@ class Executor {
  private:
   struct Prepared {
     const Program* program = nullptr;
-    /// Per block: its forward keeps what backward needs. Others run again first, or have no
-    /// backward.
-    std::vector<bool> keeps;
-    int first_backward = 0;  ///< block; what lies before it needs no input later
     std::vector<std::string> names;
     std::vector<std::optional<Event>> events;  ///< where another action waits for this one
-    std::vector<bool> last_use;                ///< of the micro-batch's inputs
+    /// By buffer of the program; undefined for state at rest, batches and activations, which
+    /// others hold.
+    std::vector<at::Tensor> buffers;
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
+  /// Allocates the slots and reduction buffers, which the programs use in turn.
+  void allocate_buffers();
   void run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
-           const Objective& objective, bool gather_resident);
+           const Objective& objective);
+  /// Before the first evaluation after an update: what rests whole is made whole.
+  void gather_resident();
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
-               const Objective& objective, bool gather_resident);
+               const Objective& objective);
+  /// Lets go of the outputs and saved tensors that action `i` frees.
+  void free_activations(const Program& program, const Action& action);
   /// Everything before the norm, from a graph; returns the index of the norm.
   std::size_t replay(BatchSource& source, const StepInputs& inputs);
-  void gather(const Action& action);
+  void gather(const Prepared& prepared, const Action& action);
   void forward(const Action& action, const Batch& batch, const Objective& objective, bool keep);
   void backward(const Action& action);
-  void reduce(const Action& action);
-  [[nodiscard]] at::Tensor whole_gradient(const Action& action) const;
+  void reduce(const Prepared& prepared, const Action& action);
+  /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
+  [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
+  [[nodiscard]] Communicator& communicator(CommChannel channel) const {
+    return *communicators_.at(channel);
+  }
   void norm(const StepInputs& inputs);
   void update(int group, double lr);
   /// `part` of what this rank owns of the group.
@@ -162,13 +167,9 @@ class Executor {
   std::vector<Stream> lanes_;
   Prepared training_;
   Prepared evaluation_;
+  Prepared gathering_;
   Event step_end_;
   StepPace pace_;
-
-  std::vector<at::Tensor> gather_slots_;
-  std::vector<at::Tensor> gradient_slots_;
-  at::Tensor staging_;  ///< one shard on its way to be added to its resting place
-  at::Tensor wire_;     ///< gradients of one group in the narrower wire dtype
 
   /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy
   /// brings it to the host.

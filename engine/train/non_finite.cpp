@@ -67,6 +67,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
   }
   // Every rank goes through all micro-batches, whatever it finds: others wait for its gathers.
   const int micro_batches = training_.program->micro_batches;
+  gather_resident();
   for (int m = 0; m < micro_batches; ++m) {
     double largest = -1;
     bool found = false;
@@ -86,7 +87,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
     };
     Objective objective = objective_;
     objective.dropout_seed = dropout_seed(step, m);
-    run(evaluation_, source, {}, objective, /*gather_resident=*/m == 0);
+    run(evaluation_, source, {}, objective);
     synchronize(options_.device);
   }
   after_forward_ = nullptr;
@@ -94,7 +95,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
 }
 
 NonFiniteSite Executor::first_of_all_ranks(const NonFiniteSite& own) {
-  Communicator& all = *communicators_.batch;
+  Communicator& all = communicator(kBatchChannel);
   const at::Tensor host = at::zeros({all.size(), kFields}, at::kFloat);
   // Magnitudes beyond fp32, of fp64 or none, would make the sum infinite.
   const auto largest = std::min(own.largest_input, double{std::numeric_limits<float>::max()});

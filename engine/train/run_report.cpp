@@ -259,18 +259,19 @@ void RunReport::report_memory() {
 
 /// What the communicators counted, to be held against the plan's bytes per step.
 void RunReport::report_communication(std::int64_t steps) {
-  const Communicators& all = session_.communicators();
-  for (const auto& [purpose, communicator] : {std::pair{"parameters", &all.gather},
-                                              {"gradients", &all.reduce},
-                                              {"gradients of replicas", &all.replica},
-                                              {"norm and metrics", &all.batch}}) {
-    if ((*communicator)->size() == 1 || steps == 0) continue;
-    for (const CallCount& count : (*communicator)->counts()) {
+  const auto purpose = [](const CommChannel& channel) {
+    if (channel.lane == Lane::gather) return "parameters";
+    if (channel.lane == Lane::compute) return "norm and metrics";
+    return channel.axis == CommAxis::shard ? "gradients" : "gradients of replicas";
+  };
+  for (const auto& [channel, communicator] : session_.communicators()) {
+    if (communicator->size() == 1 || steps == 0) continue;
+    for (const CallCount& count : communicator->counts()) {
       if (count.calls == 0) continue;
       const auto share = 1.0 / static_cast<double>(steps);
       progress_.note(
           fmt::format("communication of rank 0: {} of {}: {:.1f} calls and {} a step",
-                      count.operation, purpose, static_cast<double>(count.calls) * share,
+                      count.operation, purpose(channel), static_cast<double>(count.calls) * share,
                       format_bytes(static_cast<Bytes>(static_cast<double>(count.bytes) * share))));
     }
   }

@@ -128,8 +128,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   const bool graphs = device_.is_cuda() && strategy_->batch.data_ranks == 1 &&
                       strategy_->batch.micro_batches == 1 && recipe.lora.dropout == 0 &&
                       std::getenv("DSTRAIN_NO_GRAPHS") == nullptr;
-  executor_ = std::make_unique<Executor>(model_, cost_, strategy_->layout, strategy_->training,
-                                         strategy_->evaluation, *states_, communicators_,
+  executor_ = std::make_unique<Executor>(model_, cost_, *strategy_, *states_, communicators_,
                                          ExecutorOptions{.device = device_.device,
                                                          .compute = compute,
                                                          .optimizer = recipe.optimizer,
@@ -178,7 +177,9 @@ void Session::open_text_data(ProgressSink* progress) {
 }
 
 void Session::open_communicators(const World& world, RankRecordFile& record) {
-  const auto open = [&](const char* purpose, const std::vector<int>& ranks) {
+  const auto open = [&](const CommChannel& channel, const std::vector<int>& ranks) {
+    const std::string purpose =
+        fmt::format("{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane));
     const CollectiveScope scope(&record, fmt::format("connect {}", purpose),
                                 static_cast<int>(ranks.size()));
     auto communicator =
@@ -186,11 +187,16 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     communicator->watch(record);
     return communicator;
   };
+  std::vector<CommChannel> all = channels(strategy_->training);
+  if (std::ranges::find(all, kBatchChannel) == all.end()) all.push_back(kBatchChannel);
   const Mesh& mesh = strategy_->mesh;
-  communicators_.gather = open("gather", mesh.group(world.rank, Axis::shard));
-  communicators_.reduce = open("reduce", mesh.group(world.rank, Axis::shard));
-  communicators_.replica = open("replica", mesh.group(world.rank, Axis::data));
-  communicators_.batch = open("batch", mesh.batch_group(world.rank));
+  for (const CommChannel& channel : all) {
+    const std::vector<int> ranks =
+        channel.axis == CommAxis::batch
+            ? mesh.batch_group(world.rank)
+            : mesh.group(world.rank, channel.axis == CommAxis::shard ? Axis::shard : Axis::data);
+    communicators_[channel] = open(channel, ranks);
+  }
 }
 
 void Session::compare_programs(const World& world, RankRecordFile& record) {
@@ -198,8 +204,9 @@ void Session::compare_programs(const World& world, RankRecordFile& record) {
   // each other.
   const std::string settings = resolved_yaml({.recipe = recipe_});
   const std::string own = fmt::format(
-      "{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),
-      hash(strategy_->evaluation, strategy_->layout), std::hash<std::string>{}(settings));
+      "{:016x}-{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),
+      hash(strategy_->evaluation, strategy_->layout), hash(strategy_->gathering, strategy_->layout),
+      std::hash<std::string>{}(settings));
   world.store->set(fmt::format("program/{}", world.rank), own);
   const CollectiveScope scope(&record, "agree", world.size);
   const std::string verdict_key = "program/verdict";
@@ -361,7 +368,7 @@ EvaluationTotals Session::evaluate() {
 
 std::vector<GeneratedAnswer> Session::generate() {
   if (prompts_.empty()) return {};
-  return dstrain::generate(*executor_, *communicators_.batch, prompts_, *tokenizer_,
+  return dstrain::generate(*executor_, *communicators_.at(kBatchChannel), prompts_, *tokenizer_,
                            {.device = device_.device,
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,

@@ -83,6 +83,8 @@ TEST_CASE("every program of every strategy is sound", "[program][property]") {
     if (!training.empty()) FAIL(training);
     const std::string evaluation = problems(evaluation_program(c.layout, c.cost, c.options), c);
     if (!evaluation.empty()) FAIL(evaluation);
+    const std::string gathering = problems(gathering_program(c.layout, c.cost), c);
+    if (!gathering.empty()) FAIL(gathering);
   });
   CHECK(cases == 3456);
 }
@@ -146,7 +148,7 @@ TEST_CASE("neighbours of one lane cannot change places unless their order is fre
                       (a.kind == ActionKind::clear && b.kind != ActionKind::backward) ||
                       b.kind == ActionKind::clear ||
                       (a.kind == ActionKind::release && b.group != a.group && b.block != a.group);
-    if (a.lane != b.lane || free || a.lane == Lane::gather) continue;
+    if (lane_of(a.kind) != lane_of(b.kind) || free || lane_of(a.kind) == Lane::gather) continue;
     CAPTURE(stage, i, describe(a, c.cost), describe(b, c.cost));
     CHECK(problems(swapped(program, i), c) != "");
     ++tried;
@@ -154,7 +156,7 @@ TEST_CASE("neighbours of one lane cannot change places unless their order is fre
   CHECK(tried > 10);
 }
 
-TEST_CASE("a wrong slot, lane, number or size is reported", "[program][property]") {
+TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][property]") {
   const Case c = test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1});
   const Program program = training_program(c.layout, c.cost, c.options);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
@@ -164,29 +166,46 @@ TEST_CASE("a wrong slot, lane, number or size is reported", "[program][property]
       mutate(copy.actions[i]);
       return !check(copy, c.layout, c.cost).empty();
     };
-    CHECK(
-        broken([](Action& a) { a.lane = a.lane == Lane::reduce ? Lane::compute : Lane::reduce; }));
     CHECK(broken([](Action& a) { a.block = a.block < 0 ? 0 : a.block + 1; }));
     CHECK(broken([](Action& a) { a.group = a.group < 0 ? 0 : a.group == 3 ? 2 : a.group + 1; }));
     CHECK(broken([](Action& a) { a.micro_batch = a.micro_batch < 0 ? 0 : 1 - a.micro_batch; }));
-    CHECK(broken([](Action& a) { a.slot = a.slot == 0 ? 1 : 0; }));
-    CHECK(broken([](Action& a) { a.slot = 17; }));
+    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+      CHECK(broken([&](Action& a) { (a.*ids).push_back(1000); }));
+      CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
+      for (std::size_t k = 0; k < (program.actions[i].*ids).size(); ++k) {
+        CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));
+        CHECK(broken([&](Action& a) { ++(a.*ids)[k]; }));
+        CHECK(broken([&](Action& a) { (a.*ids).push_back((a.*ids)[k]); }));
+      }
+    }
+    CHECK(broken([](Action& a) { a.workspace += 1; }));
+    CHECK(broken([](Action& a) { a.comm.push_back({}); }));
     CHECK(broken([&](Action& a) { a.after.push_back(static_cast<int>(i)); }));
     const ActionKind kind = program.actions[i].kind;
-    if (kind == ActionKind::gather || kind == ActionKind::reduce) {
-      CHECK(broken([](Action& a) { a.bytes -= 1; }));
+    if (kind == ActionKind::gather || kind == ActionKind::reduce || kind == ActionKind::norm) {
+      CHECK(broken([](Action& a) { a.comm.clear(); }));
+      CHECK(broken([](Action& a) { a.comm.front().bytes -= 1; }));
+      CHECK(broken([](Action& a) { a.comm.front().width += 1; }));
+      CHECK(broken([](Action& a) { a.comm.front().axis = CommAxis::data; }));
     }
   }
 }
 
-TEST_CASE("fewer or smaller buffers than the program uses are reported", "[program]") {
+TEST_CASE("other or smaller buffers than the program uses are reported", "[program]") {
   const Case c = test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1});
   const Program program = reordered_step(c, [](Program&) {});
   CHECK(problems(program, c) == "");
-  CHECK(problems(reordered_step(c, [](Program& p) { p.gather_slots.pop_back(); }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gather_slots.front(); }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { p.gradient_slots.pop_back(); }), c) != "");
-  CHECK(problems(reordered_step(c, [](Program& p) { --p.gradient_slots.front(); }), c) != "");
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const BufferRole role = program.buffers[id].role;
+    // Which of several buffers holds the largest group, or any, is the builder's choice.
+    if (program.buffers[id].owner < 0 && program.buffers_of(role).front() != static_cast<int>(id))
+      continue;
+    CAPTURE(id, role_name(role));
+    // A smaller buffer, and one that is another kind's.
+    CHECK(problems(reordered_step(c, [&](Program& p) { --p.buffers[id].elements; }), c) != "");
+    CHECK(problems(reordered_step(c, [&](Program& p) { p.buffers[id].role = BufferRole::wire; }),
+                   c) != "");
+  }
   CHECK(problems(reordered_step(c, [](Program& p) { ++p.micro_batches; }), c) != "");
 }
 
@@ -212,8 +231,8 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
   CHECK(problems(without(program, reduce), c) ==
-        "#12 clear(block0), micro-batch 0 overwrites gradient slot 0, taken by #7 clear(block2), "
-        "micro-batch 0 and not reduced\n"
+        "#12 clear(block0), micro-batch 0 overwrites buffer 14 (whole gradient), which is filled by "
+        "#8 backward(block2), micro-batch 0 and not freed\n"
         "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
         "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");

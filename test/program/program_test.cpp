@@ -19,6 +19,14 @@ std::string problems(const Program& program, const Case& c) {
   return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
 }
 
+/// Elements of the buffers of one role.
+std::vector<std::int64_t> sizes(const Program& program, BufferRole role) {
+  std::vector<std::int64_t> elements;
+  for (const int id : program.buffers_of(role))
+    elements.push_back(program.buffers.at(static_cast<std::size_t>(id)).elements);
+  return elements;
+}
+
 std::size_t count(const Program& program, ActionKind kind) { return indices(program, kind).size(); }
 
 TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program]") {
@@ -29,8 +37,8 @@ TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program
   CHECK(count(program, ActionKind::reduce) == 0);
   CHECK(count(program, ActionKind::norm) == 1);
   CHECK(count(program, ActionKind::update) == 4);
-  CHECK(program.gather_slots.empty());
-  CHECK(program.gradient_slots.empty());
+  CHECK(sizes(program, BufferRole::gathered).empty());
+  CHECK(sizes(program, BufferRole::whole_gradient).empty());
 }
 
 TEST_CASE("whole gradients are reduced once a step, sharded ones once a micro-batch", "[program]") {
@@ -49,7 +57,8 @@ TEST_CASE("ZeRO-1 and 2 gather each group once a step into its resident place", 
   CHECK(count(program, ActionKind::gather) == 4);
   CHECK(count(program, ActionKind::release) == 0);
   for (const int i : indices(program, ActionKind::gather)) {
-    CHECK(program.actions[static_cast<std::size_t>(i)].slot == -1);
+    const Action& gather = program.actions[static_cast<std::size_t>(i)];
+    CHECK(gather.writes == std::vector{program.find(gather.writes, BufferRole::parameters)});
   }
 }
 
@@ -59,8 +68,8 @@ TEST_CASE("ZeRO-3 gathers per use, but keeps a group that is used twice in a row
   const Program program = training(c);
   CHECK(count(program, ActionKind::gather) == 3 * (2 * 6 - 1) - 2);
   CHECK(count(program, ActionKind::release) == count(program, ActionKind::gather));
-  CHECK(program.gather_slots.size() == 3);
-  CHECK(program.gradient_slots.size() == 2);
+  CHECK(sizes(program, BufferRole::gathered).size() == 3);
+  CHECK(sizes(program, BufferRole::whole_gradient).size() == 2);
 }
 
 TEST_CASE("a longer prefetch keeps what it would gather again", "[program]") {
@@ -78,11 +87,11 @@ TEST_CASE("slots hold the largest group, and there are no more of them than grou
   const Case c = make_case(3, 2, 1, 2, {.micro_batches = 1, .prefetch = 5});
   const Program program = training(c);
   const std::vector<std::int64_t> two(2, c.layout.flat[1].padded());
-  CHECK(program.gather_slots == two);
-  CHECK(program.gradient_slots == two);
+  CHECK(sizes(program, BufferRole::gathered) == two);
+  CHECK(sizes(program, BufferRole::whole_gradient) == two);
   const Program one = training(make_case(3, 2, 1, 1, c.options));
-  CHECK(one.gather_slots.size() == 1);
-  CHECK(one.gradient_slots.size() == 1);
+  CHECK(sizes(one, BufferRole::gathered).size() == 1);
+  CHECK(sizes(one, BufferRole::whole_gradient).size() == 1);
 }
 
 /// Four blocks; the head reads the stem's group too, as a tied language model does.
@@ -97,8 +106,8 @@ TEST_CASE("a group of several blocks is gathered once and reduced after the last
   const Case c = tied_case(3, {.micro_batches = 2, .prefetch = 0});
   const Program program = training(c);
   CHECK(problems(program, c) == "");
-  CHECK(program.gather_slots.back() == c.layout.flat[0].padded());
-  CHECK(program.gradient_slots.back() == c.layout.flat[0].padded());
+  CHECK(sizes(program, BufferRole::gathered).back() == c.layout.flat[0].padded());
+  CHECK(sizes(program, BufferRole::whole_gradient).back() == c.layout.flat[0].padded());
   int gathers = 0, reduces = 0;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -185,7 +194,7 @@ TEST_CASE("loads come one micro-batch ahead into two buffers", "[program]") {
   CHECK(loads[1] == 1);
   for (std::size_t m = 2; m < 4; ++m) {
     const Action& load = program.actions[static_cast<std::size_t>(loads[m])];
-    CHECK(load.slot == static_cast<int>(m % 2));
+    CHECK(load.writes == std::vector{program.buffers_of(BufferRole::batch).at(m % 2)});
     REQUIRE(load.after.size() == 1);
     const Action& reader = program.actions[static_cast<std::size_t>(load.after[0])];
     CHECK(reader.kind == ActionKind::backward);
@@ -202,9 +211,32 @@ TEST_CASE("evaluation is one micro-batch forward from the parameters at rest", "
   CHECK(program.micro_batches == 1);
   CHECK(count(program, ActionKind::load) == 1);
   CHECK(count(program, ActionKind::forward) == 5);
-  CHECK(count(program, ActionKind::gather) == (stage == 0 ? 0U : 5U));
+  CHECK(count(program, ActionKind::gather) == (stage == 3 ? 5U : 0U));
   CHECK(count(program, ActionKind::release) == (stage == 3 ? 5U : 0U));
-  CHECK(program.actions.size() == (stage == 0 ? 6U : stage == 3 ? 16U : 11U));
+  CHECK(program.actions.size() == (stage == 3 ? 16U : 6U));
+}
+
+TEST_CASE("parameters that rest whole are gathered before an evaluation", "[program]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  const Case c = make_case(stage, 2, 1, 5, {.micro_batches = 3, .prefetch = 1});
+  const Program program = gathering_program(c.layout, c.cost);
+  CHECK(count(program, ActionKind::gather) == (stage == 1 || stage == 2 ? 5U : 0U));
+  CHECK(program.actions.size() == count(program, ActionKind::gather));
+}
+
+TEST_CASE("each pair of an axis and a lane is one channel", "[program]") {
+  using Channels = std::vector<CommChannel>;
+  const CommChannel gather = {CommAxis::shard, Lane::gather};
+  const CommChannel reduce = {CommAxis::shard, Lane::reduce};
+  const CommChannel replicas = {CommAxis::data, Lane::reduce};
+  const CommChannel norm = {CommAxis::batch, Lane::compute};
+  const auto of = [](int stage, int shard, int copies) {
+    return channels(training(make_case(stage, shard, copies, 3, {})));
+  };
+  CHECK(of(0, 1, 1) == Channels{});
+  CHECK(of(0, 1, 2) == Channels{replicas, norm});
+  CHECK(of(3, 2, 1) == Channels{gather, reduce, norm});
+  CHECK(of(1, 2, 2) == Channels{gather, reduce, replicas, norm});
 }
 
 TEST_CASE("a stage without shards is plain data parallelism", "[layout]") {
@@ -271,16 +303,31 @@ TEST_CASE("the hash is equal for equal programs and differs for each change",
     seen.insert(hash(p, l));
   };
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
-    for (int field = 0; field < 7; ++field) {
+    for (int field = 0; field < 10; ++field) {
       Program copy = program;
       Action& a = copy.actions[i];
       if (field == 0) a.kind = a.kind == ActionKind::norm ? ActionKind::update : ActionKind::norm;
       if (field == 1) a.block += 100;
       if (field == 2) a.group += 100;
       if (field == 3) a.micro_batch += 100;
-      if (field == 4) a.slot += 100;
+      if (field == 4) a.reads.push_back(100);
       if (field == 5) a.after.push_back(0);
-      if (field == 6) a.bytes += 1;
+      if (field == 6) a.comm.push_back({.bytes = 1});
+      if (field == 7) a.writes.push_back(100);
+      if (field == 8) a.frees.push_back(100);
+      if (field == 9) a.workspace += 1;
+      differs(copy, c.layout);
+    }
+  }
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    for (int field = 0; field < 5; ++field) {
+      Program copy = program;
+      Buffer& b = copy.buffers[id];
+      if (field == 0) b.role = BufferRole::wire;
+      if (field == 1) b.owner += 100;
+      if (field == 2) b.elements += 1;
+      if (field == 3) b.width += 1;
+      if (field == 4) b.place = Place::host;
       differs(copy, c.layout);
     }
   }

@@ -12,7 +12,7 @@ using test::Case;
 Bytes peak(const Case& c, const std::vector<bool>& blocks) {
   ProgramOptions options = c.options;
   options.recompute = blocks;
-  return peak_memory(training_program(c.layout, c.cost, options), c.layout, c.cost).total();
+  return peak_memory(training_program(c.layout, c.cost, options)).total();
 }
 
 std::ptrdiff_t count(const std::vector<bool>& blocks) { return std::ranges::count(blocks, true); }
@@ -101,13 +101,14 @@ TEST_CASE("the limit is the recipe's, else the device's less the reserve", "[rec
   Recipe recipe;
   Machine machine = h200();
   machine.device_memory = Bytes{100} << 30;
-  const MemoryLimit device = memory_limit(recipe, c.layout, machine);
+  const Program program = training_program(c.layout, c.cost, c.options);
+  const MemoryLimit device = memory_limit(recipe, program, machine);
   CHECK(device.bytes == Bytes{96} << 30);
   CHECK(device.fixed == machine.fixed_overhead + 3 * machine.communicator_overhead);
-  CHECK(memory_limit(recipe, c.layout, cpu()).bytes == 0);
+  CHECK(memory_limit(recipe, program, cpu()).bytes == 0);
   recipe.memory.limit = 1.5;
-  CHECK(memory_limit(recipe, c.layout, cpu()).bytes == Bytes{3} << 29);
-  CHECK(memory_limit(recipe, c.layout, machine).bytes == Bytes{3} << 29);
+  CHECK(memory_limit(recipe, program, cpu()).bytes == Bytes{3} << 29);
+  CHECK(memory_limit(recipe, program, machine).bytes == Bytes{3} << 29);
 }
 
 TEST_CASE("a recipe leaves the choice to the plan, which says what came of it", "[recompute]") {

@@ -84,7 +84,7 @@ TEST_CASE("actions of a lane do not overlap and start after what they wait for",
   const Simulation s = simulate(program, c.layout, c.cost, round_machine());
   std::vector<double> lane_end(kNumLanes, 0);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
-    double& end = lane_end[static_cast<std::size_t>(program.actions[i].lane)];
+    double& end = lane_end[static_cast<std::size_t>(lane_of(program.actions[i].kind))];
     REQUIRE(s.action_start_s[i] >= end);
     for (const int other : program.actions[i].after) {
       REQUIRE(s.action_start_s[i] >= s.action_end_s[static_cast<std::size_t>(other)]);
@@ -197,8 +197,7 @@ TEST_CASE("activations peak where they are counted by hand", "[simulate]") {
   const Simulation s = play(c, round_machine());
   CHECK(s.activations_by_block == std::vector<Bytes>{1100, 2200, 3300});
   // Evaluation keeps one block's input and output at a time.
-  const Ledger evaluation =
-      peak_memory(evaluation_program(c.layout, c.cost, c.options), c.layout, c.cost);
+  const Ledger evaluation = peak_memory(evaluation_program(c.layout, c.cost, c.options));
   CHECK(evaluation.activations == 200 + 3000 + 300 + 10);
 }
 

@@ -57,6 +57,45 @@ TEST_CASE("evaluation counts every sample once and is the same under every strat
   REQUIRE(found.top5 == Approx(expected.top5).margin(1.0 / 360));
 }
 
+TEST_CASE("the state that a rank holds is what the program's buffers say", "[train]") {
+  const int zero_stage = GENERATE(0, 1, 2, 3);
+  const std::string optimizer = GENERATE("adamw", "sgd");
+  CAPTURE(zero_stage, optimizer);
+  const Recipe recipe = small_recipe({fmt::format("parallel.zero.stage={}", zero_stage),
+                                      "optimizer.name=" + optimizer, "precision.compute=bf16"});
+  const int moments = optimizer == "adamw" ? 2 : 1;
+  with_sessions(
+      2, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        const Program& program = session.strategy().training;
+        StateStore& states = session.states();
+        const auto bytes = [](const at::Tensor& tensor) {
+          return static_cast<Bytes>(tensor.nbytes());
+        };
+        for (const Buffer& buffer : program.buffers) {
+          const int group = buffer.owner;
+          const at::Tensor resident =
+              buffer.role == BufferRole::parameters ? states.resident_parameters(group)
+              : buffer.role == BufferRole::gradient ? states.resident_gradient(group)
+                                                    : at::Tensor();
+          Bytes held = -1;
+          if (resident.defined()) {
+            held = bytes(resident);
+          } else if (buffer.role == BufferRole::parameters) {
+            held = bytes(states.own_parameters(group));
+          } else if (buffer.role == BufferRole::gradient) {
+            held = bytes(states.own_gradient(group));
+          } else if (buffer.role == BufferRole::master) {
+            held = bytes(states.master(group));
+          } else if (buffer.role == BufferRole::moments) {
+            held = 0;
+            for (int k = 0; k < moments; ++k) held += bytes(states.moment(group, k));
+          }
+          if (held >= 0) REQUIRE(held == buffer.bytes());
+        }
+      });
+}
+
 TEST_CASE("the time of a step is that of its work, not of what the host does before or after",
           "[train]") {
   using Clock = std::chrono::steady_clock;
