@@ -12,6 +12,7 @@
 #include "cmd/input_path.h"
 #include "cmd/version.h"
 #include "engine/base/error.h"
+#include "engine/base/module.h"
 #include "engine/base/output.h"
 #include "launcher/allocation.h"
 #include "launcher/inspect_hosts.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
-#include "launcher/inspect.h"
+#include "engine/base/module.h"
 
 namespace dstrain {
 namespace {
@@ -22,7 +22,7 @@ void choose_waiting() {
 
 int run_engine_library(int argc, char** argv) {
   choose_waiting();
-  const std::filesystem::path library = launcher::engine_library_path();
+  const std::filesystem::path library = engine_library_path();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     throw Error(ErrorKind::internal,

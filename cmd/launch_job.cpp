@@ -11,6 +11,7 @@
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
 #include "engine/base/output.h"
+#include "launcher/agent.h"
 #include "launcher/joined.h"
 #include "launcher/launch.h"
 #include "launcher/protocol.h"
@@ -42,7 +43,10 @@ int launch_job(const JobOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   require_open_files(32, "a launch");
   launcher::fill_standard_streams();
-  const auto joined = launcher::join(launcher::probe_machine(), ::getenv, kVersion);
+  const auto joined =
+      launcher::join(launcher::probe_machine(), ::getenv, [](launcher::UniqueFd socket) {
+        (void)launcher::run_dialled_agent(std::move(socket), kVersion);
+      });
   if (joined && joined->exit_code) return *joined->exit_code;
   launcher::Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);

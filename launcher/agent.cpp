@@ -25,9 +25,11 @@
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/module.h"
 #include "engine/base/open_files.h"
 #include "launcher/affinity.h"
 #include "launcher/channel.h"
+#include "launcher/dial.h"
 #include "launcher/failure.h"
 #include "launcher/hang_watch.h"
 #include "launcher/inspect.h"
@@ -563,6 +565,14 @@ AgentIdentity identity_over_ssh(std::string build) {
 int run_agent(UniqueFd in, UniqueFd out, const AgentIdentity& identity) {
   ::signal(SIGPIPE, SIG_IGN);
   return Agent(std::move(in), std::move(out), identity).run();
+}
+
+int run_dialled_agent(UniqueFd socket, std::string build) {
+  const AgentIdentity identity{std::move(build), own_address(socket.get()),
+                               peer_address(socket.get())};
+  UniqueFd out(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+  if (!out) fail_system("duplicate a socket");
+  return run_agent(std::move(socket), std::move(out), identity);
 }
 
 }  // namespace dstrain::launcher

@@ -22,5 +22,7 @@ struct AgentIdentity {
 /// was sent. Call from the main thread of a process that does nothing else: it forks, blocks
 /// signals and reaps every child.
 [[nodiscard]] int run_agent(UniqueFd in, UniqueFd out, const AgentIdentity& identity);
+/// The same on a connection that dial() made, with both addresses from it.
+[[nodiscard]] int run_dialled_agent(UniqueFd socket, std::string build);
 
 }  // namespace dstrain::launcher

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "launcher/machine.h"
+#include "launcher/variables.h"
 
 namespace dstrain::launcher {
 
@@ -45,9 +45,6 @@ struct HostRequest {
   std::string exclude = {};             ///< the same, taken away
   bool cpu_ranks = false;               ///< the recipe asks for the CPU whatever GPUs there are
 };
-
-/// A variable of the environment, or nullptr: getenv, or a table in tests.
-using Variables = std::function<const char*(const char*)>;
 
 /// The hosts of `request`; without any, those of the SLURM allocation that `variables` describe
 /// (SLURM_JOB_ID without SLURM_STEP_ID); else this machine. Every host with its slots, whatever

@@ -16,6 +16,7 @@
 #include "launcher/progress_report.h"
 #include "launcher/rendezvous_address.h"
 #include "launcher/straggler.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -21,7 +21,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
-#include "launcher/agent.h"
 #include "launcher/machine.h"
 
 namespace dstrain::launcher {
@@ -304,14 +303,8 @@ UniqueFd dial_as_slurm_node(int bootstrap) {
   return socket;
 }
 
-std::string peer_address(int socket) { return address_of(socket, &::getpeername); }
+std::string own_address(int socket) { return address_of(socket, &::getsockname); }
 
-int run_dialled_agent(UniqueFd socket, std::string build) {
-  const AgentIdentity identity{std::move(build), address_of(socket.get(), &::getsockname),
-                               peer_address(socket.get())};
-  UniqueFd out(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
-  if (!out) fail_system("duplicate a socket");
-  return run_agent(std::move(socket), std::move(out), identity);
-}
+std::string peer_address(int socket) { return address_of(socket, &::getpeername); }
 
 }  // namespace dstrain::launcher

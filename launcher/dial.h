@@ -53,9 +53,9 @@ struct DialOptions {
 /// called from first.
 [[nodiscard]] UniqueFd dial_as_slurm_node(int bootstrap);
 
-/// Runs the agent on a connection that dial() made, with both addresses from it.
-[[nodiscard]] int run_dialled_agent(UniqueFd socket, std::string build);
-/// Address at the other end of a connection; empty when it is gone.
+/// Address at this end of a connection that dial() made, and at the other end; empty when it is
+/// gone.
+[[nodiscard]] std::string own_address(int socket);
 [[nodiscard]] std::string peer_address(int socket);
 
 }  // namespace dstrain::launcher

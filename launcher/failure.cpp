@@ -13,6 +13,7 @@
 #include "engine/base/host_memory.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -116,24 +117,6 @@ int exit_code(const RankEnd& root) {
   }
   if (root.signal != 0) return 128 + root.signal;
   return root.exit_code != 0 ? root.exit_code : root.error_code;
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
-
-std::string fold_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (!text.empty()) text += ", ";
-    text += last == i ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,

@@ -61,9 +61,4 @@ struct FailureReport {
 [[nodiscard]] std::string to_text(const FailureReport& report, const std::string& log,
                                   std::size_t num_lines);
 
-/// "SIGKILL"; "signal 64" for one without a name.
-[[nodiscard]] std::string signal_name(int signal);
-/// {0, 2, 3, 4} -> "0, 2-4".
-[[nodiscard]] std::string fold_ranks(std::vector<int> ranks);
-
 }  // namespace dstrain::launcher

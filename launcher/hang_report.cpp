@@ -12,7 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
-#include "launcher/failure.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

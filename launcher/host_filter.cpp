@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "engine/base/error.h"
-#include "launcher/failure.h"
 #include "launcher/host_list.h"
 #include "launcher/host_text.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -179,11 +179,4 @@ Inspection inspect(const InspectOptions& options) {
   return found;
 }
 
-fs::path engine_library_path() {
-  std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  const fs::path beside = folder / "libdstrain_engine.so";
-  return fs::exists(beside, error) ? beside : folder.parent_path() / "lib" / beside.filename();
-}
-
 }  // namespace dstrain::launcher

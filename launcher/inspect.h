@@ -131,7 +131,4 @@ struct Finding {
 [[nodiscard]] std::vector<Finding> judge(const Inspection& inspection);
 [[nodiscard]] Level worst(const std::vector<Finding>& findings);
 
-/// Where libdstrain_engine.so is: beside this executable (build tree) or in ../lib (installed).
-[[nodiscard]] std::filesystem::path engine_library_path();
-
 }  // namespace dstrain::launcher

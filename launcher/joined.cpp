@@ -10,8 +10,8 @@
 
 #include "engine/base/error.h"
 #include "launcher/dial.h"
-#include "launcher/failure.h"
 #include "launcher/host_list.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -61,7 +61,7 @@ PmixAnswer exchange(const std::string& value, milliseconds limit) {
 }
 
 /// An agent for every start of the job, until the controller is gone.
-int serve(const Machine& machine, const std::string& build) {
+int serve(const Machine& machine, const RunAgent& run_agent) {
   const auto [target_line, rank] = [] {
     const PmixAnswer answer = exchange("", kExchangeLimit);
     return std::pair(answer.value, answer.rank);
@@ -72,7 +72,7 @@ int serve(const Machine& machine, const std::string& build) {
   while (UniqueFd socket = dial(target, introduction, options)) {
     target.addresses = {peer_address(socket.get())};
     options = {.limit = kExchangeLimit, .again = true};
-    (void)run_dialled_agent(std::move(socket), build);
+    run_agent(std::move(socket));
   }
   return 0;  // the job's exit code is the controller's
 }
@@ -203,7 +203,7 @@ std::optional<Channel> JoinedHosts::take(const std::string& host) {
 }
 
 std::optional<JoinedRole> join(const Machine& machine, const Variables& variables,
-                               const std::string& build) {
+                               const RunAgent& run_agent) {
   const int tasks = started_tasks(variables);
   const std::optional<int> rank = pmix_rank();
   if (tasks == 1 || (!rank && tasks == 0)) return std::nullopt;
@@ -214,7 +214,7 @@ std::optional<JoinedRole> join(const Machine& machine, const Variables& variable
                             tasks),
                 kOneEach);
   }
-  if (*rank > 0) return JoinedRole{.controller = nullptr, .exit_code = serve(machine, build)};
+  if (*rank > 0) return JoinedRole{.controller = nullptr, .exit_code = serve(machine, run_agent)};
   auto hosts = std::make_shared<JoinedHosts>(machine, variables, kExchangeLimit);
   if (hosts->hosts().size() == 1) return std::nullopt;
   return JoinedRole{.controller = std::move(hosts), .exit_code = std::nullopt};

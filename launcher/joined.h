@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,12 +47,14 @@ struct JoinedRole {
   std::shared_ptr<JoinedHosts> controller;  ///< of task 0
   std::optional<int> exit_code;             ///< of any other: it was an agent until the job's end
 };
+/// Runs an agent on the connection to its controller, to its end.
+using RunAgent = std::function<void(UniqueFd socket)>;
 /// Finds out whether this process is one of several `dstrain launch`; nothing when it stands alone,
-/// as in a batch script or a shell. A task other than 0 runs here as an agent until the controller
-/// is gone. Error{usage} when there are several tasks that cannot find each other (no PMIx), or
-/// several on one node; Error{hosts} as the exchange says.
+/// as in a batch script or a shell. A task other than 0 calls `run_agent` here, once for each start
+/// of the job, until the controller is gone. Error{usage} when there are several tasks that cannot
+/// find each other (no PMIx), or several on one node; Error{hosts} as the exchange says.
 [[nodiscard]] std::optional<JoinedRole> join(const Machine& machine, const Variables& variables,
-                                             const std::string& build);
+                                             const RunAgent& run_agent);
 
 /// The joined hosts with their slots: one per GPU, and on the CPU as many as `request` needs.
 /// Error{usage} for more ranks than GPUs.

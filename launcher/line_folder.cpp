@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "launcher/failure.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 

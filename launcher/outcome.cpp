@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "engine/base/error.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

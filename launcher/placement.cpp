@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/handshake.h"
 #include "engine/base/job_environment.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 
@@ -63,23 +64,6 @@ std::vector<std::string> rank_environment(const PrepareJob& job, const StartRank
   if (!user.waiting) set("OMP_WAIT_POLICY", "passive");
   if (!user.threads) set("OMP_NUM_THREADS", std::max(1, job.cores / std::max(1, job.num_ranks)));
   return result;
-}
-
-std::string shell_quote(const std::string& text) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("_-./=:,+@%").find(c) != std::string_view::npos;
-  };
-  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
 }
 
 std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,

@@ -43,7 +43,4 @@ struct OpenMpChoice {
 [[nodiscard]] std::string describe(const Placement& placement, const std::vector<PrepareJob>& jobs,
                                    OpenMpChoice user);
 
-/// `text` as one word of a POSIX shell.
-[[nodiscard]] std::string shell_quote(const std::string& text);
-
 }  // namespace dstrain::launcher

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/placement.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

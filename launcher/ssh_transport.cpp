@@ -15,6 +15,7 @@
 #include "launcher/ship.h"
 #include "launcher/ssh_login.h"
 #include "launcher/ssh_tree.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -19,6 +19,7 @@
 #include "launcher/redact.h"
 #include "launcher/run_directory.h"
 #include "launcher/ship.h"
+#include "launcher/words.h"
 
 namespace dstrain::launcher {
 namespace {

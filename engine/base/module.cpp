@@ -25,4 +25,11 @@ fs::path find_module(const std::string& name) {
   return name;
 }
 
+fs::path engine_library_path() {
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path beside = folder / "libdstrain_engine.so";
+  return fs::exists(beside, error) ? beside : folder.parent_path() / "lib" / beside.filename();
+}
+
 }  // namespace dstrain

@@ -10,4 +10,7 @@ namespace dstrain {
 /// system searches, when it is at neither place.
 [[nodiscard]] std::filesystem::path find_module(const std::string& name);
 
+/// Where libdstrain_engine.so is: beside this executable (build tree) or in ../lib (installed).
+[[nodiscard]] std::filesystem::path engine_library_path();
+
 }  // namespace dstrain

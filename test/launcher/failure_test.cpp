@@ -127,8 +127,3 @@ TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",
   CHECK(nlohmann::json::parse(to_json(report, 137))["memory_bytes"]["host_limit"] ==
         root.memory_limit_bytes);
 }
-
-TEST_CASE("ranks are folded into ranges", "[launcher][failure]") {
-  CHECK(fold_ranks({3, 0, 1, 2}) == "0-3");
-  CHECK(fold_ranks({5, 0, 2, 3}) == "0, 2-3, 5");
-}
