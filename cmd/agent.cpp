@@ -1,4 +1,4 @@
-#include "launcher/agent.h"
+#include "launcher/job/agent.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 
 #include "cmd/command.h"
 #include "cmd/version.h"
-#include "launcher/dial.h"
-#include "launcher/tree_agent.h"
+#include "launcher/job/tree_agent.h"
+#include "launcher/transport/dial.h"
 
 namespace dstrain {
 namespace {

@@ -14,9 +14,9 @@
 #include "engine/base/error.h"
 #include "engine/base/module.h"
 #include "engine/base/output.h"
-#include "launcher/allocation.h"
-#include "launcher/inspect_hosts.h"
-#include "launcher/reach_hosts.h"
+#include "launcher/doctor/inspect_hosts.h"
+#include "launcher/hosts/allocation.h"
+#include "launcher/transport/reach_hosts.h"
 
 namespace dstrain {
 namespace {

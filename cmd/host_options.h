@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "launcher/launch.h"
+#include "launcher/job/launch.h"
 
 namespace dstrain {
 

@@ -11,12 +11,12 @@
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
 #include "engine/base/output.h"
-#include "launcher/agent.h"
-#include "launcher/joined.h"
-#include "launcher/launch.h"
-#include "launcher/protocol.h"
-#include "launcher/recipe_files.h"
-#include "launcher/standard_output.h"
+#include "launcher/base/standard_output.h"
+#include "launcher/job/agent.h"
+#include "launcher/job/launch.h"
+#include "launcher/job/recipe_files.h"
+#include "launcher/protocol/protocol.h"
+#include "launcher/transport/joined.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/launch.h"
+#include "launcher/job/launch.h"
 
 namespace dstrain {
 

@@ -6,7 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/output.h"
-#include "launcher/recipe_files.h"
+#include "launcher/job/recipe_files.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cmd/launch_job.h"
-#include "launcher/submit.h"
+#include "launcher/job/submit.h"
 
 namespace dstrain {
 

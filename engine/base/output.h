@@ -9,7 +9,7 @@ namespace dstrain {
 
 /// The only way of this program's text to standard output and standard error: all of it passes
 /// printable(), so that no name, value or peer can drive the terminal. `test/repository` holds that
-/// nothing else writes there; what a job shows while it runs goes through launcher/console.h.
+/// nothing else writes there; what a job shows while it runs goes through launcher/base/console.h.
 
 /// To standard output, at once. Error{checkpoint} (exit code 74) when it cannot be written: a full
 /// disk, a closed descriptor. A reader that has gone away ends the program by SIGPIPE, unless that

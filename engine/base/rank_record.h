@@ -11,7 +11,7 @@
 namespace dstrain {
 
 /// The part of a run that a rank is in; how long it may stand still depends on it
-/// (launcher/stall_watch.h).
+/// (launcher/hang/stall_watch.h).
 enum class RankSection : std::int32_t {
   init,        ///< until the first step, beside what is `data`
   data,        ///< opening and preparing data sets

@@ -1,7 +1,9 @@
 # dstrain_layer(NAME SOURCES ... [USES layer ...] [LIBRARIES target ...]) declares one layer of the engine as a static
 # library dstrain_<name> and refuses a link to a layer that does not stand before it in DSTRAIN_LAYERS.
 # Needs: Unity.cmake.
-set(DSTRAIN_LAYERS base recipe mesh program launcher device kernels comm data nn models train cmd)
+set(DSTRAIN_LAYERS base recipe mesh program
+    launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
+    device kernels comm data nn models train cmd)
 
 function(dstrain_layer name)
   cmake_parse_arguments(LAYER "" "" "SOURCES;USES;LIBRARIES" ${ARGN})

@@ -8,7 +8,7 @@ import time
 from jobs import RANKS, all_gone, eventually, main, say
 
 
-LEASE = 10  # seconds; launcher/controller.h
+LEASE = 10  # seconds; launcher/job/controller.h
 SPARE = [f"h{i}" for i in range(4, 8)]  # hosts for faults; h1-h3 stay whole
 
 

@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "launcher/agent.h"
-#include "launcher/interrupts.h"
-#include "launcher/transport.h"
-#include "launcher/tree_agent.h"
+#include "launcher/base/interrupts.h"
+#include "launcher/job/agent.h"
+#include "launcher/job/tree_agent.h"
+#include "launcher/transport/transport.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "launcher/host_list.h"
+#include "launcher/hosts/host_list.h"
 #include "recipes/schema/text.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "launcher/protocol.h"
+#include "launcher/protocol/protocol.h"
 
 namespace {
 

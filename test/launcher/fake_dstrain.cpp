@@ -15,12 +15,12 @@
 
 #include "cmd/host_options.h"
 #include "engine/base/error.h"
-#include "launcher/agent.h"
-#include "launcher/dial.h"
-#include "launcher/joined.h"
-#include "launcher/launch.h"
-#include "launcher/standard_output.h"
-#include "launcher/tree_agent.h"
+#include "launcher/base/standard_output.h"
+#include "launcher/job/agent.h"
+#include "launcher/job/launch.h"
+#include "launcher/job/tree_agent.h"
+#include "launcher/transport/dial.h"
+#include "launcher/transport/joined.h"
 
 namespace {
 

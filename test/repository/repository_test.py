@@ -5,16 +5,18 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text())[1].split()
-FOLDERS = {name: f"engine/{name}" for name in LAYERS} | {"recipe": "recipes/schema", "launcher": "launcher", "cmd": "cmd"}
+LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*?)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text(), re.S)[1].split()
+FOLDERS = {name: name.replace("_", "/") if name.startswith("launcher_") else f"engine/{name}" for name in LAYERS} | {
+    "recipe": "recipes/schema", "cmd": "cmd"}
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
 # Parsers of their own events; the two of the launcher read what this process wrote.
-JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/models/safetensors_header.cpp", "launcher/doctor_report.cpp",
-                "launcher/failure.cpp"}
+JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/models/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
+                "launcher/job/failure.cpp"}
 # Files of /proc, /sys and /etc.
 SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/device/device.cpp", "engine/program/measured_machine.cpp"} | {
-    f"launcher/{name}.cpp" for name in ("engine_probe", "environment_file", "inspect", "kernel_state", "oom", "process_tree", "stacks", "system_files")}
+    f"launcher/{name}.cpp" for name in ("base/process_tree", "base/system_files", "doctor/engine_probe", "doctor/inspect", "hang/kernel_state",
+                                        "hang/stacks", "job/environment_file", "job/oom")}
 
 problems = []
 files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
@@ -29,10 +31,28 @@ def layer_of(path):
     return None
 
 
+def declared_uses():
+    """The layers that each dstrain_layer() of the tree may include: those that it names and what those name."""
+    uses = {}
+    for name in files:
+        if not name.endswith("CMakeLists.txt"):
+            continue
+        for layer, rest in re.findall(r"^dstrain_layer\((\w+)(.*?)\)", (ROOT / name).read_text(), re.S | re.M):
+            named = re.search(r"\bUSES ([\w\s]*?)(?:\bLIBRARIES\b|$)", rest)
+            uses[layer] = set(named[1].split()) if named else set()
+    for layer in LAYERS:  # bottom to top, so that those below are complete
+        for used in list(uses.get(layer, ())):
+            uses[layer] |= uses.get(used, set())
+    return uses
+
+
+uses = declared_uses()
 for name in files:
     if not name.endswith((".h", ".cpp", ".cu", ".cuh")):
         continue
     layer = layer_of(name)
+    if name.startswith(("engine/", "launcher/", "cmd/")) and not layer:
+        problems.append(f"{name}: belongs to no layer of scripts/cmake/Layers.cmake")
     text = (ROOT / name).read_text()
     for number, line in enumerate(text.split("\n"), 1):
         include = re.match(r'\s*#include\s+[<"]([^>"]+)[>"]', line)
@@ -50,6 +70,8 @@ for name in files:
         used = layer_of(header)
         if layer and used and LAYERS.index(used) > LAYERS.index(layer):
             problems.append(f"{where}: layer {layer} includes {header} of the layer {used} above it")
+        elif layer in uses and used and used != layer and used not in uses[layer]:
+            problems.append(f"{where}: layer {layer} includes {header}, but its dstrain_layer() does not use {used}")
 
 # One place opens what users name, one reads JSON: what they check would be missing elsewhere.
 for name in files:
@@ -65,9 +87,9 @@ WRITES = re.compile(r"\bfmt::print\b|\bstd::(v?f?print(f|ln)?|cout|cerr|clog|f?p
                     r"|(?<![\w:.])(printf|fprintf|puts|fputs|perror|putchar)\(|\bwrite\(STD(OUT|ERR)_FILENO|\bstd(out|err)\b")
 MAY_WRITE = {"engine/base/output.cpp",
              "engine/base/pmix_helper.cpp",  # a program of its own, which a pipe of ours reads
-             "launcher/child_process.cpp"}   # a child before its exec, whose streams are pipes of ours
+             "launcher/base/child_process.cpp"}  # a child before its exec, whose streams are pipes of ours
 DRAW = re.compile(r"\\(x1[bB]|033|e)(\[|\])|\\r\\x1b")
-MAY_DRAW = {"engine/base/output.cpp", "launcher/console.cpp"}
+MAY_DRAW = {"engine/base/output.cpp", "launcher/base/console.cpp"}
 for name in files:
     if not name.endswith((".h", ".cpp", ".cu", ".cuh")) or not layer_of(name):
         continue
@@ -76,7 +98,7 @@ for name in files:
         if name not in MAY_WRITE and WRITES.search(re.sub(r'"(\\.|[^"\\])*"', '""', code)):
             problems.append(f"{name}:{number}: writes to standard output or error; use engine/base/output.h")
         if name not in MAY_DRAW and DRAW.search(code):
-            problems.append(f"{name}:{number}: drives the terminal; use engine/base/output.h or launcher/console.h")
+            problems.append(f"{name}:{number}: drives the terminal; use engine/base/output.h or launcher/base/console.h")
 
 for name in files:
     path = ROOT / name

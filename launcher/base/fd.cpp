@@ -1,0 +1,47 @@
+#include "launcher/base/fd.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/base/open_files.h"
+
+namespace dstrain::launcher {
+
+void fail_system(std::string_view action) {
+  const int error = errno;
+  throw Error(ErrorKind::internal,
+              fmt::format("cannot {}: {}{}", action, std::strerror(error), open_files_note(error)));
+}
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_system("make a pipe");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+UniqueFd open_null() {
+  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) fail_system("open /dev/null");
+  return null;
+}
+
+void set_nonblocking(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) fail_system("set O_NONBLOCK");
+}
+
+void fill_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    // open() takes the lowest free number, which is `fd` because the lower ones are open.
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd)
+      fail_system("open /dev/null");
+  }
+}
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "launcher/base/fd.h"
+
+namespace dstrain::launcher {
+
+/// Where a run writes, and from where its ranks resume.
+struct RunDirectory {
+  std::filesystem::path path;  ///< absolute
+  bool continued = false;      ///< it held an earlier part of the run
+  bool made = false;           ///< it was not there before
+  /// Argument of the ranks' `--resume`: a run directory, a checkpoint directory, or empty for a
+  /// fresh start.
+  std::string resume_from;
+  UniqueFd lock;  ///< held while the job lives: two jobs never share a run directory
+};
+
+/// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`.
+/// `resume` is "never" (a new one), "auto" (the newest of this recipe that holds a complete
+/// checkpoint, else a new one), a run directory (continued), or a checkpoint directory (a new run
+/// directory that starts from it). With a `name` the directory is `<output>/<name>`: made when it
+/// is not there, continued under "auto" when it holds a checkpoint. Error{usage} when DIR holds no
+/// checkpoint, is used by another job, or the output folder cannot be written.
+[[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
+                                              const std::string& recipe, const std::string& resume,
+                                              std::time_t now, const std::string& name = {});
+
+/// Removes a directory that this job made and in which nothing has come about.
+void remove_refused(const RunDirectory& run);
+
+/// Makes the directory `<output>/<stem>-<utc time>-<short id>` and returns its absolute path.
+/// Error{usage} when it cannot.
+[[nodiscard]] std::filesystem::path make_dated_directory(const std::filesystem::path& output,
+                                                         const std::string& stem, std::time_t now);
+
+/// Whether `directory` is a checkpoint that was completed: it has a manifest. Its content is for
+/// the engine to check.
+[[nodiscard]] bool is_checkpoint(const std::filesystem::path& directory);
+/// Whether `directory` holds checkpoints/step-* with a manifest.
+[[nodiscard]] bool has_checkpoint(const std::filesystem::path& directory);
+/// Newest run directory of `recipe` under `output` that holds a checkpoint.
+[[nodiscard]] std::optional<std::filesystem::path> find_newest_run(
+    const std::filesystem::path& output, const std::string& recipe);
+
+/// Renames an existing file to the first free "name.N.ext", so that a resumed run keeps what the
+/// earlier part said.
+void keep_previous(const std::filesystem::path& file);
+
+}  // namespace dstrain::launcher

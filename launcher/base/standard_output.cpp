@@ -1,0 +1,96 @@
+#include "launcher/base/standard_output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <utility>
+
+#include "engine/base/output.h"
+
+namespace dstrain::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
+constexpr std::size_t kReserve = std::size_t{1} << 20;
+constexpr int kLastWaitMs = 5000;
+
+}  // namespace
+
+StandardOutput::StandardOutput(int fd) : fd_(fd) {
+  if (::isatty(fd) != 1) return;
+  // O_NONBLOCK on `fd` itself would also hold for the shell that shares it.
+  terminal_ = UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                              O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (terminal_) fd_ = terminal_.get();
+}
+
+StandardOutput::~StandardOutput() {
+  tell_dropped();
+  flush(kLastWaitMs);
+}
+
+ConsoleSink StandardOutput::sink() {
+  ConsoleSink sink{.write = [this](std::string_view text) { write(text); },
+                   .insist = [this](std::string_view text) { insist(text); }};
+  sink.is_terminal = ::isatty(fd_) == 1;
+  winsize size{};
+  if (::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) sink.columns = size.ws_col;
+  return sink;
+}
+
+void StandardOutput::write(std::string_view text) { add(text, kBuffer); }
+
+void StandardOutput::insist(std::string_view text) { add(text, kBuffer + kReserve); }
+
+void StandardOutput::add(std::string_view text, std::size_t limit) {
+  flush(0);
+  if (pending_.size() + text.size() > limit) {
+    num_dropped_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+    return;
+  }
+  tell_dropped();
+  pending_ += text;
+  flush(0);
+  if (error_ != 0) fail_output(std::exchange(error_, 0));
+}
+
+void StandardOutput::tell_dropped() {
+  if (num_dropped_ == 0) return;
+  pending_ += fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
+                          num_dropped_);
+  num_dropped_ = 0;
+}
+
+void StandardOutput::flush(int wait_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(wait_ms);
+  while (!pending_.empty()) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd ready{fd_, POLLOUT, 0};
+    if (::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0))) <= 0) return;
+    // A pipe that polls as writable takes PIPE_BUF bytes without blocking, even where the
+    // descriptor is a blocking one.
+    const auto written =
+        ::write(fd_, pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) return;
+    if (written < 0) {
+      if (!has_written_) error_ = errno;
+      pending_.clear();
+      return;
+    }
+    has_written_ = true;
+    pending_.erase(0, static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "launcher/base/console.h"
+#include "launcher/base/fd.h"
+
+namespace dstrain::launcher {
+
+/// A sink over a descriptor, normally standard output. Never lets a stuck terminal or a slow pipe
+/// stop the caller: what cannot be written waits in a buffer of 1 MiB, and lines beyond that are
+/// dropped and counted. A reader that has gone away is forgotten, so that closing a log viewer does
+/// not end a training run; but a job does not begin for an output that never took anything:
+/// Error{checkpoint} (exit code 74) of the first write.
+class StandardOutput {
+ public:
+  explicit StandardOutput(int fd);
+  /// Waits up to 5 s for what is still buffered, and tells what was dropped.
+  ~StandardOutput();
+  StandardOutput(const StandardOutput&) = delete;
+  StandardOutput& operator=(const StandardOutput&) = delete;
+
+  /// Refers to this object.
+  [[nodiscard]] ConsoleSink sink();
+  void write(std::string_view text);
+  /// For the launcher's own words: another 1 MiB that write() leaves free.
+  void insist(std::string_view text);
+
+ private:
+  void add(std::string_view text, std::size_t limit);
+  void tell_dropped();
+  void flush(int wait_ms);
+
+  int fd_;
+  UniqueFd terminal_;  ///< the same terminal, opened anew so that writes do not block
+  std::string pending_;
+  int num_dropped_ = 0;
+  bool has_written_ = false;
+  int error_ = 0;  ///< errno of the first write
+};
+
+}  // namespace dstrain::launcher

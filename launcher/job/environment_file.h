@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/hosts/machine.h"
+#include "launcher/hosts/placement.h"
+
+namespace dstrain::launcher {
+
+/// Content of environment.json: build, command line, system, GPUs and their driver, placement, and
+/// those environment variables that change how ranks run (CUDA_*, NCCL_*, GLOO_*, OMP_*,
+/// DSTRAIN_*). Other variables are nobody's business.
+[[nodiscard]] std::string describe_environment(const std::string& build,
+                                               const std::vector<std::string>& command_line,
+                                               const Machine& machine, const Placement& placement);
+
+}  // namespace dstrain::launcher

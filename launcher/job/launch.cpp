@@ -1,0 +1,499 @@
+#include "launcher/job/launch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/handshake.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
+#include "engine/base/words.h"
+#include "launcher/base/plan_file.h"
+#include "launcher/base/process_tree.h"
+#include "launcher/base/redact.h"
+#include "launcher/base/run_directory.h"
+#include "launcher/hosts/placement.h"
+#include "launcher/job/controller.h"
+#include "launcher/job/environment_file.h"
+#include "launcher/job/exported_environment.h"
+#include "launcher/job/failure.h"
+#include "launcher/job/rank_log.h"
+#include "launcher/job/restart_budget.h"
+#include "launcher/transport/joined.h"
+#include "launcher/transport/reach_hosts.h"
+#include "launcher/transport/sweep_hosts.h"
+#include "launcher/transport/transport.h"
+
+namespace dstrain::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kNumRepeatedLines = 20;
+/// A host that was lost is often still unreachable: the job should not wait long to see it.
+constexpr std::chrono::seconds kSweepConnectLimit{3};
+
+/// Short for a person: relative when it lies below the present folder.
+std::string short_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path relative = fs::proximate(path, error);
+  return error || relative.empty() || *relative.begin() == ".." ? path.string() : relative.string();
+}
+
+std::string own_program() { return fs::read_symlink("/proc/self/exe").string(); }
+
+[[noreturn]] void refuse_secret(const std::string& file, const std::string& variable) {
+  throw Error(ErrorKind::usage,
+              fmt::format("{} would hold the value of the environment variable {}", file, variable),
+              "secrets reach the ranks by environment; leave them out of the recipe");
+}
+
+/// CUDA_VISIBLE_DEVICES for a host of which only some GPUs are used: here they count among those
+/// that this process sees.
+std::string visible_devices(const Host& host) {
+  const char* shown = host.reach == Reach::local ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  std::vector<std::string> names;
+  std::istringstream list(shown != nullptr ? shown : "");
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  std::vector<std::string> used;
+  for (const int device : host.devices) {
+    const auto index = static_cast<std::size_t>(device);
+    used.push_back(index < names.size() ? names[index] : std::to_string(device));
+  }
+  return fmt::format("CUDA_VISIBLE_DEVICES={}", fmt::join(used, ","));
+}
+
+PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int world_size,
+                    const fs::path& run, const std::string& resume_from) {
+  const bool local = node.host.reach == Reach::local;
+  PrepareJob job{.run_directory = run.string(),
+                 .working_directory = fs::current_path().string(),
+                 .command = options.rank_command,
+                 .environment = {},
+                 .host = node.host.name,
+                 .first_rank = node.first_rank,
+                 .num_ranks = node.num_ranks,
+                 .world_size = world_size,
+                 .cores = local ? node.host.cores : 0,
+                 .rendezvous_address = node.first_rank == 0 ? node.host.address : "",
+                 .stall_limit_s = options.hang_timeout_s,
+                 .tee = options.tee};
+  job.command.push_back((run / "recipe.yaml").string());
+  if (!resume_from.empty()) {
+    job.command.emplace_back("--resume");
+    job.command.push_back(resume_from);
+  }
+  // A local agent has this process's environment already.
+  if (!local || !options.environment.empty())
+    job.environment = exported_environment(own_environment(), options.environment);
+  if (!node.host.devices.empty()) job.environment.push_back(visible_devices(node.host));
+  return job;
+}
+
+void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files) {
+  for (const RunFile& file : files) {
+    const fs::path path = run.path / file.name;
+    if (fs::exists(path) && read_file(path) == file.content) continue;
+    keep_previous(path);
+    write_file_atomically(path, file.content);
+  }
+  keep_previous(run.path / "failure.json");
+}
+
+/// A file by which the agents of other hosts see that the run directory is shared.
+class Token {
+ public:
+  explicit Token(const fs::path& run)
+      : path_(run / (".job-" + to_hex(draw_secret()).substr(0, 16))) {
+    write_file_atomically(path_, "");
+  }
+  ~Token() {
+    std::error_code error;
+    fs::remove(path_, error);
+  }
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+  [[nodiscard]] std::string name() const { return path_.filename().string(); }
+
+ private:
+  fs::path path_;
+};
+
+/// One job from its first start to its end.
+class Job {
+ public:
+  Job(const LaunchOptions& options, Console& console, Interrupts& interrupts)
+      : options_(options),
+        console_(console),
+        interrupts_(interrupts),
+        machine_(probe_machine()),
+        budget_(options.max_restarts) {
+    if (options.cpu_ranks) machine_.gpus = 0;
+    HostRequest request = options.request;
+    request.cpu_ranks = options.cpu_ranks;
+    allocation_ = options.joined ? allocate_joined(*options.joined, request)
+                                 : allocate(request, machine_, ::getenv);
+    placement_ = place(allocation_, options.request.ranks);
+    if (options.min_ranks > placement_.world_size) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("--min-ranks {}: the job starts with {} rank{}", options.min_ranks,
+                              placement_.world_size, plural(placement_.world_size)));
+    }
+    files_ = make_files(placement_);
+    for (const std::string& remark : allocation_.remarks) console_.lines(remark);
+  }
+
+  void describe_only() {
+    const fs::path name = options_.run_name.empty()
+                              ? fs::path(options_.recipe_name + "-<utc time>-<short id>")
+                              : fs::path(options_.run_name);
+    const fs::path run = fs::absolute(options_.output).lexically_normal() / name;
+    std::vector<PrepareJob> jobs;
+    for (const NodePlacement& node : placement_.nodes) {
+      jobs.push_back(make_job(options_, node, placement_.world_size, run,
+                              options_.resume == "never" ? "" : options_.resume));
+    }
+    std::string text = describe(placement_, jobs, openmp_choice(::getenv));
+    redactor().apply(text);
+    console_.lines(text);
+  }
+
+  int run() {
+    run_ = open_run_directory(options_.output, options_.recipe_name, options_.resume,
+                              std::time(nullptr), options_.run_name);
+    if (options_.resume == "auto" && !run_.continued) {
+      console_.lines(
+          "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
+    }
+    try {
+      token_.emplace(run_.path);
+      return run_to_the_end();
+    } catch (const Error&) {
+      if (generation_ <= 1) remove_refused(run_);
+      throw;
+    }
+  }
+
+ private:
+  int run_to_the_end() {
+    while (true) {
+      write_run_files(run_, files_);
+      tell_start();
+      const Outcome outcome = run_generation(make_generation(), stops_, console_, interrupts_);
+      ++generation_;
+      if (const auto code = judge(outcome)) return *code;
+    }
+  }
+
+  /// Of secrets in our environment and among --env.
+  [[nodiscard]] Redactor redactor() const {
+    std::vector<std::string> known = own_environment();
+    known.insert(known.end(), options_.environment.begin(), options_.environment.end());
+    return Redactor(known);
+  }
+
+  [[nodiscard]] std::vector<RunFile> make_files(const Placement& placement) const {
+    std::vector<RunFile> files = options_.files(placement.world_size);
+    const Redactor redactor = this->redactor();
+    std::vector<std::string> command_line = options_.command_line;
+    // Before JSON writes some characters in another way.
+    for (std::string& word : command_line) redactor.apply(word);
+    std::string environment =
+        describe_environment(options_.build, command_line, machine_, placement);
+    redactor.apply(environment);
+    files.push_back({"environment.json", std::move(environment)});
+    const auto named = std::ranges::find_if(options_.recipe_variables, is_secret_name);
+    if (named != options_.recipe_variables.end()) refuse_secret("recipe.yaml", *named);
+    for (const RunFile& file : files) {
+      const std::string secret = redactor.find(file.content);
+      if (!secret.empty()) refuse_secret(file.name, secret);
+    }
+    return files;
+  }
+
+  void tell_start() {
+    std::vector<std::string> names;
+    bool gpus = false;
+    for (const NodePlacement& node : placement_.nodes) {
+      names.push_back(node.host.name);
+      gpus = gpus || node.host.gpus > 0;
+    }
+    constexpr std::size_t kMostNames = 4;
+    const std::string hosts =
+        names.size() <= kMostNames
+            ? fmt::format("{}", fmt::join(names, ", "))
+            : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
+    const bool local = placement_.nodes.front().host.reach == Reach::local;
+    console_.lines(fmt::format(
+        "{} rank{} on {}{}, {} {}", placement_.world_size, plural(placement_.world_size), hosts,
+        !local ? ""
+        : gpus ? " (GPU)"
+               : " (CPU)",
+        run_.continued || generation_ > 0 ? "continuing" : "run directory", short_path(run_.path)));
+  }
+
+  [[nodiscard]] Generation make_generation() {
+    Generation generation;
+    generation.nodes = placement_.nodes;
+    generation.build = options_.build;
+    const JobSecret secret = draw_secret();
+    const bool here_only =
+        std::all_of(placement_.nodes.begin(), placement_.nodes.end(),
+                    [](const NodePlacement& node) { return node.host.reach == Reach::local; });
+    std::vector<Host> hosts;
+    for (const NodePlacement& node : placement_.nodes) {
+      PrepareJob job = make_job(options_, node, placement_.world_size, run_.path, run_.resume_from);
+      job.generation = generation_;
+      job.secret.assign(secret.begin(), secret.end());
+      if (!here_only) job.token = token_->name();
+      if (node.host.reach != Reach::local && job.command.front() == own_program())
+        job.command.front() = kAgentProgram;
+      if (node.host.reach != Reach::local)
+        job.lease_ms = static_cast<int>(generation.lease.count());
+      generation.jobs.push_back(std::move(job));
+      hosts.push_back(node.host);
+    }
+    generation.transport = reach_hosts(hosts, reach_options());
+    return generation;
+  }
+
+  [[nodiscard]] ReachOptions reach_options() const {
+    return {.agent_command = options_.agent_command,
+            .ssh_config = options_.ssh_config,
+            .ship = options_.ship,
+            .tree = {.from = options_.ssh_tree_from,
+                     .radix = options_.ssh_tree_radix,
+                     .say = [this](const std::string& line) { console_.lines(line); }},
+            .srun_log = run_.path / "ranks" / "srun.log",
+            .joined = options_.joined};
+  }
+
+  /// An agent that was killed leaves what its ranks have daemonised: a fresh one clears it away.
+  /// (On this machine the controller has adopted and killed it.)
+  void sweep(const std::vector<std::string>& lost) {
+    std::vector<Host> hosts;
+    for (const NodePlacement& node : placement_.nodes) {
+      const bool reachable = node.host.reach == Reach::ssh || node.host.reach == Reach::slurm;
+      if (reachable && std::find(lost.begin(), lost.end(), node.host.name) != lost.end())
+        hosts.push_back(node.host);
+    }
+    if (hosts.empty()) return;
+    ReachOptions how = reach_options();
+    how.connect_limit = kSweepConnectLimit;
+    how.tree.from = 0;
+    const std::unique_ptr<Transport> transport = reach_hosts(hosts, how);
+    const std::vector<HostSweep> sweeps = sweep_hosts(
+        hosts.size(), *transport, {.build = options_.build, .run_directory = run_.path.string()});
+    std::vector<std::string> unswept;
+    for (std::size_t i = 0; i < sweeps.size(); ++i) {
+      if (!sweeps[i].problem.empty()) {
+        unswept.push_back(fmt::format("{} ({})", hosts[i].name, sweeps[i].problem));
+      } else if (sweeps[i].num_killed > 0) {
+        console_.lines(fmt::format("{}: killed {} process{} that the lost agent had left",
+                                   hosts[i].name, sweeps[i].num_killed,
+                                   sweeps[i].num_killed == 1 ? "" : "es"));
+      }
+    }
+    if (!unswept.empty())
+      console_.lines(fmt::format("not reached to clear up: {}", fmt::join(unswept, ", ")));
+  }
+
+  /// The exit code, or nothing when the job is started again.
+  std::optional<int> judge(const Outcome& outcome) {
+    switch (outcome.kind) {
+      case Outcome::Kind::finished:
+        return outcome.exit_code;
+      case Outcome::Kind::interrupted:
+        sweep(outcome.lost_hosts);
+        if (!outcome.started && generation_ == 1) remove_refused(run_);
+        return outcome.exit_code;
+      case Outcome::Kind::saved:
+        return judge_stop(outcome);
+      case Outcome::Kind::unreachable:
+        return judge_unreachable(outcome);
+      case Outcome::Kind::failed:
+        return judge_failure(outcome);
+    }
+    return outcome.exit_code;
+  }
+
+  /// A rank that stops early saves or fails: those that left no checkpoint had come to their end.
+  int judge_stop(const Outcome& outcome) {
+    if (!has_checkpoint(run_.path)) {
+      console_.lines("the ranks were done; they saved no checkpoint (run.checkpoint.every: never)");
+      return 0;
+    }
+    console_.lines(fmt::format("stopped as asked; go on with --resume {}", short_path(run_.path)));
+    return outcome.exit_code;
+  }
+
+  std::optional<int> judge_unreachable(const Outcome& outcome) {
+    std::string lines;
+    std::vector<std::string> hints;
+    for (const auto& [host, problem] : outcome.problems) {
+      lines += fmt::format("{}{}: {}: {}", lines.empty() ? "" : "\n", host, kind_name(problem.kind),
+                           problem.text);
+      if (!problem.hint.empty() &&
+          std::find(hints.begin(), hints.end(), problem.hint) == hints.end())
+        hints.push_back(problem.hint);
+    }
+    const std::string hint = fmt::format("{}", fmt::join(hints, "; "));
+    // A host that does not come back is one host less, when the job was running before.
+    if (generation_ > 1 && stops_.count == 0) {
+      console_.lines(lines);
+      std::vector<std::string> names;
+      for (const auto& [host, problem] : outcome.problems) names.push_back(host);
+      if (replace(names)) return std::nullopt;
+    }
+    throw Error(ErrorKind::hosts,
+                placement_.nodes.size() == 1
+                    ? lines
+                    : fmt::format("{} of {} hosts cannot take part; nothing was started\n{}",
+                                  outcome.problems.size(), placement_.nodes.size(), lines),
+                hint);
+  }
+
+  std::optional<int> judge_failure(const Outcome& outcome) {
+    using Verdict = RestartBudget::Verdict;
+    FailureReport report = *outcome.report;
+    report.planned_bytes = read_plan(run_.path).allocated_bytes;
+    const Verdict verdict = budget_.judge(outcome.step, worth_restart(report) && stops_.count == 0);
+    int code = outcome.exit_code;
+    if (verdict == Verdict::stuck) {
+      code = exit_code(ErrorKind::stop);
+      report.advice = fmt::format(
+          "{} starts in a row came no further than step {}: this needs a person, another start "
+          "does not help",
+          budget_.num_starts(), budget_.best_step());
+    } else if (report.root.rank < 0) {
+      report.advice = verdict == Verdict::again ? "" : go_on_advice();
+    }
+    if (is_refusal(outcome)) {
+      console_.lines(to_text(report, "", num_repeated(report)));
+      remove_refused(run_);
+      return code;
+    }
+    tell(report, code);
+    sweep(outcome.lost_hosts);
+    if (verdict == Verdict::used_up)
+      console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
+    if (verdict != Verdict::again || !replace(outcome.lost_hosts)) return code;
+    const std::string left_out =
+        lost_.empty() ? "" : fmt::format(", without {}", fmt::join(lost_, ", "));
+    console_.lines(fmt::format(
+        "restart {} of {} from {}{}", budget_.num_restarts(), options_.max_restarts,
+        run_.resume_from.empty() ? "the beginning" : "the newest checkpoint", left_out));
+    // A cause that comes back at once should not be met a thousand times a minute.
+    if (budget_.num_starts() > 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    return std::nullopt;
+  }
+
+  /// The recipe, the data or the machine were refused before the first step: all that there is to
+  /// know has been said.
+  [[nodiscard]] bool is_refusal(const Outcome& outcome) const {
+    using enum ErrorKind;
+    constexpr std::array kRefusals = {usage, data, hosts, checkpoint};
+    return generation_ == 1 && outcome.step < 0 &&
+           std::ranges::any_of(
+               kRefusals,
+               [&outcome](ErrorKind kind) { return outcome.exit_code == exit_code(kind); });
+  }
+
+  /// Lines of the failed rank's log to repeat: none where all of them stand on the console.
+  [[nodiscard]] std::size_t num_repeated(const FailureReport& report) const {
+    const bool seen = report.root.error.empty() && is_shown(options_.tee, report.root.rank);
+    return seen ? 0 : kNumRepeatedLines;
+  }
+
+  [[nodiscard]] const char* go_on_advice() const {
+    if (!has_checkpoint(run_.path)) return "start it again; no checkpoint was saved yet";
+    return options_.max_restarts > 0
+               ? "go on with --resume auto"
+               : "go on with --resume auto, or let it restart by itself with --max-restarts 3";
+  }
+
+  /// The next placement, without `lost` hosts: the largest world, at most the first one, that the
+  /// hosts hold and the recipe fits. False, and said, when there is none.
+  bool replace(const std::vector<std::string>& lost) {
+    lost_.insert(lost_.end(), lost.begin(), lost.end());
+    if (has_checkpoint(run_.path)) {
+      run_.continued = true;
+      run_.resume_from = run_.path.string();
+    }
+    if (lost.empty()) return true;
+    Allocation rest = allocation_;
+    std::erase_if(rest.hosts, [this](const Host& host) {
+      return std::find(lost_.begin(), lost_.end(), host.name) != lost_.end();
+    });
+    int slots = 0;
+    for (const Host& host : rest.hosts) slots += host.slots;
+    for (int ranks = std::min(slots, placement_.world_size);
+         ranks >= std::max(1, options_.min_ranks); --ranks) {
+      try {
+        const Placement placement = place(rest, ranks);
+        files_ = make_files(placement);
+        placement_ = placement;
+        return true;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) throw;
+      }
+    }
+    console_.lines(fmt::format("no restart: {} slot{} left on {} host{}, and the job needs {}",
+                               slots, plural(slots), rest.hosts.size(), plural(rest.hosts.size()),
+                               options_.min_ranks > 0
+                                   ? fmt::format("at least {} (--min-ranks)", options_.min_ranks)
+                                   : "a number that the recipe's mesh and batch fit"));
+    return false;
+  }
+
+  void tell(const FailureReport& report, int code) {
+    const std::string log =
+        short_path(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
+    console_.lines(to_text(report, log, num_repeated(report)));
+    try {
+      keep_previous(run_.path / "failure.json");
+      write_file_atomically(run_.path / "failure.json", to_json(report, code));
+    } catch (const Error& error) {
+      console_.lines(fmt::format("warning: {}", error.what()));
+    }
+  }
+
+  const LaunchOptions& options_;
+  Console& console_;
+  Interrupts& interrupts_;
+  Machine machine_;
+  Allocation allocation_;
+  Placement placement_;
+  std::vector<RunFile> files_;
+  RunDirectory run_;
+  std::optional<Token> token_;
+  StopRequests stops_;
+  RestartBudget budget_;
+  Subreaper subreaper_;
+  std::vector<std::string> lost_;
+  int generation_ = 0;
+};
+
+}  // namespace
+
+int launch(const LaunchOptions& options, const ConsoleSink& sink, Interrupts& interrupts) {
+  Console console(sink);
+  Job job(options, console, interrupts);
+  if (options.dry_run) {
+    job.describe_only();
+    return 0;
+  }
+  return job.run();
+}
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,142 @@
+#include "launcher/job/outcome.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "engine/base/error.h"
+#include "launcher/base/words.h"
+
+namespace dstrain::launcher {
+namespace {
+
+ErrorKind kind_of_code(int code) {
+  using enum ErrorKind;
+  for (const ErrorKind kind : {usage, data, hosts, checkpoint, again, stop}) {
+    if (exit_code(kind) == code) return kind;
+  }
+  return internal;
+}
+
+void tell_leftovers(const std::vector<JobNode>& nodes, Console& console) {
+  int leftovers = 0;
+  for (const JobNode& node : nodes) {
+    if (!node.done) continue;
+    leftovers += node.done->num_leftovers;
+    for (const std::string& process : node.done->unkillable) {
+      console.lines(fmt::format("process {} on {} does not end even on SIGKILL: look at its host",
+                                process, node.name()));
+    }
+  }
+  if (leftovers > 0) {
+    console.lines(fmt::format("killed {} process{} that the ranks had left behind", leftovers,
+                              leftovers == 1 ? "" : "es"));
+  }
+}
+
+/// Nodes that could not prepare, in their own words.
+void throw_fault(const std::vector<JobNode>& nodes) {
+  std::string message;
+  std::string hint;
+  int code = 0;
+  for (const JobNode& node : nodes) {
+    if (!node.fault) continue;
+    // Words of an agent that had already run ranks are told as a failure of its own.
+    if (!message.empty()) message += '\n';
+    message += node.fault->message;
+    hint = node.fault->hint;
+    code = std::max(code, node.fault->exit_code);
+  }
+  if (code != 0) throw Error(kind_of_code(code), message, hint);
+}
+
+Outcome interrupted(Outcome outcome, const StopRequests& stops, Console& console) {
+  const int number = stops.last_signal != 0 ? stops.last_signal : SIGTERM;
+  console.lines(fmt::format("ended by {}{}", signal_name(number),
+                            stops.count >= 2 ? "" : " before the ranks could save"));
+  outcome.kind = Outcome::Kind::interrupted;
+  outcome.exit_code = 128 + number;
+  return outcome;
+}
+
+Outcome failed(Outcome outcome, FailureReport report, std::int64_t memory_bytes) {
+  outcome.kind = Outcome::Kind::failed;
+  report.memory_bytes = memory_bytes;
+  outcome.exit_code = report.root.rank < 0 || report.kind == "hang" ? report.root.error_code
+                                                                    : exit_code(report.root);
+  outcome.report = std::move(report);
+  return outcome;
+}
+
+FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::int64_t step) {
+  FailureReport report;
+  report.kind = node.is_local() ? "agent" : "host";
+  report.root.rank = -1;
+  report.root.host = node.name();
+  report.root.step = step;
+  report.root.signal = node.lost_signal;
+  report.root.error_code = exit_code(ErrorKind::again);
+  report.root.error = node.lost;
+  report.summary =
+      node.is_local()
+          ? fmt::format("the agent on {} was lost ({}); its ranks were ended", node.name(),
+                        node.lost)
+          : fmt::format("host {} was lost ({}); its agent ends ranks {}-{} by itself within {} s",
+                        node.name(), node.lost, node.placement.first_rank,
+                        node.placement.first_rank + node.placement.num_ranks - 1,
+                        end.lease.count() / 1000);
+  report.others = fold_ends(end.ends, -1);
+  return report;
+}
+
+}  // namespace
+
+Outcome conclude(const GenerationEnd& end, Console& console) {
+  tell_leftovers(end.nodes, console);
+  Outcome outcome;
+  outcome.started = end.started;
+  outcome.step = end.step;
+  for (const RankEnd& rank : end.ends) outcome.step = std::max(outcome.step, rank.step);
+  const JobNode* lost = nullptr;
+  for (const JobNode& node : end.nodes) {
+    if (!node.lost.empty()) outcome.lost_hosts.push_back(node.name());
+    if (!node.lost.empty() && lost == nullptr) lost = &node;
+    if (node.problem) outcome.problems.emplace_back(node.name(), *node.problem);
+  }
+  if (end.stops.count >= 2 || (end.stops.count == 1 && !end.started))
+    return interrupted(outcome, end.stops, console);
+  throw_fault(end.nodes);
+  if (!outcome.problems.empty()) {
+    outcome.kind = Outcome::Kind::unreachable;
+    outcome.exit_code = exit_code(ErrorKind::hosts);
+    return outcome;
+  }
+
+  // The rank's own cause, then a hang, then a lost node; what is left are echoes of something else.
+  const auto root = find_root(end.ends);
+  std::optional<FailureReport> report;
+  if (root && classify(*root) < EndClass::late) {
+    report = make_report(*root, end.ends);
+  } else if (end.hang) {
+    report = make_hang_report(*end.hang, end.ends);
+  } else if (lost != nullptr) {
+    report = lost_report(*lost, end, outcome.step);
+  } else if (root) {
+    report = make_report(*root, end.ends);
+  }
+  if (report) return failed(outcome, std::move(*report), end.memory_bytes);
+
+  const bool all_clean = std::all_of(end.ends.begin(), end.ends.end(), [](const RankEnd& rank) {
+    return classify(rank) == EndClass::clean;
+  });
+  const auto world_size = static_cast<std::size_t>(end.nodes.front().job.world_size);
+  if (!all_clean || end.ends.size() != world_size) return interrupted(outcome, end.stops, console);
+  if (end.stops.count > 0) {
+    outcome.kind = Outcome::Kind::saved;
+    outcome.exit_code = end.stops.preempted ? exit_code(ErrorKind::again) : 0;
+  }
+  return outcome;
+}
+
+}  // namespace dstrain::launcher

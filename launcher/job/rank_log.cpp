@@ -1,0 +1,76 @@
+#include "launcher/job/rank_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace dstrain::launcher {
+namespace {
+
+constexpr std::size_t kNumLastLines = 50;
+constexpr std::size_t kLongestKeptLine = 2000;
+/// A line without end is cut into lines of this size rather than kept in memory.
+constexpr std::size_t kLongestLogLine = std::size_t{1} << 20;
+/// As LibTorch writes it: "frame #3: at::native::... (0x1f + 0x7f.. in libtorch_cpu.so)".
+constexpr std::string_view kBacktraceLine = "frame #";
+
+}  // namespace
+
+bool is_shown(const std::string& tee, int rank) {
+  return tee == "all" || (',' + tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
+}
+
+RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor)
+    : redactor_(redactor),
+      path_(path),
+      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644)) {
+  if (!file_) error_ = fmt::format("cannot write {}: {}", path.string(), std::strerror(errno));
+}
+
+std::string RankLog::append(std::string_view bytes) {
+  const auto newline = bytes.rfind('\n');
+  if (newline == std::string_view::npos) {
+    partial_.append(bytes);
+    return partial_.size() > kLongestLogLine ? finish() : std::string();
+  }
+  std::string lines = std::move(partial_);
+  lines.append(bytes.substr(0, newline + 1));
+  partial_.assign(bytes.substr(newline + 1));
+  return commit(std::move(lines));
+}
+
+std::string RankLog::finish() {
+  if (partial_.empty()) return {};
+  std::string lines = std::move(partial_);
+  partial_.clear();
+  lines.push_back('\n');
+  return commit(std::move(lines));
+}
+
+std::string RankLog::commit(std::string lines) {
+  redactor_.apply(lines);
+  std::string_view rest = lines;
+  while (!rest.empty() && error_.empty()) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      error_ = fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno));
+      break;
+    }
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+  rest = lines;
+  while (!rest.empty()) {
+    const auto newline = rest.find('\n');
+    if (!rest.starts_with(kBacktraceLine))
+      tail_.emplace_back(rest.substr(0, std::min(newline, kLongestKeptLine)));
+    if (tail_.size() > kNumLastLines) tail_.pop_front();
+    rest.remove_prefix(newline + 1);
+  }
+  return lines;
+}
+
+}  // namespace dstrain::launcher

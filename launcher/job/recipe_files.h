@@ -1,0 +1,14 @@
+#pragma once
+
+#include <vector>
+
+#include "launcher/job/launch.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain::launcher {
+
+/// What LaunchOptions::files returns for a recipe: its resolved text, once it is known that mesh
+/// and batch fit `world_size` ranks. Error{usage} with the numbers that would do when they do not.
+[[nodiscard]] std::vector<RunFile> recipe_files(const LoadedRecipe& loaded, int world_size);
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "launcher/base/fd.h"
+#include "launcher/protocol/protocol.h"
+
+namespace dstrain::launcher {
+
+/// One end of the connection between controller and agent: any pair of byte-stream descriptors
+/// (socketpair here, the stdio of ssh or a TCP connection elsewhere). Never blocks: what cannot be
+/// written yet waits in a buffer.
+class Channel {
+ public:
+  Channel(UniqueFd in, UniqueFd out);
+
+  /// Takes in what has arrived; false once the other side has closed.
+  [[nodiscard]] bool receive();
+  [[nodiscard]] std::optional<Frame> next() { return decoder_.next(); }
+
+  void send(FrameType type, std::string_view payload);
+  void flush();
+  [[nodiscard]] bool wants_write() const { return !pending_.empty(); }
+  /// Bytes that wait because the other side does not read; the caller drops what may be dropped
+  /// above its limit.
+  [[nodiscard]] std::size_t pending_bytes() const { return pending_.size(); }
+
+  [[nodiscard]] int in() const { return in_.get(); }
+  [[nodiscard]] int out() const { return out_.get(); }
+
+ private:
+  UniqueFd in_;
+  UniqueFd out_;
+  FrameDecoder decoder_;
+  std::string pending_;
+  bool broken_ = false;
+};
+
+}  // namespace dstrain::launcher

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/handshake.h"
+#include "launcher/base/fd.h"
+
+namespace dstrain::launcher {
+
+/// Where a controller waits for agents that somebody else started (srun, mpirun), and what they
+/// must know.
+struct DialTarget {
+  std::vector<std::string> addresses;  ///< IPv4, numeric; any one that answers with the secret
+  int port = 0;
+  JobSecret secret{};
+};
+/// One line without its newline. It holds the secret: for pipes, never for argv or files.
+[[nodiscard]] std::string to_line(const DialTarget& target);
+/// Error{hosts} for what to_line() does not write; does not repeat it.
+[[nodiscard]] DialTarget dial_target_from(std::string_view line);
+
+/// What an agent says of itself once it has proved the secret.
+struct Introduction {
+  std::string name;  ///< node name of Slurm, or the task number of a joined one
+  std::string host;  ///< its kernel's name for itself
+  int cores = 1;
+  int gpus = 0;
+};
+[[nodiscard]] std::string to_line(const Introduction& introduction);
+[[nodiscard]] Introduction introduction_from(std::string_view line);
+
+/// Purpose of the handshake between an agent that dials and its controller.
+inline constexpr std::string_view kDialPurpose = "agent";
+/// The controller's word that the agent is wanted; the protocol follows at once.
+inline constexpr std::string_view kDialWelcome = "welcome\n";
+
+struct DialOptions {
+  int lifeline = -1;                        ///< a descriptor whose end of file ends the attempt
+  std::chrono::milliseconds limit{30'000};  ///< for finding somebody who knows the secret
+  bool again = false;  ///< it has been there: nobody at its port means that it is gone for good
+};
+/// Connects to the target, proves the secret, introduces itself and waits, as long as it takes, to
+/// be welcomed. Empty when the controller goes away instead of welcoming. Error{hosts} when nobody
+/// with the secret is found within the limit, or the lifeline is cut.
+[[nodiscard]] UniqueFd dial(const DialTarget& target, const Introduction& introduction,
+                            const DialOptions& options);
+
+/// `dstrain agent --dial`: reads the target line from `bootstrap` (srun's broadcast standard input,
+/// which is the lifeline too) and dials as this Slurm node. Asks the address that srun itself was
+/// called from first.
+[[nodiscard]] UniqueFd dial_as_slurm_node(int bootstrap);
+
+/// Address at this end of a connection that dial() made, and at the other end; empty when it is
+/// gone.
+[[nodiscard]] std::string own_address(int socket);
+[[nodiscard]] std::string peer_address(int socket);
+
+}  // namespace dstrain::launcher
