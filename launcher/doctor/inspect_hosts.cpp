@@ -36,7 +36,7 @@ class PairTest {
     if (!all(&Side::answered)) return;
     over_ = true;
     for (const Side& side : sides_) {
-      if (side.channel != nullptr) side.channel->send(FrameType::ping, pack_ping(system_time_ns()));
+      if (side.channel != nullptr) side.channel->send(Ping{system_time_ns()});
     }
   }
   void gone(std::size_t host) {
@@ -76,7 +76,7 @@ class PairTest {
         if (side.channel != nullptr && side.where.port != 0 && !address.empty())
           order.peers.push_back({peer, address, side.where.port});
       }
-      sides_[i].channel->send(FrameType::reach, pack(order));
+      sides_[i].channel->send(order);
     }
   }
 
@@ -93,21 +93,19 @@ class Inspector final : public HostVisit {
     request_.listen = pairs.wanted();
   }
 
-  void greeted(Channel& channel) override {
-    channel.send(FrameType::ping, pack_ping(system_time_ns()));
-  }
+  void greeted(Channel& channel) override { channel.send(Ping{system_time_ns()}); }
 
   [[nodiscard]] bool take(Channel& channel, const Frame& frame) override {
     if (frame.type == FrameType::pong) {
       if (pairs_.over()) return true;
-      pong(channel, unpack_pong(frame));
+      pong(channel, unpack<Pong>(frame));
     } else if (frame.type == FrameType::listening) {
-      pairs_.listens(host_, channel, unpack_listening(frame));
+      pairs_.listens(host_, channel, unpack<ListeningAgent>(frame));
     } else if (frame.type == FrameType::reached) {
-      result_.unreached = unpack_reached(frame).problems;
+      result_.unreached = unpack<ReachedPeers>(frame).problems;
       pairs_.answered(host_);
     } else if (frame.type == FrameType::inspection) {
-      result_.inspection = inspection_from_json(frame.payload);
+      result_.inspection = inspection_from_json(unpack<InspectionAnswer>(frame).json);
       result_.findings = judge(*result_.inspection);
       return !pairs_.wanted();
     }
@@ -121,7 +119,7 @@ class Inspector final : public HostVisit {
   }
 
  private:
-  void pong(Channel& channel, const PongMessage& message) {
+  void pong(Channel& channel, const Pong& message) {
     const std::int64_t now = system_time_ns();
     const double round_trip = static_cast<double>(now - message.ping_ns) * 1e-9;
     if (result_.round_trip_s < 0 || round_trip < result_.round_trip_s) {
@@ -131,9 +129,9 @@ class Inspector final : public HostVisit {
       result_.clock_offset_s = static_cast<double>(message.clock_ns - middle) * 1e-9;
     }
     if (++pongs_ < kPings) {
-      channel.send(FrameType::ping, pack_ping(system_time_ns()));
+      channel.send(Ping{system_time_ns()});
     } else {
-      channel.send(FrameType::inspect, pack(request_));
+      channel.send(request_);
     }
   }
 

@@ -69,7 +69,7 @@ void HangWatch::advance(Clock::time_point now, std::span<const WatchedRank> rank
     }
     for (const Stall& stall : stalls_.look(now, running)) {
       const auto* rank = &*std::ranges::find(ranks, stall.rank, &WatchedRank::rank);
-      channel.send(FrameType::stall, pack(state_of(*rank)));
+      channel.send(StalledRank{state_of(*rank)});
     }
   }
   if (now >= next_pace_) {
@@ -87,9 +87,9 @@ void HangWatch::advance(Clock::time_point now, std::span<const WatchedRank> rank
       // As it was before anything was stopped to be looked at.
       state.process_state = taker->second.state();
     }
-    channel.send(FrameType::state, pack(state));
+    channel.send(state);
   }
-  channel.send(FrameType::states_end, "");
+  channel.send(StatesEnd{});
   takers_.clear();
   asked_ = false;
 }
@@ -107,12 +107,12 @@ void HangWatch::take_plan(std::span<const WatchedRank> ranks, Channel& channel) 
   stalls_.plan_step(step_s);
   if (ranks.front().rank != 0) return;
   const double limit_s = stalls_.limit_s(RankSection::step);
-  channel.send(FrameType::report,
-               std::isfinite(limit_s)
-                   ? fmt::format("a rank that makes no progress in a step for {:.0f} s hangs "
-                                 "(--hang-timeout changes that)",
-                                 limit_s)
-                   : "ranks that hang are not looked for (--hang-timeout off)");
+  channel.send(
+      ReportLine{std::isfinite(limit_s)
+                     ? fmt::format("a rank that makes no progress in a step for {:.0f} s hangs "
+                                   "(--hang-timeout changes that)",
+                                   limit_s)
+                     : "ranks that hang are not looked for (--hang-timeout off)"});
 }
 
 void HangWatch::send_pace(std::span<const WatchedRank> ranks, Channel& channel) {
@@ -129,7 +129,7 @@ void HangWatch::send_pace(std::span<const WatchedRank> ranks, Channel& channel) 
   }
   if (steps == paced_steps_) return;
   paced_steps_ = steps;
-  channel.send(FrameType::pace, pack(message));
+  channel.send(message);
 }
 
 void HangWatch::add_polls(std::vector<pollfd>& fds) const {

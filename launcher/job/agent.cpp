@@ -96,17 +96,17 @@ class Agent {
         channel_(std::move(in), std::move(out)),
         identity_(identity),
         redactor_(own_environment()) {
-    channel_.send(FrameType::hello,
-                  pack(Hello{kProtocolVersion, identity.build, probe_machine().host,
-                             identity.address, identity.peer_address}));
+    channel_.send(Hello{.build = identity.build,
+                        .host = probe_machine().host,
+                        .address = identity.address,
+                        .peer_address = identity.peer_address});
   }
 
   int run() {
     try {
       while (!finished()) step();
     } catch (const Error& error) {
-      channel_.send(FrameType::fault,
-                    pack(FaultMessage{exit_code(error.kind()), error.what(), error.hint()}));
+      channel_.send(FaultMessage{exit_code(error.kind()), error.what(), error.hint()});
       end_everything();
       say_goodbye();
       return exit_code(error.kind());
@@ -175,37 +175,37 @@ class Agent {
     while (const auto frame = channel_.next()) {
       switch (frame->type) {
         case FrameType::hello:
-          (void)unpack_hello(*frame);
+          (void)unpack<Hello>(*frame);
           break;
         case FrameType::prepare:
-          prepare(unpack_prepare(*frame));
+          prepare(unpack<PrepareJob>(*frame));
           break;
         case FrameType::start:
-          start(unpack_start(*frame));
+          start(unpack<StartRanks>(*frame));
           break;
         case FrameType::stop:
-          stop(unpack_stop(*frame));
+          stop(unpack<StopRanks>(*frame).kind);
           break;
         case FrameType::ping:
-          channel_.send(FrameType::pong, pack(PongMessage{unpack_ping(*frame), system_time_ns(),
-                                                          signal_ != 0, signal_}));
+          channel_.send(
+              Pong{unpack<Ping>(*frame).clock_ns, system_time_ns(), signal_ != 0, signal_});
           break;
         case FrameType::sweep: {
           AgentDone done;
-          done.num_leftovers = sweep_run(frame->payload, kKillLimit);
-          channel_.send(FrameType::done, pack(done));
+          done.num_leftovers = sweep_run(unpack<SweepRun>(*frame).run_directory, kKillLimit);
+          channel_.send(done);
           break;
         }
         case FrameType::inspect:
-          inspect_host(unpack_inspect(*frame));
+          inspect_host(unpack<InspectHost>(*frame));
           break;
         case FrameType::reach:
-          channel_.send(FrameType::reached,
-                        pack(ReachedPeers{reach_peers(unpack_reach(*frame).peers, kReachLimit)}));
+          channel_.send(ReachedPeers{reach_peers(unpack<ReachPeers>(*frame).peers, kReachLimit)});
           break;
         case FrameType::states:
           hangs_.ask(Clock::now(), watched_ranks());
           break;
+        case FrameType::tree:  // comes before the hello, and not to this process
         case FrameType::ready:
         case FrameType::started:
         case FrameType::console:
@@ -213,7 +213,15 @@ class Agent {
         case FrameType::ended:
         case FrameType::done:
         case FrameType::fault:
-        default:
+        case FrameType::pong:
+        case FrameType::stall:
+        case FrameType::state:
+        case FrameType::states_end:
+        case FrameType::inspection:
+        case FrameType::pace:
+        case FrameType::tree_problem:
+        case FrameType::listening:
+        case FrameType::reached:
           throw Error(ErrorKind::internal, "the controller sent a message that only agents send");
       }
     }
@@ -237,16 +245,14 @@ class Agent {
   void inspect_host(const InspectHost& request) {
     if (request.listen) {
       peers_ = listen_for_peers();
-      channel_.send(FrameType::listening,
-                    pack(ListeningAgent{peers_.port, identity_.address, identity_.peer_address}));
+      channel_.send(ListeningAgent{peers_.port, identity_.address, identity_.peer_address});
     }
-    channel_.send(
-        FrameType::inspection,
+    channel_.send(InspectionAnswer{
         to_json(inspect({.build = identity_.build,
                          .working_directory = request.working_directory,
                          .peer_address = request.peer_address.empty() ? identity_.peer_address
                                                                       : request.peer_address,
-                         .engine_library = engine_library_path()})));
+                         .engine_library = engine_library_path()}))});
   }
 
   void prepare(PrepareJob job) {
@@ -283,7 +289,7 @@ class Agent {
     (void)sweep_run(job_.run_directory, kKillLimit);
     ReadyAgent ready;
     if (!job_.rendezvous_address.empty()) ready.port = bind_rendezvous();
-    channel_.send(FrameType::ready, pack(ready));
+    channel_.send(ready);
   }
 
   /// The port is bound by the process that hands it on, so no other job can take it between choice
@@ -326,7 +332,7 @@ class Agent {
                                          : affinity.cpus[static_cast<std::size_t>(local_rank)],
            .rank_zero = rank == 0,
            .master_fd = rank == 0 ? rendezvous_.get() : -1});
-      channel_.send(FrameType::started, pack(StartedRank{rank, process.pid}));
+      channel_.send(StartedRank{rank, process.pid});
       RankLog log(fmt::format("{}/ranks/rank{:04d}.log", job_.run_directory, rank), redactor_);
       ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
       ++num_running_;
@@ -354,8 +360,7 @@ class Agent {
       if (!rank.log.error().empty() && !rank.log_error_told) {
         rank.log_error_told = true;
         channel_.send(
-            FrameType::console,
-            pack(RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"}));
+            RankOutput{rank.rank, "warning: " + rank.log.error() + "; the rank goes on\n"});
       }
     }
     if (rank.process.report) {
@@ -368,7 +373,7 @@ class Agent {
         if (line.size() > kLongestReport || channel_.pending_bytes() > kConsoleBuffer) {
           ++num_dropped_;
         } else {
-          channel_.send(FrameType::report, line);
+          channel_.send(ReportLine{line});
         }
       }
       if (rank.report.size() > kLongestReport) rank.report.clear();
@@ -383,16 +388,14 @@ class Agent {
       for (const char c : lines) num_dropped_ += c == '\n' ? 1 : 0;
       return;
     }
-    channel_.send(FrameType::console, pack(RankOutput{rank.rank, lines}));
+    channel_.send(RankOutput{rank.rank, lines});
   }
 
   void tell_dropped() {
     if (num_dropped_ == 0 || channel_.pending_bytes() > kConsoleBuffer / 2) return;
-    channel_.send(
-        FrameType::console,
-        pack(RankOutput{
-            0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
-                           num_dropped_)}));
+    channel_.send(RankOutput{
+        0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
+                       num_dropped_)});
     num_dropped_ = 0;
   }
 
@@ -400,7 +403,7 @@ class Agent {
     if (number == SIGCHLD) return;
     if (signal_ == 0) {
       signal_ = number;
-      channel_.send(FrameType::pong, pack(PongMessage{0, system_time_ns(), true, number}));
+      channel_.send(Pong{0, system_time_ns(), true, number});
     }
     // A scheduler may signal the agent itself: once to save and end, again to end.
     if (policy_.finish_asked()) {
@@ -460,7 +463,7 @@ class Agent {
     end.error_time_ns = record.error_time_ns.load();
     end.last_lines = rank.log.last_lines();
     redactor_.apply(end.error);
-    channel_.send(FrameType::ended, pack(end));
+    channel_.send(end);
 
     const EndClass end_class = classify(end);
     if (is_failure(end_class)) policy_.failed(Clock::now(), end_class == EndClass::peer);
@@ -513,7 +516,7 @@ class Agent {
     }
     if (lost_) return;
     tell_dropped();
-    channel_.send(FrameType::done, pack(done));
+    channel_.send(done);
     say_goodbye();
   }
 

@@ -140,7 +140,7 @@ class Controller {
       } else if (link.channel) {
         node.channel = std::move(link.channel);
         link.channel.reset();
-        node.channel->send(FrameType::hello, pack(Hello{kProtocolVersion, build_, {}, {}, {}}));
+        node.channel->send(Hello{.build = build_});
         node.enter(State::greeting);
       }
     }
@@ -168,50 +168,50 @@ class Controller {
   void take(JobNode& node, const Frame& frame) {
     switch (frame.type) {
       case FrameType::hello:
-        greet(node, unpack_hello(frame));
+        greet(node, unpack<Hello>(frame));
         break;
       case FrameType::ready: {
-        const int port = unpack_ready(frame).port;
+        const int port = unpack<ReadyAgent>(frame).port;
         if (port != 0) master_port_ = port;
         if (node.state == State::preparing) node.enter(State::ready);
         break;
       }
       case FrameType::started:
-        node.pids.push_back(static_cast<pid_t>(unpack_started(frame).pid));
+        node.pids.push_back(static_cast<pid_t>(unpack<StartedRank>(frame).pid));
         break;
       case FrameType::console: {
-        const RankOutput output = unpack_console(frame);
+        const RankOutput output = unpack<RankOutput>(frame);
         folder_.add(output.rank, output.lines, Clock::now());
         break;
       }
       case FrameType::report:
-        progress_.take(frame.payload, console_, Clock::now());
+        progress_.take(unpack<ReportLine>(frame).text, console_, Clock::now());
         break;
       case FrameType::ended:
-        ended(node, unpack_ended(frame));
+        ended(node, unpack<RankEnd>(frame));
         break;
       case FrameType::done:
-        node.done = unpack_done(frame);
+        node.done = unpack<AgentDone>(frame);
         node.enter(State::done);
         break;
       case FrameType::fault:
-        node.fault = unpack_fault(frame);
+        node.fault = unpack<FaultMessage>(frame);
         node.enter(State::gone);
         break;
       case FrameType::pong:
-        pong(node, unpack_pong(frame));
+        pong(node, unpack<Pong>(frame));
         break;
       case FrameType::stall:
-        stalled(unpack_state(frame));
+        stalled(unpack<StalledRank>(frame).state);
         break;
       case FrameType::state:
-        inquiry_.add(unpack_state(frame));
+        inquiry_.add(unpack<RankState>(frame));
         break;
       case FrameType::states_end:
         inquiry_.complete(node.index);
         break;
       case FrameType::pace:
-        for (const std::string& note : stragglers_.add(unpack_pace(frame), node.name()))
+        for (const std::string& note : stragglers_.add(unpack<PaceMessage>(frame), node.name()))
           console_.lines(note);
         break;
       case FrameType::prepare:
@@ -249,15 +249,14 @@ class Controller {
     if (phase_ == Phase::greeting && all_in(State::greeted)) {
       choose_addresses(nodes_);
       for (JobNode& node : nodes_) {
-        node.channel->send(FrameType::prepare, pack(node.job));
+        node.channel->send(node.job);
         node.enter(State::preparing);
       }
       phase_ = Phase::preparing;
     }
     if (phase_ == Phase::preparing && all_in(State::ready)) {
       for (JobNode& node : nodes_) {
-        node.channel->send(FrameType::start,
-                           pack(StartRanks{nodes_.front().job.rendezvous_address, master_port_}));
+        node.channel->send(StartRanks{nodes_.front().job.rendezvous_address, master_port_});
         node.enter(State::running);
       }
       phase_ = Phase::running;
@@ -299,8 +298,7 @@ class Controller {
   }
 
   static void send_stop(JobNode& node, StopKind kind) {
-    if (node.channel && node.state == State::running)
-      node.channel->send(FrameType::stop, pack(kind));
+    if (node.channel && node.state == State::running) node.channel->send(StopRanks{kind});
   }
 
   void closed(JobNode& node) {
@@ -340,11 +338,11 @@ class Controller {
     last_ping_ = now;
     for (JobNode& node : nodes_) {
       if (node.channel && node.state >= State::greeted && node.state < State::gone)
-        node.channel->send(FrameType::ping, pack_ping(system_time_ns()));
+        node.channel->send(Ping{system_time_ns()});
     }
   }
 
-  void pong(JobNode& node, const PongMessage& message) {
+  void pong(JobNode& node, const Pong& message) {
     if (message.ping_ns > 0 && !node.is_local())
       node.clock.add(message.ping_ns, message.clock_ns, system_time_ns());
     // A scheduler signals the agents themselves: the job as a whole is asked to stop.
@@ -404,7 +402,7 @@ class Controller {
     }
     inquiry_.begin(std::move(state), Clock::now());
     for (JobNode& node : nodes_) {
-      if (node.channel && node.state == State::running) node.channel->send(FrameType::states, "");
+      if (node.channel && node.state == State::running) node.channel->send(AskStates{});
     }
   }
 

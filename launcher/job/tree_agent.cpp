@@ -45,7 +45,7 @@ TreeOrder read_order(Channel& channel) {
   const auto deadline = Clock::now() + kOrderLimit;
   while (true) {
     if (const auto frame = channel.next()) {
-      if (frame->type == FrameType::tree) return unpack_tree(*frame);
+      if (frame->type == FrameType::tree) return unpack<TreeOrder>(*frame);
       break;
     }
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
@@ -80,7 +80,7 @@ Child start_child(const TreeOrder& order, const TreeChild& child) {
   own.name = child.name;
   own.target = order.target;
   own.limit_ms = order.limit_ms;
-  const std::string frame = encode(FrameType::tree, pack(own));
+  const std::string frame = encode(own);
   // Shorter than PIPE_BUF and the pipe is empty: written whole, at once.
   if (::write(input.write.get(), frame.data(), frame.size()) < 0) fail_system("write to ssh");
   result.input = std::move(input.write);
@@ -89,9 +89,8 @@ Child start_child(const TreeOrder& order, const TreeChild& child) {
 
 void tell(Channel& channel, const Child& child, int exit_code) {
   const std::string& text = child.words.text();
-  channel.send(FrameType::tree_problem,
-               pack(TreeProblem{child.name, exit_code,
-                                text.substr(text.size() - std::min(text.size(), kSentWords))}));
+  channel.send(TreeProblem{child.name, exit_code,
+                           text.substr(text.size() - std::min(text.size(), kSentWords))});
 }
 
 /// Until each has been welcomed, has failed or has used up the limit. Children that are not through

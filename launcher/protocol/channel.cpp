@@ -37,9 +37,9 @@ bool Channel::receive() {
   }
 }
 
-void Channel::send(FrameType type, std::string_view payload) {
+void Channel::send_frame(std::string_view frame) {
   if (broken_) return;
-  pending_ += encode(type, payload);
+  pending_ += frame;
   flush();
 }
 

@@ -19,7 +19,7 @@ class Channel {
   [[nodiscard]] bool receive();
   [[nodiscard]] std::optional<Frame> next() { return decoder_.next(); }
 
-  void send(FrameType type, std::string_view payload);
+  void send(const Message auto& message) { send_frame(encode(message)); }
   void flush();
   [[nodiscard]] bool wants_write() const { return !pending_.empty(); }
   /// Bytes that wait because the other side does not read; the caller drops what may be dropped
@@ -30,6 +30,8 @@ class Channel {
   [[nodiscard]] int out() const { return out_.get(); }
 
  private:
+  void send_frame(std::string_view frame);
+
   UniqueFd in_;
   UniqueFd out_;
   FrameDecoder decoder_;

@@ -1,82 +1,38 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
+
+#include "launcher/protocol/frame.h"
+#include "launcher/protocol/wire.h"
 
 namespace dstrain::launcher {
 
-/// Version of the frames below; controller and agent must agree, the hello says which each speaks.
-inline constexpr std::int64_t kProtocolVersion = 4;
-/// Largest payload; a length above it ends the connection before anything is allocated.
-inline constexpr std::uint32_t kFrameLimit = 8U << 20;
+/// Version of the messages below; controller and agent must agree, the hello says which each
+/// speaks.
+inline constexpr std::int64_t kProtocolVersion = 5;
+/// First word of a hello.
+inline constexpr std::string_view kProgram = "dstrain";
 
-/// c: sent by the controller, a: by the agent. The order is hello (both), prepare, ready, start,
-/// started..., then console, report, ended as they happen, done. Instead of prepare an agent may be
-/// asked to inspect its host or to sweep it, and ends after its answer. Ping and pong come at any
-/// time after the hello.
-enum class FrameType : std::uint8_t {
-  hello = 1,  ///< both: name, protocol version, build
-  prepare,    ///< c: PrepareJob
-  ready,      ///< a: ReadyAgent
-  start,      ///< c: StartRanks
-  stop,       ///< c: StopKind
-  started,    ///< a: StartedRank
-  console,    ///< a: RankOutput
-  report,     ///< a: one JSON line of rank 0's report pipe
-  ended,      ///< a: RankEnd
-  done,       ///< a: AgentDone
-  fault,      ///< a: FaultMessage, then the agent ends
-  ping,    ///< c: its clock in ns, every second; an agent without one for its lease ends its ranks
-  pong,    ///< a: PongMessage
-  stall,   ///< a: RankState of a rank that has stopped to make progress
-  states,  ///< c: empty; the agent answers with one `state` for each rank, then `states_end`
-  state,   ///< a: RankState with a stack
-  states_end,  ///< a: empty
-  sweep,       ///< c: run directory; the agent kills what an earlier agent of it left, answers done
-  inspect,     ///< c: InspectHost
-  inspection,  ///< a: JSON of launcher/doctor/inspect.h
-  pace,        ///< a: PaceMessage, every few seconds while steps are made
-  tree,        ///< c: TreeOrder, before the hello of `dstrain agent --tree`
-  tree_problem,  ///< a: TreeProblem, before its hello
-  listening,     ///< a: ListeningAgent, before its inspection
-  reach,         ///< c: ReachPeers
-  reached,       ///< a: ReachedPeers
-};
-
-struct Frame {
-  FrameType type = FrameType::hello;
-  std::string payload;
-};
-
-/// Bytes on the wire: u32 payload length, u8 type, payload.
-[[nodiscard]] std::string encode(FrameType type, std::string_view payload);
-
-/// Length of the payload and type, before every payload.
-inline constexpr std::size_t kFrameHeader = 5;
-/// Of the frame, header included, that a stream of at least a header begins with.
-[[nodiscard]] std::size_t frame_bytes(std::string_view bytes);
-
-/// Cuts a byte stream back into frames. Error{internal} on a length above kFrameLimit or an unknown
-/// type.
-class FrameDecoder {
- public:
-  void append(std::string_view bytes) { buffer_.append(bytes); }
-  [[nodiscard]] std::optional<Frame> next();
-
- private:
-  std::string buffer_;
-  std::size_t position_ = 0;
-};
+// Each message names the type of its frame and, in fields(), its fields in the order in which they
+// travel: a new message is a FrameType and a struct.
 
 struct Hello {
+  static constexpr FrameType kType = FrameType::hello;
+  std::string program{kProgram};
   std::int64_t version = kProtocolVersion;
   std::string build;              ///< program and its version
   std::string host = {};          ///< a: its kernel's name for itself
   std::string address = {};       ///< a: its address on the connection to the controller, or empty
   std::string peer_address = {};  ///< a: the controller's address on it, or empty
+
+  static auto fields(auto& m) {
+    return std::tie(m.program, m.version, m.build, m.host, m.address, m.peer_address);
+  }
 };
 
 /// As the first word of a rank's command: the agent's own program, wherever it was copied to.
@@ -84,6 +40,7 @@ inline constexpr const char* kAgentProgram = "@dstrain";
 
 /// What one agent needs to run its part of the job.
 struct PrepareJob {
+  static constexpr FrameType kType = FrameType::prepare;
   std::string run_directory;         ///< absolute
   std::string working_directory;     ///< absolute
   std::vector<std::string> command;  ///< program of a rank and its arguments
@@ -105,32 +62,67 @@ struct PrepareJob {
   std::string peer_address = {};  ///< of another node, to choose the network interface by; or empty
   /// Ranks whose output goes to the console: "0,8", "all" or "none".
   std::string tee = "0";
+
+  static auto fields(auto& m) {
+    return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,
+                    m.first_rank, m.num_ranks, m.world_size, m.cores, m.rendezvous_address,
+                    m.generation, m.secret, m.lease_ms, m.stall_limit_s, m.token, m.peer_address,
+                    m.tee);
+  }
 };
 
 struct ReadyAgent {
+  static constexpr FrameType kType = FrameType::ready;
   int port = 0;  ///< of the rendezvous; 0 when this agent does not hold it
+
+  static auto fields(auto& m) { return std::tie(m.port); }
 };
 
 struct StartRanks {
+  static constexpr FrameType kType = FrameType::start;
   std::string master_address;
   int master_port = 0;
+
+  static auto fields(auto& m) { return std::tie(m.master_address, m.master_port); }
 };
 
 enum class StopKind : std::uint8_t {
-  finish = 1,     ///< finish the step, save, end
-  end = 2,        ///< end now
-  elsewhere = 3,  ///< a rank of another node failed: as if one of this node had
+  finish,     ///< finish the step, save, end
+  end,        ///< end now
+  elsewhere,  ///< a rank of another node failed: as if one of this node had
+};
+/// For a reader, to which any number may come.
+constexpr StopKind largest(StopKind /*type*/) { return StopKind::elsewhere; }
+
+struct StopRanks {
+  static constexpr FrameType kType = FrameType::stop;
+  StopKind kind = StopKind::end;
+
+  static auto fields(auto& m) { return std::tie(m.kind); }
 };
 
-struct PongMessage {
+struct Ping {
+  static constexpr FrameType kType = FrameType::ping;
+  std::int64_t clock_ns = 0;  ///< of the controller
+
+  static auto fields(auto& m) { return std::tie(m.clock_ns); }
+};
+
+struct Pong {
+  static constexpr FrameType kType = FrameType::pong;
   std::int64_t ping_ns = 0;     ///< of the ping that it answers
   std::int64_t clock_ns = 0;    ///< CLOCK_REALTIME of the agent
   bool stop_signalled = false;  ///< somebody sent SIGTERM, SIGINT or SIGUSR1 to the agent itself
   int signal = 0;               ///< which
+
+  static auto fields(auto& m) {
+    return std::tie(m.ping_ns, m.clock_ns, m.stop_signalled, m.signal);
+  }
 };
 
 /// Where a rank stands, for the report of a hang.
 struct RankState {
+  static constexpr FrameType kType = FrameType::state;
   int rank = 0;
   std::string host;
   std::int64_t pid = 0;
@@ -145,6 +137,31 @@ struct RankState {
   std::string collective;        ///< "all_reduce, 4 ranks, 1.5 MiB": the last one
   std::string stack;         ///< one frame per line, innermost first; of every thread that matters
   char process_state = '?';  ///< of /proc/PID/stat: R, S, D, T, ...; X: the rank has ended
+
+  static auto fields(auto& m) {
+    return std::tie(m.rank, m.host, m.pid, m.step, m.action, m.section, m.progress, m.stalled_ns,
+                    m.limit_ns, m.collectives, m.in_collective, m.collective, m.stack,
+                    m.process_state);
+  }
+};
+
+struct StalledRank {
+  static constexpr FrameType kType = FrameType::stall;
+  RankState state;
+
+  static auto fields(auto& m) { return std::tie(m.state); }
+};
+
+/// Asks for the state of every rank, each with its stack; `StatesEnd` follows the last one.
+struct AskStates {
+  static constexpr FrameType kType = FrameType::states;
+
+  static auto fields(auto& /*m*/) { return std::tie(); }
+};
+struct StatesEnd {
+  static constexpr FrameType kType = FrameType::states_end;
+
+  static auto fields(auto& /*m*/) { return std::tie(); }
 };
 
 /// Training steps of one rank since its start (engine/base/rank_record.h).
@@ -153,81 +170,142 @@ struct RankPace {
   std::int64_t steps = 0;
   std::int64_t steps_ns = 0;   ///< time in them
   std::int64_t waited_ns = 0;  ///< of it, waiting for other ranks or the device
+
+  static auto fields(auto& m) { return std::tie(m.rank, m.steps, m.steps_ns, m.waited_ns); }
 };
 
 /// Of the running ranks of one node.
 struct PaceMessage {
+  static constexpr FrameType kType = FrameType::pace;
   std::vector<RankPace> ranks;
+
+  static auto fields(auto& m) { return std::tie(m.ranks); }
+};
+
+/// The agent kills what an earlier agent of this job left and answers AgentDone.
+struct SweepRun {
+  static constexpr FrameType kType = FrameType::sweep;
+  std::string run_directory;
+
+  static auto fields(auto& m) { return std::tie(m.run_directory); }
 };
 
 /// `dstrain doctor` on another host.
 struct InspectHost {
+  static constexpr FrameType kType = FrameType::inspect;
   std::string working_directory;
   std::string peer_address;
   bool listen = false;  ///< for the connections of its peers, until the agent ends
+
+  static auto fields(auto& m) { return std::tie(m.working_directory, m.peer_address, m.listen); }
+};
+
+struct InspectionAnswer {
+  static constexpr FrameType kType = FrameType::inspection;
+  std::string json;  ///< of launcher/doctor/inspect.h
+
+  static auto fields(auto& m) { return std::tie(m.json); }
 };
 
 /// Where the other agents can try to connect to this one.
 struct ListeningAgent {
+  static constexpr FrameType kType = FrameType::listening;
   int port = 0;              ///< 0: nowhere
   std::string address;       ///< as in Hello
   std::string peer_address;  ///< as in Hello
+
+  static auto fields(auto& m) { return std::tie(m.port, m.address, m.peer_address); }
 };
 
 struct Peer {
   int node = 0;
   std::string address;  ///< numeric
   int port = 0;
+
+  static auto fields(auto& m) { return std::tie(m.node, m.address, m.port); }
 };
 /// Whom the agent should try to reach.
 struct ReachPeers {
+  static constexpr FrameType kType = FrameType::reach;
   std::vector<Peer> peers;
+
+  static auto fields(auto& m) { return std::tie(m.peers); }
 };
 
 struct PeerProblem {
   int node = 0;
   std::string kind;  ///< "refused", "timeout", "no route", or the system's words
+
+  static auto fields(auto& m) { return std::tie(m.node, m.kind); }
 };
 /// Whom it has not reached.
 struct ReachedPeers {
+  static constexpr FrameType kType = FrameType::reached;
   std::vector<PeerProblem> problems;
+
+  static auto fields(auto& m) { return std::tie(m.problems); }
 };
 
 /// An agent that another one starts by ssh.
 struct TreeChild {
   std::string name;                      ///< by which it introduces itself to the controller
   std::vector<std::string> destination;  ///< words of ssh that say where
+
+  static auto fields(auto& m) { return std::tie(m.name, m.destination); }
 };
 
 /// What an agent of an ssh tree does before its hello (launcher/job/tree_agent.h).
 struct TreeOrder {
+  static constexpr FrameType kType = FrameType::tree;
   std::string name;              ///< by which it dials; empty: its standard streams are the channel
   std::string target;            ///< to_line(DialTarget), for itself or its children
   std::int64_t limit_ms = 0;     ///< for a child, from its ssh to its welcome by the controller
   std::vector<std::string> ssh;  ///< program and options
   std::string command;           ///< remote command of every child
   std::vector<TreeChild> children;
+
+  static auto fields(auto& m) {
+    return std::tie(m.name, m.target, m.limit_ms, m.ssh, m.command, m.children);
+  }
 };
 
 /// A child that could not be started.
 struct TreeProblem {
+  static constexpr FrameType kType = FrameType::tree_problem;
   std::string name;
   int exit_code = 0;  ///< of ssh; 0: the limit was over
   std::string words;  ///< end of ssh's standard error
+
+  static auto fields(auto& m) { return std::tie(m.name, m.exit_code, m.words); }
 };
 
 struct StartedRank {
+  static constexpr FrameType kType = FrameType::started;
   int rank = 0;
   std::int64_t pid = 0;
+
+  static auto fields(auto& m) { return std::tie(m.rank, m.pid); }
 };
 
 struct RankOutput {
+  static constexpr FrameType kType = FrameType::console;
   int rank = 0;
   std::string lines;  ///< whole lines, each with its newline
+
+  static auto fields(auto& m) { return std::tie(m.rank, m.lines); }
+};
+
+/// One JSON line of rank 0's report pipe, without its newline.
+struct ReportLine {
+  static constexpr FrameType kType = FrameType::report;
+  std::string text;
+
+  static auto fields(auto& m) { return std::tie(m.text); }
 };
 
 /// How one rank ended and what it had been doing.
 struct RankEnd {
+  static constexpr FrameType kType = FrameType::ended;
   int rank = 0;
   std::string host;
   std::int64_t pid = 0;
@@ -246,60 +324,55 @@ struct RankEnd {
   std::int64_t error_time_ns = 0;
   std::string collective = {};          ///< the last collective, as in RankState
   std::vector<std::string> last_lines;  ///< of its log
+
+  static auto fields(auto& m) {
+    return std::tie(m.rank, m.host, m.pid, m.exit_code, m.signal, m.time_ns, m.stop_time_ns,
+                    m.finish_asked, m.out_of_memory, m.memory_limit_bytes, m.step, m.action,
+                    m.error, m.error_code, m.error_time_ns, m.collective, m.last_lines);
+  }
 };
 
 struct AgentDone {
+  static constexpr FrameType kType = FrameType::done;
   int num_leftovers = 0;  ///< processes of the job beside the ranks that had to be killed
   std::vector<std::string> unkillable;  ///< "pid (name, state)" of what outlived SIGKILL
+
+  static auto fields(auto& m) { return std::tie(m.num_leftovers, m.unkillable); }
 };
 
 struct FaultMessage {
+  static constexpr FrameType kType = FrameType::fault;
   int exit_code = 70;
   std::string message;
   std::string hint;
+
+  static auto fields(auto& m) { return std::tie(m.exit_code, m.message, m.hint); }
 };
 
-[[nodiscard]] std::string pack(const Hello& message);
-[[nodiscard]] std::string pack(const PrepareJob& message);
-[[nodiscard]] std::string pack(const ReadyAgent& message);
-[[nodiscard]] std::string pack(const StartRanks& message);
-[[nodiscard]] std::string pack(StopKind message);
-[[nodiscard]] std::string pack(const StartedRank& message);
-[[nodiscard]] std::string pack(const RankOutput& message);
-[[nodiscard]] std::string pack(const RankEnd& message);
-[[nodiscard]] std::string pack(const AgentDone& message);
-[[nodiscard]] std::string pack(const FaultMessage& message);
-[[nodiscard]] std::string pack(const PongMessage& message);
-[[nodiscard]] std::string pack(const RankState& message);
-[[nodiscard]] std::string pack(const PaceMessage& message);
-[[nodiscard]] std::string pack(const InspectHost& message);
-[[nodiscard]] std::string pack(const ListeningAgent& message);
-[[nodiscard]] std::string pack(const ReachPeers& message);
-[[nodiscard]] std::string pack(const ReachedPeers& message);
-[[nodiscard]] std::string pack(const TreeOrder& message);
-[[nodiscard]] std::string pack(const TreeProblem& message);
-[[nodiscard]] std::string pack_ping(std::int64_t clock_ns);
+/// What one frame carries.
+template <class M>
+concept Message = std::same_as<std::remove_cv_t<decltype(M::kType)>, FrameType> && HasFields<M>;
 
+/// The message as a whole frame.
+template <Message M>
+[[nodiscard]] std::string encode(const M& message) {
+  WireWriter writer;
+  put(writer, message);
+  return encode(M::kType, writer.take());
+}
+
+/// Error{internal} for a frame of another type and for a payload that no encode() wrote.
+template <Message M>
+[[nodiscard]] M unpack(const Frame& frame) {
+  if (frame.type != M::kType) fail_malformed();
+  WireReader reader(frame.payload);
+  M message;
+  get(reader, message);
+  reader.end();
+  return message;
+}
 /// Error{hosts} when the other side is no dstrain or speaks another version.
-[[nodiscard]] Hello unpack_hello(const Frame& frame);
-[[nodiscard]] PrepareJob unpack_prepare(const Frame& frame);
-[[nodiscard]] ReadyAgent unpack_ready(const Frame& frame);
-[[nodiscard]] StartRanks unpack_start(const Frame& frame);
-[[nodiscard]] StopKind unpack_stop(const Frame& frame);
-[[nodiscard]] StartedRank unpack_started(const Frame& frame);
-[[nodiscard]] RankOutput unpack_console(const Frame& frame);
-[[nodiscard]] RankEnd unpack_ended(const Frame& frame);
-[[nodiscard]] AgentDone unpack_done(const Frame& frame);
-[[nodiscard]] FaultMessage unpack_fault(const Frame& frame);
-[[nodiscard]] PongMessage unpack_pong(const Frame& frame);
-[[nodiscard]] RankState unpack_state(const Frame& frame);
-[[nodiscard]] PaceMessage unpack_pace(const Frame& frame);
-[[nodiscard]] InspectHost unpack_inspect(const Frame& frame);
-[[nodiscard]] ListeningAgent unpack_listening(const Frame& frame);
-[[nodiscard]] ReachPeers unpack_reach(const Frame& frame);
-[[nodiscard]] ReachedPeers unpack_reached(const Frame& frame);
-[[nodiscard]] TreeOrder unpack_tree(const Frame& frame);
-[[nodiscard]] TreeProblem unpack_tree_problem(const Frame& frame);
-[[nodiscard]] std::int64_t unpack_ping(const Frame& frame);
+template <>
+[[nodiscard]] Hello unpack<Hello>(const Frame& frame);
 
 }  // namespace dstrain::launcher

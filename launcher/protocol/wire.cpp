@@ -5,14 +5,11 @@
 #include "engine/base/error.h"
 
 namespace dstrain::launcher {
-namespace {
 
-[[noreturn]] void malformed() {
+void fail_malformed() {
   throw Error(ErrorKind::internal, "malformed message between controller and agent",
               "both sides must be the same build of dstrain");
 }
-
-}  // namespace
 
 WireWriter& WireWriter::number(std::int64_t value) {
   auto bits = static_cast<std::uint64_t>(value);
@@ -33,7 +30,7 @@ WireWriter& WireWriter::texts(const std::vector<std::string>& values) {
 }
 
 std::string_view WireReader::take(std::uint64_t size) {
-  if (size > bytes_.size()) malformed();
+  if (size > bytes_.size()) fail_malformed();
   const std::string_view taken = bytes_.substr(0, size);
   bytes_.remove_prefix(size);
   return taken;
@@ -52,7 +49,7 @@ std::int64_t WireReader::number() {
 int WireReader::integer() {
   const std::int64_t value = number();
   if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
-    malformed();
+    fail_malformed();
   return static_cast<int>(value);
 }
 
@@ -62,7 +59,7 @@ std::vector<std::string> WireReader::texts() {
   const std::int64_t count = number();
   // A text takes at least the eight bytes of its length: refuse a count that cannot fit before
   // allocating for it.
-  if (count < 0 || static_cast<std::uint64_t>(count) > bytes_.size() / 8) malformed();
+  if (count < 0 || static_cast<std::uint64_t>(count) > bytes_.size() / 8) fail_malformed();
   std::vector<std::string> values;
   values.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) values.push_back(text());
@@ -70,7 +67,7 @@ std::vector<std::string> WireReader::texts() {
 }
 
 void WireReader::end() const {
-  if (!bytes_.empty()) malformed();
+  if (!bytes_.empty()) fail_malformed();
 }
 
 }  // namespace dstrain::launcher

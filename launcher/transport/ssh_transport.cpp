@@ -189,7 +189,7 @@ class SshTransport final : public Transport {
   void take_tree_problem(const SshLogin& parent, const Frame& frame, Time now) {
     TreeProblem told;
     try {
-      told = unpack_tree_problem(frame);
+      told = unpack<TreeProblem>(frame);
     } catch (const Error&) {
       return;  // Something else spoke there; whoever is awaited falls back by the limit.
     }

@@ -30,7 +30,7 @@ std::string SshTree::order(const std::vector<SshLogin>& logins, int parent,
   order.limit_ms = std::chrono::milliseconds(limit_).count();
   order.ssh = std::move(ssh);
   order.command = std::move(command);
-  return encode(FrameType::tree, pack(order));
+  return encode(order);
 }
 
 void SshTree::fell_back(int node, const Host& host, const HostProblem& problem) {

@@ -14,11 +14,11 @@ class Sweeper final : public HostVisit {
   Sweeper(HostSweep& result, const std::string& run_directory)
       : result_(result), run_directory_(run_directory) {}
 
-  void greeted(Channel& channel) override { channel.send(FrameType::sweep, run_directory_); }
+  void greeted(Channel& channel) override { channel.send(SweepRun{run_directory_}); }
 
   [[nodiscard]] bool take(Channel& /*channel*/, const Frame& frame) override {
     if (frame.type != FrameType::done) return false;
-    result_.num_killed = unpack_done(frame).num_leftovers;
+    result_.num_killed = unpack<AgentDone>(frame).num_leftovers;
     return true;
   }
 

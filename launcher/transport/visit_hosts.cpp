@@ -34,7 +34,7 @@ class Talk {
     channel_ = std::move(link.channel);
     link.channel.reset();
     deadline_ = Clock::now() + options.answer_limit;
-    channel_->send(FrameType::hello, pack(Hello{.build = options.build}));
+    channel_->send(Hello{.build = options.build});
     take_frames();
   }
 
@@ -75,11 +75,11 @@ class Talk {
 
   void take(const Frame& frame) {
     if (frame.type == FrameType::hello) {
-      (void)unpack_hello(frame);
+      (void)unpack<Hello>(frame);
       greeted_ = true;
       visit_.greeted(*channel_);
     } else if (frame.type == FrameType::fault) {
-      const FaultMessage fault = unpack_fault(frame);
+      const FaultMessage fault = unpack<FaultMessage>(frame);
       fail({.kind = HostProblem::Kind::other, .text = fault.message, .hint = fault.hint});
     } else if (visit_.take(*channel_, frame)) {
       finish(kVisitEndLimit);

@@ -74,7 +74,7 @@ struct Probe {
       if (!channels[i]) channels[i].emplace(std::move(*links[i].channel));
       const bool open = channels[i]->receive();
       if (const auto frame = channels[i]->next()) {
-        tell(i, {{"hello", unpack_hello(*frame).build}});
+        tell(i, {{"hello", unpack<Hello>(*frame).build}});
       } else if (!open) {
         tell(i, {{"kind", "closed"}});
       }

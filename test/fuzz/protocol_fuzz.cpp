@@ -35,67 +35,68 @@ std::vector<Frame> decode(std::string_view stream, std::size_t piece) {
 }
 
 /// What was understood, when it is sent on, is understood as the same.
-template <class Unpack, class Pack>
-void check_message(const Frame& frame, const Unpack& unpack, const Pack& pack_it) {
-  const std::string sent = pack_it(unpack(frame));
-  require(pack_it(unpack(Frame{frame.type, sent})) == sent);
-}
-
-template <class Unpack>
-void check_message(const Frame& frame, const Unpack& unpack) {
-  check_message(frame, unpack, [](const auto& message) { return pack(message); });
+template <Message M>
+void check_message(const Frame& frame) {
+  const std::string sent = encode(unpack<M>(frame));
+  const std::string payload = sent.substr(kFrameHeader);
+  require(encode(unpack<M>(Frame{frame.type, payload})) == sent);
 }
 
 void unpack_frame(const Frame& frame) {
   using enum FrameType;
   switch (frame.type) {
     case hello:
-      return check_message(frame, unpack_hello);
+      return check_message<Hello>(frame);
     case prepare:
-      return check_message(frame, unpack_prepare);
+      return check_message<PrepareJob>(frame);
     case ready:
-      return check_message(frame, unpack_ready);
+      return check_message<ReadyAgent>(frame);
     case start:
-      return check_message(frame, unpack_start);
+      return check_message<StartRanks>(frame);
     case stop:
-      return check_message(frame, unpack_stop);
+      return check_message<StopRanks>(frame);
     case started:
-      return check_message(frame, unpack_started);
+      return check_message<StartedRank>(frame);
     case console:
-      return check_message(frame, unpack_console);
+      return check_message<RankOutput>(frame);
+    case report:
+      return check_message<ReportLine>(frame);
     case ended:
-      return check_message(frame, unpack_ended);
+      return check_message<RankEnd>(frame);
     case done:
-      return check_message(frame, unpack_done);
+      return check_message<AgentDone>(frame);
     case fault:
-      return check_message(frame, unpack_fault);
+      return check_message<FaultMessage>(frame);
     case ping:
-      return check_message(frame, unpack_ping, pack_ping);
+      return check_message<Ping>(frame);
     case pong:
-      return check_message(frame, unpack_pong);
+      return check_message<Pong>(frame);
     case stall:
-    case state:
-      return check_message(frame, unpack_state);
-    case inspect:
-      return check_message(frame, unpack_inspect);
-    case pace:
-      return check_message(frame, unpack_pace);
-    case tree:
-      return check_message(frame, unpack_tree);
-    case tree_problem:
-      return check_message(frame, unpack_tree_problem);
-    case listening:
-      return check_message(frame, unpack_listening);
-    case reach:
-      return check_message(frame, unpack_reach);
-    case reached:
-      return check_message(frame, unpack_reached);
-    case report:  // these are text, or empty
+      return check_message<StalledRank>(frame);
     case states:
+      return check_message<AskStates>(frame);
+    case state:
+      return check_message<RankState>(frame);
     case states_end:
+      return check_message<StatesEnd>(frame);
     case sweep:
+      return check_message<SweepRun>(frame);
+    case inspect:
+      return check_message<InspectHost>(frame);
     case inspection:
-      return;
+      return check_message<InspectionAnswer>(frame);
+    case pace:
+      return check_message<PaceMessage>(frame);
+    case tree:
+      return check_message<TreeOrder>(frame);
+    case tree_problem:
+      return check_message<TreeProblem>(frame);
+    case listening:
+      return check_message<ListeningAgent>(frame);
+    case reach:
+      return check_message<ReachPeers>(frame);
+    case reached:
+      return check_message<ReachedPeers>(frame);
   }
   std::abort();  // the decoder let an unknown type through
 }

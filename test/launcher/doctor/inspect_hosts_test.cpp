@@ -76,36 +76,33 @@ class FakeTransport final : public Transport {
     if (!agent.silent) {
       Hello hello{.build = "dstrain test"};
       hello.version = agent.protocol;
-      channels_[i]->send(FrameType::hello, pack(hello));
+      channels_[i]->send(hello);
     }
   }
   void serve(const Agent& agent, std::optional<Channel>& channel) {
     if (!channel->receive()) return channel.reset();
     while (const auto frame = channel->next()) {
       if (frame->type == FrameType::ping) {
-        channel->send(FrameType::pong,
-                      pack(PongMessage{.ping_ns = unpack_ping(*frame),
-                                       .clock_ns = now_ns() + agent.clock_ahead_ns}));
+        channel->send(Pong{.ping_ns = unpack<Ping>(*frame).clock_ns,
+                           .clock_ns = now_ns() + agent.clock_ahead_ns});
       }
       if (frame->type == FrameType::reach) {
         ReachedPeers answer;
-        for (const Peer& peer : unpack_reach(*frame).peers) {
+        for (const Peer& peer : unpack<ReachPeers>(*frame).peers) {
           CHECK(peer.address == "10.0.0.1");
           if (peer.node == agent.unreached) answer.problems.push_back({peer.node, "timeout"});
         }
-        channel->send(FrameType::reached, pack(answer));
+        channel->send(answer);
       }
       if (frame->type != FrameType::inspect) continue;
-      requests.push_back(unpack_inspect(*frame));
-      if (requests.back().listen)
-        channel->send(FrameType::listening, pack(ListeningAgent{1, "10.0.0.1", ""}));
+      requests.push_back(unpack<InspectHost>(*frame));
+      if (requests.back().listen) channel->send(ListeningAgent{1, "10.0.0.1", ""});
       if (!agent.fault.empty()) {
-        channel->send(FrameType::fault,
-                      pack(FaultMessage{.exit_code = 70, .message = agent.fault, .hint = ""}));
+        channel->send(FaultMessage{.exit_code = 70, .message = agent.fault, .hint = ""});
       } else if (agent.answer.empty()) {
         return channel.reset();
       } else {
-        channel->send(FrameType::inspection, agent.answer);
+        channel->send(InspectionAnswer{agent.answer});
       }
     }
   }

@@ -55,7 +55,7 @@ TEST_CASE("every byte of arguments and environment arrives", "[launcher][protoco
                  .world_size = 8,
                  .cores = 5,
                  .rendezvous_address = "127.0.0.1"};
-  const PrepareJob got = unpack_prepare(only_frame(encode(FrameType::prepare, pack(job))));
+  const PrepareJob got = unpack<PrepareJob>(only_frame(encode(job)));
   CHECK(got.working_directory == odd);
   CHECK(got.command == job.command);
   CHECK(got.environment == job.environment);
@@ -79,8 +79,8 @@ TEST_CASE("a rank's state arrives whole", "[launcher][protocol]") {
   state.collective = "all_reduce(norm), 4 ranks, 40 B";
   state.stack = "a\nb\n";
   state.process_state = 'T';
-  const Frame frame = only_frame(encode(FrameType::state, pack(state)));
-  const RankState got = unpack_state(frame);
+  const Frame frame = only_frame(encode(state));
+  const RankState got = unpack<RankState>(frame);
   CHECK(got.rank == 3);
   CHECK(got.host == "h2");
   CHECK(got.pid == 4711);
@@ -100,7 +100,7 @@ TEST_CASE("a rank's state arrives whole", "[launcher][protocol]") {
 TEST_CASE("the pace of each rank arrives, and a count without ranks is refused",
           "[launcher][protocol]") {
   const PaceMessage pace{{{.rank = 2, .steps = 20, .steps_ns = 5, .waited_ns = 3}, {.rank = 7}}};
-  const PaceMessage got = unpack_pace(only_frame(encode(FrameType::pace, pack(pace))));
+  const PaceMessage got = unpack<PaceMessage>(only_frame(encode(pace)));
   REQUIRE(got.ranks.size() == 2);
   CHECK(got.ranks[0].rank == 2);
   CHECK(got.ranks[0].steps == 20);
@@ -108,7 +108,7 @@ TEST_CASE("the pace of each rank arrives, and a count without ranks is refused",
   CHECK(got.ranks[0].waited_ns == 3);
   CHECK(got.ranks[1].rank == 7);
   const std::string payload = WireWriter().number(std::int64_t{1} << 40).take();
-  CHECK_THROWS_AS(unpack_pace({FrameType::pace, payload}), Error);
+  CHECK_THROWS_AS(unpack<PaceMessage>({FrameType::pace, payload}), Error);
 }
 
 TEST_CASE("a rank's end arrives with its last lines", "[launcher][protocol]") {
@@ -120,7 +120,7 @@ TEST_CASE("a rank's end arrives with its last lines", "[launcher][protocol]") {
   end.out_of_memory = true;
   end.memory_limit_bytes = std::int64_t{1} << 40;
   end.last_lines = {"a", "", "b"};
-  const RankEnd got = unpack_ended(only_frame(encode(FrameType::ended, pack(end))));
+  const RankEnd got = unpack<RankEnd>(only_frame(encode(end)));
   CHECK(got.rank == 5);
   CHECK(got.signal == 9);
   CHECK(got.step == 17);
@@ -130,18 +130,32 @@ TEST_CASE("a rank's end arrives with its last lines", "[launcher][protocol]") {
   CHECK(got.last_lines == end.last_lines);
 }
 
+TEST_CASE("a frame is not taken for another message than it is", "[launcher][protocol]") {
+  const Frame ping = only_frame(encode(Ping{5}));
+  CHECK(unpack<Ping>(ping).clock_ns == 5);
+  CHECK_THROWS_AS(unpack<AgentDone>(ping), Error);
+  CHECK_THROWS_AS(unpack<Hello>(ping), Error);
+}
+
+TEST_CASE("a number that is no stop is refused", "[launcher][protocol]") {
+  CHECK(unpack<StopRanks>(only_frame(encode(StopRanks{StopKind::elsewhere}))).kind ==
+        StopKind::elsewhere);
+  const std::int64_t number = GENERATE(-1, 3, 258);
+  CHECK_THROWS_AS(unpack<StopRanks>({FrameType::stop, WireWriter().number(number).take()}), Error);
+}
+
 TEST_CASE("a malformed payload is an error and allocates nothing for its counts",
           "[launcher][protocol]") {
   const std::string payload =
       GENERATE(std::string("short"), WireWriter().text("dstrain").number(kProtocolVersion).take(),
                WireWriter().number(std::int64_t{1} << 62).take(), WireWriter().number(-1).take());
-  REQUIRE_THROWS_AS(unpack_hello({FrameType::hello, payload}), Error);
+  REQUIRE_THROWS_AS(unpack<Hello>({FrameType::hello, payload}), Error);
   REQUIRE_THROWS_AS(WireReader(payload).texts().size(), Error);
 }
 
 TEST_CASE("another protocol version is refused with both numbers", "[launcher][protocol]") {
   const Frame frame{FrameType::hello,
                     WireWriter().text("dstrain").number(kProtocolVersion + 1).text("x").take()};
-  REQUIRE_THROWS_WITH(unpack_hello(frame),
-                      "the other side speaks protocol version 5, this build speaks 4");
+  REQUIRE_THROWS_WITH(unpack<Hello>(frame),
+                      "the other side speaks protocol version 6, this build speaks 5");
 }
