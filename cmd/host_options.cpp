@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/input_path.h"
+#include "engine/base/error.h"
 
 namespace dstrain {
 namespace {
@@ -18,11 +19,6 @@ std::string set_hang_timeout(const std::string& text, double& seconds) {
     return "'" + text + "': use auto, off or a number of seconds above 0";
   }
   return {};
-}
-
-std::string check_ranks(const std::string& text) {
-  const bool list = !text.empty() && text.find_first_not_of("0123456789,") == std::string::npos;
-  return list || text == "all" || text == "none" ? "" : "'" + text + "': use all, none or 0,8";
 }
 
 /// An unset variable of a shell must not turn into a job on this machine alone.
@@ -96,20 +92,29 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "the run, at\n"
          "least 60 in a step; off never asks. Default: auto.")
       ->default_str("auto");
-  app.add_option(
-         "--tee", options.tee,
+  app.add_option_function<std::string>(
+         "--tee",
+         [&options](const std::string& text) {
+           try {
+             options.tee = launcher::tee_from(text);
+           } catch (const Error& error) {
+             throw CLI::ValidationError("--tee", error.what());
+           }
+         },
          "Ranks whose output is shown: 0,8, all or none; equal lines are shown once. Every rank's "
          "is in the run\n"
          "directory. Default: 0.")
-      ->check(CLI::Validator([](const std::string& text) { return check_ranks(text); }, "RANKS"));
+      ->type_name("RANKS");
 }
 
 void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
-  app.add_option("--resume", options.resume,
-                 "auto: go on with the newest run of this recipe that has a checkpoint, or start "
-                 "anew; never;\n"
-                 "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
-                 "Default: never.");
+  app.add_option_function<std::string>(
+      "--resume",
+      [&options](const std::string& text) { options.resume = launcher::resume_from(text); },
+      "auto: go on with the newest run of this recipe that has a checkpoint, or start "
+      "anew; never;\n"
+      "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
+      "Default: never.");
   app.add_option(
       "--run-name", options.run_name,
       "Name of the run directory, instead of one with time and id; with --resume auto the run "

@@ -32,7 +32,7 @@ std::vector<std::string> launch_arguments(const launcher::LaunchOptions& launch)
   } else {
     add("--hang-timeout", launch.hang_timeout_s, 0.0);
   }
-  add("--tee", launch.tee, defaults.tee);
+  add("--tee", to_text(launch.tee), to_text(defaults.tee));
   return words;
 }
 
@@ -45,7 +45,7 @@ void check(const JobOptions& job, const launcher::SubmitOptions& options) {
   refuse(!launch.request.hosts.empty() || !launch.request.hostfile.empty(), "--hosts or --hostfile",
          "Slurm chooses the nodes; --sbatch --nodelist=n1,n2 names them");
   refuse(!launch.run_name.empty(), "--run-name", "the run directory is called slurm-<job>");
-  refuse(launch.resume != "never" && launch.resume != "auto", "--resume DIR",
+  refuse(launch.resume.mode == launcher::Resume::Mode::path, "--resume DIR",
          "start from a checkpoint inside an allocation (salloc), or with slurm/train.sbatch");
   if (options.gpus_per_node > 0 && options.ranks_per_node > 0 &&
       options.gpus_per_node != options.ranks_per_node) {

@@ -59,8 +59,7 @@ RunDirectory make_new(const fs::path& output, const std::string& recipe, std::ti
   return run;
 }
 
-RunDirectory open_named(const fs::path& output, const std::string& name,
-                        const std::string& resume) {
+RunDirectory open_named(const fs::path& output, const std::string& name, Resume::Mode resume) {
   const bool plain = name.find('/') == std::string::npos && !name.starts_with('.');
   if (!plain) {
     throw Error(ErrorKind::usage, fmt::format("--run-name {}: not a plain folder name", name),
@@ -77,7 +76,7 @@ RunDirectory open_named(const fs::path& output, const std::string& name,
                 "choose a folder that can be written, with --set run.output=DIR");
   }
   if (has_checkpoint(run.path)) {
-    if (resume == "never") {
+    if (resume == Resume::Mode::never) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} holds a run with checkpoints", run.path.string()),
                   "go on with it by --resume auto, or choose another --run-name");
@@ -100,6 +99,24 @@ void lock(RunDirectory& run) {
 }
 
 }  // namespace
+
+Resume resume_from(const std::string& text) {
+  if (text.empty() || text == "never") return {};
+  if (text == "auto") return {.mode = Resume::Mode::newest};
+  return {.mode = Resume::Mode::path, .path = text};
+}
+
+std::string to_text(const Resume& resume) {
+  switch (resume.mode) {
+    case Resume::Mode::never:
+      return "never";
+    case Resume::Mode::newest:
+      return "auto";
+    case Resume::Mode::path:
+      return resume.path;
+  }
+  return {};
+}
 
 fs::path make_dated_directory(const fs::path& output, const std::string& stem, std::time_t now) {
   const fs::path parent = fs::absolute(output).lexically_normal();
@@ -145,19 +162,18 @@ std::optional<fs::path> find_newest_run(const fs::path& output, const std::strin
 }
 
 RunDirectory open_run_directory(const fs::path& output, const std::string& recipe,
-                                const std::string& resume, std::time_t now,
-                                const std::string& name) {
+                                const Resume& resume, std::time_t now, const std::string& name) {
   RunDirectory run;
   std::optional<fs::path> continued;
-  if (!name.empty() && (resume == "auto" || resume == "never")) {
-    run = open_named(output, name, resume);
-  } else if (resume == "auto") {
+  if (!name.empty() && resume.mode != Resume::Mode::path) {
+    run = open_named(output, name, resume.mode);
+  } else if (resume.mode == Resume::Mode::newest) {
     continued = find_newest_run(output, recipe);
-  } else if (!resume.empty() && resume != "never") {
-    fs::path given = fs::absolute(resume).lexically_normal();
+  } else if (resume.mode == Resume::Mode::path) {
+    fs::path given = fs::absolute(resume.path).lexically_normal();
     if (!given.has_filename()) given = given.parent_path();  // "step-00000020/"
     if (path_kind(given, ErrorKind::usage) != PathKind::folder) {
-      throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume),
+      throw Error(ErrorKind::usage, fmt::format("--resume {}: no such directory", resume.path),
                   "give a run directory, one of its checkpoints/step-* folders, auto or never");
     }
     if (has_checkpoint(given)) {
@@ -167,7 +183,7 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
       run.resume_from = given.string();
     } else {
       throw Error(ErrorKind::usage,
-                  fmt::format("--resume {}: holds no complete checkpoint", resume),
+                  fmt::format("--resume {}: holds no complete checkpoint", resume.path),
                   "give a run directory, one of its checkpoints/step-* folders, auto or never");
     }
   }

@@ -9,6 +9,21 @@
 
 namespace dstrain::launcher {
 
+/// From where a job goes on.
+struct Resume {
+  enum class Mode {
+    never,   ///< a new run
+    newest,  ///< "auto": the newest of this recipe that holds a complete checkpoint, else a new one
+    path     ///< a run directory (continued), or a checkpoint directory (a new run starts from it)
+  };
+  Mode mode = Mode::never;
+  std::string path = {};  ///< of Mode::path, as typed
+};
+/// "never" (or empty), "auto" or a path.
+[[nodiscard]] Resume resume_from(const std::string& text);
+/// The reverse.
+[[nodiscard]] std::string to_text(const Resume& resume);
+
 /// Where a run writes, and from where its ranks resume.
 struct RunDirectory {
   std::filesystem::path path;  ///< absolute
@@ -20,14 +35,12 @@ struct RunDirectory {
   UniqueFd lock;  ///< held while the job lives: two jobs never share a run directory
 };
 
-/// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`.
-/// `resume` is "never" (a new one), "auto" (the newest of this recipe that holds a complete
-/// checkpoint, else a new one), a run directory (continued), or a checkpoint directory (a new run
-/// directory that starts from it). With a `name` the directory is `<output>/<name>`: made when it
-/// is not there, continued under "auto" when it holds a checkpoint. Error{usage} when DIR holds no
-/// checkpoint, is used by another job, or the output folder cannot be written.
+/// Makes or finds the run directory `<output>/<recipe>-<utc time>-<short id>`. With a `name` it is
+/// `<output>/<name>`: made when it is not there, continued under Mode::newest when it holds a
+/// checkpoint. Error{usage} when the path of `resume` holds no checkpoint, is used by another job,
+/// or the output folder cannot be written.
 [[nodiscard]] RunDirectory open_run_directory(const std::filesystem::path& output,
-                                              const std::string& recipe, const std::string& resume,
+                                              const std::string& recipe, const Resume& resume,
                                               std::time_t now, const std::string& name = {});
 
 /// Removes a directory that this job made and in which nothing has come about.

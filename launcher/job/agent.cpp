@@ -381,7 +381,7 @@ class Agent {
   }
 
   void show(const AgentRank& rank, const std::string& lines) {
-    if (lines.empty() || !is_shown(job_.tee, rank.rank)) return;
+    if (lines.empty() || !job_.tee.shows(rank.rank)) return;
     // What a rank says of an error that it has recorded is told by the report, once.
     if (rank.process.record.get().error_time_ns.load() > 0) return;
     if (channel_.pending_bytes() > kConsoleBuffer) {

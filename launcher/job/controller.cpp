@@ -31,9 +31,7 @@ constexpr std::chrono::seconds kSweepLimit{5};
 constexpr std::chrono::seconds kPingInterval{1};
 constexpr milliseconds kLostBeforeLease{2000};  ///< given up before the agent ends itself
 
-bool shows_several(const PrepareJob& job) {
-  return job.world_size > 1 && (job.tee == "all" || job.tee.find(',') != std::string::npos);
-}
+bool shows_several(const PrepareJob& job) { return job.world_size > 1 && job.tee.shows_several(); }
 
 std::vector<JobNode> make_nodes(Generation& generation) {
   std::vector<JobNode> nodes(generation.nodes.size());

@@ -43,41 +43,62 @@ std::string where(const RankEnd& end) {
   return text;
 }
 
-const char* kind_of(const RankEnd& root) {
-  using enum EndClass;
+FailureKind kind_of(const RankEnd& root) {
   switch (classify(root)) {
-    case error:
-      return root.error.find("out of memory") != std::string::npos ? "oom" : "error";
-    case signal:
-      return root.out_of_memory && root.signal == SIGKILL ? "oom" : "signal";
-    case late:
-      return root.signal != 0 ? "signal" : "exit";
-    case exit:
-      return "exit";
-    case peer:
-      return "peer";
-    case stopped:
-      return "stopped";
-    case clean:
-      return "clean";
+    case EndClass::error:
+      return root.error.find("out of memory") != std::string::npos ? FailureKind::oom
+                                                                   : FailureKind::error;
+    case EndClass::signal:
+      return root.out_of_memory && root.signal == SIGKILL ? FailureKind::oom : FailureKind::signal;
+    case EndClass::late:
+      return root.signal != 0 ? FailureKind::signal : FailureKind::exit;
+    case EndClass::peer:
+      return FailureKind::peer;
+    case EndClass::exit:
+    case EndClass::stopped:  // these two are no failures, and nobody's root
+    case EndClass::clean:
+      return FailureKind::exit;
   }
-  return "exit";
+  return FailureKind::exit;
 }
 
 }  // namespace
 
-std::string advise(const std::string& kind, const RankEnd& root) {
-  if (kind == "oom" && !root.out_of_memory && !root.error.starts_with(kHostOutOfMemory)) {
+const char* kind_name(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::error:
+      return "error";
+    case FailureKind::signal:
+      return "signal";
+    case FailureKind::oom:
+      return "oom";
+    case FailureKind::exit:
+      return "exit";
+    case FailureKind::peer:
+      return "peer";
+    case FailureKind::hang:
+      return "hang";
+    case FailureKind::agent:
+      return "agent";
+    case FailureKind::host:
+      return "host";
+  }
+  return "";
+}
+
+std::string advise(FailureKind kind, const RankEnd& root) {
+  if (kind == FailureKind::oom && !root.out_of_memory &&
+      !root.error.starts_with(kHostOutOfMemory)) {
     return "device memory: `dstrain plan` shows what takes it; lower batch.micro, recompute, or "
            "shard "
            "further with parallel.zero.stage";
   }
-  if (kind == "oom") {
+  if (kind == FailureKind::oom) {
     return "host memory: fewer ranks or loader threads per host, a smaller model or batch.micro, "
            "or a "
            "larger limit of the control group";
   }
-  if (kind == "hang") {
+  if (kind == FailureKind::hang) {
     return "look at the rank that is named first: its stack says what it waits for; --hang-timeout "
            "SECONDS changes the limit";
   }
@@ -156,15 +177,16 @@ std::vector<std::string> fold_ends(const std::vector<RankEnd>& ends, int root,
 FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends) {
   FailureReport report{.root = root, .kind = kind_of(root), .summary = {}, .others = {}};
   std::string cause;
-  if (report.kind == "error" || (report.kind == "oom" && !root.error.empty())) {
+  if (report.kind == FailureKind::error ||
+      (report.kind == FailureKind::oom && !root.error.empty())) {
     cause = fmt::format("failed{}: {} ({})", where(root), root.error, how(root));
-  } else if (report.kind == "oom") {
+  } else if (report.kind == FailureKind::oom) {
     cause = fmt::format("was killed by the kernel for memory{}{} (signal 9, SIGKILL)", where(root),
                         root.memory_limit_bytes > 0
                             ? fmt::format(": the processes on {} share {}", root.host,
                                           format_bytes(root.memory_limit_bytes))
                             : "");
-  } else if (report.kind == "peer") {
+  } else if (report.kind == FailureKind::peer) {
     cause = fmt::format("lost a peer{}: {} ({})", where(root),
                         root.error.empty() ? "no rank left another cause" : root.error, how(root));
   } else {
@@ -180,7 +202,7 @@ FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends)
 
 FailureReport make_hang_report(const HangReport& hang, const std::vector<RankEnd>& ends) {
   FailureReport report;
-  report.kind = "hang";
+  report.kind = FailureKind::hang;
   report.root.rank = hang.root.rank;
   report.root.host = hang.root.host;
   report.root.pid = hang.root.pid;
@@ -198,7 +220,9 @@ FailureReport make_hang_report(const HangReport& hang, const std::vector<RankEnd
 }
 
 bool worth_restart(const FailureReport& report) {
-  if (report.root.rank < 0 || report.kind == "hang" || report.kind == "signal") return true;
+  if (report.root.rank < 0 || report.kind == FailureKind::hang ||
+      report.kind == FailureKind::signal)
+    return true;
   const int code = exit_code(report.root);
   using enum ErrorKind;
   for (const ErrorKind kind : {usage, data, hosts, checkpoint, stop}) {
@@ -211,11 +235,11 @@ std::string to_json(const FailureReport& report, int code) {
   const RankEnd& root = report.root;
   nlohmann::ordered_json json;
   auto& cause = json["root"];
-  cause["kind"] = report.kind;
+  cause["kind"] = kind_name(report.kind);
   cause["rank"] = root.rank >= 0 ? nlohmann::ordered_json(root.rank) : nullptr;
   cause["host"] = root.host;
   cause["pid"] = root.pid;
-  const bool ended = root.signal == 0 && report.kind != "hang";
+  const bool ended = root.signal == 0 && report.kind != FailureKind::hang;
   cause["exit_code"] = ended ? nlohmann::ordered_json(root.exit_code) : nullptr;
   cause["signal"] = root.signal != 0 ? nlohmann::ordered_json(root.signal) : nullptr;
   if (root.signal != 0) cause["signal_name"] = signal_name(root.signal);

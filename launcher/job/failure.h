@@ -30,11 +30,24 @@ enum class EndClass {
 /// Exit code of the job for this root: the rank's own, or 128 + signal.
 [[nodiscard]] int exit_code(const RankEnd& root);
 
+/// What ended the job; failure.json has the name.
+enum class FailureKind {
+  error,
+  signal,
+  oom,  ///< memory of the host or the device
+  exit,
+  peer,
+  hang,
+  agent,  ///< the agent of this machine was lost
+  host    ///< another host was lost
+};
+[[nodiscard]] const char* kind_name(FailureKind kind);
+
 /// What `failure.json` and the console say.
 struct FailureReport {
-  RankEnd root;         ///< rank -1 when an agent or a host was lost
-  std::string kind;     ///< error, signal, oom, exit, peer, hang; agent or host when that was lost
-  std::string summary;  ///< one line: which rank, how, where
+  RankEnd root;  ///< rank -1 when an agent or a host was lost
+  FailureKind kind = FailureKind::error;
+  std::string summary;              ///< one line: which rank, how, where
   std::vector<std::string> others;  ///< folded: "ranks 0, 2-7 were ended by dstrain"
   std::string advice = {};          ///< what to do, in one line
   std::string stacks = {};          ///< of a hang: for a person
@@ -42,9 +55,9 @@ struct FailureReport {
   std::int64_t memory_bytes = 0;    ///< highest that rank 0 had reported; 0: never
   std::int64_t planned_bytes = 0;   ///< of plan.json; 0: unknown
 };
-/// What to do about a failure of `kind` (see FailureReport), in one line; or empty, as for a lost
-/// host, where it depends on the job's restarts.
-[[nodiscard]] std::string advise(const std::string& kind, const RankEnd& root);
+/// What to do about a failure, in one line; or empty, as for a lost host, where it depends on the
+/// job's restarts.
+[[nodiscard]] std::string advise(FailureKind kind, const RankEnd& root);
 [[nodiscard]] FailureReport make_report(const RankEnd& root, const std::vector<RankEnd>& ends);
 /// No rank failed, but one hangs.
 [[nodiscard]] FailureReport make_hang_report(const HangReport& hang,

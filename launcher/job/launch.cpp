@@ -160,8 +160,9 @@ class Job {
     const fs::path run = fs::absolute(options_.output).lexically_normal() / name;
     std::vector<PrepareJob> jobs;
     for (const NodePlacement& node : placement_.nodes) {
-      jobs.push_back(make_job(options_, node, placement_.world_size, run,
-                              options_.resume == "never" ? "" : options_.resume));
+      jobs.push_back(
+          make_job(options_, node, placement_.world_size, run,
+                   options_.resume.mode == Resume::Mode::never ? "" : to_text(options_.resume)));
     }
     std::string text = describe(placement_, jobs, openmp_choice(::getenv));
     redactor().apply(text);
@@ -171,7 +172,7 @@ class Job {
   int run() {
     run_ = open_run_directory(options_.output, options_.recipe_name, options_.resume,
                               std::time(nullptr), options_.run_name);
-    if (options_.resume == "auto" && !run_.continued) {
+    if (options_.resume.mode == Resume::Mode::newest && !run_.continued) {
       console_.lines(
           "--resume auto: no checkpoint of this recipe yet, starting from the beginning");
     }
@@ -411,7 +412,7 @@ class Job {
 
   /// Lines of the failed rank's log to repeat: none where all of them stand on the console.
   [[nodiscard]] std::size_t num_repeated(const FailureReport& report) const {
-    const bool seen = report.root.error.empty() && is_shown(options_.tee, report.root.rank);
+    const bool seen = report.root.error.empty() && options_.tee.shows(report.root.rank);
     return seen ? 0 : kNumRepeatedLines;
   }
 

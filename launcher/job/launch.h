@@ -8,6 +8,8 @@
 
 #include "launcher/base/console.h"
 #include "launcher/base/interrupts.h"
+#include "launcher/base/run_directory.h"
+#include "launcher/base/tee.h"
 #include "launcher/hosts/allocation.h"
 
 namespace dstrain::launcher {
@@ -29,8 +31,8 @@ struct LaunchOptions {
   std::vector<std::string> recipe_variables = {};  ///< environment variables that the recipe names
   std::filesystem::path output = "runs";           ///< parent of the run directory
   HostRequest request;                             ///< which hosts and how many ranks
-  bool cpu_ranks = false;        ///< the recipe asks for the CPU whatever GPUs there are
-  std::string resume = "never";  ///< never, auto, or a run or checkpoint directory
+  bool cpu_ranks = false;  ///< the recipe asks for the CPU whatever GPUs there are
+  Resume resume = {};
   /// Fixed name of the run directory; "auto" continues it when it holds a checkpoint. Empty: a new
   /// name.
   std::string run_name = {};
@@ -39,11 +41,11 @@ struct LaunchOptions {
   int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's
   double hang_timeout_s = 0;                  ///< 0: learned; negative: off
   std::vector<std::string> environment = {};  ///< --env: NAME or NAME=VALUE for the ranks
-  std::string tee = "0";                  ///< ranks whose output is shown: "0,8", "all" or "none"
-  bool ship = false;                      ///< copy our own tree to hosts that lack it
-  std::filesystem::path ssh_config = {};  ///< ssh -F
-  int ssh_tree_from = 65;                 ///< from so many hosts on, hosts start others; 0: never
-  int ssh_tree_radix = 32;                ///< how many one host starts at most
+  Tee tee = {};                               ///< ranks whose output is shown
+  bool ship = false;                          ///< copy our own tree to hosts that lack it
+  std::filesystem::path ssh_config = {};      ///< ssh -F
+  int ssh_tree_from = 65;   ///< from so many hosts on, hosts start others; 0: never
+  int ssh_tree_radix = 32;  ///< how many one host starts at most
   /// The hosts whose processes somebody else has started (launcher/transport/joined.h); they are
   /// the job's.
   std::shared_ptr<JoinedHosts> joined = nullptr;

@@ -63,15 +63,16 @@ Outcome interrupted(Outcome outcome, const StopRequests& stops, Console& console
 Outcome failed(Outcome outcome, FailureReport report, std::int64_t memory_bytes) {
   outcome.kind = Outcome::Kind::failed;
   report.memory_bytes = memory_bytes;
-  outcome.exit_code = report.root.rank < 0 || report.kind == "hang" ? report.root.error_code
-                                                                    : exit_code(report.root);
+  outcome.exit_code = report.root.rank < 0 || report.kind == FailureKind::hang
+                          ? report.root.error_code
+                          : exit_code(report.root);
   outcome.report = std::move(report);
   return outcome;
 }
 
 FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::int64_t step) {
   FailureReport report;
-  report.kind = node.is_local() ? "agent" : "host";
+  report.kind = node.is_local() ? FailureKind::agent : FailureKind::host;
   report.root.rank = -1;
   report.root.host = node.name();
   report.root.step = step;

@@ -19,10 +19,6 @@ constexpr std::string_view kBacktraceLine = "frame #";
 
 }  // namespace
 
-bool is_shown(const std::string& tee, int rank) {
-  return tee == "all" || (',' + tee + ',').find(fmt::format(",{},", rank)) != std::string::npos;
-}
-
 RankLog::RankLog(const std::filesystem::path& path, const Redactor& redactor)
     : redactor_(redactor),
       path_(path),

@@ -11,9 +11,6 @@
 
 namespace dstrain::launcher {
 
-/// Whether `tee` ("0,8", "all" or "none") asks for the output of `rank` on the console.
-[[nodiscard]] bool is_shown(const std::string& tee, int rank);
-
 /// Standard output and error of one rank: in full into its file, the last lines in memory for the
 /// report, but for C++ backtraces, which say less than the words before them.
 class RankLog {

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "launcher/base/tee.h"
 #include "launcher/protocol/frame.h"
 #include "launcher/protocol/wire.h"
 
@@ -60,8 +61,7 @@ struct PrepareJob {
   /// A file of the run directory that must be seen here, or the directory is not shared.
   std::string token = {};
   std::string peer_address = {};  ///< of another node, to choose the network interface by; or empty
-  /// Ranks whose output goes to the console: "0,8", "all" or "none".
-  std::string tee = "0";
+  Tee tee = {};
 
   static auto fields(auto& m) {
     return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,

@@ -31,7 +31,7 @@ TEST_CASE("a run directory is named after recipe, time and a short id, and never
   dstrain::test::TempDir output;
   std::set<std::string> names;
   for (int i = 0; i < 20; ++i) {
-    const auto run = open_run_directory(output / "deep/runs", "vit", "never", kNow);
+    const auto run = open_run_directory(output / "deep/runs", "vit", resume_from("never"), kNow);
     CHECK(run.path.filename().string().starts_with("vit-20261121T023531Z-"));
     CHECK(fs::is_directory(run.path / "ranks"));
     CHECK(run.resume_from.empty());
@@ -49,7 +49,7 @@ TEST_CASE("resume auto takes the newest run of this recipe with a complete check
   make_run(output.path(), "vit-20260501T000000Z-ffffff", "other-00000010", true);
   make_run(output.path(), "vit-large-20260601T000000Z-ffffff", "step-00000010", true);
   make_run(output.path(), "vit-notes", "step-00000010", true);
-  const auto run = open_run_directory(output.path(), "vit", "auto", kNow);
+  const auto run = open_run_directory(output.path(), "vit", resume_from("auto"), kNow);
   CHECK(run.path == wanted);
   CHECK(run.continued);
   CHECK(run.resume_from == wanted.string());
@@ -57,7 +57,7 @@ TEST_CASE("resume auto takes the newest run of this recipe with a complete check
 
 TEST_CASE("resume auto without a checkpoint starts anew", "[launcher][run]") {
   dstrain::test::TempDir output;
-  const auto run = open_run_directory(output / "runs", "vit", "auto", kNow);
+  const auto run = open_run_directory(output / "runs", "vit", resume_from("auto"), kNow);
   CHECK(!run.continued);
   CHECK(run.resume_from.empty());
 }
@@ -67,23 +67,26 @@ TEST_CASE("resume takes a run directory, a checkpoint, and nothing else", "[laun
   const auto earlier =
       make_run(output.path(), "vit-20260101T000000Z-aaaaaa", "step-00000010", true);
   {
-    const auto run = open_run_directory(output.path(), "vit", earlier.string(), kNow);
+    const auto run = open_run_directory(output.path(), "vit", resume_from(earlier.string()), kNow);
     CHECK(run.path == earlier);
-    REQUIRE_THROWS_WITH(open_run_directory(output.path(), "vit", earlier.string(), kNow),
-                        earlier.string() + " is in use by another job");
+    REQUIRE_THROWS_WITH(
+        open_run_directory(output.path(), "vit", resume_from(earlier.string()), kNow),
+        earlier.string() + " is in use by another job");
   }
   const auto checkpoint = earlier / "checkpoints" / "step-00000010";
-  const auto branch = open_run_directory(output.path(), "vit", checkpoint.string(), kNow);
+  const auto branch =
+      open_run_directory(output.path(), "vit", resume_from(checkpoint.string()), kNow);
   CHECK(branch.path != earlier);
   CHECK(branch.resume_from == checkpoint.string());
-  REQUIRE_THROWS_WITH(open_run_directory(output.path(), "vit", output.path().string(), kNow),
-                      "--resume " + output.path().string() + ": holds no complete checkpoint");
+  REQUIRE_THROWS_WITH(
+      open_run_directory(output.path(), "vit", resume_from(output.path().string()), kNow),
+      "--resume " + output.path().string() + ": holds no complete checkpoint");
 }
 
 TEST_CASE("an output folder that cannot be made is a usage error with a way out",
           "[launcher][run]") {
   try {
-    (void)open_run_directory("/proc/no/runs", "vit", "never", kNow);
+    (void)open_run_directory("/proc/no/runs", "vit", resume_from("never"), kNow);
     FAIL("made a folder in /proc");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::usage);
@@ -101,4 +104,11 @@ TEST_CASE("what an earlier part wrote is kept", "[launcher][run]") {
   CHECK(!fs::exists(directory / "failure.json"));
   CHECK(read_file(directory / "failure.1.json") == "first");
   CHECK(read_file(directory / "failure.2.json") == "second");
+}
+
+TEST_CASE("what to resume from is read as it is written", "[launcher][run]") {
+  const std::string text = GENERATE("never", "auto", "runs/vit", "./auto");
+  CHECK(to_text(resume_from(text)) == text);
+  CHECK(resume_from("").mode == Resume::Mode::never);
+  CHECK(resume_from("./auto").mode == Resume::Mode::path);
 }

@@ -107,7 +107,7 @@ TEST_CASE("memory of the host that a rank could not have is advised on as such",
   RankEnd root = with_error(ended(0, 70, 0, 5), 70, 1);
   root.error = dstrain::host_memory_error(std::int64_t{4} << 40).what();
   const FailureReport report = make_report(root, {root});
-  CHECK(report.kind == "oom");
+  CHECK(report.kind == FailureKind::oom);
   CHECK(report.advice.starts_with("host memory"));
   CHECK(report.summary.find("4.00 TiB (4398046511104 bytes) wanted") != std::string::npos);
 }
@@ -119,7 +119,7 @@ TEST_CASE("a SIGKILL beside a risen kernel counter is called out of memory",
   root.host = "n1";
   root.memory_limit_bytes = std::int64_t{3} << 29;
   const FailureReport report = make_report(root, {root});
-  CHECK(report.kind == "oom");
+  CHECK(report.kind == FailureKind::oom);
   CHECK(exit_code(root) == 137);
   CHECK(report.summary ==
         "rank 0 was killed by the kernel for memory: the processes on n1 share 1.50 GiB (signal 9, "
