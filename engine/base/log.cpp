@@ -7,9 +7,7 @@
 namespace dstrain {
 
 void log_line(LogLevel level, std::string_view text) {
-  const char* label = level == LogLevel::warning ? "warning: "
-                      : level == LogLevel::error ? "error: "
-                                                 : "";
+  const char* label = level == LogLevel::warning ? "warning: " : "error: ";
   print_error(fmt::format("{}{}\n", label, text));
 }
 

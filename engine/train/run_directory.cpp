@@ -48,16 +48,6 @@ void RunDirectory::make_folders() const {
   }
 }
 
-fs::path RunDirectory::rank_log(int rank) const {
-  return root_ / "ranks" / fmt::format("rank{:04d}.log", rank);
-}
-fs::path RunDirectory::rank_jsonl(int rank) const {
-  return root_ / "ranks" / fmt::format("rank{:04d}.jsonl", rank);
-}
-fs::path RunDirectory::trace(int rank) const {
-  return root_ / "traces" / fmt::format("rank{}_trace.json.gz", rank);
-}
-
 fs::path find_checkpoints_folder(const fs::path& path) {
   if (path_kind(path, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage, fmt::format("{} is not a directory", path.string()),

@@ -19,14 +19,8 @@ class RunDirectory {
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
   [[nodiscard]] std::filesystem::path recipe() const { return root_ / "recipe.yaml"; }
   [[nodiscard]] std::filesystem::path plan() const { return root_ / "plan.json"; }
-  [[nodiscard]] std::filesystem::path environment() const { return root_ / "environment.json"; }
   [[nodiscard]] std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
   [[nodiscard]] std::filesystem::path events() const { return root_ / "events.jsonl"; }
-  [[nodiscard]] std::filesystem::path memory() const { return root_ / "memory.csv"; }
-  [[nodiscard]] std::filesystem::path failure() const { return root_ / "failure.json"; }
-  [[nodiscard]] std::filesystem::path rank_log(int rank) const;    ///< ranks/rank0000.log
-  [[nodiscard]] std::filesystem::path rank_jsonl(int rank) const;  ///< ranks/rank0000.jsonl
-  [[nodiscard]] std::filesystem::path trace(int rank) const;       ///< traces/rank0_trace.json.gz
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path tensorboard() const { return root_ / "tensorboard"; }
 
