@@ -1,4 +1,4 @@
-"""Faults of a job on the GPUs of this machine under NCCL: promises 1, 2, 4, 5, 6, 8, 9, 28, 29 and 32 of launcher/README.md.
+"""Faults of a job on the GPUs of this machine under NCCL: promises 1, 2, 4, 5, 6, 8, 9, 28, 29 and 32 of launcher/PROMISES.md.
 
     DSTRAIN=dstrain python3 test/gpu/fault_test.py [case...]      # exit 77 with fewer than two GPUs
 
