@@ -16,16 +16,15 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/socket.h"
 #include "engine/base/units.h"
 #include "engine/comm/route.h"
-#include "engine/comm/socket.h"
 #include "engine/comm/store_frames.h"
 #include "engine/comm/store_server.h"
 
 namespace dstrain {
 namespace {
 
-using comm::FrameReader;
 using comm::StoreReply;
 using comm::StoreRequest;
 using Clock = std::chrono::steady_clock;
@@ -50,7 +49,7 @@ UniqueFd connect(const StoreOptions& options, const std::string& name, const Job
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLastPause)) {
     std::string reason;
     try {
-      UniqueFd fd = comm::connect_to(options.address, options.port, deadline);
+      UniqueFd fd = connect_to(options.address, options.port, deadline);
       const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
       shake_hands(fd.get(), Handshake::Side::client, secret, purpose_of(generation),
                   static_cast<int>(std::clamp<std::int64_t>(left.count(), 1, 1 << 30)));
@@ -146,9 +145,8 @@ class JobStore final : public Store {
 
   void serve(const StoreOptions& options, const JobSecret& secret, int generation) {
     try {
-      UniqueFd listener = options.listen_fd >= 0
-                              ? UniqueFd(options.listen_fd)
-                              : comm::listen_on(options.address, options.port).fd;
+      UniqueFd listener = options.listen_fd >= 0 ? UniqueFd(options.listen_fd)
+                                                 : listen_on(options.address, options.port).fd;
       server_.emplace(std::move(listener), secret, purpose_of(generation));
     } catch (const Error& error) {
       throw Error(error.kind(),
@@ -236,7 +234,7 @@ class JobStore final : public Store {
   }
 
   void read_answers() {
-    FrameReader input;
+    FrameReader input = comm::make_frame_reader();
     std::array<char, std::size_t{64} << 10U> buffer{};
     std::string reason = "rank 0 has closed the connection";
     for (;;) {

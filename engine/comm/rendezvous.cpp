@@ -17,8 +17,8 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/own_addresses.h"
 #include "engine/base/pmix_exchange.h"
+#include "engine/base/socket.h"
 #include "engine/comm/job_store.h"
-#include "engine/comm/socket.h"
 
 namespace dstrain {
 namespace {
@@ -98,7 +98,7 @@ std::string reachable(const std::vector<std::string>& addresses, int port,
   do {
     for (const std::string& address : addresses) {
       try {
-        (void)comm::connect_to(address, port, Clock::now() + std::chrono::seconds(2));
+        (void)connect_to(address, port, Clock::now() + std::chrono::seconds(2));
         return address;
       } catch (const Error&) {
         continue;  // an address of a network that this machine is not in
@@ -125,11 +125,11 @@ bool comes(Store& store, const std::string& key, milliseconds limit) {
 /// Rank 0 gives PMIx "PORT SECRET ADDRESS..."; nothing when there is no PMIx server.
 std::shared_ptr<Store> through_pmix(const RankPlace& place) {
   if (!pmix_rank()) return nullptr;
-  comm::ListeningSocket listener;
+  ListeningSocket listener;
   std::string offer;
   if (place.rank == 0) {
     // All interfaces, since rank 0 cannot know which one the others see.
-    listener = comm::listen_on("0.0.0.0", 0);
+    listener = listen_on("0.0.0.0", 0);
     offer = fmt::format("{} {} {}", listener.port, to_hex(draw_secret()),
                         fmt::join(own_addresses(), " "));
   }

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/frame_reader.h"
+
 /// What the job's store and its clients say to each other after the handshake: frames of a 32-bit
 /// length and so many bytes, integers little-endian.
 namespace dstrain::comm {
@@ -49,24 +51,7 @@ struct StoreReply {
 [[nodiscard]] std::optional<StoreRequest> decode_request(std::string_view frame);
 [[nodiscard]] std::optional<StoreReply> decode_reply(std::string_view frame);
 
-/// Cuts a byte stream into frames; holds no more than one whole frame and what came with it.
-class FrameReader {
- public:
-  enum class State { incomplete, complete, too_long };
-
-  void append(std::string_view bytes) { buffer_.append(bytes); }
-  /// State of the first frame; `too_long` as soon as its length has come.
-  [[nodiscard]] State state() const;
-  /// The first frame, once complete; valid until the next call.
-  [[nodiscard]] std::string_view front() const;
-  void pop();
-  /// After the last pop() of a batch: gives back what was read.
-  void compact();
-
- private:
-  [[nodiscard]] std::size_t length() const;
-  std::string buffer_;
-  std::size_t begin_ = 0;
-};
+/// Cuts a stream into these frames.
+[[nodiscard]] FrameReader make_frame_reader();
 
 }  // namespace dstrain::comm

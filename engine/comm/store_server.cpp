@@ -20,7 +20,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
-#include "engine/comm/socket.h"
+#include "engine/base/socket.h"
 #include "engine/comm/store_frames.h"
 #include "engine/comm/store_output.h"
 #include "engine/comm/store_table.h"
@@ -49,7 +49,7 @@ struct Connection {
   Clock::time_point since{};
   bool has_spoken = false;
   bool dead = false;
-  FrameReader input;
+  FrameReader input = make_frame_reader();
   StoreOutput output;
   std::map<std::uint32_t, std::string> waits;  ///< request -> key
   std::uint32_t events = 0;                    ///< what epoll watches
@@ -281,7 +281,7 @@ class Service {
     log_warning(
         "the job's store refused {}, which does not know the job's secret (later ones are not "
         "reported)",
-        peer_address(connection.fd.get()));
+        peer_name(connection.fd.get()));
   }
 
   void answer(Serial serial, Connection& connection, std::string_view frame) {

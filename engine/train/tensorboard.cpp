@@ -6,6 +6,8 @@
 #include <array>
 #include <bit>
 
+#include "engine/base/bytes.h"
+
 namespace dstrain::tensorboard {
 namespace {
 
@@ -20,13 +22,6 @@ consteval std::array<std::uint32_t, 256> make_crc_table() {
   return table;
 }
 constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
-
-template <class Integer>
-void put_fixed(std::string& out, Integer value) {
-  for (std::size_t byte = 0; byte < sizeof(Integer); ++byte) {
-    out.push_back(static_cast<char>(static_cast<unsigned char>(value >> (8 * byte))));
-  }
-}
 
 void put_varint(std::string& out, std::uint64_t value) {
   while (value >= 0x80) {
@@ -52,7 +47,7 @@ void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
 std::string event(double wall_time_s, std::int64_t step) {
   std::string out;
   put_tag(out, 1, Wire::fixed64);
-  put_fixed(out, std::bit_cast<std::uint64_t>(wall_time_s));
+  put_little_endian(out, std::bit_cast<std::uint64_t>(wall_time_s));
   put_tag(out, 2, Wire::varint);
   put_varint(out, static_cast<std::uint64_t>(step));
   return out;
@@ -72,10 +67,10 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 std::string record(std::string_view event) {
   std::string out;
-  put_fixed(out, std::uint64_t{event.size()});
-  put_fixed(out, masked(crc32c(out)));
+  put_little_endian(out, std::uint64_t{event.size()});
+  put_little_endian(out, masked(crc32c(out)));
   out.append(event);
-  put_fixed(out, masked(crc32c(event)));
+  put_little_endian(out, masked(crc32c(event)));
   return out;
 }
 
@@ -100,7 +95,7 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
     std::string value;
     put_bytes(value, 1, scalar.tag);   // Summary.Value.tag
     put_tag(value, 2, Wire::fixed32);  // Summary.Value.simple_value
-    put_fixed(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
+    put_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
     put_bytes(summary, 1, value);  // Summary.value
   }
   std::string out = event(wall_time_s, step);

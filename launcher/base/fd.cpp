@@ -31,11 +31,6 @@ UniqueFd open_null() {
   return null;
 }
 
-void set_nonblocking(int fd) {
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) fail_system("set O_NONBLOCK");
-}
-
 void fill_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     // open() takes the lowest free number, which is `fd` because the lower ones are open.

@@ -2,11 +2,13 @@
 
 #include <string_view>
 
+#include "engine/base/socket.h"
 #include "engine/base/unique_fd.h"
 
 namespace dstrain::launcher {
 
 /// Every descriptor of the launcher is close-on-exec from birth.
+using dstrain::set_nonblocking;
 using dstrain::UniqueFd;
 
 struct Pipe {
@@ -19,7 +21,6 @@ struct Pipe {
 [[nodiscard]] Pipe make_pipe();
 /// /dev/null for a stream of a child.
 [[nodiscard]] UniqueFd open_null();
-void set_nonblocking(int fd);
 /// Opens /dev/null on each of 0, 1, 2 that is closed, so that no later descriptor is taken for a
 /// standard stream.
 void fill_standard_streams();

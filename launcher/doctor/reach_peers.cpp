@@ -1,9 +1,7 @@
 #include "launcher/doctor/reach_peers.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -14,6 +12,8 @@
 #include <random>
 #include <set>
 #include <utility>
+
+#include "engine/base/error.h"
 
 namespace dstrain::launcher {
 namespace {
@@ -40,24 +40,6 @@ std::string kind_of_errno(int error) {
   }
 }
 
-/// Not connected yet; `error` says why it will not be.
-UniqueFd start_connect(const Peer& peer, int& error) {
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  v4.sin_family = AF_INET;
-  v6.sin6_family = AF_INET6;
-  v4.sin_port = v6.sin6_port = htons(static_cast<std::uint16_t>(peer.port));
-  const bool is_v6 = ::inet_pton(AF_INET6, peer.address.c_str(), &v6.sin6_addr) == 1;
-  error = EINVAL;
-  if (!is_v6 && ::inet_pton(AF_INET, peer.address.c_str(), &v4.sin_addr) != 1) return {};
-  UniqueFd fd(::socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const auto* target =
-      is_v6 ? reinterpret_cast<const sockaddr*>(&v6) : reinterpret_cast<const sockaddr*>(&v4);
-  const socklen_t size = is_v6 ? sizeof(v6) : sizeof(v4);
-  error = fd && ::connect(fd.get(), target, size) == 0 ? 0 : errno;
-  return fd;
-}
-
 std::string join_some(const std::vector<std::string>& names) {
   if (names.size() <= kMostPeers) return fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostPeers, ", "),
@@ -66,31 +48,16 @@ std::string join_some(const std::vector<std::string>& names) {
 
 }  // namespace
 
-PeerListener listen_for_peers() {
-  PeerListener listener;
-  sockaddr_in6 v6{};
-  sockaddr_in v4{};
-  v6.sin6_family = AF_INET6;
-  v4.sin_family = AF_INET;
-  const int off = 0;
-  auto* generic = reinterpret_cast<sockaddr*>(&v6);
-  socklen_t size = sizeof(v6);
-  listener.socket = UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener.socket ||
-      ::setsockopt(listener.socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) != 0 ||
-      ::bind(listener.socket.get(), generic, size) != 0) {
-    // A kernel without IPv6.
-    listener.socket = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    generic = reinterpret_cast<sockaddr*>(&v4);
-    size = sizeof(v4);
-    if (!listener.socket || ::bind(listener.socket.get(), generic, size) != 0) return {};
-  }
+ListeningSocket listen_for_peers() {
   // Nobody accepts: the kernel completes the connections by itself.
-  if (::listen(listener.socket.get(), SOMAXCONN) != 0 ||
-      ::getsockname(listener.socket.get(), generic, &size) != 0)
-    return {};
-  listener.port = ntohs(generic == reinterpret_cast<sockaddr*>(&v6) ? v6.sin6_port : v4.sin_port);
-  return listener;
+  for (const char* any : {"::", "0.0.0.0"}) {
+    try {
+      return listen_on(any, 0);
+    } catch (const Error&) {
+      continue;  // a kernel without IPv6, or without a free descriptor
+    }
+  }
+  return {};
 }
 
 std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers, milliseconds limit) {
@@ -99,7 +66,7 @@ std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers, millisecond
   std::vector<std::pair<int, UniqueFd>> open;
   for (const Peer& peer : peers) {
     int error = 0;
-    UniqueFd fd = start_connect(peer, error);
+    UniqueFd fd = start_connecting(peer.address, peer.port, error);
     if (error == EINPROGRESS) {
       open.emplace_back(peer.node, std::move(fd));
     } else if (error != 0) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/socket.h"
 #include "launcher/base/fd.h"
 #include "launcher/doctor/inspect.h"
 #include "launcher/protocol/protocol.h"
@@ -11,11 +12,7 @@
 namespace dstrain::launcher {
 
 /// A port on every interface that takes connections and says nothing; 0 where there is none.
-struct PeerListener {
-  UniqueFd socket;
-  int port = 0;
-};
-[[nodiscard]] PeerListener listen_for_peers();
+[[nodiscard]] ListeningSocket listen_for_peers();
 
 /// Connects to all of `peers` at once and returns those that were not reached within `limit`.
 [[nodiscard]] std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers,

@@ -1,11 +1,8 @@
 #include "launcher/job/agent.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +24,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/module.h"
 #include "engine/base/open_files.h"
+#include "engine/base/socket.h"
 #include "launcher/base/interrupts.h"
 #include "launcher/base/process_tree.h"
 #include "launcher/doctor/inspect.h"
@@ -294,25 +292,13 @@ class Agent {
 
   /// The port is bound by the process that hands it on, so no other job can take it between choice
   /// and use.
-  int bind_rendezvous() {
-    sockaddr_in v4{};
-    sockaddr_in6 v6{};
-    v4.sin_family = AF_INET;
-    v6.sin6_family = AF_INET6;
-    const char* text = job_.rendezvous_address.c_str();
-    const bool is_v6 = ::inet_pton(AF_INET6, text, &v6.sin6_addr) == 1;
-    const bool known = is_v6 || ::inet_pton(AF_INET, text, &v4.sin_addr) == 1;
-    auto* generic = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
-    socklen_t size = is_v6 ? sizeof(v6) : sizeof(v4);
-    rendezvous_ = UniqueFd(::socket(generic->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!known || !rendezvous_ || ::bind(rendezvous_.get(), generic, size) != 0 ||
-        ::listen(rendezvous_.get(), SOMAXCONN) != 0 ||
-        ::getsockname(rendezvous_.get(), generic, &size) != 0) {
-      throw Error(ErrorKind::hosts,
-                  fmt::format("{}: cannot listen on {}: {}", job_.host, job_.rendezvous_address,
-                              known ? std::strerror(errno) : "not an address"));
-    }
-    return ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
+  int bind_rendezvous() try {
+    ListeningSocket listener = listen_on(job_.rendezvous_address, 0);
+    rendezvous_ = std::move(listener.fd);
+    return listener.port;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::hosts, fmt::format("{}: cannot listen on {}: {}", job_.host,
+                                              job_.rendezvous_address, error.what()));
   }
 
   void start(const StartRanks& order) {
@@ -539,7 +525,7 @@ class Agent {
   Redactor redactor_;
   PrepareJob job_;
   UniqueFd rendezvous_;
-  PeerListener peers_;
+  ListeningSocket peers_;
   StopPolicy policy_;
   std::vector<AgentRank> ranks_;
   HangWatch hangs_;

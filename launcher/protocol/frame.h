@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/frame_reader.h"
+
 namespace dstrain::launcher {
 
 /// Largest payload; a length above it ends the connection before anything is allocated.
@@ -61,12 +63,11 @@ inline constexpr std::size_t kFrameHeader = 5;
 /// type.
 class FrameDecoder {
  public:
-  void append(std::string_view bytes) { buffer_.append(bytes); }
+  void append(std::string_view bytes) { reader_.append(bytes); }
   [[nodiscard]] std::optional<Frame> next();
 
  private:
-  std::string buffer_;
-  std::size_t position_ = 0;
+  FrameReader reader_{kFrameHeader, kFrameLimit};
 };
 
 }  // namespace dstrain::launcher

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "engine/base/bytes.h"
 #include "engine/base/error.h"
 
 namespace dstrain::launcher {
@@ -12,8 +13,7 @@ void fail_malformed() {
 }
 
 WireWriter& WireWriter::number(std::int64_t value) {
-  auto bits = static_cast<std::uint64_t>(value);
-  for (int i = 0; i < 8; ++i, bits >>= 8) bytes_.push_back(static_cast<char>(bits & 0xff));
+  put_little_endian(bytes_, value);
   return *this;
 }
 
@@ -37,13 +37,9 @@ std::string_view WireReader::take(std::uint64_t size) {
 }
 
 std::int64_t WireReader::number() {
-  std::uint64_t bits = 0;
-  int shift = 0;
-  for (const char byte : take(8)) {
-    bits |= static_cast<std::uint64_t>(static_cast<unsigned char>(byte)) << shift;
-    shift += 8;
-  }
-  return static_cast<std::int64_t>(bits);
+  std::int64_t value = 0;
+  if (!take_little_endian(bytes_, value)) fail_malformed();
+  return value;
 }
 
 int WireReader::integer() {

@@ -1,7 +1,6 @@
 #include "launcher/transport/dial.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <netinet/in.h>
@@ -62,17 +61,17 @@ bool wait_for(int fd, short events, int lifeline, std::optional<Clock::time_poin
   }
 }
 
+/// Empty where nobody can answer.
 UniqueFd start_dialling(const std::string& address, int port) {
-  sockaddr_in target{};
-  target.sin_family = AF_INET;
-  target.sin_port = htons(static_cast<std::uint16_t>(port));
-  if (::inet_pton(AF_INET, address.c_str(), &target.sin_addr) != 1) return {};
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) fail_system("make a socket");
+  int error = 0;
+  UniqueFd fd = start_connecting(address, port, error);
+  if (!fd && (error == EMFILE || error == ENFILE)) {
+    errno = error;
+    fail_system("make a socket");
+  }
+  if (!fd || (error != 0 && error != EINPROGRESS)) return {};
   const int on = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  const auto* generic = reinterpret_cast<const sockaddr*>(&target);
-  if (::connect(fd.get(), generic, sizeof(target)) != 0 && errno != EINPROGRESS) return {};
   return fd;
 }
 
@@ -175,19 +174,6 @@ int port_from(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   const bool good = error == std::errc{} && end == text.data() + text.size();
   return good && port > 0 && port < 65536 ? port : 0;
-}
-
-using NameOf = int (*)(int, sockaddr*, socklen_t*);
-
-/// getsockname() or getpeername() as text; empty when the connection is gone.
-std::string address_of(int fd, NameOf name_of) {
-  sockaddr_in address{};
-  socklen_t size = sizeof(address);
-  std::array<char, INET_ADDRSTRLEN> text{};
-  if (name_of(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()) == nullptr)
-    return {};
-  return text.data();
 }
 
 }  // namespace
@@ -302,9 +288,5 @@ UniqueFd dial_as_slurm_node(int bootstrap) {
   if (!socket) throw Error(ErrorKind::hosts, "the controller has no use for this agent");
   return socket;
 }
-
-std::string own_address(int socket) { return address_of(socket, &::getsockname); }
-
-std::string peer_address(int socket) { return address_of(socket, &::getpeername); }
 
 }  // namespace dstrain::launcher

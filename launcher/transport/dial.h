@@ -53,9 +53,4 @@ struct DialOptions {
 /// called from first.
 [[nodiscard]] UniqueFd dial_as_slurm_node(int bootstrap);
 
-/// Address at this end of a connection that dial() made, and at the other end; empty when it is
-/// gone.
-[[nodiscard]] std::string own_address(int socket);
-[[nodiscard]] std::string peer_address(int socket);
-
 }  // namespace dstrain::launcher

@@ -1,6 +1,7 @@
 #include "launcher/transport/dial_listener.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -30,19 +31,15 @@ Channel welcome(Caller caller) {
   return {std::move(caller.socket), std::move(out)};
 }
 
-DialListener::DialListener()
-    : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket_ || ::bind(socket_.get(), generic, size) != 0 ||
-      ::listen(socket_.get(), SOMAXCONN) != 0 ||
-      ::getsockname(socket_.get(), generic, &size) != 0) {
-    fail_system("listen for agents");
+DialListener::DialListener() {
+  try {
+    ListeningSocket listener = listen_on("0.0.0.0", 0);
+    set_nonblocking(listener.fd.get());
+    socket_ = std::move(listener.fd);
+    target_ = {own_addresses(), listener.port, draw_secret()};
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("cannot listen for agents: {}", error.what()));
   }
-  target_ = {own_addresses(), ntohs(address.sin_port), draw_secret()};
 }
 
 void DialListener::renew() {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/socket.h"
+#include "engine/base/socket.h"
 #include "engine/comm/store_frames.h"
 #include "engine/comm/store_server.h"
 #include "test/comm/listener.h"
@@ -76,7 +76,7 @@ constexpr int kInstrumented = 1;
 #endif
 
 UniqueFd connect_raw(int port) {
-  return comm::connect_to("127.0.0.1", port, Clock::now() + std::chrono::seconds(5));
+  return connect_to("127.0.0.1", port, Clock::now() + std::chrono::seconds(5));
 }
 
 /// A client that knows the secret and then says what it likes.
@@ -164,7 +164,7 @@ TEST_CASE("the job's store keeps the promises of a store, for its server and for
 
 TEST_CASE("the job's store binds the address that it is told when it is given no socket",
           "[store]") {
-  const int port = comm::listen_on("127.0.0.2", 0).port;
+  const int port = listen_on("127.0.0.2", 0).port;
   const auto server = make_job_store({.address = "127.0.0.2", .port = port, .serve = true},
                                      secret_of(1), kGeneration);
   const auto client =
@@ -176,7 +176,7 @@ TEST_CASE("the job's store binds the address that it is told when it is given no
 }
 
 TEST_CASE("a client may come before its server", "[store]") {
-  const int port = comm::listen_on("127.0.0.1", 0).port;
+  const int port = listen_on("127.0.0.1", 0).port;
   std::string got;
   std::jthread early([&] { got = join(port)->get("key", milliseconds(10'000)); });
   std::this_thread::sleep_for(milliseconds(300));

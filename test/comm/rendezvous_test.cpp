@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "engine/base/handshake.h"
+#include "engine/base/socket.h"
 #include "engine/comm/communicator.h"
-#include "engine/comm/socket.h"
 #include "test/comm/listener.h"
 #include "test/comm/operations.h"
 #include "test/comm/store_semantics.h"
@@ -169,7 +169,7 @@ TEST_CASE("ranks that all come go on at once", "[rendezvous]") {
 }
 
 TEST_CASE("ranks without a secret meet in c10d's store, as under torchrun", "[rendezvous]") {
-  const std::string port = std::to_string(comm::listen_on("127.0.0.1", 0).port);
+  const std::string port = std::to_string(listen_on("127.0.0.1", 0).port);
   const Variables common = {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}};
   const auto server = meet_other_ranks({.rank = 0, .size = 2}, environment_of(common));
   const auto client = meet_other_ranks({.rank = 1, .size = 2}, environment_of(common));

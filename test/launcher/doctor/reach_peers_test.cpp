@@ -24,11 +24,11 @@ Texts judge(const std::vector<UnreachedPair>& pairs, int num_hosts) {
 }  // namespace
 
 TEST_CASE("a peer is reached, refuses, or has no route", "[launcher][peers]") {
-  const PeerListener listener = listen_for_peers();
+  const dstrain::ListeningSocket listener = listen_for_peers();
   REQUIRE(listener.port != 0);
-  PeerListener other = listen_for_peers();
+  dstrain::ListeningSocket other = listen_for_peers();
   const int closed = other.port;
-  other.socket.reset();
+  other.fd.reset();
   const auto problems = reach_peers({{.node = 0, .address = "127.0.0.1", .port = listener.port},
                                      {.node = 1, .address = "127.0.0.1", .port = closed},
                                      {.node = 2, .address = "255.255.255.255", .port = 1},

@@ -1,4 +1,4 @@
-#include "engine/comm/socket.h"
+#include "engine/base/socket.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,8 +15,9 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 
-namespace dstrain::comm {
+namespace dstrain {
 namespace {
 
 using std::chrono::milliseconds;
@@ -66,18 +67,40 @@ bool is_own_echo(int fd) {
          own_size == peer_size && std::memcmp(&own, &peer, own_size) == 0;
 }
 
+struct SocketName {
+  std::string address;  ///< numeric; empty when the connection is gone
+  std::string port;
+};
+
+/// `name_of_end`: getsockname or getpeername.
+SocketName name_of(int fd, int (*name_of_end)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage end{};
+  socklen_t size = sizeof end;
+  auto* generic = reinterpret_cast<sockaddr*>(&end);
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (name_of_end(fd, generic, &size) != 0 ||
+      ::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {};
+  }
+  return {.address = host.data(), .port = port.data()};
+}
+
 }  // namespace
 
 ListeningSocket listen_on(const std::string& address, int port) {
   const Addresses found = resolve(address, port, AI_PASSIVE);
   UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (fd && found->ai_family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   auto* generic = reinterpret_cast<sockaddr*>(&bound);
   if (!fd || ::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       ::listen(fd.get(), SOMAXCONN) != 0 || ::getsockname(fd.get(), generic, &size) != 0) {
-    throw Error(ErrorKind::hosts, std::strerror(errno));
+    const int error = errno;
+    throw Error(ErrorKind::hosts, std::strerror(error) + open_files_note(error));
   }
   const in_port_t bound_port = bound.ss_family == AF_INET6
                                    ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
@@ -105,6 +128,16 @@ UniqueFd connect_to(const std::string& host, int port,
   throw Error(ErrorKind::again, std::strerror(error));
 }
 
+UniqueFd start_connecting(const std::string& address, int port, int& error) try {
+  const Addresses found = resolve(address, port, AI_NUMERICHOST);
+  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  error = fd && ::connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  return fd;
+} catch (const Error&) {
+  error = EINVAL;  // no address
+  return {};
+}
+
 void prepare_stream(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -122,18 +155,13 @@ void set_nonblocking(int fd) {
   }
 }
 
-std::string peer_address(int fd) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  auto* generic = reinterpret_cast<sockaddr*>(&peer);
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  if (::getpeername(fd, generic, &size) != 0 ||
-      ::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "a connection";
-  }
-  return fmt::format("{}:{}", host.data(), port.data());
+std::string own_address(int fd) { return name_of(fd, &::getsockname).address; }
+
+std::string peer_address(int fd) { return name_of(fd, &::getpeername).address; }
+
+std::string peer_name(int fd) {
+  const SocketName name = name_of(fd, &::getpeername);
+  return name.address.empty() ? "a connection" : fmt::format("{}:{}", name.address, name.port);
 }
 
-}  // namespace dstrain::comm
+}  // namespace dstrain
