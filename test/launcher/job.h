@@ -17,9 +17,9 @@ struct JobOptions {
   std::string resume = "never";
   std::vector<std::string> environment = {};  ///< NAME=VALUE, added
   bool closed_stdin = false;
-  bool console_to_pipe_unread = false;    ///< standard output is a pipe that nobody reads
+  bool console_to_pipe_unread = false;      ///< standard output is a pipe that nobody reads
   std::vector<std::string> arguments = {};  ///< further options of `launch`
-  std::vector<std::string> command = {};  ///< of a rank, instead of fake_rank and the script
+  std::vector<std::string> command = {};    ///< of a rank, instead of fake_rank and the script
 };
 
 /// A `fake_dstrain launch` in a process of its own, with its output in a file.
