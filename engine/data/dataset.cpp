@@ -84,7 +84,7 @@ std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, i
     case DatasetName::metamathqa:
     case DatasetName::jsonl:
       throw Error(ErrorKind::usage, "data.name is a data set of text, but the model takes images",
-                  "use a language model (bloom-*, qwen2.5-*), or a data set of images");
+                  "use a language model, or a data set of images");
   }
   DSTRAIN_CHECK(false, "unknown data set");
 }

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "engine/base/error.h"
-#include "engine/models/file_names.h"
+#include "engine/models/family.h"
 #include "engine/models/groups.h"
 #include "recipes/schema/text.h"
 
@@ -15,13 +15,6 @@ namespace dstrain {
 namespace {
 
 constexpr const char* kAdapterPrefix = "base_model.model.";
-
-/// The projections of the attention, as adapters of each family usually have them.
-std::vector<std::string> usual_targets(const std::string& family) {
-  if (family == "bloom") return {"query_key_value"};
-  if (family == "qwen2") return {"q_proj", "k_proj", "v_proj", "o_proj"};
-  return {"query", "value"};
-}
 
 /// Calls visit(map) for each linear map that may have an adapter.
 template <class Visit>
@@ -35,8 +28,8 @@ void for_each_map(const Model& model, Visit visit) {
 }
 
 /// Whether `pattern` means the linear map `name`, by any name that files have for it.
-bool means(const std::string& pattern, const std::string& family, const std::string& name) {
-  return std::ranges::any_of(file_names(family, name), [&](const std::string& known) {
+bool means(const std::string& pattern, const Family& family, const std::string& name) {
+  return std::ranges::any_of(family.file_names(name), [&](const std::string& known) {
     return matches_module(pattern, known);
   });
 }
@@ -59,15 +52,18 @@ bool is_adapter(const std::string& tensor) { return tensor.starts_with(kAdapterP
 
 void add_adapters(Model& model, const LoraConfig& config) {
   for (Parameter* parameter : all_parameters(model)) parameter->trainable = false;
-  const std::vector<std::string> patterns =
-      config.targets.empty() ? usual_targets(model.family) : config.targets;
+  std::vector<std::string> patterns = config.targets;
+  if (patterns.empty()) {
+    const auto usual = model.family->recipe().lora_targets;
+    patterns.assign(usual.begin(), usual.end());
+  }
   const LowRankOptions options = {
       .rank = config.rank, .scale = adapter_scale(config), .dropout = config.dropout};
   std::set<std::string> matched;
   for_each_map(model, [&](const AdaptedMap& map) {
     bool wanted = false;
     for (const std::string& pattern : patterns) {
-      if (!means(pattern, model.family, map.name())) continue;
+      if (!means(pattern, *model.family, map.name())) continue;
       wanted = true;
       matched.insert(pattern);
     }

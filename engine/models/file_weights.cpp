@@ -10,7 +10,8 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
-#include "engine/models/file_names.h"
+#include "engine/models/family.h"
+#include "engine/models/language_head.h"
 #include "engine/models/misfits.h"
 #include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
@@ -22,14 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_head(const std::string& name) { return name.starts_with("classifier."); }
-
-/// Whether the tensor has a row for each token of the vocabulary.
-bool is_vocabulary(const std::string& name) {
-  return name == "lm_head.weight" || name.ends_with("embed_tokens.weight") ||
-         name.ends_with("word_embeddings.weight");
-}
-
 /// "[100, 768]".
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -39,7 +32,7 @@ class FileWeights final : public WeightSource {
  public:
   FileWeights(const fs::path& folder, Model& model, std::int64_t seed,
               std::vector<std::string>& notes)
-      : folder_(folder), family_(model.family), seed_(seed) {
+      : folder_(folder), family_(*model.family), seed_(seed) {
     Misfits misfits;
     std::vector<const NamedShape*> parts;
     for (const Parameter* parameter : all_parameters(model)) {
@@ -48,9 +41,9 @@ class FileWeights final : public WeightSource {
       }
     }
     const std::optional<std::string> head =
-        model.is_language() ? std::nullopt : reason_for_new_head(parts);
+        family_.classifier.empty() ? std::nullopt : reason_for_new_head(parts);
     for (const NamedShape* part : parts) {
-      if (head && is_head(part->name)) continue;
+      if (head && is_classifier(part->name)) continue;
       place(*part, misfits);
     }
     misfits.throw_if_any("the weights do not fit config.json beside them or the recipe's model");
@@ -72,18 +65,30 @@ class FileWeights final : public WeightSource {
   }
 
  private:
+  [[nodiscard]] std::string classifier(std::string_view tensor) const {
+    return std::string(family_.classifier).append(tensor);
+  }
+  [[nodiscard]] bool is_classifier(const std::string& name) const {
+    return !family_.classifier.empty() && name.starts_with(classifier("."));
+  }
+  /// Whether the tensor has a row for each token of the vocabulary.
+  [[nodiscard]] bool is_vocabulary(const std::string& name) const {
+    return name == kLanguageHeadWeight || name == family_.embedding;
+  }
+
   /// A head is new when the file's is for another number of classes, or when the file is a model
   /// without one.
   [[nodiscard]] std::optional<std::string> reason_for_new_head(
       const std::vector<const NamedShape*>& parts) const {
-    const auto weight = std::find_if(parts.begin(), parts.end(), [](const NamedShape* part) {
-      return part->name == "classifier.weight";
+    const std::string weight_name = classifier(".weight"), bias_name = classifier(".bias");
+    const auto weight = std::find_if(parts.begin(), parts.end(), [&](const NamedShape* part) {
+      return part->name == weight_name;
     });
-    DSTRAIN_CHECK(weight != parts.end(), "a model without classifier.weight");
+    DSTRAIN_CHECK(weight != parts.end(), "a model without " + weight_name);
     const std::int64_t classes = (*weight)->shape.at(0);
-    const auto place = folder_.find({"classifier.weight"});
+    const auto place = folder_.find({weight_name});
     if (!place) {
-      if (folder_.find({"classifier.bias"}) || says_it_has_head()) return std::nullopt;
+      if (folder_.find({bias_name}) || says_it_has_head()) return std::nullopt;
       return fmt::format("{} has no classifier; a new head for {} classes is drawn at random",
                          folder_.path().string(), classes);
     }
@@ -91,9 +96,8 @@ class FileWeights final : public WeightSource {
     if (shape.size() != 2 || shape[0] == classes || shape[1] != (*weight)->shape.at(1))
       return std::nullopt;
     return fmt::format(
-        "{} has a classifier for {} classes, the model {}; a new head (classifier.weight, "
-        "classifier.bias) is drawn at random",
-        folder_.path().string(), shape[0], classes);
+        "{} has a classifier for {} classes, the model {}; a new head ({}, {}) is drawn at random",
+        folder_.path().string(), shape[0], classes, weight_name, bias_name);
   }
 
   [[nodiscard]] bool says_it_has_head() const {
@@ -102,12 +106,12 @@ class FileWeights final : public WeightSource {
     const nlohmann::json json = read_json_object(path);
     const auto found = json.find("architectures");
     return found != json.end() && found->is_array() &&
-           std::find(found->begin(), found->end(), "ViTForImageClassification") != found->end();
+           std::find(found->begin(), found->end(), family_.with_classifier) != found->end();
   }
 
   void place(const NamedShape& part, Misfits& misfits) {
     using enum Misfits::Way;
-    const std::optional<WeightFolder::Place> found = folder_.find(file_names(family_, part.name));
+    const std::optional<WeightFolder::Place> found = folder_.find(family_.file_names(part.name));
     if (!found) {
       misfits.add(missing, fmt::format("{}: no tensor '{}' {}", folder_.path().string(), part.name,
                                        shape_text(part.shape)));
@@ -137,7 +141,7 @@ class FileWeights final : public WeightSource {
     std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
       // A tied head may have been saved a second time.
-      const bool expected = (new_head && is_head(name)) || name == "lm_head.weight";
+      const bool expected = (new_head && is_classifier(name)) || name == kLanguageHeadWeight;
       if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {
@@ -147,7 +151,7 @@ class FileWeights final : public WeightSource {
   }
 
   WeightFolder folder_;
-  std::string family_;
+  const Family& family_;
   std::int64_t seed_;
   std::map<std::string, WeightFolder::Place> places_;  ///< by part name
 };

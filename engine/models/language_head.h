@@ -14,6 +14,9 @@
 
 namespace dstrain {
 
+/// The head's own table, as files name it.
+inline constexpr const char* kLanguageHeadWeight = "lm_head.weight";
+
 /// What the blocks of a language model share.
 struct LanguageShape {
   std::int64_t width = 0;
@@ -31,7 +34,7 @@ class LanguageHead final : public Block {
   using Norm = std::variant<LayerNorm, RmsNorm>;
 
   /// `tied` is the embedding's table, which must outlive the head; null for a matrix of its own,
-  /// which files name "lm_head.weight".
+  /// kLanguageHeadWeight in files.
   LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied, const InitialWeights& init);
 
   [[nodiscard]] const std::string& name() const override { return name_; }

@@ -1,75 +1,22 @@
 #include "engine/models/model.h"
 
-#include <fmt/format.h>
-
 #include <set>
 
-#include "engine/base/error.h"
-#include "engine/models/bloom.h"
+#include "engine/models/family.h"
 #include "engine/models/groups.h"
-#include "engine/models/qwen2.h"
-#include "engine/models/vit.h"
-#include "recipes/schema/config_file.h"
 
 namespace dstrain {
-namespace {
-
-/// By the recipe's name, else by the model_type of its weights.
-std::string family_of(const ModelConfig& config) {
-  const std::string& name = config.name;
-  if (name == "vit" || vit_named(name)) return "vit";
-  if (name == "bloom" || bloom_named(name)) return "bloom";
-  if (name == "qwen2" || qwen2_named(name)) return "qwen2";
-  if (!name.empty() || config.weights.empty()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("model.name: '{}' is no model that dstrain knows", name),
-                "known: vit-tiny, vit-base, vit-large, vit-huge, google/vit-base-patch16-224, "
-                "google/vit-large-patch16-224, google/vit-huge-patch14-224-in21k; bloom-560m, "
-                "bloom-1b1, bloom-1b7, bloom-3b, bloom-7b1; qwen2.5-0.5b, qwen2.5-1.5b, "
-                "qwen2.5-3b, qwen2.5-7b; the latter also after bigscience/ and Qwen/");
-  }
-  const std::string type = model_type_of(config.weights);
-  if (type == "vit" || type == "bloom" || type == "qwen2") return type;
-  throw Error(ErrorKind::data,
-              fmt::format("{}/config.json: model_type is '{}'", config.weights, type),
-              "dstrain trains vit, bloom and qwen2");
-}
-
-Model vit_model(const ModelConfig& recipe, const ModelInputs& inputs) {
-  const VitConfig config = vit_config(recipe, inputs.classes);
-  return {.family = "vit",
-          .blocks = make_vit(config),
-          .config_json = vit_config_json(config),
-          .image_size = static_cast<int>(config.image_size),
-          .channels = static_cast<int>(config.channels),
-          .classes = static_cast<int>(config.classes)};
-}
-
-/// A language model of any family.
-template <class Config>
-Model language_model(const char* family, Config config, const ModelInputs& inputs,
-                     Blocks (*make)(const Config&), std::string (*json)(const Config&)) {
-  config.sequence = inputs.sequence;
-  return {.family = family,
-          .blocks = make(config),
-          .config_json = json(config),
-          .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = inputs.sequence,
-          .notes = config.notes};
-}
-
-}  // namespace
 
 Model make_model(const ModelConfig& config, const ModelInputs& inputs) {
-  const std::string family = family_of(config);
-  if (family == "bloom")
-    return language_model("bloom", bloom_config(config), inputs, make_bloom, bloom_config_json);
-  if (family == "qwen2")
-    return language_model("qwen2", qwen2_config(config), inputs, make_qwen2, qwen2_config_json);
-  return vit_model(config, inputs);
+  const Family& family = find_family(config);
+  Model model = family.make(config, family.recipe(), inputs);
+  model.family = &family;
+  return model;
 }
 
-bool is_language_model(const ModelConfig& config) { return family_of(config) != "vit"; }
+bool is_language_model(const ModelConfig& config) {
+  return find_family(config).recipe().modality == Modality::text;
+}
 
 std::vector<Parameter*> all_parameters(const Model& model) {
   std::vector<Parameter*> list;

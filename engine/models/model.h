@@ -9,10 +9,12 @@
 
 namespace dstrain {
 
+struct Family;  // engine/models/family.h
+
 /// A model: its blocks and what files call it. Holds architecture only; no device, stream,
 /// precision or strategy.
 struct Model {
-  std::string family;  ///< "vit", "bloom" or "qwen2": model_type of config.json
+  const Family* family = nullptr;
   Blocks blocks;
   /// config.json of the Hugging Face layout, for export.
   std::string config_json;

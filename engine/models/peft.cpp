@@ -18,7 +18,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
-#include "engine/models/file_names.h"
+#include "engine/models/family.h"
 #include "engine/models/misfits.h"
 #include "engine/models/parts.h"
 #include "engine/models/weight_folder.h"
@@ -38,8 +38,8 @@ std::string bare(const std::string& tensor) {
 }
 
 /// Names that PEFT's files may have for our `tensor`, an adapter's or a module's.
-std::vector<std::string> peft_names(const std::string& family, const std::string& tensor) {
-  std::vector<std::string> names = file_names(family, bare(tensor));
+std::vector<std::string> peft_names(const Family& family, const std::string& tensor) {
+  std::vector<std::string> names = family.file_names(bare(tensor));
   for (std::string& name : names) name = adapter_prefix(name);
   return names;
 }
@@ -90,7 +90,7 @@ class AdapterFile final : public WeightSource {
     Misfits misfits;
     for (const Parameter* parameter : all_parameters(model)) {
       for (const NamedShape& part : parameter->parts) {
-        if (parameter->trainable) place(model.family, part, misfits);
+        if (parameter->trainable) place(*model.family, part, misfits);
       }
     }
     refuse_unknown(misfits);
@@ -106,14 +106,14 @@ class AdapterFile final : public WeightSource {
   }
 
  private:
-  void place(const std::string& family, const NamedShape& part, Misfits& misfits) {
+  void place(const Family& family, const NamedShape& part, Misfits& misfits) {
     const std::vector<std::string> names = peft_names(family, part.name);
     const auto found = std::ranges::find_if(
         names, [&](const std::string& name) { return file_.entries().contains(name); });
     if (found == names.end()) {
       misfits.add(Misfits::Way::missing,
                   fmt::format("{}: no tensor '{}' [{}]", file_.path().string(),
-                              adapter_prefix(memory_name(family, bare(part.name))),
+                              adapter_prefix(family.memory_name(bare(part.name))),
                               fmt::join(part.shape, ", ")));
       return;
     }
@@ -151,12 +151,12 @@ class AdapterFile final : public WeightSource {
 std::set<std::string> target_modules(const Model& model) {
   std::set<std::string> names, last_parts;
   for (const AdaptedMap& map : adapted_maps(model))
-    names.insert(memory_name(model.family, map.name()));
+    names.insert(model.family->memory_name(map.name()));
   for (const std::string& name : names) last_parts.insert(last_part(name));
   for (const auto& block : model.blocks) {
     for (Linear* linear : block->linears()) {
       for (const LinearPart& part : linear->parts()) {
-        const std::string name = memory_name(model.family, part.name);
+        const std::string name = model.family->memory_name(part.name);
         if (last_parts.contains(last_part(name)) && !names.contains(name)) return names;
       }
     }
@@ -208,7 +208,7 @@ nlohmann::json config_json(const Model& model, const LoraConfig& config,
   if (!modules.empty()) {
     json["modules_to_save"] = nlohmann::json::array();
     for (const std::string& module : modules)
-      json["modules_to_save"].push_back(memory_name(model.family, module));
+      json["modules_to_save"].push_back(model.family->memory_name(module));
   }
   return json;
 }
@@ -239,7 +239,7 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
     for (const NamedShape& part : parameter->parts) {
       if (!saved(part.name)) continue;
       parts.push_back(part);
-      tensors.push_back({.name = adapter_prefix(memory_name(model.family, bare(part.name))),
+      tensors.push_back({.name = adapter_prefix(model.family->memory_name(bare(part.name))),
                          .shape = part.shape,
                          .dtype = options.dtype,
                          .values = {}});

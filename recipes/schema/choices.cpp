@@ -102,45 +102,6 @@ constexpr Choice kBackends[] = {
     choice(Backend::nccl, "nccl", "GPU to GPU"),
     choice(Backend::gloo, "gloo", "through the CPU"),
 };
-constexpr Choice kModels[] = {
-    choice(ModelFamily::vit, "vit", "a Vision Transformer of the sizes below or of model.weights"),
-    choice(ModelFamily::bloom, "bloom", "a BLOOM of the sizes below or of model.weights"),
-    choice(ModelFamily::qwen2, "qwen2", "a Qwen2 of the sizes below or of model.weights"),
-    choice(ModelFamily::vit, "vit-tiny", "ViT-Ti/16: 12 layers of width 192, 3 heads"),
-    choice(ModelFamily::vit, "vit-base", "ViT-B/16: 12 layers of width 768, 12 heads"),
-    choice(ModelFamily::vit, "vit-large", "ViT-L/16: 24 layers of width 1024, 16 heads"),
-    choice(ModelFamily::vit, "vit-huge", "ViT-H/14: 32 layers of width 1280, 16 heads"),
-    choice(ModelFamily::vit, "vit-base-patch16-224", "vit-base under its Hugging Face name"),
-    choice(ModelFamily::vit, "vit-large-patch16-224", "vit-large under its Hugging Face name"),
-    choice(ModelFamily::vit, "vit-huge-patch14-224-in21k", "vit-huge under its Hugging Face name"),
-    choice(ModelFamily::vit, "google/vit-base-patch16-224", "the same"),
-    choice(ModelFamily::vit, "google/vit-large-patch16-224", "the same"),
-    choice(ModelFamily::vit, "google/vit-huge-patch14-224-in21k", "the same"),
-    choice(ModelFamily::bloom, "bloom-560m", "24 layers of width 1024, 16 heads"),
-    choice(ModelFamily::bloom, "bloom-1b1", "24 layers of width 1536, 16 heads"),
-    choice(ModelFamily::bloom, "bloom-1b7", "24 layers of width 2048, 16 heads"),
-    choice(ModelFamily::bloom, "bloom-3b", "30 layers of width 2560, 32 heads"),
-    choice(ModelFamily::bloom, "bloom-7b1", "30 layers of width 4096, 32 heads"),
-    choice(ModelFamily::bloom, "bigscience/bloom-560m",
-           "bloom-560m under its Hugging Face name; so the other four"),
-    choice(ModelFamily::bloom, "bigscience/bloom-1b1", "the same"),
-    choice(ModelFamily::bloom, "bigscience/bloom-1b7", "the same"),
-    choice(ModelFamily::bloom, "bigscience/bloom-3b", "the same"),
-    choice(ModelFamily::bloom, "bigscience/bloom-7b1", "the same"),
-    choice(ModelFamily::qwen2, "qwen2.5-0.5b",
-           "24 layers of width 896, 14 heads, 2 key-value heads"),
-    choice(ModelFamily::qwen2, "qwen2.5-1.5b",
-           "28 layers of width 1536, 12 heads, 2 key-value heads"),
-    choice(ModelFamily::qwen2, "qwen2.5-3b",
-           "36 layers of width 2048, 16 heads, 2 key-value heads"),
-    choice(ModelFamily::qwen2, "qwen2.5-7b",
-           "28 layers of width 3584, 28 heads, 4 key-value heads"),
-    choice(ModelFamily::qwen2, "Qwen/Qwen2.5-0.5B",
-           "qwen2.5-0.5b under its Hugging Face name; so the other three"),
-    choice(ModelFamily::qwen2, "Qwen/Qwen2.5-1.5B", "the same"),
-    choice(ModelFamily::qwen2, "Qwen/Qwen2.5-3B", "the same"),
-    choice(ModelFamily::qwen2, "Qwen/Qwen2.5-7B", "the same"),
-};
 
 }  // namespace
 
@@ -159,26 +120,6 @@ std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }
 std::span<const Choice> choices(DatasetName) { return kDatasets; }
 std::span<const Choice> choices(Backend) { return kBackends; }
-std::span<const Choice> model_names() { return kModels; }
-
-std::optional<ModelFamily> family_of(std::string_view name) {
-  for (const Choice& choice : kModels) {
-    if (choice.name == name) return static_cast<ModelFamily>(choice.value);
-  }
-  return std::nullopt;
-}
-
-std::string_view family_name(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::vit:
-      return "vit";
-    case ModelFamily::bloom:
-      return "bloom";
-    case ModelFamily::qwen2:
-      return "qwen2";
-  }
-  return {};
-}
 
 std::string_view spelling(std::span<const Choice> all, int value) {
   for (const Choice& choice : all) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -30,12 +29,6 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(Interpolation);
 [[nodiscard]] std::span<const Choice> choices(DatasetName);
 [[nodiscard]] std::span<const Choice> choices(Backend);
-/// Names that `model.name` accepts; their value is the family.
-[[nodiscard]] std::span<const Choice> model_names();
-/// Of a name that `model.name` accepts; none for others.
-[[nodiscard]] std::optional<ModelFamily> family_of(std::string_view name);
-/// model_type of config.json; also a name that `model.name` accepts.
-[[nodiscard]] std::string_view family_name(ModelFamily family);
 
 /// How a recipe spells the value: "bf16", "random_crop".
 [[nodiscard]] std::string_view spelling(std::span<const Choice> all, int value);

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <set>
 
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
@@ -27,23 +27,20 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
   if (!problems.empty()) throw Error(kind, fmt::format("{}", fmt::join(problems, "\n")), hint);
 }
 
-Problems foreign_keys(const ModelConfig& recipe, const std::string& family,
-                      const std::vector<std::string_view>& own) {
-  const std::array<std::pair<std::string_view, bool>, 8> keys = {{
-      {"classes", recipe.classes != 0},
-      {"image_size", recipe.image_size != 0},
-      {"patch_size", recipe.patch_size != 0},
-      {"channels", recipe.channels != 0},
-      {"mlp_width", recipe.mlp_width != 0},
-      {"kv_heads", recipe.kv_heads != 0},
-      {"vocab_size", recipe.vocab_size != 0},
-      {"rope_theta", recipe.rope_theta != 0},
-  }};
+Problems foreign_keys(const ModelConfig& recipe, const ModelFamily& family) {
   Problems problems;
-  for (const auto& [key, set] : keys) {
-    if (set && std::find(own.begin(), own.end(), key) == own.end())
-      problems.push_back(fmt::format("model.{}: {} has none", key, family));
+  std::set<std::string_view> asked;
+  const auto check = [&](std::string_view key, bool set, bool own) {
+    if (set && !own && asked.insert(key).second)
+      problems.push_back(fmt::format("model.{}: {} has none", key, family.title));
+  };
+  check("classes", recipe.classes != 0, family.modality == Modality::images);
+  for (const ModelFamily& any : model_families()) {
+    for (const ModelSize& size : any.sizes)
+      check(size.key, recipe.*size.member != 0,
+            std::ranges::find(family.sizes, size.key, &ModelSize::key) != family.sizes.end());
   }
+  check("rope_theta", recipe.rope_theta != 0, family.rotary);
   return problems;
 }
 

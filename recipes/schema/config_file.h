@@ -4,12 +4,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
-#include "recipes/schema/model_sizes.h"
+#include "recipes/schema/families.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -20,10 +19,8 @@ using Problems = std::vector<std::string>;
 /// Throws Error of `kind` with one problem a line, if there are any.
 void raise_problems(ErrorKind kind, const Problems& problems, const std::string& hint);
 
-/// Problems with the keys under model that the recipe sets and the family has not: those that some
-/// family lacks, unless they are among `own`.
-[[nodiscard]] Problems foreign_keys(const ModelConfig& recipe, const std::string& family,
-                                    const std::vector<std::string_view>& own);
+/// Problems with the keys under model that the recipe sets and the family has not.
+[[nodiscard]] Problems foreign_keys(const ModelConfig& recipe, const ModelFamily& family);
 
 /// "192 in the recipe, but FILE has hidden_size 768".
 [[nodiscard]] std::string size_differs(const ModelSize& size, std::int64_t in_recipe,

@@ -1,11 +1,32 @@
 #include "recipes/schema/describe.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "recipes/schema/families.h"
+
 namespace dstrain {
 namespace {
 
 constexpr double kMostSize = 65536;
 constexpr double kMostBatch = 1 << 24;
 constexpr double kMostSteps = 2000000000;
+
+/// "ViT, arXiv:2010.11929, table 1; BLOOM, ...".
+std::string family_sources() {
+  std::vector<std::string_view> sources;
+  for (const ModelFamily& family : model_families()) sources.push_back(family.source);
+  return fmt::format("{}", fmt::join(sources, "; "));
+}
+
+/// "query, value (vit), query_key_value (bloom), ...".
+std::string usual_targets() {
+  std::vector<std::string> of_families;
+  for (const ModelFamily& family : model_families())
+    of_families.push_back(
+        fmt::format("{} ({})", fmt::join(family.lora_targets, ", "), family.name));
+  return fmt::format("{}", fmt::join(of_families, "; "));
+}
 
 }  // namespace
 
@@ -24,10 +45,10 @@ void describe(Recipe& r, Visitor& v) {
 }
 
 void describe(ModelConfig& c, Visitor& v) {
+  static const std::string sources = family_sources();
   v.field("name", c.name,
           {.text = "Model family and size; with weights, their config.json says it.",
-           .source = "ViT, arXiv:2010.11929, table 1; BLOOM, arXiv:2211.05100, table 3; Qwen2.5, "
-                     "arXiv:2412.15115, table 1",
+           .source = sources,
            .required = true,
            .unless = "weights",
            .form = Form::name,
@@ -68,17 +89,18 @@ void describe(ModelConfig& c, Visitor& v) {
            .least = 0,
            .most = 1048576});
   v.field("kv_heads", c.kv_heads,
-          {.text = "Key and value heads per layer (qwen); 0 takes what folder or name say.",
+          {.text = "Key and value heads per layer, where queries are grouped; 0 takes what folder "
+                   "or name say.",
            .least = 0,
            .most = 4096,
            .source = "arXiv:2305.13245"});
   v.field("vocab_size", c.vocab_size,
-          {.text = "Rows of the token embedding (bloom, qwen); 0 takes what folder or name say.",
+          {.text = "Rows of the token embedding; 0 takes what folder or name say.",
            .unit = "tokens",
            .least = 0,
            .most = 16777216});
   v.field("rope_theta", c.rope_theta,
-          {.text = "Base of the rotary positions (qwen); 0 takes what folder or name say.",
+          {.text = "Base of the rotary positions; 0 takes what folder or name say.",
            .least = 0,
            .source = "arXiv:2104.09864"});
   v.field("frozen", c.frozen,
@@ -86,6 +108,10 @@ void describe(ModelConfig& c, Visitor& v) {
 }
 
 void describe(LoraConfig& c, Visitor& v) {
+  static const std::string targets =
+      "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is held "
+      "against the last part of the name. Empty: " +
+      usual_targets() + ".";
   v.field("rank", c.rank,
           {.text = "Rank of the adapters; 0 trains the weights themselves.",
            .least = 0,
@@ -100,11 +126,7 @@ void describe(LoraConfig& c, Visitor& v) {
            .least = 0,
            .most = 1,
            .below_most = true});
-  v.field(
-      "targets", c.targets,
-      {.text = "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is "
-               "held against the last part of the name. Empty: query and value (vit), "
-               "query_key_value (bloom), q_proj, k_proj, v_proj and o_proj (qwen)."});
+  v.field("targets", c.targets, {.text = targets});
   v.field(
       "also_train", c.also_train,
       {.text = "Patterns of tensors, or of modules that hold them, that are trained in full beside "

@@ -7,8 +7,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
-#include "recipes/schema/choices.h"
 #include "recipes/schema/config_file.h"
+#include "recipes/schema/families.h"
 #include "recipes/schema/image_processor.h"
 
 namespace dstrain {
@@ -32,7 +32,8 @@ class FolderReader {
         return {};
       }
       take_model(folder / "config.json");
-      if (family_of(recipe_.model.name) == ModelFamily::vit) take_preparation(folder);
+      const ModelFamily* family = family_of(recipe_.model.name);
+      if (family != nullptr && family->modality == Modality::images) take_preparation(folder);
     } catch (const Error& error) {
       report("model.weights", error.what(), error.hint());
     }
@@ -68,11 +69,11 @@ class FolderReader {
       }
       return;
     }
-    const std::optional<ModelFamily> family = family_of(model.name);
-    if (!family || model.name != family_name(*family)) return;
-    for (const ModelSize& size : model_sizes(*family)) {
+    const ModelFamily* family = family_of_type(model.name);
+    if (family == nullptr) return;
+    for (const ModelSize& size : family->sizes) {
       const std::string path = fmt::format("model.{}", size.key);
-      if (model.*size.member != 0 || !reader_.usable(path)) continue;
+      if (size.optional || model.*size.member != 0 || !reader_.usable(path)) continue;
       report(path, fmt::format("missing; model.name {} says no sizes", model.name),
              "give it, or the folder of a model as model.weights");
     }
@@ -82,10 +83,10 @@ class FolderReader {
     ConfigFile file(path);
     const std::string source = path.string();
     const std::string type = file.text("model_type", "");
-    const std::optional<ModelFamily> family = family_of(type);
-    if (!family || family_name(*family) != type) {
+    const ModelFamily* family = family_of_type(type);
+    if (family == nullptr) {
       throw Error(ErrorKind::data, fmt::format("{}: model_type is '{}'", source, type),
-                  "dstrain trains vit, bloom and qwen2");
+                  fmt::format("it must be {}", family_names()));
     }
     ModelConfig& model = recipe_.model;
     if (model.name.empty()) {
@@ -94,11 +95,11 @@ class FolderReader {
     } else if (family_of(model.name) != family) {
       report("model.name",
              fmt::format("{} is a {}, but {} has model_type {}", model.name,
-                         family_name(*family_of(model.name)), source, type),
+                         family_of(model.name)->name, source, type),
              "leave the name out, or name another folder as model.weights");
       return;
     }
-    for (const ModelSize& size : model_sizes(*family)) take_size(file, size);
+    for (const ModelSize& size : family->sizes) take_size(file, size);
     compare_positions(file, *family);
     for (const std::string& problem : file.problems())
       report("model.weights", problem, "change config.json, or choose other weights");
@@ -119,19 +120,18 @@ class FolderReader {
   }
 
   /// Rotary positions end where the model's training did; those of BLOOM (ALiBi) have no end.
-  void compare_positions(ConfigFile& file, ModelFamily family) {
-    if (family == ModelFamily::vit || !reader_.usable("data.sequence")) return;
-    const bool bloom = family == ModelFamily::bloom;
-    const char* key = bloom ? "seq_length" : "max_position_embeddings";
-    const std::int64_t positions = file.size(key, kMostPositions, 0);
+  void compare_positions(ConfigFile& file, const ModelFamily& family) {
+    if (family.positions == nullptr || !reader_.usable("data.sequence")) return;
+    const std::int64_t positions = file.size(family.positions, kMostPositions, 0);
     const int sequence = recipe_.data.sequence;
     if (positions == 0 || sequence <= positions) return;
-    const std::string text =
-        fmt::format("{} tokens, but {} has {} {}", sequence, file.path().string(), key, positions);
-    if (bloom) {
+    const std::string text = fmt::format("{} tokens, but {} has {} {}", sequence,
+                                         file.path().string(), family.positions, positions);
+    if (!family.rotary) {
       diagnostics_.warning(reader_.place("data.sequence"), "data.sequence", text,
-                           "BLOOM goes on beyond the length that it was trained with, but not as "
-                           "well");
+                           fmt::format("{} goes on beyond the length that it was trained with, "
+                                       "but not as well",
+                                       family.title));
     } else {
       report("data.sequence", text, fmt::format("use at most {}", positions));
     }

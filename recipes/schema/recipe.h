@@ -8,7 +8,6 @@
 /// JSON schema are all made from it.
 namespace dstrain {
 
-enum class ModelFamily { vit, bloom, qwen2 };
 enum class Schedule { constant, linear, cosine };
 enum class OptimizerName { adamw, sgd };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
@@ -36,8 +35,7 @@ enum class BadRecord { skip, stop };
 enum class Backend { automatic, nccl, gloo };
 
 struct ModelConfig {
-  /// Of a ViT, BLOOM or Qwen2.5 size, or its Hugging Face name; the family where the sizes stand
-  /// below or in `weights`.
+  /// Of a published model; the family where the sizes stand below or in `weights`.
   std::string name;
   int classes = 0;      ///< 0: what the data says
   std::string weights;  ///< folder with config.json and safetensors; empty: random weights

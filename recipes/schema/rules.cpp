@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "recipes/schema/choices.h"
+#include "recipes/schema/families.h"
+#include "recipes/schema/text.h"
 
 namespace dstrain {
 namespace {
@@ -65,7 +67,19 @@ void states_fit_compute(const Recipe& r, Findings& f) {
           "use states: fp32, or compute: bf16");
 }
 
-bool is_vision(const Recipe& r) { return family_of(r.model.name) == ModelFamily::vit; }
+bool is_vision(const Recipe& r) {
+  const ModelFamily* family = family_of(r.model.name);
+  return family != nullptr && family->modality == Modality::images;
+}
+
+/// "bloom or qwen2".
+std::string families_of(Modality modality) {
+  std::vector<std::string_view> names;
+  for (const ModelFamily& family : model_families()) {
+    if (family.modality == modality) names.push_back(family.name);
+  }
+  return one_of(names);
+}
 
 bool is_of_files(DatasetName name) {
   return name == DatasetName::images || name == DatasetName::food101;
@@ -82,8 +96,10 @@ void data_fit_the_model(const Recipe& r, Findings& f) {
       "data.name",
       fmt::format("{} is a data set of {}, model.name {} takes {}", spelling(r.data.name),
                   is_vision(r) ? "text" : "images", r.model.name, is_vision(r) ? "images" : "text"),
-      is_vision(r) ? "use a data set of images, or a bloom or qwen2.5 model"
-                   : "use squad, metamathqa, jsonl or random, or a vit model");
+      is_vision(r)
+          ? fmt::format("use a data set of images, or a model of {}", families_of(Modality::text))
+          : fmt::format("use squad, metamathqa, jsonl or random, or a model of {}",
+                        families_of(Modality::images)));
 }
 
 void normalize_by_channel(const Recipe& r, Findings& f) {

@@ -16,7 +16,7 @@
 #include "engine/models/groups.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
-#include "engine/models/vit.h"
+#include "engine/models/vit/model.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"
 #include "test/models/live_bytes.h"

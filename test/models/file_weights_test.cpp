@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/models/vit_config.h"
+#include "engine/models/vit/names.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/small_model.h"

@@ -1,11 +1,13 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/models/bloom_config.h"
+#include "engine/models/bloom/config.h"
+#include "engine/models/family.h"
 #include "engine/models/model.h"
-#include "engine/models/qwen2_config.h"
+#include "engine/models/qwen2/qwen2.h"
 #include "test/models/bind.h"
 #include "test/models/small_model.h"
 #include "test/support/catch.h"
@@ -41,13 +43,13 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("bloom-7b1") == 7'069'016'064);
   CHECK(num_parameters("qwen2.5-0.5b") == 494'032'768);
   CHECK(num_parameters("Qwen/Qwen2.5-1.5B") == 1'543'714'304);
-  CHECK(num_parameters("Qwen/Qwen2.5-3B-Instruct") == 3'085'938'688);
+  CHECK(num_parameters("Qwen/Qwen2.5-3B") == 3'085'938'688);
   CHECK(num_parameters("qwen2.5-7b") == 7'615'616'512);
 }
 
 TEST_CASE("a language model says what it is", "[models]") {
   const Model bloom = make_model(test::small_bloom_config(), {.sequence = 8});
-  CHECK(bloom.family == "bloom");
+  CHECK(bloom.family->name == "bloom");
   CHECK(bloom.is_language());
   CHECK(bloom.vocab_size == 50);
   CHECK(bloom.sequence == 8);
@@ -56,7 +58,7 @@ TEST_CASE("a language model says what it is", "[models]") {
   CHECK(bloom.blocks[2]->name() == "transformer.h.1");
   CHECK(bloom.blocks[2]->linears().size() == 4);
   const Model qwen2 = make_model(test::small_qwen2_config(), {.sequence = 8});
-  CHECK(qwen2.family == "qwen2");
+  CHECK(qwen2.family->name == "qwen2");
   CHECK(qwen2.blocks[1]->linears().size() == 4);
   CHECK_FALSE(test::small_model(3).is_language());
   CHECK(test::small_model(3).blocks[1]->linears().size() == 4);
@@ -132,7 +134,7 @@ TEST_CASE("config.json of a published BLOOM is read", "[models]") {
     "pad_token_id": 3, "seq_length": 2048, "slow_but_exact": true, "vocab_size": 99})");
   ModelConfig config;
   config.weights = folder.path().string();
-  const BloomConfig bloom = bloom_config(config);
+  const BloomConfig bloom = bloom_config(config, *family_of("bloom"));
   CHECK(bloom.width == 24);
   CHECK(bloom.layers == 3);
   CHECK(bloom.heads == 6);
@@ -181,7 +183,7 @@ TEST_CASE("what a language model's config.json asks for and dstrain has not is r
             "rotary positions\n" +
             path +
             ": hidden_act is \"gelu\"; it must be \"silu\", the only activation that "
-            "dstrain has for Qwen2\n" +
+            "dstrain has for Qwen2.5\n" +
             path +
             ": use_sliding_window is true; it must be false; dstrain attends to all earlier "
             "tokens\n" +
@@ -204,7 +206,7 @@ TEST_CASE("both generations of config.json say the rotary base", "[models]") {
         R"({"model_type":"qwen2","hidden_size":16,"num_hidden_layers":2,"num_attention_heads":4,
             "num_key_value_heads":2,"intermediate_size":24,"vocab_size":50)" +
             field + "}");
-    return qwen2_config(config).rope_theta;
+    return decoder_config(config, *family_of("qwen2"), kQwen2).rope_theta;
   };
   CHECK(theta("") == 10000);
   CHECK(theta(R"(,"rope_theta":1000000.0,"rope_scaling":null)") == 1e6);
@@ -216,12 +218,15 @@ TEST_CASE("both generations of config.json say the rotary base", "[models]") {
 }
 
 TEST_CASE("published names without prefix are known", "[models]") {
-  CHECK(bloom_file_names("transformer.h.0.mlp.dense_h_to_4h.bias") ==
+  const auto names = [](std::string_view family, const std::string& name) {
+    return std::ranges::find(families(), family, &Family::name)->file_names(name);
+  };
+  CHECK(names("bloom", "transformer.h.0.mlp.dense_h_to_4h.bias") ==
         std::vector<std::string>{"transformer.h.0.mlp.dense_h_to_4h.bias",
                                  "h.0.mlp.dense_h_to_4h.bias"});
-  CHECK(qwen2_file_names("model.norm.weight") ==
+  CHECK(names("qwen2", "model.norm.weight") ==
         std::vector<std::string>{"model.norm.weight", "norm.weight"});
-  CHECK(qwen2_file_names("lm_head.weight") == std::vector<std::string>{"lm_head.weight"});
+  CHECK(names("qwen2", "lm_head.weight") == std::vector<std::string>{"lm_head.weight"});
 }
 
 }  // namespace

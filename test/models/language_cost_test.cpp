@@ -2,7 +2,6 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
-#include "engine/models/bloom_config.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"

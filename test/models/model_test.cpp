@@ -4,7 +4,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/models/vit_config.h"
+#include "engine/models/family.h"
+#include "engine/models/vit/config.h"
+#include "engine/models/vit/names.h"
 #include "test/models/bind.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -53,7 +55,7 @@ TEST_CASE("recipe sizes override the name's", "[models]") {
   config.layers = 2;
   config.classes = 12;
   Model model = make_model(config, {.classes = 10});
-  CHECK(model.family == "vit");
+  CHECK(model.family->name == "vit");
   CHECK(model.blocks.size() == 4);
   CHECK(model.image_size == 8);
   CHECK(model.channels == 1);
@@ -91,14 +93,14 @@ TEST_CASE("config.json gives the sizes and the recipe must agree", "[models]") {
     "id2label":{"0":"cat","1":"dog","2":"eel"}})");
   ModelConfig config;
   config.weights = folder.path().string();
-  const VitConfig vit = vit_config(config, 0);
+  const VitConfig vit = vit_config(config, *family_of("vit"), 0);
   CHECK(vit.width == 16);
   CHECK(vit.tokens() == 5);
   CHECK(vit.norm_eps == 1e-6);
   CHECK(vit.classes == 3);
   CHECK(vit.labels == std::vector<std::string>{"cat", "dog", "eel"});
-  CHECK(vit_config(config, 2).classes == 2);
-  CHECK(vit_config(config, 2).labels.empty());
+  CHECK(vit_config(config, *family_of("vit"), 2).classes == 2);
+  CHECK(vit_config(config, *family_of("vit"), 2).labels.empty());
 
   config.width = 16;
   config.image_size = 16;

@@ -18,7 +18,7 @@
 #include "engine/models/language_head.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
-#include "engine/models/vit.h"
+#include "engine/models/vit/model.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 

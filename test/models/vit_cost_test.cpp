@@ -3,7 +3,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
-#include "engine/models/vit.h"
+#include "engine/models/vit/model.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/live_bytes.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
-#include "engine/models/vit.h"
+#include "engine/models/vit/model.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"

@@ -1,5 +1,3 @@
-#include "engine/models/vit.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -10,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/models/vit/model.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"

@@ -1,8 +1,8 @@
+#include "engine/models/vit/names.h"
+
 #include <array>
 #include <string_view>
 #include <utility>
-
-#include "engine/models/vit_config.h"
 
 namespace dstrain {
 namespace {

@@ -3,25 +3,28 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/qwen2_config.h"
+#include "engine/models/decoder/config.h"
+#include "engine/models/model.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/rms_norm.h"
 #include "engine/nn/token_embedding.h"
 
-/// Qwen2 and Qwen2.5, Qwen Team 2024, arXiv:2412.15115, sec. 2, under the names of Hugging Face
-/// files: rotary positions, grouped queries with biases, gated MLP, root-mean-square norms.
+/// Decoders of the kind that Llama has shaped (Touvron et al. 2023, arXiv:2302.13971, sec. 2.2),
+/// under the names of Hugging Face files: rotary positions, grouped queries, gated MLP,
+/// root-mean-square norms. The families that are such decoders say by a DecoderKind what they have
+/// for their own.
 ///
 /// Legend: B batch, T tokens, D width, M = B * T rows. Between blocks travel {x, delta} as in the
-/// Vision Transformer (engine/models/vit.h); the stem returns {x} alone. The head is a
+/// Vision Transformer (engine/models/vit/model.h); the stem returns {x} alone. The head is a
 /// LanguageHead.
 namespace dstrain {
 
 /// Embedding.
-class Qwen2Stem final : public Block {
+class DecoderStem final : public Block {
  public:
-  explicit Qwen2Stem(const Qwen2Config& config);
+  explicit DecoderStem(const DecoderConfig& config);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&table()}; }
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -32,14 +35,14 @@ class Qwen2Stem final : public Block {
 
  private:
   std::string name_;
-  Qwen2Config config_;
+  DecoderConfig config_;
   TokenEmbedding embedding_;
 };
 
 /// Pre-norm decoder layer: x + attention(norm(x)), then x + mlp(norm(x)).
-class Qwen2Layer final : public Block {
+class DecoderLayer final : public Block {
  public:
-  Qwen2Layer(const Qwen2Config& config, std::int64_t index);
+  DecoderLayer(const DecoderConfig& config, std::int64_t index);
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] std::vector<Linear*> linears() override;
@@ -50,13 +53,22 @@ class Qwen2Layer final : public Block {
  private:
   std::string name_;
   bool first_;  ///< its input has no delta
-  Qwen2Config config_;
+  DecoderConfig config_;
   RmsNorm norm_before_;
   SelfAttention attention_;
   RmsNorm norm_after_;
   GatedMlp mlp_;
 };
 
-[[nodiscard]] Blocks make_qwen2(const Qwen2Config& config);
+/// `sequence` tokens a sample.
+[[nodiscard]] Model decoder_model(DecoderConfig config, const ModelFamily& family,
+                                  const DecoderKind& kind, int sequence);
+
+/// The same for Family::make.
+template <const DecoderKind& kind>
+[[nodiscard]] Model make_decoder(const ModelConfig& recipe, const ModelFamily& family,
+                                 const ModelInputs& inputs) {
+  return decoder_model(decoder_config(recipe, family, kind), family, kind, inputs.sequence);
+}
 
 }  // namespace dstrain

@@ -1,4 +1,4 @@
-#include "engine/models/qwen2.h"
+#include "engine/models/decoder/model.h"
 
 #include <fmt/format.h>
 
@@ -15,18 +15,18 @@
 namespace dstrain {
 namespace {
 
-InitialWeights initial(const Qwen2Config& config) { return {Init::normal, config.init_std}; }
+InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
-AttentionNames qwen2_attention_names(const std::string& layer) {
+AttentionNames decoder_attention_names(const std::string& layer) {
   return {.qkv = {layer + ".self_attn.q_proj", layer + ".self_attn.k_proj",
                   layer + ".self_attn.v_proj"},
           .output = layer + ".self_attn.o_proj"};
 }
 
-ops::AttentionShape attention_shape(const Qwen2Config& config) {
+ops::AttentionShape attention_shape(const DecoderConfig& config) {
   return {.heads = config.heads,
           .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim(),
+          .head_dim = config.head_dim,
           .causal = true,
           .rope_theta = config.rope_theta};
 }
@@ -39,16 +39,16 @@ GatedMlpNames mlp_names(const std::string& layer) {
 
 }  // namespace
 
-Qwen2Stem::Qwen2Stem(const Qwen2Config& config)
+DecoderStem::DecoderStem(const DecoderConfig& config)
     : name_("model.embed_tokens"),
       config_(config),
       embedding_(name_, config.vocab_size, config.width, initial(config)) {}
 
-Tensors Qwen2Stem::forward(const Tensors&, const Batch& batch, const Objective&) {
+Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const Objective&) {
   return {embedding_.forward(batch.tokens)};
 }
 
-BlockCost Qwen2Stem::cost(const BatchShape& shape) const {
+BlockCost DecoderStem::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
   cost.boundary_bytes = shape.micro_batch * config_.sequence * config_.width * shape.compute_bytes;
@@ -56,17 +56,17 @@ BlockCost Qwen2Stem::cost(const BatchShape& shape) const {
   return cost;
 }
 
-Qwen2Layer::Qwen2Layer(const Qwen2Config& config, std::int64_t index)
+DecoderLayer::DecoderLayer(const DecoderConfig& config, std::int64_t index)
     : name_(fmt::format("model.layers.{}", index)),
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(qwen2_attention_names(name_), config.width, attention_shape(config),
-                 initial(config), {.qkv = true, .output = false}),
+      attention_(decoder_attention_names(name_), config.width, attention_shape(config),
+                 initial(config), {.qkv = config.qkv_bias, .output = false}),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_(mlp_names(name_), config.width, config.mlp_width, initial(config)) {}
 
-std::vector<Parameter*> Qwen2Layer::parameters() {
+std::vector<Parameter*> DecoderLayer::parameters() {
   std::vector<Parameter*> list;
   norm_before_.add_parameters(list);
   attention_.add_parameters(list);
@@ -75,14 +75,15 @@ std::vector<Parameter*> Qwen2Layer::parameters() {
   return matrices_first(std::move(list));
 }
 
-std::vector<Linear*> Qwen2Layer::linears() {
+std::vector<Linear*> DecoderLayer::linears() {
   std::vector<Linear*> list;
   attention_.add_linears(list);
   mlp_.add_linears(list);
   return list;
 }
 
-Tensors Qwen2Layer::forward(const Tensors& input, const Batch& batch, const Objective& objective) {
+Tensors DecoderLayer::forward(const Tensors& input, const Batch& batch,
+                              const Objective& objective) {
   DSTRAIN_CHECK(input.size() == (first_ ? 1u : 2u), name_ + ": wrong number of inputs");
   const auto [x_MD, h_MD] =
       norm_before_.forward(input[0], first_ ? std::nullopt : std::optional<at::Tensor>(input[1]));
@@ -92,7 +93,7 @@ Tensors Qwen2Layer::forward(const Tensors& input, const Batch& batch, const Obje
   return {y_MD, mlp_.forward(g_MD, seed)};
 }
 
-BlockCost Qwen2Layer::cost(const BatchShape& shape) const {
+BlockCost DecoderLayer::cost(const BatchShape& shape) const {
   const std::int64_t rows = shape.micro_batch * config_.sequence;
   const Bytes stream = rows * config_.width * shape.compute_bytes;      // one [M, D]
   const Bytes qkv = rows * config_.qkv_width() * shape.compute_bytes;   // queries, keys, values
@@ -120,19 +121,25 @@ BlockCost Qwen2Layer::cost(const BatchShape& shape) const {
   return cost;
 }
 
-Blocks make_qwen2(const Qwen2Config& config) {
+Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
+                    int sequence) {
+  config.sequence = sequence;
   Blocks blocks;
-  auto stem = std::make_unique<Qwen2Stem>(config);
+  auto stem = std::make_unique<DecoderStem>(config);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i)
-    blocks.push_back(std::make_unique<Qwen2Layer>(config, i));
+    blocks.push_back(std::make_unique<DecoderLayer>(config, i));
   blocks.push_back(std::make_unique<LanguageHead>(
       RmsNorm("model.norm", config.width, config.norm_eps),
       LanguageShape{
           .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
       config.tied ? &table : nullptr, initial(config)));
-  return blocks;
+  return {.blocks = std::move(blocks),
+          .config_json = decoder_config_json(config, family, kind),
+          .vocab_size = static_cast<int>(config.vocab_size),
+          .sequence = sequence,
+          .notes = config.notes};
 }
 
 }  // namespace dstrain

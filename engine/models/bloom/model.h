@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/bloom_config.h"
+#include "engine/models/bloom/config.h"
+#include "engine/models/model.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
@@ -14,7 +15,7 @@
 /// linear attention biases, a layer norm on the embedding, tanh GELU.
 ///
 /// Legend: B batch, T tokens, D width, M = B * T rows. Between blocks travel {x, delta} as in the
-/// Vision Transformer (engine/models/vit.h); the stem returns {x} alone. The head is a
+/// Vision Transformer (engine/models/vit/model.h); the stem returns {x} alone. The head is a
 /// LanguageHead.
 namespace dstrain {
 
@@ -58,6 +59,7 @@ class BloomLayer final : public Block {
   Mlp mlp_;
 };
 
-[[nodiscard]] Blocks make_bloom(const BloomConfig& config);
+[[nodiscard]] Model bloom_model(const ModelConfig& recipe, const ModelFamily& family,
+                                const ModelInputs& inputs);
 
 }  // namespace dstrain

@@ -1,4 +1,4 @@
-#include "engine/models/vit_config.h"
+#include "engine/models/vit/config.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,6 @@
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <span>
-#include <string_view>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -19,16 +16,6 @@
 namespace dstrain {
 namespace {
 
-constexpr std::array<Size<VitConfig>, 7> kVitFields = {{
-    {model_size(ModelFamily::vit, "image_size"), &VitConfig::image_size},
-    {model_size(ModelFamily::vit, "patch_size"), &VitConfig::patch_size},
-    {model_size(ModelFamily::vit, "channels"), &VitConfig::channels},
-    {model_size(ModelFamily::vit, "width"), &VitConfig::width},
-    {model_size(ModelFamily::vit, "layers"), &VitConfig::layers},
-    {model_size(ModelFamily::vit, "heads"), &VitConfig::heads},
-    {model_size(ModelFamily::vit, "mlp_width"), &VitConfig::mlp_width},
-}};
-constexpr std::span<const Size<VitConfig>> kAllVitFields = kVitFields;
 constexpr std::int64_t kMostClasses = 1 << 20;
 
 void read_labels(const nlohmann::json& json, VitConfig& config) {
@@ -52,10 +39,10 @@ void read_labels(const nlohmann::json& json, VitConfig& config) {
 
 /// Reads the fields of config.json that change the result; the rest (dropout of zero, pooler,
 /// names) is left alone.
-VitConfig read_vit_config(const std::filesystem::path& weights) {
-  ConfigFile file(weights, "vit");
+VitConfig read_vit_config(const std::filesystem::path& weights, const ModelFamily& family) {
+  ConfigFile file(weights, std::string(family.name));
   VitConfig config;
-  read_sizes(file, kAllVitFields, config);
+  static_cast<ModelSizes&>(config) = read_sizes(file, family);
   config.norm_eps = file.number_within("layer_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   if (file.text("hidden_act", "gelu") != "gelu")
@@ -85,56 +72,32 @@ void choose_classes(const ModelConfig& recipe, int data_classes, VitConfig& conf
   }
 }
 
-void check_sizes(const VitConfig& config, Problems& problems) {
-  check_limits(kAllVitFields, config, problems);
-  if (!problems.empty()) return;
-  check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
-  check_multiple("width", config.width, "heads", config.heads, problems);
-}
-
 }  // namespace
 
-std::optional<VitConfig> vit_named(std::string name) {
-  constexpr std::string_view kOwner = "google/";
-  if (name.starts_with(kOwner)) name = name.substr(kOwner.size());
-  VitConfig config;
-  if (name == "vit-tiny") {
-    config.width = 192, config.heads = 3, config.mlp_width = 768;
-  } else if (name == "vit-large" || name == "vit-large-patch16-224") {
-    config.width = 1024, config.layers = 24, config.heads = 16, config.mlp_width = 4096;
-  } else if (name == "vit-huge" || name == "vit-huge-patch14-224-in21k") {
-    config.width = 1280, config.layers = 32, config.heads = 16, config.mlp_width = 5120,
-    config.patch_size = 14;
-  } else if (name != "vit-base" && name != "vit-base-patch16-224") {
-    return std::nullopt;
-  }
-  return config;
-}
-
-VitConfig vit_config(const ModelConfig& recipe, int data_classes) {
-  Problems problems =
-      foreign_keys(recipe, "ViT", {"classes", "image_size", "patch_size", "channels", "mlp_width"});
+VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int data_classes) {
+  Problems problems = foreign_keys(recipe, family);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
-  const std::optional<VitConfig> named = vit_named(recipe.name);
-  const bool from_file = !recipe.weights.empty();
-  VitConfig config = from_file ? read_vit_config(recipe.weights) : named.value_or(VitConfig{});
-  if (from_file) {
-    compare_sizes(recipe, named, kAllVitFields, config, problems);
+  VitConfig config;
+  if (recipe.weights.empty()) {
+    static_cast<ModelSizes&>(config) = named_sizes(recipe, family);
   } else {
-    override_sizes(recipe, kAllVitFields, config);
+    config = read_vit_config(recipe.weights, family);
+    compare_sizes(recipe, family, config, problems);
   }
   choose_classes(recipe, data_classes, config, problems);
-  check_sizes(config, problems);
-  raise_problems(ErrorKind::usage, problems,
-                 from_file ? "leave the sizes out of the recipe: the weights have their own"
-                           : "change the sizes under model");
+  check_limits(family, config, problems);
+  if (problems.empty()) {
+    check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);
+    check_multiple("width", config.width, "heads", config.heads, problems);
+  }
+  raise_size_problems(recipe, problems);
   return config;
 }
 
-std::string vit_config_json(const VitConfig& config) {
+std::string vit_config_json(const VitConfig& config, const ModelFamily& family) {
   nlohmann::json json = {
       {"architectures", {"ViTForImageClassification"}},
-      {"model_type", "vit"},
+      {"model_type", family.name},
       {"attention_probs_dropout_prob", 0.0},
       {"encoder_stride", config.patch_size},
       {"hidden_act", "gelu"},
@@ -143,7 +106,7 @@ std::string vit_config_json(const VitConfig& config) {
       {"layer_norm_eps", config.norm_eps},
       {"qkv_bias", true},
   };
-  for (const Size<VitConfig>& size : kVitFields) json[size.model.file_keys[0]] = config.*size.size;
+  write_sizes(family, config, json);
   nlohmann::json names = nlohmann::json::object();
   nlohmann::json numbers = nlohmann::json::object();
   for (std::int64_t i = 0; i < config.classes; ++i) {

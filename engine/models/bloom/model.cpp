@@ -1,4 +1,4 @@
-#include "engine/models/bloom.h"
+#include "engine/models/bloom/model.h"
 
 #include <fmt/format.h>
 
@@ -24,8 +24,8 @@ AttentionNames bloom_attention_names(const std::string& layer) {
 
 ops::AttentionShape attention_shape(const BloomConfig& config) {
   return {.heads = config.heads,
-          .kv_heads = config.heads,
-          .head_dim = config.head_dim(),
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
           .interleaved = true,
           .causal = true,
           .alibi = true};
@@ -71,7 +71,7 @@ BloomLayer::BloomLayer(const BloomConfig& config, std::int64_t index)
                  initial(config)),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_({.up = name_ + ".mlp.dense_h_to_4h", .down = name_ + ".mlp.dense_4h_to_h"}, config.width,
-           config.mlp_width(), ops::Gelu::tanh, initial(config)) {}
+           config.mlp_width, ops::Gelu::tanh, initial(config)) {}
 
 std::vector<Parameter*> BloomLayer::parameters() {
   std::vector<Parameter*> list;
@@ -101,8 +101,8 @@ Tensors BloomLayer::forward(const Tensors& input, const Batch& batch, const Obje
 
 BlockCost BloomLayer::cost(const BatchShape& shape) const {
   const std::int64_t rows = shape.micro_batch * config_.sequence;
-  const Bytes stream = rows * config_.width * shape.compute_bytes;        // one [M, D]
-  const Bytes hidden = rows * config_.mlp_width() * shape.compute_bytes;  // one [M, F]
+  const Bytes stream = rows * config_.width * shape.compute_bytes;      // one [M, D]
+  const Bytes hidden = rows * config_.mlp_width * shape.compute_bytes;  // one [M, F]
   const Bytes norm_statistics = LayerNorm::kNumStatistics * rows * kFloatBytes;
   BlockCost cost;
   cost.name = name_;
@@ -115,11 +115,11 @@ BlockCost BloomLayer::cost(const BatchShape& shape) const {
   cost.boundary_bytes = 2 * stream;
   // The attention branch until the second norm has added it.
   cost.forward_workspace = stream;
-  // Two places are the largest, as in the Vision Transformer (engine/models/vit.cpp). In the GELU's
-  // linear: gradients of the stream, of GELU's output and input and of the norm's output; GELU's
-  // output has gone. In the attention: gradients of the stream, of its output, and packed ones of
-  // query, key and value; those three, their gradients and that of the output again in heads with
-  // room for the linear biases; the MLP and its norm have gone.
+  // Two places are the largest, as in the Vision Transformer (engine/models/vit/model.cpp). In the
+  // GELU's linear: gradients of the stream, of GELU's output and input and of the norm's output;
+  // GELU's output has gone. In the attention: gradients of the stream, of its output, and packed
+  // ones of query, key and value; those three, their gradients and that of the output again in
+  // heads with room for the linear biases; the MLP and its norm have gone.
   const Bytes heads = rows * config_.heads * shape.compute_bytes *
                       ops::attention_head_width(attention_shape(config_), shape.compute_bytes);
   const Bytes in_gelu = 3 * stream + 3 * hidden - kept_by_mlp + (mlp_.has_adapters() ? hidden : 0);
@@ -128,7 +128,9 @@ BlockCost BloomLayer::cost(const BatchShape& shape) const {
   return cost;
 }
 
-Blocks make_bloom(const BloomConfig& config) {
+Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
+  BloomConfig config = bloom_config(recipe, family);
+  config.sequence = inputs.sequence;
   Blocks blocks;
   auto stem = std::make_unique<BloomStem>(config);
   Parameter& table = stem->table();
@@ -140,7 +142,11 @@ Blocks make_bloom(const BloomConfig& config) {
       LanguageShape{
           .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
       config.tied ? &table : nullptr, initial(config)));
-  return blocks;
+  return {.blocks = std::move(blocks),
+          .config_json = bloom_config_json(config, family),
+          .vocab_size = static_cast<int>(config.vocab_size),
+          .sequence = inputs.sequence,
+          .notes = config.notes};
 }
 
 }  // namespace dstrain

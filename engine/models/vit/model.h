@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/vit_config.h"
+#include "engine/models/model.h"
+#include "engine/models/vit/config.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
@@ -77,6 +78,7 @@ class VitHead final : public Block {
   Linear classifier_;
 };
 
-[[nodiscard]] Blocks make_vit(const VitConfig& config);
+[[nodiscard]] Model vit_model(const ModelConfig& recipe, const ModelFamily& family,
+                              const ModelInputs& inputs);
 
 }  // namespace dstrain

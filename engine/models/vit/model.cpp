@@ -1,4 +1,4 @@
-#include "engine/models/vit.h"
+#include "engine/models/vit/model.h"
 
 #include <fmt/format.h>
 
@@ -191,13 +191,18 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   return cost;
 }
 
-Blocks make_vit(const VitConfig& config) {
+Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
+  const VitConfig config = vit_config(recipe, family, inputs.classes);
   Blocks blocks;
   blocks.push_back(std::make_unique<VitStem>(config));
   for (std::int64_t i = 0; i < config.layers; ++i)
     blocks.push_back(std::make_unique<VitLayer>(config, i));
   blocks.push_back(std::make_unique<VitHead>(config));
-  return blocks;
+  return {.blocks = std::move(blocks),
+          .config_json = vit_config_json(config, family),
+          .image_size = static_cast<int>(config.image_size),
+          .channels = static_cast<int>(config.channels),
+          .classes = static_cast<int>(config.classes)};
 }
 
 }  // namespace dstrain

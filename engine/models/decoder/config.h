@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipes/schema/config_file.h"
+#include "recipes/schema/families.h"
+
+namespace dstrain {
+
+/// A decoder of the kind that Llama has shaped (engine/models/decoder/model.h).
+struct DecoderConfig : ModelSizes {
+  std::int64_t sequence = 0;  ///< tokens of a sample
+  double rope_theta = 10000;  ///< base of the rotary positions
+  double norm_eps = 1e-6;
+  double init_std = 0.02;
+  bool qkv_bias = false;           ///< query, key and value have biases
+  bool tied = false;               ///< the embedding's table is the head's
+  std::string file;                ///< config.json it was read from, or empty
+  std::vector<std::string> notes;  ///< on fields of that file which dstrain does not follow
+
+  [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// What makes a family of such decoders.
+struct DecoderKind {
+  const char* model_class;  ///< of transformers
+  DecoderConfig published;  ///< all but the sizes, as its published models have it
+  /// What else a published model, by the name of its row, has for its own.
+  void (*specialize)(std::string_view name, DecoderConfig& config);
+  /// Refuses what this family's config.json may ask for and dstrain does not do.
+  void (*check)(ConfigFile& file, const DecoderConfig& config);
+  /// Fields of config.json for transformers that are neither sizes nor common to the families.
+  nlohmann::json (*fields)(const DecoderConfig& config);
+};
+
+/// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
+/// all that does not fit; Error{data} when config.json asks for what dstrain does not do.
+[[nodiscard]] DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& family,
+                                           const DecoderKind& kind);
+
+/// config.json as transformers' class of the family reads it.
+[[nodiscard]] std::string decoder_config_json(const DecoderConfig& config,
+                                              const ModelFamily& family, const DecoderKind& kind);
+
+}  // namespace dstrain

@@ -1,0 +1,85 @@
+#include "engine/models/family.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/models/bloom/model.h"
+#include "engine/models/decoder/model.h"
+#include "engine/models/model.h"
+#include "engine/models/qwen2/qwen2.h"
+#include "engine/models/vit/model.h"
+#include "engine/models/vit/names.h"
+#include "recipes/schema/config_file.h"
+#include "recipes/schema/text.h"
+
+namespace dstrain {
+namespace {
+
+/// For names that begin with `prefix`: also without it, as files of a model without head have them.
+std::vector<std::string> with_and_without(std::string_view prefix, const std::string& name) {
+  if (!name.starts_with(prefix)) return {name};
+  return {name, name.substr(prefix.size())};
+}
+
+std::vector<std::string> bloom_names(const std::string& name) {
+  return with_and_without("transformer.", name);
+}
+
+std::vector<std::string> decoder_names(const std::string& name) {
+  return with_and_without("model.", name);
+}
+
+std::string same_name(const std::string& name) { return name; }
+
+constexpr Family kModels[] = {
+    {.name = "vit",
+     .make = vit_model,
+     .file_names = vit_file_names,
+     .memory_name = vit_memory_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = "ViTForImageClassification"},
+    {.name = "bloom",
+     .make = bloom_model,
+     .file_names = bloom_names,
+     .memory_name = same_name,
+     .embedding = "transformer.word_embeddings.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen2",
+     .make = make_decoder<kQwen2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+};
+
+const Family* family_called(const ModelFamily* recipe) {
+  for (const Family& family : kModels) {
+    if (recipe != nullptr && family.name == recipe->name) return &family;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::span<const Family> families() { return kModels; }
+
+const Family& find_family(const ModelConfig& config) {
+  if (const Family* named = family_called(family_of(config.name))) return *named;
+  if (!config.name.empty() || config.weights.empty()) {
+    std::vector<std::string_view> known;
+    for (const Choice& choice : model_names()) known.push_back(choice.name);
+    throw Error(ErrorKind::usage,
+                fmt::format("model.name: '{}' is no model that dstrain knows", config.name),
+                "it must be " + one_of(known));
+  }
+  const std::string type = model_type_of(config.weights);
+  if (const Family* found = family_called(family_of_type(type))) return *found;
+  throw Error(ErrorKind::data,
+              fmt::format("{}/config.json: model_type is '{}'", config.weights, type),
+              "it must be " + family_names());
+}
+
+}  // namespace dstrain

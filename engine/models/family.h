@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipes/schema/families.h"
+
+namespace dstrain {
+
+struct Model;
+struct ModelInputs;
+
+/// A family of models: how one is made, and what files call its tensors.
+struct Family {
+  std::string_view name;  ///< of its row in recipes/schema/families.cpp: config.json's model_type
+  /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
+  /// all that does not fit; Error{data} when config.json asks for what dstrain does not do.
+  Model (*make)(const ModelConfig&, const ModelFamily&, const ModelInputs&);
+  /// Names under which files may keep the tensor that we call `name`, the usual first.
+  std::vector<std::string> (*file_names)(const std::string& name);
+  /// The name that transformers 5 has for it in memory, which PEFT writes into its files.
+  std::string (*memory_name)(const std::string& name);
+  std::string_view embedding;        ///< tensor with a row for each token; empty for images
+  std::string_view classifier;       ///< module with a row for each class; empty for text
+  std::string_view with_classifier;  ///< transformers' class of models that have that module
+
+  [[nodiscard]] const ModelFamily& recipe() const { return *family_of_type(name); }
+};
+
+[[nodiscard]] std::span<const Family> families();
+/// By the recipe's name, else by the model_type of its weights. Error{usage} or Error{data} when
+/// dstrain knows none.
+[[nodiscard]] const Family& find_family(const ModelConfig& config);
+
+}  // namespace dstrain

@@ -1,0 +1,229 @@
+#include "recipes/schema/families.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <vector>
+
+#include "recipes/schema/text.h"
+
+namespace dstrain {
+namespace {
+
+using enum Modality;
+
+constexpr ModelSize kWidth = {
+    "width", {"hidden_size"}, &ModelConfig::width, &ModelSizes::width, 65536};
+constexpr ModelSize kLayers = {
+    "layers", {"num_hidden_layers"}, &ModelConfig::layers, &ModelSizes::layers, 4096};
+constexpr ModelSize kHeads = {
+    "heads", {"num_attention_heads"}, &ModelConfig::heads, &ModelSizes::heads, 4096};
+constexpr ModelSize kKvHeads = {
+    "kv_heads", {"num_key_value_heads"}, &ModelConfig::kv_heads, &ModelSizes::kv_heads, 4096};
+constexpr ModelSize kMlpWidth = {
+    "mlp_width", {"intermediate_size"}, &ModelConfig::mlp_width, &ModelSizes::mlp_width, 1 << 20};
+constexpr ModelSize kVocabSize = {
+    "vocab_size", {"vocab_size"}, &ModelConfig::vocab_size, &ModelSizes::vocab_size, 1 << 24};
+
+constexpr ModelSize kVitSizes[] = {
+    {"image_size", {"image_size"}, &ModelConfig::image_size, &ModelSizes::image_size, 16384, true},
+    {"patch_size", {"patch_size"}, &ModelConfig::patch_size, &ModelSizes::patch_size, 1024},
+    {"channels", {"num_channels"}, &ModelConfig::channels, &ModelSizes::channels, 1024},
+    kWidth,
+    kLayers,
+    kHeads,
+    kMlpWidth,
+};
+/// `layers` of width `width` and so on, for images of 224 pixels in three colours.
+constexpr ModelSizes vit(std::int64_t patch_size, std::int64_t width, std::int64_t layers,
+                         std::int64_t heads, std::int64_t mlp_width) {
+  return {.image_size = 224,
+          .patch_size = patch_size,
+          .channels = 3,
+          .width = width,
+          .layers = layers,
+          .heads = heads,
+          .mlp_width = mlp_width};
+}
+constexpr PublishedModel kVits[] = {
+    {"vit-tiny", {}, vit(16, 192, 12, 3, 768)},
+    {"vit-base",
+     {"vit-base-patch16-224", "google/vit-base-patch16-224"},
+     vit(16, 768, 12, 12, 3072)},
+    {"vit-large",
+     {"vit-large-patch16-224", "google/vit-large-patch16-224"},
+     vit(16, 1024, 24, 16, 4096)},
+    {"vit-huge",
+     {"vit-huge-patch14-224-in21k", "google/vit-huge-patch14-224-in21k"},
+     vit(14, 1280, 32, 16, 5120)},
+};
+constexpr std::string_view kVitTargets[] = {"query", "value"};
+
+constexpr ModelSize kBloomSizes[] = {
+    {"width", {"hidden_size", "n_embed"}, &ModelConfig::width, &ModelSizes::width, 65536},
+    {"layers", {"n_layer", "num_hidden_layers"}, &ModelConfig::layers, &ModelSizes::layers, 4096},
+    {"heads", {"n_head", "num_attention_heads"}, &ModelConfig::heads, &ModelSizes::heads, 4096},
+    kVocabSize,
+};
+constexpr ModelSizes bloom(std::int64_t width, std::int64_t layers, std::int64_t heads) {
+  return {.width = width, .layers = layers, .heads = heads, .vocab_size = 250880};
+}
+constexpr PublishedModel kBlooms[] = {
+    {"bloom-560m", {"bigscience/bloom-560m"}, bloom(1024, 24, 16)},
+    {"bloom-1b1", {"bigscience/bloom-1b1"}, bloom(1536, 24, 16)},
+    {"bloom-1b7", {"bigscience/bloom-1b7"}, bloom(2048, 24, 16)},
+    {"bloom-3b", {"bigscience/bloom-3b"}, bloom(2560, 30, 32)},
+    {"bloom-7b1", {"bigscience/bloom-7b1"}, bloom(4096, 30, 32)},
+};
+constexpr std::string_view kBloomTargets[] = {"query_key_value"};
+
+/// Decoders with grouped queries and a gated MLP.
+constexpr ModelSize kDecoderSizes[] = {kWidth, kLayers, kHeads, kKvHeads, kMlpWidth, kVocabSize};
+constexpr std::string_view kDecoderTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+
+constexpr PublishedModel kQwen2s[] = {
+    {"qwen2.5-0.5b",
+     {"Qwen/Qwen2.5-0.5B"},
+     {.width = 896,
+      .layers = 24,
+      .heads = 14,
+      .kv_heads = 2,
+      .mlp_width = 4864,
+      .vocab_size = 151936}},
+    {"qwen2.5-1.5b",
+     {"Qwen/Qwen2.5-1.5B"},
+     {.width = 1536,
+      .layers = 28,
+      .heads = 12,
+      .kv_heads = 2,
+      .mlp_width = 8960,
+      .vocab_size = 151936}},
+    {"qwen2.5-3b",
+     {"Qwen/Qwen2.5-3B"},
+     {.width = 2048,
+      .layers = 36,
+      .heads = 16,
+      .kv_heads = 2,
+      .mlp_width = 11008,
+      .vocab_size = 151936}},
+    {"qwen2.5-7b",
+     {"Qwen/Qwen2.5-7B"},
+     {.width = 3584,
+      .layers = 28,
+      .heads = 28,
+      .kv_heads = 4,
+      .mlp_width = 18944,
+      .vocab_size = 152064}},
+};
+
+constexpr ModelFamily kFamilies[] = {
+    {.name = "vit",
+     .title = "ViT",
+     .source = "ViT, arXiv:2010.11929, table 1",
+     .modality = images,
+     .positions = nullptr,
+     .lora_targets = kVitTargets,
+     .sizes = kVitSizes,
+     .defaults = vit(16, 768, 12, 12, 3072),
+     .published = kVits},
+    {.name = "bloom",
+     .title = "BLOOM",
+     .source = "BLOOM, arXiv:2211.05100, table 3",
+     .positions = "seq_length",
+     .lora_targets = kBloomTargets,
+     .sizes = kBloomSizes,
+     .defaults = {},
+     .published = kBlooms},
+    {.name = "qwen2",
+     .title = "Qwen2.5",
+     .source = "Qwen2.5, arXiv:2412.15115, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kDecoderSizes,
+     .defaults = {},
+     .published = kQwen2s},
+};
+
+std::string sizes_text(const ModelSizes& sizes) {
+  std::string text =
+      fmt::format("{} layers of width {}, {} heads", sizes.layers, sizes.width, sizes.heads);
+  if (sizes.kv_heads != 0) text += fmt::format(", {} key-value heads", sizes.kv_heads);
+  return text;
+}
+
+/// Choices and the texts that they refer to.
+struct ModelNames {
+  std::vector<Choice> choices;
+  std::deque<std::string> texts;
+
+  void add(std::string_view name, std::string text) {
+    texts.push_back(std::move(text));
+    choices.push_back({.name = name, .text = texts.back()});
+  }
+};
+
+ModelNames list_names() {
+  ModelNames names;
+  for (const ModelFamily& family : kFamilies)
+    names.add(family.name,
+              fmt::format("a {} of the sizes below or of model.weights", family.title));
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published)
+      names.add(model.name, sizes_text(model.sizes));
+    for (std::size_t i = 0; i < std::size(PublishedModel{}.aliases); ++i) {
+      for (const PublishedModel& model : family.published) {
+        if (!model.aliases[i].empty())
+          names.add(model.aliases[i], fmt::format("another name of {}", model.name));
+      }
+    }
+  }
+  return names;
+}
+
+bool is_called(const PublishedModel& model, std::string_view name) {
+  return !name.empty() &&
+         (model.name == name || model.aliases[0] == name || model.aliases[1] == name);
+}
+
+}  // namespace
+
+std::span<const ModelFamily> model_families() { return kFamilies; }
+
+const ModelFamily* family_of_type(std::string_view model_type) {
+  for (const ModelFamily& family : kFamilies) {
+    if (family.name == model_type) return &family;
+  }
+  return nullptr;
+}
+
+const ModelFamily* family_of(std::string_view name) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (is_called(model, name)) return &family;
+    }
+  }
+  return family_of_type(name);
+}
+
+const PublishedModel* published_model(std::string_view name) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (is_called(model, name)) return &model;
+    }
+  }
+  return nullptr;
+}
+
+std::span<const Choice> model_names() {
+  static const ModelNames names = list_names();
+  return names.choices;
+}
+
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const ModelFamily& family : kFamilies) names.push_back(family.name);
+  return one_of(names);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "recipes/schema/choices.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+enum class Modality { images, text };
+
+/// Sizes of a model; 0 where a family has none.
+struct ModelSizes {
+  std::int64_t image_size = 0;  ///< pixels, height and width
+  std::int64_t patch_size = 0;
+  std::int64_t channels = 0;
+  std::int64_t width = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;     ///< of queries
+  std::int64_t kv_heads = 0;  ///< of keys and values
+  std::int64_t head_dim = 0;
+  std::int64_t mlp_width = 0;
+  std::int64_t vocab_size = 0;
+};
+
+/// A size as recipes and config.json call it.
+struct ModelSize {
+  std::string_view key;                  ///< under model
+  std::array<const char*, 2> file_keys;  ///< as written today and, or null, in earlier files
+  int ModelConfig::* member;
+  std::int64_t ModelSizes::* size;
+  std::int64_t most;
+  bool image = false;     ///< of the image: the model's name leaves it open
+  bool optional = false;  ///< follows from the other sizes where nobody says it
+};
+
+/// A model that somebody published.
+struct PublishedModel {
+  std::string_view name;  ///< that `model.name` accepts
+  /// Further such names, and so those of Hugging Face; empty: none.
+  std::array<std::string_view, 2> aliases;
+  ModelSizes sizes;
+};
+
+/// What a recipe needs to know of a family of models. The architecture is in engine/models.
+struct ModelFamily {
+  std::string_view name;    ///< model_type of config.json; also a name that `model.name` accepts
+  std::string_view title;   ///< for people
+  std::string_view source;  ///< where its sizes are published
+  Modality modality = Modality::text;
+  bool rotary = false;    ///< rotary positions, which end where its training did
+  const char* positions;  ///< config.json's key of the length it was trained with, or null
+  std::span<const std::string_view> lora_targets;  ///< maps that usually get adapters
+  std::span<const ModelSize> sizes;
+  ModelSizes defaults;  ///< where config.json says nothing; 0: it must
+  std::span<const PublishedModel> published;
+};
+
+[[nodiscard]] std::span<const ModelFamily> model_families();
+/// Of a name that `model.name` accepts; null for others.
+[[nodiscard]] const ModelFamily* family_of(std::string_view name);
+/// Of config.json's model_type; null for others.
+[[nodiscard]] const ModelFamily* family_of_type(std::string_view model_type);
+/// Null for a name that says no sizes.
+[[nodiscard]] const PublishedModel* published_model(std::string_view name);
+
+/// Names that `model.name` accepts.
+[[nodiscard]] std::span<const Choice> model_names();
+/// "vit, bloom or qwen2".
+[[nodiscard]] std::string family_names();
+
+}  // namespace dstrain
