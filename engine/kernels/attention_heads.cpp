@@ -12,6 +12,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numbers>
 #include <tuple>
 #include <vector>
 
@@ -29,26 +30,24 @@ const std::int32_t* positions_of(const Sequences& sequences) {
   return sequences.starts.defined() ? sequences.positions.const_data_ptr<std::int32_t>() : nullptr;
 }
 
-/// cos and sin of position * theta^(-2i/head_dim) as [length, head_dim/2, 2], in double, rounded to
-/// fp32. Kept for good, one for each power of two of length: work that reads one may be in flight
-/// on any stream.
-at::Tensor rotary_table(at::Device device, double theta, std::int64_t head_dim,
-                        std::int64_t length) {
-  using Key = std::tuple<int, int, double, std::int64_t, std::int64_t>;
+/// cos and sin of position * frequency as [length, head_dim/2, 2], in double, rounded to fp32. Kept
+/// for good, one for each power of two of length: work that reads one may be in flight on any
+/// stream.
+at::Tensor rotary_table(at::Device device, const AttentionShape& shape, std::int64_t length) {
+  using Key = std::tuple<int, int, double, RopeScaling, std::int64_t, std::int64_t>;
   static std::mutex mutex;
   static std::map<Key, at::Tensor> tables;
   length = static_cast<std::int64_t>(
       std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(length, 1024))));
   const std::lock_guard lock(mutex);
-  at::Tensor& table =
-      tables[{static_cast<int>(device.type()), device.index(), theta, head_dim, length}];
+  at::Tensor& table = tables[{static_cast<int>(device.type()), device.index(), shape.rope_theta,
+                              shape.rope_scaling, shape.head_dim, length}];
   if (table.defined()) return table;
-  const std::int64_t half = head_dim / 2;
+  const std::int64_t half = shape.head_dim / 2;
   const at::Tensor host = at::empty({length, half, 2}, at::kFloat);
   auto* out = host.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency =
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double frequency = rotary_frequency(shape, i);
     for (std::int64_t position = 0; position < length; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       out[(position * half + i) * 2] = static_cast<float>(std::cos(angle));
@@ -63,7 +62,7 @@ at::Tensor table_for(const at::Tensor& qkv, const AttentionShape& shape,
                      const Sequences& sequences) {
   const std::int64_t length =
       sequences.starts.defined() ? sequences.longest : qkv.size(0) / shape.batch;
-  return rotary_table(qkv.device(), shape.rope_theta, shape.head_dim, length);
+  return rotary_table(qkv.device(), shape, length);
 }
 
 /// Rotary positions by ATen, forward or (sign = -1) back.
@@ -84,6 +83,17 @@ void rotate_on_cpu(const at::Tensor& qkv, const AttentionShape& shape, const Seq
 }
 
 }  // namespace
+
+double rotary_frequency(const AttentionShape& shape, std::int64_t pair) {
+  const double frequency = std::pow(
+      shape.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(shape.head_dim));
+  const RopeScaling& scaling = shape.rope_scaling;
+  if (scaling.factor == 0) return frequency;
+  const double turns = scaling.positions * frequency / (2 * std::numbers::pi);
+  const double kept = std::clamp(
+      (turns - scaling.low_factor) / (scaling.high_factor - scaling.low_factor), 0.0, 1.0);
+  return kept * frequency + (1 - kept) * frequency / scaling.factor;
+}
 
 StretchedWidths stretched_widths(std::int64_t head_dim) {
   // cuDNN takes heads of two widths, and is faster for it; where another library stands in, values

@@ -42,6 +42,9 @@ struct StretchedWidths {
 [[nodiscard]] Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape,
                                   const Sequences& sequences, StretchedWidths widths);
 
+/// Angle per position of element pair `pair`, in radians: theta^(-2 pair / head_dim), scaled.
+[[nodiscard]] double rotary_frequency(const AttentionShape& shape, std::int64_t pair);
+
 /// Applies rotary positions to the query and key heads of qkv, in place.
 void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences);
 

@@ -77,6 +77,18 @@ struct Sequences {
       positions;  ///< [B * T] int32, place of each row in its sequence; defined with `starts`
 };
 
+/// Rotary positions slowed for texts longer than those of the training before. A pair of elements
+/// that turns around more than `high_factor` times in `positions` tokens is left alone, one that
+/// turns less than `low_factor` times is slowed by `factor`, between them the two are mixed.
+/// Llama 3.1, as transformers' rope_type "llama3".
+struct RopeScaling {
+  double factor = 0;  ///< 0: nothing is slowed
+  double low_factor = 1;
+  double high_factor = 4;
+  double positions = 8192;
+  auto operator<=>(const RopeScaling&) const = default;
+};
+
 /// Shape and kind of an attention.
 struct AttentionShape {
   std::int64_t batch = 0;  ///< samples
@@ -90,12 +102,22 @@ struct AttentionShape {
   bool causal = false;    ///< a token sees itself and earlier ones
   double rope_theta = 0;  ///< base of rotary positions (Su et al. 2021, arXiv:2104.09864; halves,
                           ///< as Qwen2 has them); 0: none
+  RopeScaling rope_scaling = {};
   /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
   /// causal only.
   bool alibi = false;
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
+
+/// RMS norm of each query and key head of qkv [M, qkv_width], not interleaved: weights [head_dim].
+/// Works in place, so the caller must not read qkv again. Saves queries and keys. Henry et al.
+/// 2020, arXiv:2010.04245, with the norm of Zhang & Sennrich.
+[[nodiscard]] at::Tensor norm_query_key(const at::Tensor& qkv, const AttentionShape& shape,
+                                        Parameter& query_weight, Parameter& key_weight, double eps);
+/// Bytes that it keeps for backward, for `rows` rows.
+[[nodiscard]] std::int64_t norm_query_key_saved_bytes(const AttentionShape& shape,
+                                                      std::int64_t rows, int element_bytes);
 
 /// Softmax attention within each sequence, scale 1/sqrt(head_dim). qkv [B * T, qkv_width] -> [B *
 /// T, width]. May overwrite qkv (rotary positions are applied in place), so the caller must not

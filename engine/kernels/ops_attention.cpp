@@ -47,17 +47,25 @@ struct Plan {
                                                             widths.query_key,
                                                             widths.value,
                                                             longest};
-    context->saved_data["rope_theta"] = shape.rope_theta;
+    const RopeScaling& scaling = shape.rope_scaling;
+    context->saved_data["rope"] =
+        std::vector<double>{shape.rope_theta, scaling.factor, scaling.low_factor,
+                            scaling.high_factor, scaling.positions};
   }
   static Plan load(AutogradContext* context) {
     const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
+    const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
     Plan plan{.shape = {.batch = all[0],
                         .heads = all[1],
                         .kv_heads = all[2],
                         .head_dim = all[3],
                         .interleaved = all[4] != 0,
                         .causal = all[5] != 0,
-                        .rope_theta = context->saved_data.at("rope_theta").toDouble(),
+                        .rope_theta = rope[0],
+                        .rope_scaling = {.factor = rope[1],
+                                         .low_factor = rope[2],
+                                         .high_factor = rope[3],
+                                         .positions = rope[4]},
                         .alibi = all[6] != 0},
               .stretched = std::nullopt,
               .longest = all[9]};

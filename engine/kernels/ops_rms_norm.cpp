@@ -111,7 +111,83 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   }
 };
 
+/// Query heads (part 0) or key heads (1) of rows like qkv, [M, heads, head_dim]; a view.
+at::Tensor heads_view(const at::Tensor& qkv, const AttentionShape& shape, int part) {
+  const at::Tensor all = qkv.view({qkv.size(0), shape.heads + 2 * shape.kv_heads, shape.head_dim});
+  return part == 0 ? all.narrow(1, 0, shape.heads) : all.narrow(1, shape.heads, shape.kv_heads);
+}
+
+/// A dense copy of them, one head a row.
+at::Tensor head_rows(const at::Tensor& qkv, const AttentionShape& shape, int part) {
+  return heads_view(qkv, shape, part)
+      .clone(at::MemoryFormat::Contiguous)
+      .view({-1, shape.head_dim});
+}
+
+struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const std::optional<at::Tensor>&, const AttentionShape& shape,
+                            Parameter* query_weight, Parameter* key_weight, double eps) {
+    const auto forward_on = qkv.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
+    Parameter* weights[] = {query_weight, key_weight};
+    variable_list saved;
+    for (int part = 0; part < 2; ++part) {
+      const RmsNormed normed =
+          forward_on(head_rows(qkv, shape, part), {},
+                     value_of(*weights[part], qkv).view({shape.head_dim}), eps);
+      const at::Tensor heads = heads_view(qkv, shape, part);
+      heads.copy_(normed.y.view(heads.sizes()));
+      saved.insert(saved.end(), {normed.sum, normed.rstd});
+    }
+    context->mark_dirty({qkv});
+    context->save_for_backward(saved);
+    context->saved_data["shape"] =
+        std::vector<std::int64_t>{shape.heads, shape.kv_heads, shape.head_dim};
+    keep(context, "query", query_weight);
+    keep(context, "key", key_weight);
+    return qkv;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const std::vector<std::int64_t> sizes = context->saved_data.at("shape").toIntVector();
+    const AttentionShape shape{.heads = sizes[0], .kv_heads = sizes[1], .head_dim = sizes[2]};
+    const at::Tensor grad = dense(grads[0]);
+    const auto backward_on = grad.is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
+    Parameter* weights[] = {&kept(context, "query"), &kept(context, "key")};
+    at::Tensor dqkv = grad.clone();
+    for (int part = 0; part < 2; ++part) {
+      const std::size_t first = static_cast<std::size_t>(part) * 2;
+      const at::Tensor heads = heads_view(dqkv, shape, part);
+      heads.copy_(backward_on({.grad_y = head_rows(grad, shape, part), .grad_sum = {}},
+                              {.sum = saved[first], .y = {}, .rstd = saved[first + 1]},
+                              value_of(*weights[part], grad).view({shape.head_dim}),
+                              wanted_gradient(*weights[part], grad))
+                      .view(heads.sizes()));
+    }
+    return {dqkv, {}, {}, {}, {}, {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor norm_query_key(const at::Tensor& qkv, const AttentionShape& shape,
+                          Parameter& query_weight, Parameter& key_weight, double eps) {
+  DSTRAIN_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == shape.qkv_width() &&
+                    !shape.interleaved && query_weight.numel() == shape.head_dim &&
+                    key_weight.numel() == shape.head_dim,
+                fmt::format("norm of query and key: qkv {}, heads {} and {} of {}", shape_of(qkv),
+                            shape.heads, shape.kv_heads, shape.head_dim));
+  const bool trainable = query_weight.trainable || key_weight.trainable;
+  return NormQueryKey::apply(qkv, qkv.requires_grad() ? std::nullopt : anchor_for(qkv, trainable),
+                             shape, &query_weight, &key_weight, eps);
+}
+
+std::int64_t norm_query_key_saved_bytes(const AttentionShape& shape, std::int64_t rows,
+                                        int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  return rows * (shape.heads + shape.kv_heads) * (shape.head_dim * element_bytes + kFloatBytes);
+}
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_MD,
                                                const std::optional<at::Tensor>& delta_MD,

@@ -13,26 +13,41 @@ std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
   return {{names[0], shape.width()}, {names[1], kv_width}, {names[2], kv_width}};
 }
 
+Parameter head_norm(const std::string& name, std::int64_t head_dim) {
+  Parameter weight;
+  weight.parts = {{name + ".weight", {head_dim}}};
+  weight.shape = {head_dim};
+  weight.init = Init::ones;
+  return weight;
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
                              const ops::AttentionShape& shape, const InitialWeights& init,
-                             const AttentionBiases& biases)
+                             const AttentionBiases& biases, double norm_eps)
     : shape_(shape),
       qkv_(qkv_parts(names.qkv, shape), {width}, init, biases.qkv),
-      output_({{names.output, width}}, {shape.width()}, init, biases.output) {}
+      output_({{names.output, width}}, {shape.width()}, init, biases.output) {
+  if (names.query_norm.empty()) return;
+  norms_ = {.query = head_norm(names.query_norm, shape.head_dim),
+            .key = head_norm(names.key_norm, shape.head_dim),
+            .eps = norm_eps};
+}
 
 at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
                                   const ops::Sequences& sequences, std::uint64_t dropout_seed) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  return output_.forward(ops::attention(qkv_.forward(x_MD, dropout_seed), shape, sequences),
-                         dropout_seed);
+  at::Tensor qkv = qkv_.forward(x_MD, dropout_seed);
+  if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
+  return output_.forward(ops::attention(qkv, shape, sequences), dropout_seed);
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
   qkv_.add_parameters(list);
   output_.add_parameters(list);
+  if (norms_) list.insert(list.end(), {&norms_->query, &norms_->key});
 }
 
 Flops SelfAttention::flops(std::int64_t batch, std::int64_t tokens) const {
@@ -43,7 +58,9 @@ Flops SelfAttention::flops(std::int64_t batch, std::int64_t tokens) const {
 }
 
 Bytes SelfAttention::saved_bytes(std::int64_t rows, int compute_bytes) const {
-  return qkv_.saved_bytes(rows, compute_bytes) +
+  const Bytes heads =
+      norms_ ? ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes) : Bytes{0};
+  return qkv_.saved_bytes(rows, compute_bytes) + heads +
          ops::attention_saved_bytes(shape_, rows, compute_bytes) +
          output_.adapter_bytes(rows, compute_bytes);
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace dstrain {
 struct AttentionNames {
   std::vector<std::string> qkv;  ///< query, key and value, or one matrix of all three
   std::string output;
+  std::string query_norm = {}, key_norm = {};  ///< of each head; empty: none
 };
 
 /// Which of them have a bias.
@@ -26,9 +28,11 @@ struct AttentionBiases {
 /// that `shape` says, output projection. Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.
 class SelfAttention {
  public:
-  /// `width` is that of the stream; the batch of `shape` is left open.
+  /// `width` is that of the stream; the batch of `shape` is left open. `norm_eps` is that of the
+  /// norms that `names` has.
   SelfAttention(const AttentionNames& names, std::int64_t width, const ops::AttentionShape& shape,
-                const InitialWeights& init, const AttentionBiases& biases = {});
+                const InitialWeights& init, const AttentionBiases& biases = {},
+                double norm_eps = 0);
 
   /// x [B * T, D] -> [B * T, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch,
@@ -46,6 +50,12 @@ class SelfAttention {
   ops::AttentionShape shape_;
   Linear qkv_;
   Linear output_;
+  /// Of each query and key head (Qwen3), or none.
+  struct HeadNorms {
+    Parameter query, key;
+    double eps = 0;
+  };
+  std::optional<HeadNorms> norms_;
 };
 
 }  // namespace dstrain

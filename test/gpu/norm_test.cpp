@@ -154,5 +154,32 @@ TEST_CASE("GPU: the norms' operators equal those on the CPU, frozen weights incl
   }
 }
 
+TEST_CASE("GPU: norms of query and key heads equal those on the CPU", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 37), head_dim = GENERATE(64, 128);
+  CAPTURE(c10::toString(type), rows, head_dim);
+  const ops::AttentionShape shape{.heads = 6, .kv_heads = 2, .head_dim = head_dim};
+  const auto run = [&](at::Device device) {
+    test::Random random(5);
+    const at::Tensor x = leaf(random({rows, shape.qkv_width()}, type).to(device));
+    const at::Tensor dy = random({rows, shape.qkv_width()}, type).to(device);
+    const auto parameter = [&] {
+      Parameter made = random.parameter({head_dim}, type);
+      made.value = made.value.to(device);
+      made.gradient = made.gradient.to(device);
+      return made;
+    };
+    Parameter query = parameter(), key = parameter();
+    const at::Tensor y = ops::norm_query_key(x * 1, shape, query, key, 1e-6);
+    y.backward(dy);
+    return Tensors{y, x.grad(), query.gradient, key.gradient};
+  };
+  const Tensors gpu = run(at::kCUDA), cpu = run(at::kCPU);
+  for (std::size_t i = 0; i < gpu.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(far(gpu[i], cpu[i], type, 4096) == "");
+  }
+}
+
 }  // namespace
 }  // namespace dstrain

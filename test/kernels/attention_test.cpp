@@ -1,6 +1,9 @@
 #include <ATen/ops/equal.h>
 #include <fmt/format.h>
 
+#include <cmath>
+#include <numbers>
+
 #include "engine/base/error.h"
 #include "engine/kernels/attention_heads.h"
 #include "engine/kernels/kernels.h"
@@ -179,6 +182,46 @@ TEST_CASE("slopes are those of BLOOM", "[kernels]") {
   }
   REQUIRE(kernels::alibi_slope(0, 16) == Approx(std::sqrt(0.5)));
   REQUIRE(kernels::alibi_slope(5, 6) == Approx(std::pow(2.0, -3.0)));
+}
+
+TEST_CASE("scaled rotary positions slow the slow pairs only, as Llama 3.1 has it", "[kernels]") {
+  const ops::AttentionShape plain{.head_dim = 64, .rope_theta = 5e5};
+  ops::AttentionShape scaled = plain;
+  scaled.rope_scaling.factor = 32;
+  for (std::int64_t pair = 0; pair < 32; ++pair) {
+    CAPTURE(pair);
+    const double frequency = std::pow(5e5, -static_cast<double>(pair) / 32);
+    REQUIRE(ops::rotary_frequency(plain, pair) == Approx(frequency).epsilon(1e-14));
+    const double turns = 8192 * frequency / (2 * std::numbers::pi);
+    if (turns > 4) REQUIRE(ops::rotary_frequency(scaled, pair) == frequency);
+    if (turns < 1)
+      REQUIRE(ops::rotary_frequency(scaled, pair) == Approx(frequency / 32).epsilon(1e-14));
+  }
+  // One between turns 1.5 to 3 times.
+  const double between = ops::rotary_frequency(scaled, 16) / ops::rotary_frequency(plain, 16);
+  REQUIRE((between > 1.0 / 32 && between < 1));
+}
+
+TEST_CASE("attention turns queries and keys by the scaled positions", "[kernels]") {
+  ops::AttentionShape shape{.batch = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .causal = true,
+                            .rope_theta = 1e4,
+                            // The first pairs are left alone, mixed, and slowed from the third on.
+                            .rope_scaling = {.factor = 8, .positions = 40}};
+  test::Random random(11);
+  const at::Tensor qkv = random({2 * 20, shape.qkv_width()}), dy = random({2 * 20, shape.width()});
+  const at::Tensor x = test::leaf(qkv), x64 = test::exact(qkv);
+  const at::Tensor y = ops::attention(x.clone(), shape);
+  const at::Tensor y64 = test::plain_attention(x64, shape, {20, 20});
+  y.backward(dy);
+  y64.backward(dy.to(at::kDouble));
+  CHECK((y - y64).abs().max().item<double>() < 1e-5);
+  CHECK((x.grad() - x64.grad()).abs().max().item<double>() < 1e-5);
+  shape.rope_scaling = {};
+  CHECK((ops::attention(qkv.clone(), shape) - y64).abs().max().item<double>() > 1e-3);
 }
 
 TEST_CASE("stretched widths are those measured", "[kernels]") {

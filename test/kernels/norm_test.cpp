@@ -129,6 +129,51 @@ TEST_CASE("a norm's frozen weights get no gradient and change nobody else's", "[
       ops::add_layer_norm(x, std::nullopt, weight, other_bias, kEps).second.requires_grad());
 }
 
+TEST_CASE("norm_query_key norms each head of query and key and leaves values alone", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  // One row is where a copy of heads could be left out.
+  const std::int64_t rows = GENERATE(1, 13);
+  CAPTURE(c10::toString(dtype), rows);
+  const ops::AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 16};
+  test::Random random(6);
+  const at::Tensor x = leaf(random({rows, shape.qkv_width()}, dtype));
+  const at::Tensor dy = random({rows, shape.qkv_width()}, dtype);
+  Parameter query = random.parameter({16}, dtype), key = random.parameter({16}, dtype);
+  ops::norm_query_key(x.clone(), shape, query, key, kEps).backward(dy);
+  const at::Tensor grad = x.grad();
+
+  // Head by head by the operator for rows.
+  const at::Tensor y = ops::norm_query_key(x.detach().clone(), shape, query, key, kEps);
+  Parameter own_query = query, own_key = key;
+  own_query.gradient = at::zeros({16}), own_key.gradient = at::zeros({16});
+  for (std::int64_t head = 0; head < 8; ++head) {
+    CAPTURE(head);
+    const auto part = [&](const at::Tensor& all) { return all.narrow(1, 16 * head, 16); };
+    if (head >= 6) {
+      REQUIRE(part(y).equal(part(x.detach())));
+      REQUIRE(part(grad).equal(part(dy)));
+      continue;
+    }
+    Parameter& weight = head < 4 ? own_query : own_key;
+    const at::Tensor one = leaf(part(x.detach()).contiguous());
+    const at::Tensor normed = ops::add_rms_norm(one, std::nullopt, weight, kEps).second;
+    REQUIRE(part(y).equal(normed));
+    normed.backward(part(dy));
+    REQUIRE(part(grad).equal(one.grad()));
+  }
+  // Sums over heads in another order.
+  for (const auto& [whole, by_head] : {std::pair(&query, &own_query), std::pair(&key, &own_key)}) {
+    const double far = (whole->gradient - by_head->gradient).abs().max().item<double>();
+    REQUIRE(far <= 1e-5 * by_head->gradient.abs().max().item<double>());
+  }
+
+  query.trainable = key.trainable = false;
+  query.gradient = key.gradient = at::Tensor();
+  const at::Tensor frozen = leaf(x);
+  ops::norm_query_key(frozen.clone(), shape, query, key, kEps).backward(dy);
+  REQUIRE(frozen.grad().equal(grad));
+}
+
 TEST_CASE("the RMS norm references agree with the operator", "[kernels][reference]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
   test::Random random(5);

@@ -9,9 +9,11 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 #include "engine/kernels/ops.h"
@@ -37,11 +39,22 @@ inline ops::Sequences pack(const std::vector<std::int64_t>& lengths, std::int64_
 }
 
 /// x [H, T, d] turned as transformers' Qwen2 does it: x cos + rotate_half(x) sin, angles
-/// position * theta^(-2i/d) twice over.
-inline at::Tensor plain_rotary(const at::Tensor& x, double theta) {
+/// position * theta^(-2i/d) twice over; scaled by wavelength as its _compute_llama3_parameters.
+inline at::Tensor plain_rotary(const at::Tensor& x, const ops::AttentionShape& shape) {
   const std::int64_t tokens = x.size(1), dim = x.size(2);
-  const at::Tensor frequencies = at::pow(
-      at::Scalar(theta), at::arange(0, dim, 2, x.options()) * (-1.0 / static_cast<double>(dim)));
+  at::Tensor frequencies =
+      at::pow(at::Scalar(shape.rope_theta),
+              at::arange(0, dim, 2, x.options()) * (-1.0 / static_cast<double>(dim)));
+  if (const ops::RopeScaling& scaling = shape.rope_scaling; scaling.factor > 0) {
+    const at::Tensor length = 2 * std::numbers::pi / frequencies;
+    const at::Tensor smooth = (scaling.positions / length - scaling.low_factor) /
+                              (scaling.high_factor - scaling.low_factor);
+    const at::Tensor slow = frequencies / scaling.factor;
+    const at::Tensor mixed = (1 - smooth) * slow + smooth * frequencies;
+    const at::Tensor fast = length < scaling.positions / scaling.high_factor;
+    frequencies = at::where(length > scaling.positions / scaling.low_factor, slow,
+                            at::where(fast, frequencies, mixed));
+  }
   const at::Tensor half = at::arange(tokens, x.options()).unsqueeze(1) * frequencies;
   const at::Tensor angles = at::cat({half, half}, 1);
   const at::Tensor other = at::cat({-x.narrow(2, dim / 2, dim / 2), x.narrow(2, 0, dim / 2)}, 2);
@@ -79,8 +92,8 @@ inline at::Tensor plain_sequence(const at::Tensor& rows, const ops::AttentionSha
     v = all.narrow(0, heads + kv_heads, kv_heads);
   }
   if (shape.rope_theta > 0) {
-    q = plain_rotary(q, shape.rope_theta);
-    k = plain_rotary(k, shape.rope_theta);
+    q = plain_rotary(q, shape);
+    k = plain_rotary(k, shape);
   }
   k = k.repeat_interleave(heads / kv_heads, 0);
   v = v.repeat_interleave(heads / kv_heads, 0);
