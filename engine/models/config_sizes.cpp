@@ -48,6 +48,7 @@ ModelSizes named_sizes(const ModelConfig& recipe, const ModelFamily& family) {
 void check_limits(const ModelFamily& family, const ModelSizes& sizes, Problems& problems) {
   for (const ModelSize& size : family.sizes) {
     const std::int64_t value = sizes.*size.size;
+    if (size.optional && value == 0) continue;
     if (value < 1 || value > size.most) {
       problems.push_back(
           fmt::format("model.{}: {} is not between 1 and {}", size.key, value, size.most));

@@ -5,8 +5,10 @@
 #include "engine/base/error.h"
 #include "engine/models/bloom/model.h"
 #include "engine/models/decoder/model.h"
+#include "engine/models/llama/llama.h"
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
+#include "engine/models/qwen3/qwen3.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
 #include "recipes/schema/config_file.h"
@@ -48,6 +50,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "qwen2",
      .make = make_decoder<kQwen2>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen3",
+     .make = make_decoder<kQwen3>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "llama",
+     .make = make_decoder<kLlama>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

@@ -94,6 +94,12 @@ void describe(ModelConfig& c, Visitor& v) {
            .least = 0,
            .most = 4096,
            .source = "arXiv:2305.13245"});
+  v.field(
+      "head_dim", c.head_dim,
+      {.text = "Elements of a head, where they do not follow from width and heads; 0 takes what "
+               "folder or name say.",
+       .least = 0,
+       .most = 4096});
   v.field("vocab_size", c.vocab_size,
           {.text = "Rows of the token embedding; 0 takes what folder or name say.",
            .unit = "tokens",

@@ -116,6 +116,49 @@ constexpr PublishedModel kQwen2s[] = {
       .vocab_size = 152064}},
 };
 
+constexpr ModelSize kWideHeadSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    kKvHeads,
+    {"head_dim", {"head_dim"}, &ModelConfig::head_dim, &ModelSizes::head_dim, 4096, false, true},
+    kMlpWidth,
+    kVocabSize,
+};
+constexpr ModelSizes qwen3(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                           std::int64_t mlp_width) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .mlp_width = mlp_width,
+          .vocab_size = 151936};
+}
+constexpr PublishedModel kQwen3s[] = {
+    {"qwen3-0.6b", {"Qwen/Qwen3-0.6B"}, qwen3(1024, 28, 16, 3072)},
+    {"qwen3-1.7b", {"Qwen/Qwen3-1.7B"}, qwen3(2048, 28, 16, 6144)},
+    {"qwen3-4b", {"Qwen/Qwen3-4B"}, qwen3(2560, 36, 32, 9728)},
+    {"qwen3-8b", {"Qwen/Qwen3-8B"}, qwen3(4096, 36, 32, 12288)},
+};
+
+constexpr ModelSizes llama(std::int64_t width, std::int64_t layers, std::int64_t heads,
+                           std::int64_t head_dim, std::int64_t mlp_width) {
+  return {.width = width,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = 8,
+          .head_dim = head_dim,
+          .mlp_width = mlp_width,
+          .vocab_size = 128256};
+}
+constexpr PublishedModel kLlamas[] = {
+    {"llama-3.2-1b", {"meta-llama/Llama-3.2-1B"}, llama(2048, 16, 32, 64, 8192)},
+    {"llama-3.2-3b", {"meta-llama/Llama-3.2-3B"}, llama(3072, 28, 24, 128, 8192)},
+    {"llama-3.1-8b", {"meta-llama/Llama-3.1-8B"}, llama(4096, 32, 32, 128, 14336)},
+    {"llama-3-8b", {"meta-llama/Meta-Llama-3-8B"}, llama(4096, 32, 32, 128, 14336)},
+};
+
 constexpr ModelFamily kFamilies[] = {
     {.name = "vit",
      .title = "ViT",
@@ -143,6 +186,24 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kDecoderSizes,
      .defaults = {},
      .published = kQwen2s},
+    {.name = "qwen3",
+     .title = "Qwen3",
+     .source = "Qwen3, arXiv:2505.09388, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kWideHeadSizes,
+     .defaults = {.head_dim = 128},
+     .published = kQwen3s},
+    {.name = "llama",
+     .title = "Llama",
+     .source = "Llama 3, arXiv:2407.21783, table 3",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kWideHeadSizes,
+     .defaults = {},
+     .published = kLlamas},
 };
 
 std::string sizes_text(const ModelSizes& sizes) {

@@ -47,6 +47,7 @@ struct ModelConfig {
   int heads = 0;
   int mlp_width = 0;
   int kv_heads = 0;
+  int head_dim = 0;
   int vocab_size = 0;
   double rope_theta = 0;
   std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained

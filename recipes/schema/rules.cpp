@@ -51,7 +51,7 @@ void patch_divides_image(const Recipe& r, Findings& f) {
 
 void heads_divide_width(const Recipe& r, Findings& f) {
   const auto& m = r.model;
-  if (m.width == 0 || m.heads == 0 || m.width % m.heads == 0) return;
+  if (m.width == 0 || m.heads == 0 || m.head_dim != 0 || m.width % m.heads == 0) return;
   f.error("model.heads", fmt::format("{} does not divide model.width ({})", m.heads, m.width),
           divisors_near(m.width, m.heads));
 }
@@ -209,7 +209,7 @@ struct Rule {
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
-      {heads_divide_width, {"model.width", "model.heads"}},
+      {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
       {states_fit_compute, {"precision.compute", "precision.states"}},
       {data_fit_the_model, {"data.name", "model.name"}},
       {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
@@ -249,10 +249,10 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   }
   const bool vision = is_vision(r);
   if (vision) {
-    add({"model.kv_heads", "model.vocab_size", "model.rope_theta", "data.tokenizer",
-         "data.sequence", "data.loss", "data.packing", "data.prompt", "data.response",
-         "data.too_long", "data.bad_record", "data.test_share", "data.subset", "data.cache",
-         "run.generate", "run.generate_tokens"},
+    add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta",
+         "data.tokenizer", "data.sequence", "data.loss", "data.packing", "data.prompt",
+         "data.response", "data.too_long", "data.bad_record", "data.test_share", "data.subset",
+         "data.cache", "run.generate", "run.generate_tokens"},
         fmt::format("model.name {} takes images", r.model.name));
   } else {
     add({"model.image_size", "model.patch_size", "model.channels", "model.classes", "data.augment",

@@ -139,6 +139,8 @@ TEST_CASE("targets mean linear maps by any name that files have for them", "[mod
   CHECK(names(qwen2, {}) == names(qwen2, {"?_proj"}));
   CHECK(names(qwen2, {"?_proj"}).size() == 8);
   CHECK(names(qwen2, {"*_proj"}).size() == 14);
+  for (const ModelConfig& other : {test::small_qwen3_config(), test::small_llama_config()})
+    CHECK(names(other, {}) == names(qwen2, {}));
 
   CHECK_THAT(error_of(lora_of(1, {"querry"})),
              Catch::Contains("lora.targets: no linear map's name matches 'querry'") &&
@@ -231,8 +233,8 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
 
 TEST_CASE("every block with adapters keeps exactly the bytes that its cost states",
           "[models][lora][cost]") {
-  const ModelConfig config =
-      GENERATE(test::small_config(), test::small_bloom_config(), test::small_qwen2_config());
+  const ModelConfig config = GENERATE(test::small_config(), test::small_bloom_config(),
+                                      test::small_qwen2_config(), test::small_qwen3_config());
   LoraConfig lora = lora_of(4, GENERATE(Patterns{}, Patterns{"*"}));
   lora.dropout = GENERATE(0.0, 0.5);
   CAPTURE(config.name, lora.targets, lora.dropout);

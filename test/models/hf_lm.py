@@ -1,5 +1,4 @@
-"""dstrain's BLOOM and Qwen2 against transformers' BloomForCausalLM and Qwen2ForCausalLM on files that save_pretrained
-wrote: logits, loss and every gradient in fp32 and bf16, greedy next tokens, the losses of AdamW steps, and the same
+"""dstrain's language models against those of transformers on files that save_pretrained wrote: logits, loss and every gradient in fp32 and bf16, greedy next tokens, the losses of AdamW steps, and the same
 logits from what dstrain exports.
 
 usage: hf_lm.py LM_PROBE; exit code 77 where transformers is not installed."""
@@ -16,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, Qwen2Config, Qwen3Config
 except ImportError as error:
     print(f"skipped: this python has no transformers ({error}); scripts/test installs it")
     sys.exit(77)
@@ -28,19 +27,23 @@ LR, BETAS, EPS, WEIGHT_DECAY = 2e-3, (0.9, 0.95), 1e-8, 0.1
 
 QWEN2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
              vocab_size=67)
+LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)  # short, so that the positions of our few tokens differ
 CASES = {
     "bloom, 4 heads": BloomConfig(hidden_size=32, n_layer=3, n_head=4, vocab_size=67),
     "bloom, 6 heads": BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=101, layer_norm_epsilon=1e-6),
     "qwen2, tied": Qwen2Config(**QWEN2, tie_word_embeddings=True),
     "qwen2, untied": Qwen2Config(**QWEN2, tie_word_embeddings=False, rope_theta=500.0, rms_norm_eps=1e-5),
     "qwen2, one key head": Qwen2Config(**{**QWEN2, "num_key_value_heads": 1, "vocab_size": 72}),
+    "qwen3, tied": Qwen3Config(**QWEN2, head_dim=8, tie_word_embeddings=True),
+    "qwen3, wide heads": Qwen3Config(**QWEN2, head_dim=20, tie_word_embeddings=False, rms_norm_eps=1e-5),
+    "llama, tied, scaled": LlamaConfig(**QWEN2, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "llama, untied": LlamaConfig(**QWEN2, head_dim=12, tie_word_embeddings=False, rms_norm_eps=1e-5),
 }
 
 
 def random_model(config):
-    make = BloomForCausalLM if config.model_type == "bloom" else Qwen2ForCausalLM
-    config._attn_implementation = "eager"
-    model = make(config).eval()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = torch.randn_like(parameter) * 0.2
@@ -215,10 +218,12 @@ def without_prefix(folder):
 
 
 def earlier_config(folder):
-    """As transformers 4 and the published Qwen2.5 files write it."""
+    """As transformers 4 and the published files of Qwen and Llama write it."""
     config = json.loads((folder / "config.json").read_text())
-    config["rope_theta"], config["torch_dtype"] = config.pop("rope_parameters")["rope_theta"], config.pop("dtype")
-    del config["layer_types"]
+    rope, config["torch_dtype"] = config.pop("rope_parameters"), config.pop("dtype")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    config.pop("layer_types", None)
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -251,7 +256,9 @@ def main():
         if not (folder / "theirs" / "model.safetensors.index.json").exists():
             sys.exit("transformers wrote no shards")
         for name, config, change in (("bloom, published", CASES["bloom, 6 heads"], without_prefix),
-                                     ("qwen2, published", CASES["qwen2, untied"], earlier_config)):
+                                     ("qwen2, published", CASES["qwen2, untied"], earlier_config),
+                                     ("qwen3, published", CASES["qwen3, wide heads"], earlier_config),
+                                     ("llama, published", CASES["llama, tied, scaled"], earlier_config)):
             folder = Path(root) / name.replace(", ", "-")
             folder.mkdir()
             check_published(probe, name, config, folder, change)

@@ -1,4 +1,4 @@
-"""dstrain's low-rank adapters against PEFT on transformers' ViT, BLOOM and Qwen2: an adapter that PEFT wrote is trained
+"""dstrain's low-rank adapters against PEFT on transformers' models: an adapter that PEFT wrote is trained
 by AdamW in fp32 on both sides. Equal logits before, equal losses of 20 steps, and after them equal logits of dstrain's
 adapter in PEFT and of its merged weights in transformers.
 
@@ -16,8 +16,8 @@ try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors.torch import load_file, save_file
-    from transformers import (BloomConfig, BloomForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig,
-                              ViTForImageClassification)
+    from transformers import (BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                              Qwen3Config, Qwen3ForCausalLM, ViTConfig, ViTForImageClassification)
 except ImportError as error:
     print(f"skipped: this python has no peft ({error}); scripts/test installs it")
     sys.exit(77)
@@ -30,9 +30,11 @@ LR, WEIGHT_DECAY = 2e-3, 0.1
 VIT = ViTConfig(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48, image_size=8,
                 patch_size=4, num_channels=3, num_labels=7)
 BLOOM = BloomConfig(hidden_size=48, n_layer=3, n_head=6, vocab_size=67)
-QWEN2 = Qwen2Config(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-                    intermediate_size=48, vocab_size=67, tie_word_embeddings=True)
-MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "qwen2": Qwen2ForCausalLM}
+DECODER = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+               vocab_size=67, tie_word_embeddings=True)
+QWEN2, QWEN3, LLAMA = Qwen2Config(**DECODER), Qwen3Config(**DECODER, head_dim=12), LlamaConfig(**DECODER)
+MAKE = {"vit": ViTForImageClassification, "bloom": BloomForCausalLM, "qwen2": Qwen2ForCausalLM,
+        "qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM}
 LATER = [f"model.layers.{layer}.mlp.{name}_proj" for layer in (1, 2) for name in ("up", "down")]
 
 # name: configuration, rank, alpha, PEFT's target_modules, our targets, modules trained in full
@@ -48,6 +50,9 @@ CASES = {
     "qwen2, all maps": (QWEN2, 2, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
                         ["*_proj"], ["model.norm"]),
     "qwen2, later layers": (QWEN2, 2, 4, LATER, LATER, []),
+    "qwen3": (QWEN3, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
+    "qwen3, norms": (QWEN3, 2, 4, ["q_proj"], ["q_proj"], ["q_norm", "k_norm"]),
+    "llama": (LLAMA, 8, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], [], []),
 }
 
 

@@ -6,6 +6,7 @@
 #include "engine/base/file.h"
 #include "engine/models/bloom/config.h"
 #include "engine/models/family.h"
+#include "engine/models/llama/llama.h"
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "test/models/bind.h"
@@ -45,6 +46,14 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("Qwen/Qwen2.5-1.5B") == 1'543'714'304);
   CHECK(num_parameters("Qwen/Qwen2.5-3B") == 3'085'938'688);
   CHECK(num_parameters("qwen2.5-7b") == 7'615'616'512);
+  CHECK(num_parameters("qwen3-0.6b") == 596'049'920);
+  CHECK(num_parameters("Qwen/Qwen3-1.7B") == 1'720'574'976);
+  CHECK(num_parameters("qwen3-4b") == 4'022'468'096);
+  CHECK(num_parameters("qwen3-8b") == 8'190'735'360);
+  CHECK(num_parameters("llama-3.2-1b") == 1'235'814'400);
+  CHECK(num_parameters("meta-llama/Llama-3.2-3B") == 3'212'749'824);
+  CHECK(num_parameters("llama-3.1-8b") == 8'030'261'248);
+  CHECK(num_parameters("llama-3-8b") == 8'030'261'248);
 }
 
 TEST_CASE("a language model says what it is", "[models]") {
@@ -76,7 +85,8 @@ TEST_CASE("a tied head reads the embedding's own table", "[models]") {
 
 TEST_CASE("matrices of every block lie before its vectors", "[models]") {
   for (const ModelConfig& config :
-       {test::small_bloom_config(), test::small_qwen2_config(), test::small_config()}) {
+       {test::small_bloom_config(), test::small_qwen2_config(), test::small_qwen3_config(),
+        test::small_llama_config(), test::small_config()}) {
     const Model model = make_model(config, {.classes = 3, .sequence = 8});
     for (const auto& block : model.blocks) {
       CAPTURE(block->name());
@@ -179,8 +189,8 @@ TEST_CASE("what a language model's config.json asks for and dstrain has not is r
                   "rope_scaling":{"type":"yarn"},"head_dim":8,)" +
               sizes + "}") ==
         path +
-            ": rope_scaling is {\"type\":\"yarn\"}; it must be null; dstrain has no scaled "
-            "rotary positions\n" +
+            ": rope_scaling is {\"type\":\"yarn\"}; it must be null, or of rope_type "
+            "\"default\" or \"llama3\"\n" +
             path +
             ": hidden_act is \"gelu\"; it must be \"silu\", the only activation that "
             "dstrain has for Qwen2.5\n" +
@@ -190,8 +200,8 @@ TEST_CASE("what a language model's config.json asks for and dstrain has not is r
             path + ": head_dim is 8; it must be hidden_size / num_attention_heads");
   CHECK(error(R"({"model_type":"qwen2","rope_parameters":{"rope_type":"linear"},)" + sizes + "}") ==
         path +
-            ": rope_parameters is {\"rope_type\":\"linear\"}; it must be of "
-            "rope_type \"default\"; dstrain has no scaled rotary positions");
+            ": rope_parameters is {\"rope_type\":\"linear\"}; it must be null, or of "
+            "rope_type \"default\" or \"llama3\"");
   config.name = "bloom-560m";
   CHECK(error(R"({"model_type":"qwen2"})") == path + ": model_type is 'qwen2', not 'bloom'");
 }
@@ -215,6 +225,87 @@ TEST_CASE("both generations of config.json say the rotary base", "[models]") {
   CHECK(error_of(config, ErrorKind::usage) == "model.rope_theta: 6000 in the recipe, but " +
                                                   (folder / "config.json").string() +
                                                   " has rope_theta 5000");
+}
+
+TEST_CASE("config.json of a published Llama 3.2 is read and goes on as it is", "[models]") {
+  const test::TempDir folder;
+  const std::string scaling =
+      R"({"factor":32.0,"high_freq_factor":4.0,"low_freq_factor":1.0,
+          "original_max_position_embeddings":8192,"rope_type":"llama3"})";
+  const auto write = [&](const std::string& rope) {
+    write_file_atomically(folder / "config.json", R"({
+        "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+        "eos_token_id": 128001, "head_dim": 6, "hidden_act": "silu", "hidden_size": 16,
+        "initializer_range": 0.02, "intermediate_size": 24, "max_position_embeddings": 131072,
+        "mlp_bias": false, "model_type": "llama", "num_attention_heads": 4,
+        "num_hidden_layers": 2, "num_key_value_heads": 2, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "tie_word_embeddings": true, "vocab_size": 50)" +
+                                                      rope + "}");
+  };
+  ModelConfig config;
+  config.weights = folder.path().string();
+  const auto read = [&] { return decoder_config(config, *family_of("llama"), kLlama); };
+  write(R"(,"rope_theta":500000.0,"rope_scaling":)" + scaling);
+  const DecoderConfig llama = read();
+  CHECK(llama.head_dim == 6);
+  CHECK(llama.tied);
+  CHECK(llama.norm_eps == 1e-5);
+  CHECK(llama.rope_theta == 5e5);
+  CHECK(llama.rope_scaling == ops::RopeScaling{.factor = 32});
+  CHECK_FALSE(llama.qkv_bias);
+  CHECK_FALSE(llama.qk_norm);
+  const Model model = make_model(config, {.sequence = 8});
+  CHECK(nlohmann::json::parse(model.config_json)["rope_scaling"] == nlohmann::json::parse(scaling));
+
+  // As transformers 5 writes it.
+  nlohmann::json later = nlohmann::json::parse(scaling);
+  later["rope_theta"] = 1e4;
+  later["factor"] = 8;
+  write(R"(,"rope_parameters":)" + later.dump());
+  CHECK(read().rope_theta == 1e4);
+  CHECK(read().rope_scaling.factor == 8);
+  later["high_freq_factor"] = 1;
+  write(R"(,"rope_parameters":)" + later.dump());
+  CHECK_THAT(error_of(config, ErrorKind::data),
+             Catch::Contains("it must be with a high_freq_factor above low_freq_factor"));
+  later.erase("factor");
+  write(R"(,"rope_parameters":)" + later.dump());
+  CHECK_THAT(error_of(config, ErrorKind::data), Catch::Contains("it must be with a factor from"));
+  write(R"(,"mlp_bias":true)");
+  CHECK_THAT(error_of(config, ErrorKind::data),
+             Catch::Contains("mlp_bias is true; it must be false; dstrain has no Llama with that"));
+}
+
+TEST_CASE("a named Llama says for transformers how its positions are scaled", "[models]") {
+  const auto json_of = [](const char* name) {
+    ModelConfig config;
+    config.name = name;
+    return nlohmann::json::parse(make_model(config, {}).config_json);
+  };
+  const nlohmann::json tied = json_of("llama-3.2-3b"), scaled = json_of("llama-3.1-8b"),
+                       plain = json_of("llama-3-8b");
+  CHECK(tied["rope_scaling"]["factor"] == 32);
+  CHECK(tied["tie_word_embeddings"] == true);
+  CHECK(scaled["rope_scaling"]["rope_type"] == "llama3");
+  CHECK(scaled["rope_scaling"]["factor"] == 8);
+  CHECK(scaled["tie_word_embeddings"] == false);
+  CHECK_FALSE(plain.contains("rope_scaling"));
+  CHECK(json_of("qwen3-0.6b")["head_dim"] == 128);
+}
+
+TEST_CASE("the width of heads follows from width and heads, or is said", "[models]") {
+  ModelConfig config = test::small_llama_config();
+  config.name = "llama";
+  config.head_dim = 0;
+  CHECK(nlohmann::json::parse(make_model(config, {}).config_json)["head_dim"] == 4);
+  config.head_dim = 10;
+  CHECK(nlohmann::json::parse(make_model(config, {}).config_json)["head_dim"] == 10);
+  config.head_dim = 5;
+  CHECK(error_of(config, ErrorKind::usage) ==
+        "model.head_dim: 5, but rotary positions need an even number");
+  config = test::small_qwen2_config();
+  config.head_dim = 8;
+  CHECK(error_of(config, ErrorKind::usage) == "model.head_dim: Qwen2.5 has none");
 }
 
 TEST_CASE("published names without prefix are known", "[models]") {

@@ -15,7 +15,9 @@ namespace {
 
 TEST_CASE("every block of a language model keeps exactly the bytes that its cost states",
           "[models][cost]") {
-  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config());
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config());
+  CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
   test::bind_parameters(model, *make_random_weights(1));
@@ -43,8 +45,11 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
 }
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
-  const bool bloom = GENERATE(true, false);
-  ModelConfig config = bloom ? test::small_bloom_config() : test::small_qwen2_config();
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config());
+  const bool bloom = config.name == "bloom-560m";
+  CAPTURE(config.name);
+  if (config.head_dim != 0) config.head_dim = 32;
   config.width = 96;
   config.vocab_size = 300;
   if (!bloom) config.mlp_width = 256;

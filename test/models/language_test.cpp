@@ -65,7 +65,10 @@ double worst_difference(const Values& a, const Values& b) {
 }
 
 ModelConfig config_of(const std::string& family) {
-  return family == "bloom" ? test::small_bloom_config() : test::small_qwen2_config();
+  if (family == "bloom") return test::small_bloom_config();
+  if (family == "qwen3") return test::small_qwen3_config();
+  if (family == "llama") return test::small_llama_config();
+  return test::small_qwen2_config();
 }
 
 Batch random_batch(const ModelConfig& config, std::int64_t size) {
@@ -90,7 +93,7 @@ Tensors before_head(Model& model, const Batch& batch) {
 LanguageHead& head_of(Model& model) { return dynamic_cast<LanguageHead&>(*model.blocks.back()); }
 
 TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   const Batch a = random_batch(config, 2), b = random_batch(config, 3);
   const Result apart = run(config, {a, b}), together = run(config, {joined(a, b)});
   CHECK(apart.totals[0] == Approx(together.totals[0]).epsilon(test::kPromised));
@@ -102,7 +105,7 @@ TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
 
 TEST_CASE("a token of weight zero adds nothing, whatever follows the last one that counts",
           "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   Batch batch = random_batch(config, 2);
   batch.weights.view({2, kTokens}).narrow(1, 5, 3).zero_();
   Batch other = batch;
@@ -118,7 +121,7 @@ TEST_CASE("a token of weight zero adds nothing, whatever follows the last one th
 }
 
 TEST_CASE("every parameter of a language model gets a gradient", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   const Values gradients = run(config, {random_batch(config, 4)}).gradients;
   for (const auto& [name, values] : gradients) {
     CAPTURE(name);
@@ -127,7 +130,7 @@ TEST_CASE("every parameter of a language model gets a gradient", "[models]") {
 }
 
 TEST_CASE("packed sequences do not see each other", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   Batch packed = random_batch(config, 1);
   packed.sequences = {.starts = at::tensor({0, 3, 8, 8}, at::kInt),
                       .longest = 5,
@@ -144,7 +147,7 @@ TEST_CASE("packed sequences do not see each other", "[models]") {
 }
 
 TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   Model model = make_bound(config);
   const Batch batch = test::language_batch(model, 2);
   const Tensors state = before_head(model, batch);
@@ -161,7 +164,7 @@ TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
 }
 
 TEST_CASE("generation gives the most likely token after each sample's last", "[models]") {
-  const ModelConfig config = config_of(GENERATE("bloom", "qwen2"));
+  const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   Model model = make_bound(config);
   const Batch batch = test::language_batch(model, 3);
   const Tensors state = before_head(model, batch);

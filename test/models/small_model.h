@@ -41,6 +41,22 @@ inline ModelConfig small_qwen2_config() {
   return config;
 }
 
+/// A Qwen3 of two layers, whose heads are wider than width / heads.
+inline ModelConfig small_qwen3_config() {
+  ModelConfig config = small_qwen2_config();
+  config.name = "qwen3-0.6b";
+  config.head_dim = 6;
+  return config;
+}
+
+/// A Llama 3.2 of two layers, with slowed rotary positions.
+inline ModelConfig small_llama_config() {
+  ModelConfig config = small_qwen2_config();
+  config.name = "llama-3.2-1b";
+  config.head_dim = 4;
+  return config;
+}
+
 inline Model small_model(int classes) { return make_model(small_config(), {.classes = classes}); }
 
 }  // namespace dstrain::test

@@ -17,7 +17,7 @@ constexpr int kSteps = 10;
 
 /// A language model small enough for many of them, on random tokens.
 Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
-  const bool qwen = model.starts_with("qwen");
+  const bool bloom = model.starts_with("bloom");
   std::vector<std::string> all = {"model.name=" + model,
                                   "model.width=32",
                                   "model.layers=3",
@@ -31,10 +31,11 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                                   fmt::format("run.steps={}", kSteps),
                                   "optimizer.lr=0.003",
                                   "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"};
-  if (qwen) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+  if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+  if (model.starts_with("qwen3") || model.starts_with("llama")) all.push_back("model.head_dim=16");
   all.insert(all.end(), overrides.begin(), overrides.end());
   return load_recipe(
-             qwen ? "recipes/qwen/qwen2.5-3b_random.yaml" : "recipes/bloom/bloom-560m_random.yaml",
+             bloom ? "recipes/bloom/bloom-560m_random.yaml" : "recipes/qwen/qwen2.5-3b_random.yaml",
              all)
       .recipe;
 }
@@ -67,8 +68,10 @@ void check_near(const std::vector<double>& found, const std::vector<double>& exp
 }  // namespace
 
 TEST_CASE("a language model has the losses of one rank under every strategy", "[train][parity]") {
-  // Tied head (a group of two blocks), untied head, ALiBi with a tied head.
-  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "qwen2.5-7b", "bloom-560m");
+  // Tied head (a group of two blocks), untied head, ALiBi with a tied head, norms of queries and
+  // keys, scaled rotary positions.
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "qwen2.5-7b", "bloom-560m",
+                                     "qwen3-0.6b", "llama-3.1-8b");
   const std::vector<double> expected = losses(model, 1, {});
   CHECK(std::abs(expected.front() - std::log(97)) < 0.1);  // random weights know nothing
   const int stage = GENERATE(0, 1, 2, 3);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -13,23 +14,56 @@ namespace {
 
 constexpr double kMinTheta = 1, kMaxTheta = 1e12;
 
-/// Base of the rotary positions; transformers 5 writes it into rope_parameters.
-double read_rope(ConfigFile& file, double otherwise) {
-  if (file.has("rope_scaling"))
-    file.refuse("rope_scaling", "null; dstrain has no scaled rotary positions");
-  double theta = file.number_within("rope_theta", kMinTheta, kMaxTheta, otherwise);
-  if (!file.has("rope_parameters")) return theta;
-  const nlohmann::json& rope = file.json().at("rope_parameters");
-  if (!rope.is_object() || rope.value("rope_type", nlohmann::json("default")) != "default") {
-    file.refuse("rope_parameters",
-                "of rope_type \"default\"; dstrain has no scaled rotary positions");
-    return theta;
+constexpr const char* kScalings = "null, or of rope_type \"default\" or \"llama3\"";
+
+/// A number of the object `rope`, the field `key` of the file.
+double rope_number(ConfigFile& file, const char* key, const nlohmann::json& rope, const char* name,
+                   double otherwise, double min, double max) {
+  const nlohmann::json& found = rope.value(name, nlohmann::json(otherwise));
+  if (found.is_number() && found >= min && found <= max) return found.get<double>();
+  file.refuse(key, fmt::format("with a {} from {} to {}", name, min, max));
+  return otherwise;
+}
+
+void read_scaling(ConfigFile& file, const char* key, const nlohmann::json& rope,
+                  ops::RopeScaling& scaling) {
+  // Earlier files say type.
+  const nlohmann::json type =
+      rope.value("rope_type", rope.value("type", nlohmann::json("default")));
+  if (rope.value("partial_rotary_factor", nlohmann::json(1)) != 1)
+    file.refuse(key, "without a partial_rotary_factor; dstrain turns all of a head");
+  if (type == "default") return;
+  if (type != "llama3") return file.refuse(key, kScalings);
+  constexpr double kMax = 1 << 24;
+  scaling.factor = rope_number(file, key, rope, "factor", 0, 1, kMax);
+  scaling.low_factor = rope_number(file, key, rope, "low_freq_factor", 0, 1e-3, kMax);
+  scaling.high_factor = rope_number(file, key, rope, "high_freq_factor", 0, 1e-3, kMax);
+  scaling.positions =
+      rope_number(file, key, rope, "original_max_position_embeddings", 0, 1, 1 << 30);
+  if (scaling.high_factor <= scaling.low_factor)
+    file.refuse(key, "with a high_freq_factor above low_freq_factor");
+}
+
+/// Base and scaling of the rotary positions; transformers 5 writes both into rope_parameters.
+void read_rope(ConfigFile& file, DecoderConfig& config) {
+  config.rope_theta = file.number_within("rope_theta", kMinTheta, kMaxTheta, config.rope_theta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!file.has(key)) continue;
+    const nlohmann::json& rope = file.json().at(key);
+    if (!rope.is_object()) {
+      file.refuse(key, kScalings);
+      continue;
+    }
+    read_scaling(file, key, rope, config.rope_scaling);
+    config.rope_theta =
+        rope_number(file, key, rope, "rope_theta", config.rope_theta, kMinTheta, kMaxTheta);
   }
-  const nlohmann::json& found = rope.value("rope_theta", nlohmann::json(theta));
-  if (found.is_number() && found >= kMinTheta && found <= kMaxTheta) return found.get<double>();
-  file.refuse("rope_parameters",
-              fmt::format("with a rope_theta from {} to {}", kMinTheta, kMaxTheta));
-  return theta;
+}
+
+/// What follows from the other sizes.
+void derive_head_dim(ModelSizes& sizes) {
+  if (sizes.head_dim == 0 && sizes.heads > 0 && sizes.width % sizes.heads == 0)
+    sizes.head_dim = sizes.width / sizes.heads;
 }
 
 /// Reads the fields of config.json that change the result.
@@ -38,8 +72,12 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   ConfigFile file(weights, std::string(family.name));
   DecoderConfig config;
   static_cast<ModelSizes&>(config) = read_sizes(file, family);
+  const bool says_head_dim =
+      std::ranges::find(family.sizes, "head_dim", &ModelSize::key) != family.sizes.end();
+  derive_head_dim(config);
   config.qkv_bias = kind.published.qkv_bias;
-  config.rope_theta = read_rope(file, config.rope_theta);
+  config.qk_norm = kind.published.qk_norm;
+  read_rope(file, config);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
   config.init_std = file.number_within("initializer_range", 0, 100, config.init_std);
   config.tied = file.flag("tie_word_embeddings", false);
@@ -47,7 +85,14 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
     file.refuse("hidden_act",
                 fmt::format("\"silu\", the only activation that dstrain has for {}", family.title));
   }
-  kind.check(file, config);
+  if (file.flag("use_sliding_window", false))
+    file.refuse("use_sliding_window", "false; dstrain attends to all earlier tokens");
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (file.flag(key, false))
+      file.refuse(key, fmt::format("false; dstrain has no {} with that", family.title));
+  }
+  if (!says_head_dim && file.has("head_dim") && file.json().at("head_dim") != config.head_dim)
+    file.refuse("head_dim", "hidden_size / num_attention_heads");
   if (file.number("attention_dropout", 0) != 0) {
     config.notes.push_back(fmt::format(
         "{}: attention_dropout is {}; dstrain trains {} without "
@@ -74,14 +119,17 @@ void choose_theta(const ModelConfig& recipe, DecoderConfig& config, Problems& pr
 }
 
 void check_heads(const DecoderConfig& config, Problems& problems) {
-  check_multiple("width", config.width, "heads", config.heads, problems);
+  if (config.head_dim == 0) check_multiple("width", config.width, "heads", config.heads, problems);
   check_multiple("heads", config.heads, "kv_heads", config.kv_heads, problems);
-  const std::int64_t head_dim = config.width / config.heads;
-  if (problems.empty() && head_dim % 2 != 0) {
+  if (!problems.empty()) return;
+  if (config.head_dim == 0 && config.width / config.heads % 2 != 0) {
     problems.push_back(
         fmt::format("model.width: {} / model.heads ({}) is {}, but rotary positions need an even "
                     "number",
-                    config.width, config.heads, head_dim));
+                    config.width, config.heads, config.width / config.heads));
+  } else if (config.head_dim % 2 != 0) {
+    problems.push_back(fmt::format("model.head_dim: {}, but rotary positions need an even number",
+                                   config.head_dim));
   }
 }
 
@@ -104,7 +152,7 @@ DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& famil
   check_limits(family, config, problems);
   if (problems.empty()) check_heads(config, problems);
   raise_size_problems(recipe, problems);
-  config.head_dim = config.width / config.heads;
+  derive_head_dim(config);
   return config;
 }
 
@@ -119,6 +167,14 @@ std::string decoder_config_json(const DecoderConfig& config, const ModelFamily& 
   json["rope_theta"] = config.rope_theta;
   json["tie_word_embeddings"] = config.tied;
   json["use_cache"] = true;
+  if (const ops::RopeScaling& scaling = config.rope_scaling; scaling.factor > 0) {
+    json["rope_scaling"] = {
+        {"rope_type", "llama3"},
+        {"factor", scaling.factor},
+        {"low_freq_factor", scaling.low_factor},
+        {"high_freq_factor", scaling.high_factor},
+        {"original_max_position_embeddings", static_cast<std::int64_t>(scaling.positions)}};
+  }
   // What the file says beside sizes (tokens, positions) goes on unchanged.
   if (!config.file.empty()) json = parse_json(config.file, "config.json");
   json["architectures"] = {kind.model_class};

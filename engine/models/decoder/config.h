@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/schema/config_file.h"
+#include "engine/kernels/ops.h"
 #include "recipes/schema/families.h"
 
 namespace dstrain {
@@ -15,9 +15,11 @@ namespace dstrain {
 struct DecoderConfig : ModelSizes {
   std::int64_t sequence = 0;  ///< tokens of a sample
   double rope_theta = 10000;  ///< base of the rotary positions
+  ops::RopeScaling rope_scaling;
   double norm_eps = 1e-6;
   double init_std = 0.02;
   bool qkv_bias = false;           ///< query, key and value have biases
+  bool qk_norm = false;            ///< each head of query and key is normed
   bool tied = false;               ///< the embedding's table is the head's
   std::string file;                ///< config.json it was read from, or empty
   std::vector<std::string> notes;  ///< on fields of that file which dstrain does not follow
@@ -31,8 +33,6 @@ struct DecoderKind {
   DecoderConfig published;  ///< all but the sizes, as its published models have it
   /// What else a published model, by the name of its row, has for its own.
   void (*specialize)(std::string_view name, DecoderConfig& config);
-  /// Refuses what this family's config.json may ask for and dstrain does not do.
-  void (*check)(ConfigFile& file, const DecoderConfig& config);
   /// Fields of config.json for transformers that are neither sizes nor common to the families.
   nlohmann::json (*fields)(const DecoderConfig& config);
 };

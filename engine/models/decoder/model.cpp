@@ -17,10 +17,12 @@ namespace {
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
-AttentionNames decoder_attention_names(const std::string& layer) {
-  return {.qkv = {layer + ".self_attn.q_proj", layer + ".self_attn.k_proj",
-                  layer + ".self_attn.v_proj"},
-          .output = layer + ".self_attn.o_proj"};
+AttentionNames decoder_attention_names(const std::string& layer, const DecoderConfig& config) {
+  const std::string attention = layer + ".self_attn";
+  return {.qkv = {attention + ".q_proj", attention + ".k_proj", attention + ".v_proj"},
+          .output = attention + ".o_proj",
+          .query_norm = config.qk_norm ? attention + ".q_norm" : "",
+          .key_norm = config.qk_norm ? attention + ".k_norm" : ""};
 }
 
 ops::AttentionShape attention_shape(const DecoderConfig& config) {
@@ -28,7 +30,8 @@ ops::AttentionShape attention_shape(const DecoderConfig& config) {
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .causal = true,
-          .rope_theta = config.rope_theta};
+          .rope_theta = config.rope_theta,
+          .rope_scaling = config.rope_scaling};
 }
 
 GatedMlpNames mlp_names(const std::string& layer) {
@@ -61,8 +64,8 @@ DecoderLayer::DecoderLayer(const DecoderConfig& config, std::int64_t index)
       first_(index == 0),
       config_(config),
       norm_before_(name_ + ".input_layernorm", config.width, config.norm_eps),
-      attention_(decoder_attention_names(name_), config.width, attention_shape(config),
-                 initial(config), {.qkv = config.qkv_bias, .output = false}),
+      attention_(decoder_attention_names(name_, config), config.width, attention_shape(config),
+                 initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps),
       norm_after_(name_ + ".post_attention_layernorm", config.width, config.norm_eps),
       mlp_(mlp_names(name_), config.width, config.mlp_width, initial(config)) {}
 

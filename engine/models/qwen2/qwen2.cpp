@@ -10,15 +10,6 @@ void specialize_qwen2(std::string_view name, DecoderConfig& config) {
   config.tied = name != "qwen2.5-7b";
 }
 
-void check_qwen2(ConfigFile& file, const DecoderConfig& config) {
-  if (file.flag("use_sliding_window", false))
-    file.refuse("use_sliding_window", "false; dstrain attends to all earlier tokens");
-  if (file.has("head_dim") && config.heads > 0 &&
-      file.json().at("head_dim") != config.width / config.heads) {
-    file.refuse("head_dim", "hidden_size / num_attention_heads");
-  }
-}
-
 nlohmann::json qwen2_fields(const DecoderConfig& config) {
   return {
       {"bos_token_id", 151643},
@@ -41,7 +32,6 @@ DecoderConfig published_qwen2() {
 const DecoderKind kQwen2 = {.model_class = "Qwen2ForCausalLM",
                             .published = published_qwen2(),
                             .specialize = specialize_qwen2,
-                            .check = check_qwen2,
                             .fields = qwen2_fields};
 
 }  // namespace dstrain
