@@ -381,58 +381,6 @@ struct FinishGradients {
   int growth_interval;
 };
 
-/// One AdamW step on flat tensors; see optimizer::adamw. Any alignment; 16 bytes is the fast path.
-struct AdamWStep {
-  float* master;
-  float* exp_avg;
-  float* exp_avg_sq;
-  const float* gradient;
-  void* compute;  ///< dtype, may be null
-  const float* control;
-  std::int64_t count;
-  double lr, beta1, beta2, eps, weight_decay;
-  DType dtype;
-};
-
-/// One SGD step on flat tensors; see optimizer::sgd. Any alignment.
-struct SgdStep {
-  float* master;
-  float* momentum_buffer;
-  const float* gradient;
-  void* compute;  ///< dtype, may be null
-  const float* control;
-  std::int64_t count;
-  double lr, momentum, weight_decay;
-  DType dtype;
-};
-
-/// One AdamW step whose states are all bf16, rounded stochastically: element first_element + i of
-/// state s gets 16 bits of a Philox call that is a function of (seed, step, element, s). See
-/// optimizer::adamw. Any alignment; 16 bytes and first_element a multiple of 8 is the fast path.
-struct AdamWBf16Step {
-  void* parameters;
-  void* exp_avg;
-  void* exp_avg_sq;
-  const float* gradient;
-  const float* control;
-  std::int64_t count;
-  double lr, beta1, beta2, eps, weight_decay;
-  std::uint64_t seed;
-  std::int64_t first_element;
-};
-
-/// The same for SGD; see optimizer::sgd.
-struct SgdBf16Step {
-  void* parameters;
-  void* momentum_buffer;
-  const float* gradient;
-  const float* control;
-  std::int64_t count;
-  double lr, momentum, weight_decay;
-  std::uint64_t seed;
-  std::int64_t first_element;
-};
-
 namespace cuda {
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream);
 void add_layer_norm_backward(const AddLayerNormBackward& args, cudaStream_t stream);
@@ -461,10 +409,6 @@ void cross_entropy(const CrossEntropy& args, cudaStream_t stream);
 void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t stream);
 void add_squares(const AddSquares& args, cudaStream_t stream);
 void finish_gradients(const FinishGradients& args, cudaStream_t stream);
-void adamw(const AdamWStep& args, cudaStream_t stream);
-void sgd(const SgdStep& args, cudaStream_t stream);
-void adamw_bf16(const AdamWBf16Step& args, cudaStream_t stream);
-void sgd_bf16(const SgdBf16Step& args, cudaStream_t stream);
 }  // namespace cuda
 
 namespace reference {
@@ -495,10 +439,6 @@ void cross_entropy(const CrossEntropy& args);
 void cross_entropy_backward(const CrossEntropyBackward& args);
 void add_squares(const AddSquares& args);
 void finish_gradients(const FinishGradients& args);
-void adamw(const AdamWStep& args);
-void sgd(const SgdStep& args);
-void adamw_bf16(const AdamWBf16Step& args);
-void sgd_bf16(const SgdBf16Step& args);
 }  // namespace reference
 
 }  // namespace dstrain::kernels

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/base/error.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/optimizer_cpu.h"
@@ -44,52 +46,6 @@ bool bf16_states(const at::Tensor& parameters, const at::Tensor& compute) {
   return true;
 }
 
-void adamw_bf16(const AdamW& step, const at::Tensor& control) {
-  check_flat("the first moment", step.exp_avg, step.master, at::kBFloat16);
-  check_flat("the second moment", step.exp_avg_sq, step.master, at::kBFloat16);
-  check_flat("the gradient", step.gradient, step.master);
-  check_control(control, step.master);
-  const kernels::AdamWBf16Step args{.parameters = step.master.mutable_data_ptr(),
-                                    .exp_avg = step.exp_avg.mutable_data_ptr(),
-                                    .exp_avg_sq = step.exp_avg_sq.mutable_data_ptr(),
-                                    .gradient = step.gradient.const_data_ptr<float>(),
-                                    .control = control.const_data_ptr<float>(),
-                                    .count = step.master.numel(),
-                                    .lr = step.lr,
-                                    .beta1 = step.beta1,
-                                    .beta2 = step.beta2,
-                                    .eps = step.eps,
-                                    .weight_decay = step.weight_decay,
-                                    .seed = step.seed,
-                                    .first_element = step.first_element};
-  if (step.master.is_cuda()) {
-    kernels::cuda::adamw_bf16(args, ops::current_stream());
-  } else {
-    kernels::cpu::adamw_bf16(args);
-  }
-}
-
-void sgd_bf16(const Sgd& step, const at::Tensor& control) {
-  check_flat("the momentum buffer", step.momentum_buffer, step.master, at::kBFloat16);
-  check_flat("the gradient", step.gradient, step.master);
-  check_control(control, step.master);
-  const kernels::SgdBf16Step args{.parameters = step.master.mutable_data_ptr(),
-                                  .momentum_buffer = step.momentum_buffer.mutable_data_ptr(),
-                                  .gradient = step.gradient.const_data_ptr<float>(),
-                                  .control = control.const_data_ptr<float>(),
-                                  .count = step.master.numel(),
-                                  .lr = step.lr,
-                                  .momentum = step.momentum,
-                                  .weight_decay = step.weight_decay,
-                                  .seed = step.seed,
-                                  .first_element = step.first_element};
-  if (step.master.is_cuda()) {
-    kernels::cuda::sgd_bf16(args, ops::current_stream());
-  } else {
-    kernels::cpu::sgd_bf16(args);
-  }
-}
-
 }  // namespace
 
 void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum) {
@@ -126,55 +82,36 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
   }
 }
 
-void adamw(const AdamW& step, const at::Tensor& control) {
-  if (bf16_states(step.master, step.compute)) return adamw_bf16(step, control);
-  check_flat("the master weights", step.master, step.master);
-  check_flat("the first moment", step.exp_avg, step.master);
-  check_flat("the second moment", step.exp_avg_sq, step.master);
+void update(const Step& step, const at::Tensor& control) {
+  const bool rounded = bf16_states(step.master, step.compute);
+  const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
+  check_flat("the master weights", step.master, step.master, type);
   check_flat("the gradient", step.gradient, step.master);
   check_control(control, step.master);
-  const auto [compute, dtype] = compute_of(step.compute, step.master);
-  const kernels::AdamWStep args{.master = step.master.mutable_data_ptr<float>(),
-                                .exp_avg = step.exp_avg.mutable_data_ptr<float>(),
-                                .exp_avg_sq = step.exp_avg_sq.mutable_data_ptr<float>(),
+  const auto [compute, compute_type] =
+      rounded ? std::pair<void*, kernels::DType>(nullptr, kernels::DType::bf16)
+              : compute_of(step.compute, step.master);
+  kernels::OptimizerUpdate args{.states = rounded ? kernels::DType::bf16 : kernels::DType::f32,
+                                .parameters = step.master.mutable_data_ptr(),
+                                .moments = {},
                                 .gradient = step.gradient.const_data_ptr<float>(),
                                 .compute = compute,
+                                .compute_type = compute_type,
                                 .control = control.const_data_ptr<float>(),
                                 .count = step.master.numel(),
-                                .lr = step.lr,
-                                .beta1 = step.beta1,
-                                .beta2 = step.beta2,
-                                .eps = step.eps,
-                                .weight_decay = step.weight_decay,
-                                .dtype = dtype};
-  if (step.master.is_cuda()) {
-    kernels::cuda::adamw(args, ops::current_stream());
-  } else {
-    kernels::cpu::adamw(args);
+                                .rule = step.rule,
+                                .seed = step.seed,
+                                .first_element = step.first_element};
+  DSTRAIN_CHECK(std::cmp_equal(step.moments.size(), num_moments(step.rule)),
+                "optimizer: the rule has another number of moments");
+  for (std::size_t m = 0; m < step.moments.size(); ++m) {
+    check_flat("a moment", step.moments[m], step.master, type);
+    args.moments[m] = step.moments[m].mutable_data_ptr();
   }
-}
-
-void sgd(const Sgd& step, const at::Tensor& control) {
-  if (bf16_states(step.master, step.compute)) return sgd_bf16(step, control);
-  check_flat("the master weights", step.master, step.master);
-  check_flat("the momentum buffer", step.momentum_buffer, step.master);
-  check_flat("the gradient", step.gradient, step.master);
-  check_control(control, step.master);
-  const auto [compute, dtype] = compute_of(step.compute, step.master);
-  const kernels::SgdStep args{.master = step.master.mutable_data_ptr<float>(),
-                              .momentum_buffer = step.momentum_buffer.mutable_data_ptr<float>(),
-                              .gradient = step.gradient.const_data_ptr<float>(),
-                              .compute = compute,
-                              .control = control.const_data_ptr<float>(),
-                              .count = step.master.numel(),
-                              .lr = step.lr,
-                              .momentum = step.momentum,
-                              .weight_decay = step.weight_decay,
-                              .dtype = dtype};
   if (step.master.is_cuda()) {
-    kernels::cuda::sgd(args, ops::current_stream());
+    kernels::cuda::update(args, ops::current_stream());
   } else {
-    kernels::cpu::sgd(args);
+    kernels::cpu::update(args);
   }
 }
 

@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <type_traits>
+#include <variant>
 
 #include "engine/kernels/control.h"
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/optimizer_update.h"
 #include "engine/kernels/stochastic_rounding.h"
 
 namespace dstrain::kernels::cuda {
@@ -66,81 +69,30 @@ __global__ void finish_gradients_kernel(const FinishGradients a) {
   }
 }
 
-/// Constants of a step, once per block: powers need double, a thread's work does not.
-struct AdamConstants {
-  float factor, step_size, rsqrt_correction;
+/// The constants of a step; those with powers in double once per block.
+template <class Rule>
+__device__ typename Rule::Element element_of(const Rule& rule, const float* control) {
+  if constexpr (Rule::kPowers) {
+    __shared__ typename Rule::Element shared;
+    if (threadIdx.x == 0) shared = rule.element(control);
+    __syncthreads();
+    return shared;
+  } else {
+    return rule.element(control);
+  }
+}
+
+/// The states of N elements in a row in fp32.
+template <int N>
+struct ExactStates {
+  __device__ ExactStates(std::uint64_t, std::uint64_t, std::int64_t) {}
+  __device__ static void read(const void* base, std::int64_t i, float (&out)[N]) {
+    load<float, N>(base, i).unpack(out);
+  }
+  __device__ static void write(void* base, std::int64_t i, const float (&in)[N], RoundedState) {
+    store(base, i, Pack<float, N>::of(in));
+  }
 };
-
-template <typename T, int V>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamWStep a) {
-  if (a.control[kSkip] != 0) return;
-  __shared__ AdamConstants constants;
-  if (threadIdx.x == 0) {
-    const double t = a.control[kAppliedSteps];
-    constants.factor = a.control[kGradientFactor];
-    constants.step_size = static_cast<float>(a.lr / (1 - pow(a.beta1, t)));
-    constants.rsqrt_correction = static_cast<float>(1 / sqrt(1 - pow(a.beta2, t)));
-  }
-  __syncthreads();
-  const auto [factor, step_size, rsqrt_correction] = constants;
-  const float beta2 = static_cast<float>(a.beta2), eps = static_cast<float>(a.eps);
-  const float rest1 = static_cast<float>(1 - a.beta1), rest2 = static_cast<float>(1 - a.beta2);
-  const float keep = static_cast<float>(1 - a.lr * a.weight_decay);
-
-  const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
-    float gradient[N], master[N], average[N], square[N];
-    load<float, N>(a.gradient, i).unpack(gradient);
-    load<float, N>(a.master, i).unpack(master);
-    load<float, N>(a.exp_avg, i).unpack(average);
-    load<float, N>(a.exp_avg_sq, i).unpack(square);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float g = gradient[k] * factor;
-      average[k] += rest1 * (g - average[k]);
-      square[k] = beta2 * square[k] + rest2 * g * g;
-      master[k] =
-          master[k] * keep - step_size * average[k] / (sqrtf(square[k]) * rsqrt_correction + eps);
-    }
-    store(a.master, i, Pack<float, N>::of(master));
-    store(a.exp_avg, i, Pack<float, N>::of(average));
-    store(a.exp_avg_sq, i, Pack<float, N>::of(square));
-    if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(master));
-  };
-  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
-                     packs = a.count / V;
-  for (std::int64_t i = start; i < packs; i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    update(std::integral_constant<int, V>{}, i);
-  }
-  if (packs * V + start < a.count) update(std::integral_constant<int, 1>{}, packs * V + start);
-}
-
-template <typename T, int V>
-__global__ void __launch_bounds__(kThreads) sgd_kernel(const SgdStep a) {
-  if (a.control[kSkip] != 0) return;
-  const float factor = a.control[kGradientFactor], lr = static_cast<float>(a.lr);
-  const float momentum = static_cast<float>(a.momentum), decay = static_cast<float>(a.weight_decay);
-
-  const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
-    float gradient[N], master[N], buffer[N];
-    load<float, N>(a.gradient, i).unpack(gradient);
-    load<float, N>(a.master, i).unpack(master);
-    load<float, N>(a.momentum_buffer, i).unpack(buffer);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      buffer[k] = momentum * buffer[k] + (gradient[k] * factor + decay * master[k]);
-      master[k] -= lr * buffer[k];
-    }
-    store(a.master, i, Pack<float, N>::of(master));
-    store(a.momentum_buffer, i, Pack<float, N>::of(buffer));
-    if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(master));
-  };
-  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
-                     packs = a.count / V;
-  for (std::int64_t i = start; i < packs; i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    update(std::integral_constant<int, V>{}, i);
-  }
-  if (packs * V + start < a.count) update(std::integral_constant<int, 1>{}, packs * V + start);
-}
 
 /// The states of N elements in a row, bf16 in memory and float here.
 template <int N>
@@ -171,74 +123,38 @@ struct RoundedStates {
   }
 };
 
-template <int V>
+/// T is the type of the compute copy, which bf16 states have not.
+template <class Rule, bool kRounded, typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    adamw_bf16_kernel(const AdamWBf16Step a, const std::uint64_t key) {
+    update_kernel(const OptimizerUpdate a, const Rule rule, const std::uint64_t key) {
   if (a.control[kSkip] != 0) return;
-  __shared__ AdamConstants constants;
-  const float t = a.control[kAppliedSteps];
-  if (threadIdx.x == 0) {
-    constants.factor = a.control[kGradientFactor];
-    constants.step_size = static_cast<float>(a.lr / (1 - pow(a.beta1, static_cast<double>(t))));
-    constants.rsqrt_correction =
-        static_cast<float>(1 / sqrt(1 - pow(a.beta2, static_cast<double>(t))));
-  }
-  __syncthreads();
-  const auto [factor, step_size, rsqrt_correction] = constants;
-  const float beta2 = static_cast<float>(a.beta2), eps = static_cast<float>(a.eps);
-  const float rest1 = static_cast<float>(1 - a.beta1), rest2 = static_cast<float>(1 - a.beta2);
-  const float keep = static_cast<float>(1 - a.lr * a.weight_decay);
-
-  const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
-    const RoundedStates<N> states{key, static_cast<std::uint64_t>(t), a.first_element + i * N};
-    float gradient[N], parameter[N], average[N], square[N];
-    load<float, N>(a.gradient, i).unpack(gradient);
-    states.read(a.parameters, i, parameter);
-    states.read(a.exp_avg, i, average);
-    states.read(a.exp_avg_sq, i, square);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float g = gradient[k] * factor;
-      average[k] += rest1 * (g - average[k]);
-      square[k] = beta2 * square[k] + rest2 * g * g;
-      // Exact root and quotient would make arithmetic the limit, for bits that rounding cuts off.
-      const float root = square[k] > 0 ? square[k] * rsqrtf(square[k]) : 0.0f;
-      parameter[k] =
-          parameter[k] * keep - __fdividef(step_size * average[k], root * rsqrt_correction + eps);
-    }
-    states.write(a.parameters, i, parameter, RoundedState::parameter);
-    states.write(a.exp_avg, i, average, RoundedState::first_moment);
-    states.write(a.exp_avg_sq, i, square, RoundedState::second_moment);
-  };
-  const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
-                     packs = a.count / V;
-  for (std::int64_t i = start; i < packs; i += static_cast<std::int64_t>(gridDim.x) * kThreads) {
-    update(std::integral_constant<int, V>{}, i);
-  }
-  if (packs * V + start < a.count) update(std::integral_constant<int, 1>{}, packs * V + start);
-}
-
-template <int V>
-__global__ void __launch_bounds__(kThreads)
-    sgd_bf16_kernel(const SgdBf16Step a, const std::uint64_t key) {
-  if (a.control[kSkip] != 0) return;
+  const typename Rule::Element element = element_of(rule, a.control);
   const auto step = static_cast<std::uint64_t>(a.control[kAppliedSteps]);
-  const float factor = a.control[kGradientFactor], lr = static_cast<float>(a.lr);
-  const float momentum = static_cast<float>(a.momentum), decay = static_cast<float>(a.weight_decay);
+  constexpr int kMoments = Rule::kMoments;
 
   const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
-    const RoundedStates<N> states{key, step, a.first_element + i * N};
-    float gradient[N], parameter[N], buffer[N];
+    const std::conditional_t<kRounded, RoundedStates<N>, ExactStates<N>> states{
+        key, step, a.first_element + i * N};
+    float gradient[N], parameter[N], moments[kMoments][N];
     load<float, N>(a.gradient, i).unpack(gradient);
     states.read(a.parameters, i, parameter);
-    states.read(a.momentum_buffer, i, buffer);
+#pragma unroll
+    for (int m = 0; m < kMoments; ++m) states.read(a.moments[m], i, moments[m]);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      buffer[k] = momentum * buffer[k] + (gradient[k] * factor + decay * parameter[k]);
-      parameter[k] -= lr * buffer[k];
+      float own[kMoments];
+#pragma unroll
+      for (int m = 0; m < kMoments; ++m) own[m] = moments[m][k];
+      element.template update<kRounded>(gradient[k], parameter[k], own);
+#pragma unroll
+      for (int m = 0; m < kMoments; ++m) moments[m][k] = own[m];
     }
     states.write(a.parameters, i, parameter, RoundedState::parameter);
-    states.write(a.momentum_buffer, i, buffer, RoundedState::first_moment);
+#pragma unroll
+    for (int m = 0; m < kMoments; ++m) states.write(a.moments[m], i, moments[m], rounded_moment(m));
+    if constexpr (!kRounded) {
+      if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(parameter));
+    }
   };
   const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
                      packs = a.count / V;
@@ -251,6 +167,24 @@ __global__ void __launch_bounds__(kThreads)
 unsigned flat_blocks(std::int64_t count, int per_thread) {
   return static_cast<unsigned>(std::clamp<std::int64_t>(
       blocks_for(count, static_cast<std::int64_t>(kThreads) * per_thread), 1, kMaxBlocks));
+}
+
+template <class Rule, bool kRounded, typename T>
+void launch_update(const OptimizerUpdate& args, const Rule& rule, cudaStream_t stream) {
+  constexpr int kVector = kRounded ? kPack : kWide;
+  bool wide = aligned(args.parameters, 16) && aligned(args.gradient, 16) &&
+              aligned(args.compute, kVector * sizeof(T)) &&
+              (!kRounded || args.first_element % kPack == 0);
+  for (int m = 0; m < Rule::kMoments; ++m) wide = wide && aligned(args.moments[m], 16);
+  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
+  if (wide) {
+    update_kernel<Rule, kRounded, T, kVector>
+        <<<flat_blocks(args.count, kVector), kThreads, 0, stream>>>(args, rule, key);
+  } else {
+    update_kernel<Rule, kRounded, T, 1>
+        <<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args, rule, key);
+  }
+  check_launch("optimizer");
 }
 
 }  // namespace
@@ -275,58 +209,19 @@ void finish_gradients(const FinishGradients& args, cudaStream_t stream) {
   check_launch("finish_gradients");
 }
 
-void adamw(const AdamWStep& args, cudaStream_t stream) {
+void update(const OptimizerUpdate& args, cudaStream_t stream) {
   if (args.count == 0) return;
-  const bool wide = aligned(args.master, 16) && aligned(args.exp_avg, 16) &&
-                    aligned(args.exp_avg_sq, 16) && aligned(args.gradient, 16);
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (wide && aligned(args.compute, kWide * sizeof(T))) {
-      adamw_kernel<T, kWide><<<flat_blocks(args.count, kWide), kThreads, 0, stream>>>(args);
-    } else {
-      adamw_kernel<T, 1><<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args);
-    }
-  });
-  check_launch("adamw");
-}
-
-void sgd(const SgdStep& args, cudaStream_t stream) {
-  if (args.count == 0) return;
-  const bool wide =
-      aligned(args.master, 16) && aligned(args.momentum_buffer, 16) && aligned(args.gradient, 16);
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (wide && aligned(args.compute, kWide * sizeof(T))) {
-      sgd_kernel<T, kWide><<<flat_blocks(args.count, kWide), kThreads, 0, stream>>>(args);
-    } else {
-      sgd_kernel<T, 1><<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args);
-    }
-  });
-  check_launch("sgd");
-}
-
-void adamw_bf16(const AdamWBf16Step& args, cudaStream_t stream) {
-  if (args.count == 0) return;
-  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
-  if (aligned(args.parameters, 16) && aligned(args.exp_avg, 16) && aligned(args.exp_avg_sq, 16) &&
-      aligned(args.gradient, 16) && args.first_element % kPack == 0) {
-    adamw_bf16_kernel<kPack><<<flat_blocks(args.count, kPack), kThreads, 0, stream>>>(args, key);
-  } else {
-    adamw_bf16_kernel<1><<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args, key);
-  }
-  check_launch("adamw_bf16");
-}
-
-void sgd_bf16(const SgdBf16Step& args, cudaStream_t stream) {
-  if (args.count == 0) return;
-  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
-  if (aligned(args.parameters, 16) && aligned(args.momentum_buffer, 16) &&
-      aligned(args.gradient, 16) && args.first_element % kPack == 0) {
-    sgd_bf16_kernel<kPack><<<flat_blocks(args.count, kPack), kThreads, 0, stream>>>(args, key);
-  } else {
-    sgd_bf16_kernel<1><<<flat_blocks(args.count, 1), kThreads, 0, stream>>>(args, key);
-  }
-  check_launch("sgd_bf16");
+  std::visit(
+      [&](const auto& rule) {
+        using Rule = std::decay_t<decltype(rule)>;
+        if (args.states == DType::bf16) {
+          return launch_update<Rule, true, __nv_bfloat16>(args, rule, stream);
+        }
+        with_type(args.compute_type, [&](auto zero) {
+          launch_update<Rule, false, decltype(zero)>(args, rule, stream);
+        });
+      },
+      args.rule);
 }
 
 }  // namespace dstrain::kernels::cuda

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/kernels/control.h"
+#include "engine/kernels/optimizer_rules.h"
 
 /// The tail of a training step on flat shards, without host synchronisation: everything a later
 /// kernel must know about the step stands in StepControl on the device.
@@ -30,28 +32,19 @@ struct FinishOptions {
 void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
                       const FinishOptions& options);
 
-/// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2) with bias correction; weight decay
-/// decoupled and scaled by lr, as torch.optim.AdamW. One pass: reads gradient, master, moments;
-/// writes master, moments and the compute copy. Does nothing when control[kSkip] is 1. All flat,
-/// same length; `compute` fp32/bf16/fp16, or undefined when master is read.
-struct AdamW {
-  at::Tensor master, exp_avg, exp_avg_sq, gradient, compute;
-  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+/// One step of a rule on what a rank owns. One pass: reads gradient, master and moments; writes
+/// master, moments and the compute copy. Does nothing when control[kSkip] is 1. All flat, same
+/// length; `compute` fp32/bf16/fp16, or undefined when master is read.
+struct Step {
+  at::Tensor master;
+  std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order
+  at::Tensor gradient, compute;
+  Rule rule;
   /// Of bf16 states: random bits are a function of seed, step, and first_element + i, the element's
   /// position in the whole, so that results do not depend on how it is divided into shards.
   std::uint64_t seed = 0;
   std::int64_t first_element = 0;
 };
-void adamw(const AdamW& step, const at::Tensor& control);
-
-/// SGD with momentum as torch.optim.SGD (weight decay added to the gradient, dampening 0, no
-/// Nesterov).
-struct Sgd {
-  at::Tensor master, momentum_buffer, gradient, compute;
-  double lr = 0, momentum = 0.9, weight_decay = 0;
-  std::uint64_t seed = 0;  ///< and first_element: as in AdamW
-  std::int64_t first_element = 0;
-};
-void sgd(const Sgd& step, const at::Tensor& control);
+void update(const Step& step, const at::Tensor& control);
 
 }  // namespace dstrain::optimizer

@@ -63,6 +63,47 @@ void for_rounded(std::uint64_t key, std::uint64_t step, std::int64_t first_eleme
   }
 }
 
+template <int kMoments, class Element>
+void update_exact(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
+                  std::int64_t end) {
+  auto* const master = static_cast<float*>(args.parameters);
+  float* __restrict parameters = master;
+  float* __restrict first = static_cast<float*>(args.moments[0]);
+  float* __restrict second = static_cast<float*>(args.moments[1]);
+  const float* __restrict gradient = args.gradient;
+  for (std::int64_t i = begin; i < end; ++i) {
+    float parameter = parameters[i];
+    float moments[OptimizerUpdate::kMaxMoments];
+    if constexpr (kMoments > 0) moments[0] = first[i];
+    if constexpr (kMoments > 1) moments[1] = second[i];
+    element.template update<false>(gradient[i], parameter, moments);
+    parameters[i] = parameter;
+    if constexpr (kMoments > 0) first[i] = moments[0];
+    if constexpr (kMoments > 1) second[i] = moments[1];
+  }
+  write_compute(args.compute, args.compute_type, master, begin, end);
+}
+
+template <int kMoments, class Element>
+void update_rounded(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
+                    std::int64_t end) {
+  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
+  const auto step = static_cast<std::uint64_t>(args.control[kAppliedSteps]);
+  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
+  for_rounded<1 + kMoments>(
+      key, step, args.first_element, begin, end, [&](std::int64_t i, const auto& bits) {
+        float parameter = bf16_value(parameters[i]);
+        float moments[OptimizerUpdate::kMaxMoments];
+        for (int m = 0; m < kMoments; ++m)
+          moments[m] = bf16_value(static_cast<const std::uint16_t*>(args.moments[m])[i]);
+        element.template update<true>(args.gradient[i], parameter, moments);
+        for (int m = 0; m < kMoments; ++m)
+          static_cast<std::uint16_t*>(args.moments[m])[i] =
+              round_stochastically(moments[m], bits(rounded_moment(m)));
+        parameters[i] = round_stochastically(parameter, bits(RoundedState::parameter));
+      });
+}
+
 }  // namespace
 
 void add_squares(const AddSquares& args) {
@@ -88,100 +129,20 @@ void add_squares(const AddSquares& args) {
   *args.sum += static_cast<float>(static_cast<double>(args.factor) * sum);
 }
 
-void adamw(const AdamWStep& args) {
+void update(const OptimizerUpdate& args) {
   if (args.control[kSkip] != 0) return;
-  const double t = static_cast<double>(args.control[kAppliedSteps]);
-  const float factor = args.control[kGradientFactor];
-  const float step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, t)));
-  const float rsqrt_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, t)));
-  const float beta2 = static_cast<float>(args.beta2), eps = static_cast<float>(args.eps);
-  const float rest1 = static_cast<float>(1 - args.beta1),
-              rest2 = static_cast<float>(1 - args.beta2);
-  const float keep = static_cast<float>(1 - args.lr * args.weight_decay);
-  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-    float* __restrict master = args.master;
-    float* __restrict average = args.exp_avg;
-    float* __restrict square = args.exp_avg_sq;
-    const float* __restrict gradient = args.gradient;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float g = gradient[i] * factor;
-      average[i] += rest1 * (g - average[i]);
-      square[i] = beta2 * square[i] + rest2 * g * g;
-      master[i] = master[i] * keep -
-                  step_size * average[i] / (std::sqrt(square[i]) * rsqrt_correction + eps);
-    }
-    write_compute(args.compute, args.dtype, args.master, begin, end);
-  });
-}
-
-void sgd(const SgdStep& args) {
-  if (args.control[kSkip] != 0) return;
-  const float factor = args.control[kGradientFactor], lr = static_cast<float>(args.lr);
-  const float momentum = static_cast<float>(args.momentum),
-              decay = static_cast<float>(args.weight_decay);
-  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-    float* __restrict master = args.master;
-    float* __restrict buffer = args.momentum_buffer;
-    const float* __restrict gradient = args.gradient;
-    for (std::int64_t i = begin; i < end; ++i) {
-      buffer[i] = momentum * buffer[i] + (gradient[i] * factor + decay * master[i]);
-      master[i] -= lr * buffer[i];
-    }
-    write_compute(args.compute, args.dtype, args.master, begin, end);
-  });
-}
-
-void adamw_bf16(const AdamWBf16Step& args) {
-  if (args.control[kSkip] != 0) return;
-  const double t = static_cast<double>(args.control[kAppliedSteps]);
-  const float factor = args.control[kGradientFactor];
-  const float step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, t)));
-  const float rsqrt_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(args.beta2, t)));
-  const float beta2 = static_cast<float>(args.beta2), eps = static_cast<float>(args.eps);
-  const float rest1 = static_cast<float>(1 - args.beta1),
-              rest2 = static_cast<float>(1 - args.beta2);
-  const float keep = static_cast<float>(1 - args.lr * args.weight_decay);
-  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
-  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
-  auto* const averages = static_cast<std::uint16_t*>(args.exp_avg);
-  auto* const squares = static_cast<std::uint16_t*>(args.exp_avg_sq);
-  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-    for_rounded<3>(key, static_cast<std::uint64_t>(t), args.first_element, begin, end,
-                   [&](std::int64_t i, const auto& bits) {
-                     const float g = args.gradient[i] * factor;
-                     float average = bf16_value(averages[i]), square = bf16_value(squares[i]),
-                           parameter = bf16_value(parameters[i]);
-                     average += rest1 * (g - average);
-                     square = beta2 * square + rest2 * g * g;
-                     parameter = parameter * keep -
-                                 step_size * average / (std::sqrt(square) * rsqrt_correction + eps);
-                     averages[i] = round_stochastically(average, bits(RoundedState::first_moment));
-                     squares[i] = round_stochastically(square, bits(RoundedState::second_moment));
-                     parameters[i] = round_stochastically(parameter, bits(RoundedState::parameter));
-                   });
-  });
-}
-
-void sgd_bf16(const SgdBf16Step& args) {
-  if (args.control[kSkip] != 0) return;
-  const auto step = static_cast<std::uint64_t>(args.control[kAppliedSteps]);
-  const float factor = args.control[kGradientFactor], lr = static_cast<float>(args.lr);
-  const float momentum = static_cast<float>(args.momentum),
-              decay = static_cast<float>(args.weight_decay);
-  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
-  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
-  auto* const buffers = static_cast<std::uint16_t*>(args.momentum_buffer);
-  for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-    for_rounded<2>(
-        key, step, args.first_element, begin, end, [&](std::int64_t i, const auto& bits) {
-          const float parameter = bf16_value(parameters[i]);
-          const float buffer =
-              momentum * bf16_value(buffers[i]) + (args.gradient[i] * factor + decay * parameter);
-          buffers[i] = round_stochastically(buffer, bits(RoundedState::first_moment));
-          parameters[i] =
-              round_stochastically(parameter - lr * buffer, bits(RoundedState::parameter));
+  std::visit(
+      [&](const auto& rule) {
+        const auto element = rule.element(args.control);
+        for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
+          if (args.states == DType::bf16) {
+            update_rounded<rule.kMoments>(args, element, begin, end);
+          } else {
+            update_exact<rule.kMoments>(args, element, begin, end);
+          }
         });
-  });
+      },
+      args.rule);
 }
 
 }  // namespace dstrain::kernels::cpu

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/kernels/control.h"
+#include "engine/kernels/optimizer_update.h"
 #include "engine/kernels/reference_view.h"
 #include "engine/kernels/stochastic_rounding.h"
 
@@ -41,88 +42,70 @@ void finish_gradients(const FinishGradients& a) {
   }
 }
 
-void adamw(const AdamWStep& a) {
-  if (a.control[kSkip] != 0) return;
-  const View compute(a.compute, a.dtype);
-  const double t = static_cast<double>(a.control[kAppliedSteps]);
-  const double correction1 = 1 - std::pow(a.beta1, t), correction2 = 1 - std::pow(a.beta2, t);
-  for (std::int64_t i = 0; i < a.count; ++i) {
-    const double g =
-        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
-    const double average = a.beta1 * static_cast<double>(a.exp_avg[i]) + (1 - a.beta1) * g;
-    const double square = a.beta2 * static_cast<double>(a.exp_avg_sq[i]) + (1 - a.beta2) * g * g;
-    double master = static_cast<double>(a.master[i]) * (1 - a.lr * a.weight_decay);
-    master -= a.lr * (average / correction1) / (std::sqrt(square / correction2) + a.eps);
-    a.exp_avg[i] = static_cast<float>(average);
-    a.exp_avg_sq[i] = static_cast<float>(square);
-    a.master[i] = static_cast<float>(master);
-    if (compute) compute.set(i, static_cast<double>(a.master[i]));
-  }
-}
-
-void sgd(const SgdStep& a) {
-  if (a.control[kSkip] != 0) return;
-  const View compute(a.compute, a.dtype);
-  for (std::int64_t i = 0; i < a.count; ++i) {
-    const double g =
-        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
-    const double decayed = g + a.weight_decay * static_cast<double>(a.master[i]);
-    const double buffer = a.momentum * static_cast<double>(a.momentum_buffer[i]) + decayed;
-    a.momentum_buffer[i] = static_cast<float>(buffer);
-    a.master[i] = static_cast<float>(static_cast<double>(a.master[i]) - a.lr * buffer);
-    if (compute) compute.set(i, static_cast<double>(a.master[i]));
-  }
-}
-
 namespace {
 
-/// Rounds one element's state to bf16.
-template <typename Step>
-std::uint16_t rounded(const Step& a, std::int64_t i, double value, RoundedState state) {
-  const std::int64_t element = a.first_element + i;
-  const auto bits = RoundingBits::at(random_key(a.seed, RandomStream::rounding),
-                                     static_cast<std::uint64_t>(a.control[kAppliedSteps]),
-                                     element / RoundingBits::kTogether, state);
-  return round_stochastically(static_cast<float>(value),
-                              bits.of(static_cast<int>(element % RoundingBits::kTogether)));
+/// What a rule reads beside the states of its element.
+struct Given {
+  double gradient;  ///< times control[kGradientFactor]
+  double t;         ///< updates applied, this one included
+};
+
+void define(const AdamW& rule, const Given& given, double& parameter, double* moments) {
+  const double g = given.gradient;
+  const double average = moments[0] = rule.beta1 * moments[0] + (1 - rule.beta1) * g;
+  const double square = moments[1] = rule.beta2 * moments[1] + (1 - rule.beta2) * g * g;
+  const double correction1 = 1 - std::pow(rule.beta1, given.t);
+  const double correction2 = 1 - std::pow(rule.beta2, given.t);
+  parameter *= 1 - rule.lr * rule.weight_decay;
+  parameter -= rule.lr * (average / correction1) / (std::sqrt(square / correction2) + rule.eps);
 }
+
+void define(const Sgd& rule, const Given& given, double& parameter, double* moments) {
+  const double decayed = given.gradient + rule.weight_decay * parameter;
+  moments[0] = rule.momentum * moments[0] + decayed;
+  parameter -= rule.lr * moments[0];
+}
+
+/// Element i of a state, in fp32 or in bf16 with stochastic rounding.
+class State {
+ public:
+  State(const OptimizerUpdate& args, void* data, RoundedState which)
+      : args_(args), data_(data), which_(which) {}
+
+  [[nodiscard]] double at(std::int64_t i) const { return View(data_, args_.states).at(i); }
+  void set(std::int64_t i, double value) const {
+    if (args_.states == DType::f32) return View(data_, DType::f32).set(i, value);
+    const std::int64_t element = args_.first_element + i;
+    const auto bits = RoundingBits::at(random_key(args_.seed, RandomStream::rounding),
+                                       static_cast<std::uint64_t>(args_.control[kAppliedSteps]),
+                                       element / RoundingBits::kTogether, which_);
+    static_cast<std::uint16_t*>(data_)[i] = round_stochastically(
+        static_cast<float>(value), bits.of(static_cast<int>(element % RoundingBits::kTogether)));
+  }
+
+ private:
+  const OptimizerUpdate& args_;
+  void* data_;
+  RoundedState which_;
+};
 
 }  // namespace
 
-void adamw_bf16(const AdamWBf16Step& a) {
+void update(const OptimizerUpdate& a) {
   if (a.control[kSkip] != 0) return;
-  auto* const parameters = static_cast<std::uint16_t*>(a.parameters);
-  auto* const averages = static_cast<std::uint16_t*>(a.exp_avg);
-  auto* const squares = static_cast<std::uint16_t*>(a.exp_avg_sq);
-  const double t = static_cast<double>(a.control[kAppliedSteps]);
-  const double correction1 = 1 - std::pow(a.beta1, t), correction2 = 1 - std::pow(a.beta2, t);
+  const View compute(a.compute, a.compute_type);
+  const State parameters(a, a.parameters, RoundedState::parameter);
+  const int count = num_moments(a.rule);
   for (std::int64_t i = 0; i < a.count; ++i) {
-    const double g =
-        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
-    const double average =
-        a.beta1 * static_cast<double>(bf16_value(averages[i])) + (1 - a.beta1) * g;
-    const double square =
-        a.beta2 * static_cast<double>(bf16_value(squares[i])) + (1 - a.beta2) * g * g;
-    double parameter = static_cast<double>(bf16_value(parameters[i])) * (1 - a.lr * a.weight_decay);
-    parameter -= a.lr * (average / correction1) / (std::sqrt(square / correction2) + a.eps);
-    averages[i] = rounded(a, i, average, RoundedState::first_moment);
-    squares[i] = rounded(a, i, square, RoundedState::second_moment);
-    parameters[i] = rounded(a, i, parameter, RoundedState::parameter);
-  }
-}
-
-void sgd_bf16(const SgdBf16Step& a) {
-  if (a.control[kSkip] != 0) return;
-  auto* const parameters = static_cast<std::uint16_t*>(a.parameters);
-  auto* const buffers = static_cast<std::uint16_t*>(a.momentum_buffer);
-  for (std::int64_t i = 0; i < a.count; ++i) {
-    const double g =
-        static_cast<double>(a.gradient[i]) * static_cast<double>(a.control[kGradientFactor]);
-    const auto parameter = static_cast<double>(bf16_value(parameters[i]));
-    const double buffer =
-        a.momentum * static_cast<double>(bf16_value(buffers[i])) + g + a.weight_decay * parameter;
-    buffers[i] = rounded(a, i, buffer, RoundedState::first_moment);
-    parameters[i] = rounded(a, i, parameter - a.lr * buffer, RoundedState::parameter);
+    const Given given{.gradient = static_cast<double>(a.gradient[i]) *
+                                  static_cast<double>(a.control[kGradientFactor]),
+                      .t = static_cast<double>(a.control[kAppliedSteps])};
+    double parameter = parameters.at(i), moments[OptimizerUpdate::kMaxMoments] = {};
+    for (int m = 0; m < count; ++m) moments[m] = State(a, a.moments[m], rounded_moment(m)).at(i);
+    std::visit([&](const auto& rule) { define(rule, given, parameter, moments); }, a.rule);
+    for (int m = 0; m < count; ++m) State(a, a.moments[m], rounded_moment(m)).set(i, moments[m]);
+    parameters.set(i, parameter);
+    if (compute) compute.set(i, parameters.at(i));
   }
 }
 

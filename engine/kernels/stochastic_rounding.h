@@ -13,6 +13,10 @@ namespace dstrain::kernels {
 /// Which state of an element is rounded; each has random bits of its own.
 enum class RoundedState : std::uint64_t { parameter, first_moment, second_moment };
 
+DSTRAIN_HOST_DEVICE RoundedState rounded_moment(int index) {
+  return static_cast<RoundedState>(index + 1);
+}
+
 /// Random bits of `kTogether` elements in a row, from one Philox call.
 struct RoundingBits {
   static constexpr int kTogether = 8;

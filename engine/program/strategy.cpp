@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "recipes/schema/optimizers.h"
 
 namespace dstrain {
 namespace {
@@ -67,7 +68,8 @@ StateWidths state_widths(const Recipe& recipe) {
       .compute = fp32 ? 4 : 2,
       .gradient = 4,
       .master = fp32 || narrow ? 0 : 4,
-      .moments = (recipe.optimizer.name == OptimizerName::adamw ? 2 : 1) * (narrow ? 2 : 4),
+      .moments =
+          static_cast<int>(optimizer_row(recipe.optimizer.name).moments.size()) * (narrow ? 2 : 4),
       .reduce_wire = recipe.precision.reduce == ReduceType::fp32 ? 4 : 2,
   };
 }

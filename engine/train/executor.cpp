@@ -73,6 +73,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       training_(prepare(strategy.training)),
       evaluation_(prepare(strategy.evaluation)),
       gathering_(prepare(strategy.gathering)),
+      updater_(states,
+               {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
       step_end_(options.device),
       pace_(options.device, record) {
   for (int name = 0; name < kNumLanes; ++name) {
@@ -399,7 +401,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       this->norm(inputs);
       break;
     case update:
-      this->update(action.group, inputs.lr);
+      updater_.update(action.group, inputs.lr, control_);
       break;
   }
 }
@@ -517,54 +519,6 @@ void Executor::norm(const StepInputs& inputs) {
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,
                                .growth_interval = options_.precision.loss_scale.growth_interval});
-}
-
-/// One launch per range of equal weight decay that this rank owns a part of.
-void Executor::update(int group, double lr) {
-  const Range own = states_.own_range(group);
-  for (const auto& [range, decay] : states_.decay_ranges(group)) {
-    const Range part = intersect(own, range);
-    if (!part.empty()) update(group, {part.begin - own.begin, part.end - own.begin}, decay, lr);
-  }
-}
-
-void Executor::update(int group, Range part, bool decay, double lr) {
-  const OptimizerConfig& config = options_.optimizer;
-  const auto view = [&](const at::Tensor& own) { return own.narrow(0, part.begin, part.size()); };
-  const at::Tensor master = view(states_.master(group));
-  const at::Tensor compute =
-      options_.compute == at::kFloat ? at::Tensor() : view(states_.own_parameters(group));
-  const double weight_decay = decay ? config.weight_decay : 0;
-  const Range own = states_.own_range(group);
-  // Each group has random bits of its own.
-  const std::uint64_t seed = static_cast<std::uint64_t>(options_.seed) ^
-                             (0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(group + 1));
-  if (config.name == OptimizerName::adamw) {
-    optimizer::adamw({.master = master,
-                      .exp_avg = view(states_.moment(group, 0)),
-                      .exp_avg_sq = view(states_.moment(group, 1)),
-                      .gradient = view(states_.own_gradient(group)),
-                      .compute = compute,
-                      .lr = lr,
-                      .beta1 = config.betas[0],
-                      .beta2 = config.betas[1],
-                      .eps = config.eps,
-                      .weight_decay = weight_decay,
-                      .seed = seed,
-                      .first_element = own.begin + part.begin},
-                     control_);
-  } else {
-    optimizer::sgd({.master = master,
-                    .momentum_buffer = view(states_.moment(group, 0)),
-                    .gradient = view(states_.own_gradient(group)),
-                    .compute = compute,
-                    .lr = lr,
-                    .momentum = config.momentum,
-                    .weight_decay = weight_decay,
-                    .seed = seed,
-                    .first_element = own.begin + part.begin},
-                   control_);
-  }
 }
 
 }  // namespace dstrain

@@ -22,6 +22,7 @@
 #include "engine/train/non_finite.h"
 #include "engine/train/state_store.h"
 #include "engine/train/step_pace.h"
+#include "engine/train/updater.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
@@ -146,9 +147,6 @@ class Executor {
     return *communicators_.at(channel);
   }
   void norm(const StepInputs& inputs);
-  void update(int group, double lr);
-  /// `part` of what this rank owns of the group.
-  void update(int group, Range part, bool decay, double lr);
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
   [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
@@ -168,6 +166,7 @@ class Executor {
   Prepared training_;
   Prepared evaluation_;
   Prepared gathering_;
+  Updater updater_;
   Event step_end_;
   StepPace pace_;
 

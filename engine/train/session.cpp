@@ -120,7 +120,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
       StateOptions{.device = device_.device,
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
-                   .num_moments = recipe.optimizer.name == OptimizerName::adamw ? 2 : 1,
+                   .optimizer = recipe.optimizer.name,
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
   states_->initialize(*first_weights(recipe, model_, notes_));

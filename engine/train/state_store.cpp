@@ -45,15 +45,12 @@ void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& 
   }
 }
 
-std::string moment_tensor(int num_moments, int moment, const std::string& name) {
-  return fmt::format("optimizer.{}/{}", moment_name(num_moments, moment), name);
-}
-
 }  // namespace
 
-const char* moment_name(int num_moments, int index) {
-  if (num_moments == 1) return "momentum_buffer";
-  return index == 0 ? "exp_avg" : "exp_avg_sq";
+std::string StateStore::state_name(int state, const std::string& tensor) const {
+  if (state == 0) return tensor;
+  const std::string_view moment = optimizer_row(options_.optimizer).moments[to_index(state - 1)];
+  return fmt::format("optimizer.{}/{}", moment, tensor);
 }
 
 StateStore::StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options)
@@ -91,7 +88,7 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
   gradient_ = at::zeros({gradients}, fp32);
   if (options_.compute != at::kFloat && !options_.narrow_states)
     master_ = at::zeros({states}, fp32);
-  for (int i = 0; i < options_.num_moments; ++i)
+  for (std::size_t i = 0; i < optimizer_row(options_.optimizer).moments.size(); ++i)
     moments_.push_back(at::zeros({states}, options_.narrow_states ? compute : fp32));
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (kind(g).parameters == Partition::replicated) bind_values(g, resident_parameters(g));
@@ -268,7 +265,7 @@ CheckpointPart StateStore::snapshot() const {
     const Range own = own_range(g);
     const Range share = even_part(own.size(), layout_.replica_degree, options_.replica_coordinate);
     if (share.empty()) continue;
-    for (int state = 0; state <= options_.num_moments; ++state) {
+    for (int state = 0; state <= num_moments(); ++state) {
       const at::Tensor values_on_device = state == 0 ? master(g) : moment(g, state - 1);
       const at::Tensor host =
           values_on_device.narrow(0, share.begin, share.size()).to(at::kCPU, at::kFloat);
@@ -276,9 +273,7 @@ CheckpointPart StateStore::snapshot() const {
       const std::int64_t first = own.begin + share.begin;
       for_each_slice(groups_[to_index(g)], flat(g), {first, first + share.size()},
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name =
-                           state == 0 ? tensor.name
-                                      : moment_tensor(options_.num_moments, state - 1, tensor.name);
+                       const std::string name = state_name(state, tensor.name);
                        const float* begin = values + (place - first);
                        part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
                        part.data.emplace_back(begin, begin + range.size());
@@ -306,13 +301,11 @@ void StateStore::restore(const CheckpointReader& reader) {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
     const Range own = own_range(g);
-    for (int state = 0; state <= options_.num_moments; ++state) {
+    for (int state = 0; state <= num_moments(); ++state) {
       std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
       for_each_slice(groups_[to_index(g)], flat(g), own,
                      [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name =
-                           state == 0 ? tensor.name
-                                      : moment_tensor(options_.num_moments, state - 1, tensor.name);
+                       const std::string name = state_name(state, tensor.name);
                        const auto out =
                            std::span(values).subspan(static_cast<std::size_t>(place - own.begin),
                                                      static_cast<std::size_t>(range.size()));

@@ -10,6 +10,7 @@
 #include "engine/models/weights.h"
 #include "engine/program/layout.h"
 #include "engine/train/checkpoint.h"
+#include "recipes/schema/optimizers.h"
 
 namespace dstrain {
 
@@ -17,8 +18,8 @@ struct StateOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
   bool narrow_states =
-      false;            ///< moments in the compute dtype, no master weights beside the parameters
-  int num_moments = 2;  ///< AdamW: exp_avg, exp_avg_sq; SGD: momentum
+      false;  ///< moments in the compute dtype, no master weights beside the parameters
+  OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
   int shard_coordinate = 0;
   int replica_coordinate = 0;
 };
@@ -42,6 +43,7 @@ class StateStore {
   [[nodiscard]] at::Tensor resident_parameters(int group) const;
   [[nodiscard]] at::Tensor own_parameters(int group) const;
   [[nodiscard]] at::Tensor master(int group) const;
+  [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
   [[nodiscard]] at::Tensor moment(int group, int index) const;
   /// Whole gradients, padded; undefined where gradients are sharded.
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
@@ -83,6 +85,8 @@ class StateStore {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
+  /// Of the master weights (state 0) or a moment (state - 1) in checkpoints.
+  [[nodiscard]] std::string state_name(int state, const std::string& tensor) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();
@@ -98,8 +102,5 @@ class StateStore {
   at::Tensor master_;  ///< undefined when the parameters are the master
   std::vector<at::Tensor> moments_;
 };
-
-/// Names of the moments in checkpoints, by index.
-[[nodiscard]] const char* moment_name(int num_moments, int index);
 
 }  // namespace dstrain

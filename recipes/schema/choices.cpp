@@ -16,10 +16,6 @@ constexpr Choice kSchedules[] = {
     choice(Schedule::cosine, "cosine",
            "falls along half a cosine to lr x final_lr_ratio; arXiv:1608.03983"),
 };
-constexpr Choice kOptimizers[] = {
-    choice(OptimizerName::adamw, "adamw", "Adam with decoupled weight decay; arXiv:1711.05101"),
-    choice(OptimizerName::sgd, "sgd", "stochastic gradient descent with momentum"),
-};
 constexpr Choice kComputeTypes[] = {
     choice(ComputeType::fp32, "fp32", "32-bit floats, the reference"),
     choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
@@ -106,7 +102,6 @@ constexpr Choice kBackends[] = {
 }  // namespace
 
 std::span<const Choice> choices(Schedule) { return kSchedules; }
-std::span<const Choice> choices(OptimizerName) { return kOptimizers; }
 std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
 std::span<const Choice> choices(StateType) { return kStateTypes; }
 std::span<const Choice> choices(LossOn) { return kLossOn; }

@@ -1,13 +1,16 @@
 #include "recipes/schema/rules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <utility>
 
 #include "recipes/schema/choices.h"
 #include "recipes/schema/families.h"
+#include "recipes/schema/optimizers.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
@@ -228,6 +231,15 @@ const std::vector<Rule>& rules() {
   return all;
 }
 
+/// The keys that only some optimizers read, and the names of those.
+std::map<std::string_view, std::vector<std::string_view>> optimizer_keys() {
+  std::map<std::string_view, std::vector<std::string_view>> keys;
+  for (const OptimizerRow& row : optimizers()) {
+    for (const std::string_view key : row.keys) keys[key].push_back(row.spelling);
+  }
+  return keys;
+}
+
 /// The fields that decide which others have an effect.
 constexpr std::string_view kDeciding[] = {
     "model.name",           "run.evaluate",       "lora.rank",          "data.name",
@@ -285,10 +297,10 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
       std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
     add({"data.crop_padding"}, "data.augment has no random_crop");
   }
-  if (r.optimizer.name == OptimizerName::sgd) {
-    add({"optimizer.betas", "optimizer.eps"}, "optimizer.name sgd has none, only adamw");
-  } else {
-    add({"optimizer.momentum"}, "optimizer.name adamw has none, only sgd");
+  for (const auto& [key, readers] : optimizer_keys()) {
+    if (std::ranges::find(readers, spelling(r.optimizer.name)) != readers.end()) continue;
+    add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),
+                           fmt::join(readers, " and ")));
   }
   if (r.optimizer.schedule == Schedule::constant) {
     add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");

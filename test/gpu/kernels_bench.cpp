@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/kernels/augment.h"
-#include "engine/kernels/control.h"
 #include "test/gpu/bench.h"
 
 /// How long every kernel takes on an H200 at the shapes of real models; hidden, run with
@@ -159,11 +158,6 @@ std::vector<Case> optimizer_cases(const Shape& s) {
   const std::int64_t n = s.num_parameters;
   const auto bytes = [n](int each) { return each * static_cast<double>(n); };
   const std::string shape = "[" + std::to_string(n) + "]";
-  const auto make_control = [] {
-    const auto control = at::ones({optimizer::kControlSize}, on_gpu(at::kFloat));
-    control[optimizer::kSkip].fill_(0);
-    return control;
-  };
   return {
       {"add_squares", shape, bytes(4),
        [=] {
@@ -174,25 +168,9 @@ std::vector<Case> optimizer_cases(const Shape& s) {
                                             {x, partial, sum});
        }},
       {"adamw", shape, bytes(30),
-       [=] {
-         const auto master = random32({n}), average = random32({n}),
-                    square = random32({n}).square_(), gradient = random32({n}),
-                    compute = random({n}), control = make_control();
-         return launch<kernels::AdamWStep>(
-             kernels::cuda::adamw,
-             {fp32(master), fp32(average), fp32(square), fp32(gradient), data(compute),
-              fp32(control), n, 1e-4, 0.9, 0.999, 1e-8, 0.1, kDType},
-             {master, average, square, gradient, compute, control});
-       }},
+       [=] { return optimizer_step(optimizer::AdamW{.lr = 1e-4}, n, at::kFloat); }},
       {"sgd", shape, bytes(22),
-       [=] {
-         const auto master = random32({n}), momentum = random32({n}), gradient = random32({n}),
-                    compute = random({n}), control = make_control();
-         return launch<kernels::SgdStep>(kernels::cuda::sgd,
-                                         {fp32(master), fp32(momentum), fp32(gradient),
-                                          data(compute), fp32(control), n, 1e-4, 0.9, 0.1, kDType},
-                                         {master, momentum, gradient, compute, control});
-       }},
+       [=] { return optimizer_step(optimizer::Sgd{.lr = 1e-4}, n, at::kFloat); }},
   };
 }
 

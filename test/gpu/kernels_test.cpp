@@ -10,6 +10,7 @@
 #include "engine/kernels/control.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/non_finite_rows.h"
 #include "test/kernels/tensors.h"
@@ -241,41 +242,29 @@ TEST_CASE("GPU: the optimizer equals its references, aligned or not", "[gpu][ker
   const std::int64_t size = count + offset;
   const at::Tensor gradient = random({size}), master = random({size}), average = random({size}),
                    square = average.pow(2);
-  compare(
-      {gradient, control, master, average, square, master.to(type)}, 2, 8,
-      [&](const Tensors& t) {
-        return kernels::AdamWStep{.master = fp32(t[2]) + offset,
-                                  .exp_avg = fp32(t[3]) + offset,
-                                  .exp_avg_sq = fp32(t[4]) + offset,
-                                  .gradient = fp32(t[0]) + offset,
-                                  .compute = static_cast<char*>(out(t[5])) +
-                                             static_cast<std::size_t>(offset) * t[5].element_size(),
-                                  .control = fp32(t[1]),
-                                  .count = count,
-                                  .lr = 1e-2,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.999,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .dtype = ops::kernel_dtype(t[5])};
-      },
-      kernels::cuda::adamw, kernels::reference::adamw);
-  compare(
-      {gradient, control, master, average, master.to(type)}, 2, 8,
-      [&](const Tensors& t) {
-        return kernels::SgdStep{.master = fp32(t[2]) + offset,
-                                .momentum_buffer = fp32(t[3]) + offset,
-                                .gradient = fp32(t[0]) + offset,
-                                .compute = static_cast<char*>(out(t[4])) +
-                                           static_cast<std::size_t>(offset) * t[4].element_size(),
-                                .control = fp32(t[1]),
-                                .count = count,
-                                .lr = 1e-2,
-                                .momentum = 0.9,
-                                .weight_decay = 0.1,
-                                .dtype = ops::kernel_dtype(t[4])};
-      },
-      kernels::cuda::sgd, kernels::reference::sgd);
+  for (const optimizer::Rule& rule :
+       {optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
+        optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1})}) {
+    CAPTURE(rule.index());
+    compare(
+        {gradient, control, master, average, square, master.to(type)}, 2, 8,
+        [&](const Tensors& t) {
+          return kernels::OptimizerUpdate{
+              .states = kernels::DType::f32,
+              .parameters = fp32(t[2]) + offset,
+              .moments = {fp32(t[3]) + offset, fp32(t[4]) + offset},
+              .gradient = fp32(t[0]) + offset,
+              .compute = static_cast<char*>(out(t[5])) +
+                         static_cast<std::size_t>(offset) * t[5].element_size(),
+              .compute_type = ops::kernel_dtype(t[5]),
+              .control = fp32(t[1]),
+              .count = count,
+              .rule = rule,
+              .seed = 0,
+              .first_element = 0};
+        },
+        kernels::cuda::update, kernels::reference::update);
+  }
   const at::Tensor partial =
       at::empty({kernels::kSquarePartials}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
   compare(

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "engine/kernels/control.h"
 #include "test/gpu/bench.h"
 
 /// Norms, token embedding and the bf16 optimizer at the shapes of language models; hidden, run with
@@ -127,31 +126,10 @@ std::vector<Case> optimizer_cases(const Shape& s) {
   const std::int64_t n = s.num_parameters;
   if (n == 0) return {};
   const std::string shape = "[" + std::to_string(n) + "]";
-  const auto make_control = [] {
-    const auto control = at::zeros({optimizer::kControlSize});
-    control[optimizer::kAppliedSteps] = 1;
-    control[optimizer::kGradientFactor] = 1;
-    return control.to(at::kCUDA);
-  };
   return {{"adamw_bf16", shape, 16 * static_cast<double>(n),
-           [=] {
-             const auto parameters = random({n}), average = random({n}),
-                        square = random({n}).square_(), gradient = random32({n}),
-                        control = make_control();
-             return launch<kernels::AdamWBf16Step>(
-                 kernels::cuda::adamw_bf16,
-                 {data(parameters), data(average), data(square), fp32(gradient), fp32(control), n,
-                  1e-4, 0.9, 0.999, 1e-8, 0.1, 7, 0},
-                 {parameters, average, square, gradient, control});
-           }},
-          {"sgd_bf16", shape, 12 * static_cast<double>(n), [=] {
-             const auto parameters = random({n}), momentum = random({n}), gradient = random32({n}),
-                        control = make_control();
-             return launch<kernels::SgdBf16Step>(kernels::cuda::sgd_bf16,
-                                                 {data(parameters), data(momentum), fp32(gradient),
-                                                  fp32(control), n, 1e-4, 0.9, 0.1, 7, 0},
-                                                 {parameters, momentum, gradient, control});
-           }}};
+           [=] { return optimizer_step(optimizer::AdamW{.lr = 1e-4}, n, at::kBFloat16); }},
+          {"sgd_bf16", shape, 12 * static_cast<double>(n),
+           [=] { return optimizer_step(optimizer::Sgd{.lr = 1e-4}, n, at::kBFloat16); }}};
 }
 
 TEST_CASE("bench: norms, token embedding and the bf16 optimizer", "[.bench]") {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "engine/kernels/control.h"
-#include "engine/kernels/kernels.h"
 #include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 
@@ -32,43 +32,32 @@ TEST_CASE("GPU: the bf16 optimizer equals its references, aligned or not", "[gpu
   const auto states = [&] { return random({count + offset}, at::kBFloat16); };
   const at::Tensor gradient = random({count + offset}), parameters = states(), average = states(),
                    square = states().abs();
-  const auto adamw = [&](const Tensors& t) {
-    return kernels::AdamWBf16Step{.parameters = at_offset(t[2], offset),
-                                  .exp_avg = at_offset(t[3], offset),
-                                  .exp_avg_sq = at_offset(t[4], offset),
-                                  .gradient = fp32(t[0]) + offset,
-                                  .control = fp32(t[1]),
-                                  .count = count,
-                                  .lr = 1e-2,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.999,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .seed = 7,
-                                  .first_element = first};
-  };
-  const auto sgd = [&](const Tensors& t) {
-    return kernels::SgdBf16Step{.parameters = at_offset(t[2], offset),
-                                .momentum_buffer = at_offset(t[3], offset),
-                                .gradient = fp32(t[0]) + offset,
-                                .control = fp32(t[1]),
-                                .count = count,
-                                .lr = 1e-2,
-                                .momentum = 0.9,
-                                .weight_decay = 0.1,
-                                .seed = 7,
-                                .first_element = first};
+  const optimizer::Rule rule =
+      GENERATE(optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
+               optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}));
+  CAPTURE(rule.index());
+  const auto args = [&](const Tensors& t) {
+    return kernels::OptimizerUpdate{.states = kernels::DType::bf16,
+                                    .parameters = at_offset(t[2], offset),
+                                    .moments = {at_offset(t[3], offset), at_offset(t[4], offset)},
+                                    .gradient = fp32(t[0]) + offset,
+                                    .compute = nullptr,
+                                    .compute_type = kernels::DType::bf16,
+                                    .control = fp32(t[1]),
+                                    .count = count,
+                                    .rule = rule,
+                                    .seed = 7,
+                                    .first_element = first};
   };
   const Tensors all{gradient, control, parameters, average, square};
-  compare(all, 2, 8, adamw, kernels::cuda::adamw_bf16, kernels::reference::adamw_bf16);
-  compare(all, 2, 8, sgd, kernels::cuda::sgd_bf16, kernels::reference::sgd_bf16);
+  compare(all, 2, 8, args, kernels::cuda::update, kernels::reference::update);
   if (count < 1000) return;
 
   // Rounded by the same random bits: few elements differ where fp32 and double straddle a
   // threshold.
   const Tensors host = clones(all, at::kCPU), gpu = clones(all, at::kCUDA);
-  kernels::reference::adamw_bf16(adamw(host));
-  kernels::cuda::adamw_bf16(adamw(gpu), ops::current_stream());
+  kernels::reference::update(args(host));
+  kernels::cuda::update(args(gpu), ops::current_stream());
   for (std::size_t i = 2; i < all.size(); ++i) {
     CAPTURE(i);
     REQUIRE(gpu[i].cpu().ne(host[i]).to(at::kFloat).mean().item<float>() < 2e-3f);
@@ -80,17 +69,16 @@ TEST_CASE("GPU: bf16 AdamW follows small steps on average", "[gpu][kernels]") {
   const auto filled = [&](double value, at::ScalarType type) {
     return at::full({count}, value, at::TensorOptions(at::kCUDA).dtype(type));
   };
-  optimizer::AdamW step{.master = filled(1, at::kBFloat16),
-                        .exp_avg = filled(0, at::kBFloat16),
-                        .exp_avg_sq = filled(0, at::kBFloat16),
-                        .gradient = filled(0.5, at::kFloat),
-                        .compute = {},
-                        .lr = 1e-4};
+  const optimizer::Step step{.master = filled(1, at::kBFloat16),
+                             .moments = {filled(0, at::kBFloat16), filled(0, at::kBFloat16)},
+                             .gradient = filled(0.5, at::kFloat),
+                             .compute = {},
+                             .rule = optimizer::AdamW{.lr = 1e-4}};
   for (int applied = 1; applied <= 20; ++applied) {
     const at::Tensor control = at::zeros({optimizer::kControlSize});
     control[optimizer::kAppliedSteps] = applied;
     control[optimizer::kGradientFactor] = 1;
-    optimizer::adamw(step, control.to(at::kCUDA));
+    optimizer::update(step, control.to(at::kCUDA));
   }
   const double mean = step.master.to(at::kDouble).mean().item<double>();
   REQUIRE(std::abs(mean - (1 - 20e-4)) < 4e-5);

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer_update.h"
 #include "engine/kernels/stochastic_rounding.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -34,14 +35,16 @@ at::Tensor filled(std::int64_t count, double value, at::ScalarType dtype = at::k
   return at::full({count}, value, dtype);
 }
 
-AdamW adam_states(const at::Tensor& parameters, const at::Tensor& gradient) {
-  return {.master = parameters.clone(),
-          .exp_avg = at::zeros_like(parameters),
-          .exp_avg_sq = at::zeros_like(parameters),
-          .gradient = gradient,
-          .compute = {},
-          .lr = 1e-2,
-          .seed = 7};
+/// Parameters with moments of zero.
+Step states_of(const Rule& rule, const at::Tensor& parameters, const at::Tensor& gradient) {
+  Step step{.master = parameters.clone(),
+            .moments = {},
+            .gradient = gradient,
+            .compute = {},
+            .rule = rule,
+            .seed = 7};
+  for (int m = 0; m < num_moments(rule); ++m) step.moments.push_back(at::zeros_like(parameters));
+  return step;
 }
 
 /// Six standard deviations of the mean over `count` parameters after so many stochastic roundings
@@ -76,17 +79,12 @@ TEST_CASE("stochastic rounding keeps infinities and nans", "[kernels]") {
 TEST_CASE("bf16 parameters follow steps far below their last bit", "[kernels]") {
   const std::int64_t count = 200'000;
   const double lr = 1e-4;  // half of bf16's last bit below 1 is 20 times that
-  AdamW adam = adam_states(filled(count, 1), filled(count, 0.5, at::kFloat));
-  adam.lr = lr;
-  Sgd descent{.master = filled(count, 1),
-              .momentum_buffer = filled(count, 0),
-              .gradient = filled(count, 1, at::kFloat),
-              .compute = {},
-              .lr = lr,
-              .momentum = 0};
+  Step adam = states_of(AdamW{.lr = lr}, filled(count, 1), filled(count, 0.5, at::kFloat));
+  Step descent =
+      states_of(Sgd{.lr = lr, .momentum = 0}, filled(count, 1), filled(count, 1, at::kFloat));
   for (int step = 1; step <= 20; ++step) {
-    adamw(adam, control_at(step));
-    sgd(descent, control_at(step));
+    update(adam, control_at(step));
+    update(descent, control_at(step));
   }
   const double allowed = six_sigma(0x1p-8, 20, count);  // the last bit below 1
   REQUIRE(std::abs(mean_of(adam.master) - (1 - 20 * lr)) < allowed);
@@ -95,27 +93,26 @@ TEST_CASE("bf16 parameters follow steps far below their last bit", "[kernels]") 
 
 TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[kernels]") {
   const std::int64_t count = 50'000;
-  AdamW adam = adam_states(filled(count, 1), filled(count, 0, at::kFloat));
-  adam.exp_avg_sq.fill_(0.75);
-  adam.exp_avg.fill_(0.75);
-  adam.beta1 = adam.beta2 = 0.999;
-  for (int step = 1; step <= 200; ++step) adamw(adam, control_at(step));
+  const AdamW rule{.lr = 1e-2, .beta1 = 0.999, .beta2 = 0.999};
+  Step adam = states_of(rule, filled(count, 1), filled(count, 0, at::kFloat));
+  for (const at::Tensor& moment : adam.moments) moment.fill_(0.75);
+  for (int step = 1; step <= 200; ++step) update(adam, control_at(step));
   const double expected = 0.75 * std::pow(0.999, 200), allowed = six_sigma(0x1p-8, 200, count);
-  REQUIRE(std::abs(mean_of(adam.exp_avg_sq) - expected) < allowed);
-  REQUIRE(std::abs(mean_of(adam.exp_avg) - expected) < allowed);
+  for (const at::Tensor& moment : adam.moments)
+    REQUIRE(std::abs(mean_of(moment) - expected) < allowed);
 }
 
 TEST_CASE("bf16 AdamW stays near fp32 AdamW for 20 steps", "[kernels]") {
   test::Random random(1);
   const std::int64_t count = 5001;
   const at::Tensor start = random({count}, at::kBFloat16);
-  AdamW narrow = adam_states(start, {}), wide = adam_states(start.to(at::kFloat), {});
+  const AdamW rule{.lr = 1e-2, .weight_decay = 0.1};
+  Step narrow = states_of(rule, start, {}), wide = states_of(rule, start.to(at::kFloat), {});
   narrow.compute = narrow.master;  // the same tensor is as good as none
-  narrow.weight_decay = wide.weight_decay = 0.1;
   for (int step = 1; step <= 20; ++step) {
     narrow.gradient = wide.gradient = random({count});
-    adamw(narrow, control_at(step));
-    adamw(wide, control_at(step));
+    update(narrow, control_at(step));
+    update(wide, control_at(step));
   }
   const at::Tensor difference = narrow.master.to(at::kFloat) - wide.master;
   // bf16's last bit is 2^-7 of a parameter at most; the moments' roundings move it by 2^-7 of a
@@ -131,21 +128,15 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
   test::Random random(2);
   const std::int64_t count = 40'000, cut = GENERATE(8, 1001, 33'000);
   const at::Tensor start = random({count}, at::kBFloat16), gradient = random({count});
+  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 1e-2}));
   const auto run = [&](std::int64_t first, std::int64_t size, std::uint64_t seed, int step) {
-    AdamW adam = adam_states(start.narrow(0, first, size), gradient.narrow(0, first, size));
-    adam.seed = seed;
-    adam.first_element = first;
-    adamw(adam, control_at(step));
-    Sgd descent{.master = start.narrow(0, first, size).clone(),
-                .momentum_buffer = at::zeros({size}, at::kBFloat16),
-                .gradient = adam.gradient,
-                .compute = {},
-                .lr = 1e-2,
-                .seed = seed,
-                .first_element = first};
-    sgd(descent, control_at(step));
-    return std::vector<at::Tensor>{adam.master, adam.exp_avg, adam.exp_avg_sq, descent.master,
-                                   descent.momentum_buffer};
+    Step part = states_of(rule, start.narrow(0, first, size), gradient.narrow(0, first, size));
+    part.seed = seed;
+    part.first_element = first;
+    update(part, control_at(step));
+    std::vector<at::Tensor> states = part.moments;
+    states.push_back(part.master);
+    return states;
   };
   const auto whole = run(0, count, 7, 3), left = run(0, cut, 7, 3),
              right = run(cut, count - cut, 7, 3);
@@ -161,34 +152,29 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
 TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
   test::Random random(3);
   const at::Tensor start = random({100}, at::kBFloat16);
-  AdamW adam = adam_states(start, random({100}));
-  Sgd descent{.master = start.clone(),
-              .momentum_buffer = start.clone(),
-              .gradient = adam.gradient,
-              .compute = {},
-              .lr = 1};
-  adamw(adam, control_at(1, 1));
-  sgd(descent, control_at(1, 1));
-  REQUIRE(adam.master.equal(start));
-  REQUIRE(adam.exp_avg.eq(0).all().item<bool>());
-  REQUIRE(descent.master.equal(start));
-  REQUIRE(descent.momentum_buffer.equal(start));
+  for (const Rule& rule : {Rule(AdamW{.lr = 1}), Rule(Sgd{.lr = 1})}) {
+    Step step = states_of(rule, start, random({100}));
+    for (const at::Tensor& moment : step.moments) moment.copy_(start);
+    update(step, control_at(1, 1));
+    REQUIRE(step.master.equal(start));
+    for (const at::Tensor& moment : step.moments) REQUIRE(moment.equal(start));
+  }
 }
 
 TEST_CASE("bf16 parameters want bf16 moments and no compute copy beside them", "[kernels]") {
   test::Random random(4);
-  const auto message = [](const AdamW& adam) {
+  const auto message = [](const Step& adam) {
     try {
-      adamw(adam, control_at(1));
+      update(adam, control_at(1));
     } catch (const Error& error) {
       return std::string(error.what());
     }
     return std::string("no error");
   };
-  AdamW adam = adam_states(random({10}, at::kBFloat16), random({10}));
-  adam.exp_avg_sq = at::zeros({10});
-  REQUIRE(message(adam).find("the second moment is not flat dense BFloat16") != std::string::npos);
-  adam = adam_states(random({10}, at::kBFloat16), random({10}));
+  Step adam = states_of(AdamW{}, random({10}, at::kBFloat16), random({10}));
+  adam.moments[1] = at::zeros({10});
+  REQUIRE(message(adam).find("a moment is not flat dense BFloat16") != std::string::npos);
+  adam = states_of(AdamW{}, random({10}, at::kBFloat16), random({10}));
   adam.compute = adam.master.clone();
   REQUIRE(message(adam).find("no compute copy") != std::string::npos);
 }
@@ -197,26 +183,29 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
   test::Random random(5);
   const std::int64_t count = 10'001, first = 5;
   const at::Tensor control = control_at(3);
-  AdamW adam = adam_states(random({count}, at::kBFloat16), random({count}));
-  adam.exp_avg = random({count}, at::kBFloat16);
-  adam.exp_avg_sq = random({count}, at::kBFloat16).abs();
-  adam.first_element = first;
-  const at::Tensor parameters = adam.master.clone(), average = adam.exp_avg.clone(),
-                   square = adam.exp_avg_sq.clone();
-  adamw(adam, control);
-  kernels::reference::adamw_bf16({.parameters = parameters.mutable_data_ptr(),
-                                  .exp_avg = average.mutable_data_ptr(),
-                                  .exp_avg_sq = square.mutable_data_ptr(),
-                                  .gradient = adam.gradient.const_data_ptr<float>(),
-                                  .control = control.const_data_ptr<float>(),
-                                  .count = count,
-                                  .lr = adam.lr,
-                                  .beta1 = adam.beta1,
-                                  .beta2 = adam.beta2,
-                                  .eps = adam.eps,
-                                  .weight_decay = adam.weight_decay,
-                                  .seed = adam.seed,
-                                  .first_element = first});
+  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}));
+  CAPTURE(rule.index());
+  Step step = states_of(rule, random({count}, at::kBFloat16), random({count}));
+  for (const at::Tensor& moment : step.moments)
+    moment.copy_(random({count}, at::kBFloat16).abs());  // the second one of Adam is a square
+  step.first_element = first;
+  std::vector<at::Tensor> expected{step.master.clone()};
+  for (const at::Tensor& moment : step.moments) expected.push_back(moment.clone());
+  update(step, control);
+  kernels::OptimizerUpdate args{.states = kernels::DType::bf16,
+                                .parameters = expected[0].mutable_data_ptr(),
+                                .moments = {},
+                                .gradient = step.gradient.const_data_ptr<float>(),
+                                .compute = nullptr,
+                                .compute_type = kernels::DType::bf16,
+                                .control = control.const_data_ptr<float>(),
+                                .count = count,
+                                .rule = rule,
+                                .seed = step.seed,
+                                .first_element = first};
+  for (std::size_t m = 0; m < step.moments.size(); ++m)
+    args.moments[m] = expected[1 + m].mutable_data_ptr();
+  kernels::reference::update(args);
   // fp32 and double fall on two sides of a random threshold where it lies between them: 16
   // roundings apart at most, in 2^16 steps of fp32 from one bf16 to the next. Then they differ by
   // one step.
@@ -226,32 +215,9 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
     const bool near = (x - y).abs().le(at::maximum(x.abs(), y.abs()) * 0x1p-7).all().item<bool>();
     return near ? "" : "differ by more than a step";
   };
-  REQUIRE(differing(adam.master, parameters) == "");
-  REQUIRE(differing(adam.exp_avg, average) == "");
-  REQUIRE(differing(adam.exp_avg_sq, square) == "");
-
-  Sgd descent{.master = random({count}, at::kBFloat16),
-              .momentum_buffer = random({count}, at::kBFloat16),
-              .gradient = random({count}),
-              .compute = {},
-              .lr = 0.1,
-              .weight_decay = 0.1,
-              .seed = 9,
-              .first_element = first};
-  const at::Tensor parameters2 = descent.master.clone(), buffer = descent.momentum_buffer.clone();
-  sgd(descent, control);
-  kernels::reference::sgd_bf16({.parameters = parameters2.mutable_data_ptr(),
-                                .momentum_buffer = buffer.mutable_data_ptr(),
-                                .gradient = descent.gradient.const_data_ptr<float>(),
-                                .control = control.const_data_ptr<float>(),
-                                .count = count,
-                                .lr = 0.1,
-                                .momentum = 0.9,
-                                .weight_decay = 0.1,
-                                .seed = 9,
-                                .first_element = first});
-  REQUIRE(differing(descent.master, parameters2) == "");
-  REQUIRE(differing(descent.momentum_buffer, buffer) == "");
+  REQUIRE(differing(step.master, expected[0]) == "");
+  for (std::size_t m = 0; m < step.moments.size(); ++m)
+    REQUIRE(differing(step.moments[m], expected[1 + m]) == "");
 }
 
 }  // namespace

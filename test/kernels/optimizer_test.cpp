@@ -34,16 +34,12 @@ TEST_CASE("AdamW and torch's fused AdamW follow the rule for 20 steps", "[kernel
   const std::int64_t count = GENERATE(1, 1003, 70000);
   CAPTURE(c10::toString(dtype), count);
   test::Random random(1);
-  AdamW ours{.master = random({count}),
-             .exp_avg = at::zeros({count}),
-             .exp_avg_sq = at::zeros({count}),
-             .gradient = {},
-             .compute = at::empty({count}, dtype),
-             .lr = 1e-2,
-             .beta1 = 0.9,
-             .beta2 = 0.95,
-             .eps = 1e-8,
-             .weight_decay = 0.1};
+  Step ours{
+      .master = random({count}),
+      .moments = {at::zeros({count}), at::zeros({count})},
+      .gradient = {},
+      .compute = at::empty({count}, dtype),
+      .rule = AdamW{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
   std::vector<at::Tensor> master{ours.master.clone()}, average{at::zeros({count})},
       square{at::zeros({count})};
   test::AdamBounds bounds{master[0], average[0], square[0]};
@@ -53,7 +49,7 @@ TEST_CASE("AdamW and torch's fused AdamW follow the rule for 20 steps", "[kernel
     ours.gradient = random({count});
     std::vector<at::Tensor> gradient{ours.gradient};
     finish(control, 1);
-    adamw(ours, control);
+    update(ours, control);
     steps[0].fill_(step);
     at::_fused_adamw_(master, gradient, average, square, {}, steps, 1e-2, 0.9, 0.95, 0.1, 1e-8,
                       false, false);
@@ -61,70 +57,78 @@ TEST_CASE("AdamW and torch's fused AdamW follow the rule for 20 steps", "[kernel
   }
   REQUIRE(get(control, kAppliedSteps) == 20);
   for (const auto& got : {ours.master, master[0]}) REQUIRE(test::far(got, bounds.master) == "");
-  for (const auto& got : {ours.exp_avg, average[0]}) REQUIRE(test::far(got, bounds.average) == "");
-  for (const auto& got : {ours.exp_avg_sq, square[0]}) REQUIRE(test::far(got, bounds.square) == "");
+  for (const auto& got : {ours.moments[0], average[0]})
+    REQUIRE(test::far(got, bounds.average) == "");
+  for (const auto& got : {ours.moments[1], square[0]}) REQUIRE(test::far(got, bounds.square) == "");
   REQUIRE(ours.compute.equal(ours.master.to(dtype)));
 }
 
 TEST_CASE("SGD follows torch.optim.SGD's rule for 20 steps", "[kernels]") {
   test::Random random(2);
   const std::int64_t count = 40003;
-  Sgd ours{.master = random({count}),
-           .momentum_buffer = at::zeros({count}),
-           .gradient = {},
-           .compute = {},
-           .lr = 0.1,
-           .momentum = 0.9,
-           .weight_decay = 0.01};
+  Step ours{.master = random({count}),
+            .moments = {at::zeros({count})},
+            .gradient = {},
+            .compute = {},
+            .rule = Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}};
   at::Tensor master = ours.master.to(at::kDouble), buffer;
-  test::SgdBounds bounds{ours.master, ours.momentum_buffer};
+  test::SgdBounds bounds{ours.master, ours.moments[0]};
   const at::Tensor control = fresh_control();
   for (int step = 1; step <= 20; ++step) {
     ours.gradient = random({count});
     finish(control, 1);
-    sgd(ours, control);
+    update(ours, control);
     const at::Tensor g = ours.gradient.to(at::kDouble) + 0.01 * master;
     buffer = buffer.defined() ? 0.9 * buffer + g : g;
     master = master - 0.1 * buffer;
     bounds.step(ours.gradient, 0.1, 0.9, 0.01);
   }
   REQUIRE(test::far(ours.master, master, bounds.master) == "");
-  REQUIRE(test::far(ours.momentum_buffer, buffer, bounds.momentum) == "");
+  REQUIRE(test::far(ours.moments[0], buffer, bounds.momentum) == "");
+}
+
+/// The rules with their defaults, by name.
+Rule rule_of(const std::string& name, double lr, double weight_decay) {
+  if (name == "adamw") return AdamW{.lr = lr, .weight_decay = weight_decay};
+  return Sgd{.lr = lr, .weight_decay = weight_decay};
 }
 
 TEST_CASE("a skipped step leaves every state bit as it was", "[kernels]") {
   test::Random random(3);
   const double bad =
       GENERATE(std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN());
-  AdamW step{.master = random({100}),
-             .exp_avg = random({100}),
-             .exp_avg_sq = random({100}).abs(),
-             .gradient = random({100}),
-             .compute = random({100}, at::kBFloat16),
-             .lr = 1,
-             .weight_decay = 0.1};
-  Sgd descent{.master = random({100}),
-              .momentum_buffer = random({100}),
-              .gradient = random({100}),
-              .compute = random({100}),
-              .lr = 1};
-  const std::vector<at::Tensor> states{step.master,    step.exp_avg,   step.exp_avg_sq,
-                                       step.compute,   descent.master, descent.momentum_buffer,
-                                       descent.compute};
+  const std::string name = GENERATE("adamw", "sgd");
+  CAPTURE(bad, name);
+  Step step{.master = random({100}),
+            .moments = {},
+            .gradient = random({100}),
+            .compute = random({100}, at::kBFloat16),
+            .rule = rule_of(name, 1, 0.1)};
+  for (int m = 0; m < num_moments(step.rule); ++m) step.moments.push_back(random({100}).abs());
+  std::vector<at::Tensor> states = step.moments;
+  states.insert(states.end(), {step.master, step.compute});
   std::vector<at::Tensor> before;
   for (const auto& state : states) before.push_back(state.clone());
   const at::Tensor control = fresh_control();
   finish(control, bad);
-  adamw(step, control);
-  sgd(descent, control);
+  update(step, control);
   for (std::size_t i = 0; i < states.size(); ++i) REQUIRE(states[i].equal(before[i]));
   REQUIRE(get(control, kSkip) == 1);
   REQUIRE(get(control, kSkippedSteps) == 1);
   REQUIRE(get(control, kAppliedSteps) == 0);
   finish(control, 1);
-  adamw(step, control);
+  update(step, control);
   REQUIRE(get(control, kSkip) == 0);
-  REQUIRE_FALSE(step.master.equal(before[0]));
+  for (std::size_t i = 0; i < states.size(); ++i) REQUIRE_FALSE(states[i].equal(before[i]));
+}
+
+TEST_CASE("a step wants as many moments as its rule has", "[kernels]") {
+  Step step{.master = at::zeros({4}),
+            .moments = {at::zeros({4})},
+            .gradient = at::zeros({4}),
+            .compute = {},
+            .rule = AdamW{}};
+  REQUIRE_THROWS_WITH(update(step, fresh_control()), Catch::Contains("another number of moments"));
 }
 
 TEST_CASE("clipping scales gradients above the limit only", "[kernels]") {

@@ -8,6 +8,7 @@
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer_update.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/optimizer_bounds.h"
 #include "test/kernels/tensors.h"
@@ -202,69 +203,59 @@ TEST_CASE("the optimizer references agree with the CPU's loops", "[kernels][refe
   const at::Tensor control = at::zeros({optimizer::kControlSize});
   control[optimizer::kLossScale] = 2;
   optimizer::finish_gradients(control, at::full({1}, 16, at::kFloat), {.clip_norm = 1});
-  optimizer::AdamW adam{.master = random({count}),
-                        .exp_avg = random({count}),
-                        .exp_avg_sq = random({count}).abs(),
-                        .gradient = random({count}),
-                        .compute = {},
-                        .lr = 0.1,
-                        .weight_decay = 0.1};
-  const at::Tensor master = adam.master.clone(), average = adam.exp_avg.clone(),
-                   square = adam.exp_avg_sq.clone();
   const float factor = control[optimizer::kGradientFactor].item<float>();
-  const Bounded gradient = Bounded(adam.gradient) * at::full({1}, factor, at::kDouble);
-  test::AdamBounds adam_bounds{master, average, square};
-  adam_bounds.step(gradient, 1, 0.1, 0.9, 0.999, 1e-8, 0.1);
-  optimizer::adamw(adam, control);
-  kernels::reference::adamw({.master = fp32_out(master),
-                             .exp_avg = fp32_out(average),
-                             .exp_avg_sq = fp32_out(square),
-                             .gradient = fp32(adam.gradient),
-                             .compute = nullptr,
-                             .control = fp32(control),
-                             .count = count,
-                             .lr = 0.1,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .eps = 1e-8,
-                             .weight_decay = 0.1,
-                             .dtype = DType::f32});
-  for (const auto& got : {adam.master, master}) REQUIRE(far(got, adam_bounds.master) == "");
-  for (const auto& got : {adam.exp_avg, average}) REQUIRE(far(got, adam_bounds.average) == "");
-  for (const auto& got : {adam.exp_avg_sq, square}) REQUIRE(far(got, adam_bounds.square) == "");
-
-  optimizer::Sgd descent{.master = master,
-                         .momentum_buffer = average,
-                         .gradient = adam.gradient,
-                         .compute = {},
-                         .lr = 0.1,
-                         .weight_decay = 0.1};
-  const at::Tensor master2 = master.clone(), buffer2 = average.clone();
-  test::SgdBounds sgd_bounds{master, average};
-  sgd_bounds.step(gradient, 0.1, 0.9, 0.1);
-  optimizer::sgd(descent, control);
-  kernels::reference::sgd({.master = fp32_out(master2),
-                           .momentum_buffer = fp32_out(buffer2),
-                           .gradient = fp32(adam.gradient),
-                           .compute = nullptr,
-                           .control = fp32(control),
-                           .count = count,
-                           .lr = 0.1,
-                           .momentum = 0.9,
-                           .weight_decay = 0.1,
-                           .dtype = DType::f32});
-  for (const auto& got : {master, master2}) REQUIRE(far(got, sgd_bounds.master) == "");
-  for (const auto& got : {average, buffer2}) REQUIRE(far(got, sgd_bounds.momentum) == "");
+  const at::Tensor raw = random({count});
+  const Bounded gradient = Bounded(raw) * at::full({1}, factor, at::kDouble);
+  // One step of a rule by the CPU's loop and by the reference; `bounds` has what is allowed of the
+  // master weights and the moments.
+  const auto check = [&](const optimizer::Rule& rule, const std::vector<at::Tensor>& start,
+                         const std::vector<Bounded>& bounds) {
+    std::vector<at::Tensor> ours, reference;
+    for (const at::Tensor& state : start) {
+      ours.push_back(state.clone());
+      reference.push_back(state.clone());
+    }
+    optimizer::update({.master = ours[0],
+                       .moments = {ours.begin() + 1, ours.end()},
+                       .gradient = raw,
+                       .compute = {},
+                       .rule = rule},
+                      control);
+    kernels::OptimizerUpdate args{.states = DType::f32,
+                                  .parameters = fp32_out(reference[0]),
+                                  .moments = {},
+                                  .gradient = fp32(raw),
+                                  .compute = nullptr,
+                                  .compute_type = DType::f32,
+                                  .control = fp32(control),
+                                  .count = count,
+                                  .rule = rule,
+                                  .seed = 0,
+                                  .first_element = 0};
+    for (std::size_t m = 1; m < start.size(); ++m) args.moments[m - 1] = fp32_out(reference[m]);
+    kernels::reference::update(args);
+    for (std::size_t i = 0; i < start.size(); ++i) {
+      CAPTURE(i);
+      for (const auto& got : {ours[i], reference[i]}) REQUIRE(far(got, bounds[i]) == "");
+    }
+  };
+  const at::Tensor master = random({count}), average = random({count}),
+                   square = random({count}).abs();
+  test::AdamBounds adam{master, average, square};
+  adam.step(gradient, 1, 0.1, 0.9, 0.999, 1e-8, 0.1);
+  check(optimizer::AdamW{.lr = 0.1, .weight_decay = 0.1}, {master, average, square},
+        {adam.master, adam.average, adam.square});
+  test::SgdBounds descent{master, average};
+  descent.step(gradient, 0.1, 0.9, 0.1);
+  check(optimizer::Sgd{.lr = 0.1, .weight_decay = 0.1}, {master, average},
+        {descent.master, descent.momentum});
 
   const at::Tensor sum = at::zeros({1}), sum2 = at::zeros({1});
-  optimizer::add_squares(adam.gradient, 0.5, sum);
-  kernels::reference::add_squares({.x = fp32(adam.gradient),
-                                   .partial = nullptr,
-                                   .sum = fp32_out(sum2),
-                                   .count = count,
-                                   .factor = 0.5f});
+  optimizer::add_squares(raw, 0.5, sum);
+  kernels::reference::add_squares(
+      {.x = fp32(raw), .partial = nullptr, .sum = fp32_out(sum2), .count = count, .factor = 0.5f});
   // Squares are summed in double: only the result is rounded.
-  const at::Tensor squares = adam.gradient.to(at::kDouble).pow(2).sum().view({1}) * 0.5;
+  const at::Tensor squares = raw.to(at::kDouble).pow(2).sum().view({1}) * 0.5;
   for (const auto& got : {sum, sum2}) REQUIRE(far(got, rounded(Bounded(squares))) == "");
 }
 

@@ -118,17 +118,16 @@ class Probe {
       optimizer::finish_gradients(control, squares, {});
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const bool matrix = parameters[p]->shape.size() > 1;
-        optimizer::adamw({.master = masters_[p].flatten(),
-                          .exp_avg = first_moments[p].flatten(),
-                          .exp_avg_sq = second_moments[p].flatten(),
-                          .gradient = parameters[p]->gradient.flatten(),
-                          .compute = {},
-                          .lr = setting(0),
-                          .beta1 = setting(1),
-                          .beta2 = setting(2),
-                          .eps = setting(3),
-                          .weight_decay = matrix ? setting(4) : 0},
-                         control);
+        optimizer::update({.master = masters_[p].flatten(),
+                           .moments = {first_moments[p].flatten(), second_moments[p].flatten()},
+                           .gradient = parameters[p]->gradient.flatten(),
+                           .compute = {},
+                           .rule = optimizer::AdamW{.lr = setting(0),
+                                                    .beta1 = setting(1),
+                                                    .beta2 = setting(2),
+                                                    .eps = setting(3),
+                                                    .weight_decay = matrix ? setting(4) : 0}},
+                          control);
       }
     }
     return losses;

@@ -114,14 +114,13 @@ std::vector<float> train(Model& model, const Batches& batches, const OptimizerCo
       optimizer::add_squares(parameter->gradient.flatten(), 1, squares);
     optimizer::finish_gradients(control, squares, {});
     for (std::size_t p = 0; p < trained.size(); ++p) {
-      optimizer::adamw({.master = trained[p]->value.flatten(),
-                        .exp_avg = first_moments[p],
-                        .exp_avg_sq = second_moments[p],
-                        .gradient = trained[p]->gradient.flatten(),
-                        .compute = {},
-                        .lr = config.lr,
-                        .weight_decay = config.weight_decay},
-                       control);
+      optimizer::update(
+          {.master = trained[p]->value.flatten(),
+           .moments = {first_moments[p], second_moments[p]},
+           .gradient = trained[p]->gradient.flatten(),
+           .compute = {},
+           .rule = optimizer::AdamW{.lr = config.lr, .weight_decay = config.weight_decay}},
+          control);
       trained[p]->gradient.zero_();
     }
   }

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cmath>
+#include <variant>
+
+#include "engine/base/philox.h"
+#include "engine/kernels/control.h"
+
+/// The update rules, each as the arithmetic of one element; free of ATen, the same on host and GPU.
+/// The loops over elements are in optimizer.cu and optimizer_cpu.cpp, the definitions in double in
+/// reference_optimizer.cpp, the rules' names and moments in recipes/schema/optimizers.h.
+///
+/// A rule has
+///   kMoments         the number of its moments;
+///   kPowers          whether `element` is so costly that a GPU computes it once per block;
+///   element(control) the constants of a step in fp32, from StepControl;
+///   Element::update<kRounded>(gradient, parameter, moments)
+///                    one element. `gradient` is as accumulated, without control[kGradientFactor].
+///                    kRounded: the states are bf16 and rounded afterwards, so on a GPU roots and
+///                    quotients may be approximate.
+namespace dstrain::optimizer {
+
+/// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2) with bias correction; weight decay
+/// decoupled and scaled by lr, as torch.optim.AdamW. Moments: exp_avg, exp_avg_sq.
+struct AdamW {
+  static constexpr int kMoments = 2;
+  static constexpr bool kPowers = true;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+
+  struct Element {
+    float factor, step_size, rsqrt_correction, rest1, beta2, rest2, keep, eps;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE void update(float gradient, float& parameter, float* moments) const {
+      const float g = gradient * factor;
+      float average = moments[0], square = moments[1];
+      average += rest1 * (g - average);
+      square = beta2 * square + rest2 * g * g;
+#ifdef __CUDA_ARCH__
+      if constexpr (kRounded) {
+        // Exact root and quotient would make arithmetic the limit, for bits that rounding cuts off.
+        const float root = square > 0 ? square * rsqrtf(square) : 0.0f;
+        parameter =
+            parameter * keep - __fdividef(step_size * average, root * rsqrt_correction + eps);
+      } else {
+        parameter =
+            parameter * keep - step_size * average / (sqrtf(square) * rsqrt_correction + eps);
+      }
+#else
+      parameter =
+          parameter * keep - step_size * average / (std::sqrt(square) * rsqrt_correction + eps);
+#endif
+      moments[0] = average;
+      moments[1] = square;
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
+    const double t = static_cast<double>(control[kAppliedSteps]);
+    return {.factor = control[kGradientFactor],
+            .step_size = static_cast<float>(lr / (1 - pow(beta1, t))),
+            .rsqrt_correction = static_cast<float>(1 / sqrt(1 - pow(beta2, t))),
+            .rest1 = static_cast<float>(1 - beta1),
+            .beta2 = static_cast<float>(beta2),
+            .rest2 = static_cast<float>(1 - beta2),
+            .keep = static_cast<float>(1 - lr * weight_decay),
+            .eps = static_cast<float>(eps)};
+  }
+};
+
+/// SGD with momentum as torch.optim.SGD (weight decay added to the gradient, dampening 0, no
+/// Nesterov). Moment: momentum_buffer.
+struct Sgd {
+  static constexpr int kMoments = 1;
+  static constexpr bool kPowers = false;
+  double lr = 0, momentum = 0.9, weight_decay = 0;
+
+  struct Element {
+    float factor, lr, momentum, decay;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE void update(float gradient, float& parameter, float* moments) const {
+      moments[0] = momentum * moments[0] + (gradient * factor + decay * parameter);
+      parameter -= lr * moments[0];
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
+    return {.factor = control[kGradientFactor],
+            .lr = static_cast<float>(lr),
+            .momentum = static_cast<float>(momentum),
+            .decay = static_cast<float>(weight_decay)};
+  }
+};
+
+using Rule = std::variant<AdamW, Sgd>;
+
+[[nodiscard]] inline int num_moments(const Rule& rule) {
+  return std::visit([](const auto& one) { return one.kMoments; }, rule);
+}
+
+}  // namespace dstrain::optimizer

@@ -1,0 +1,58 @@
+#include "recipes/schema/optimizers.h"
+
+#include <array>
+#include <cstddef>
+#include <iterator>
+
+#include "recipes/schema/choices.h"
+
+namespace dstrain {
+namespace {
+
+using Names = std::string_view;
+
+constexpr Names kAdamMoments[] = {"exp_avg", "exp_avg_sq"};
+constexpr Names kAdamKeys[] = {"optimizer.betas", "optimizer.eps"};
+constexpr Names kSgdMoments[] = {"momentum_buffer"};
+constexpr Names kSgdKeys[] = {"optimizer.momentum"};
+
+constexpr OptimizerRow kRows[] = {
+    {.name = OptimizerName::adamw,
+     .spelling = "adamw",
+     .text = "Adam with decoupled weight decay; arXiv:1711.05101",
+     .moments = kAdamMoments,
+     .keys = kAdamKeys},
+    {.name = OptimizerName::sgd,
+     .spelling = "sgd",
+     .text = "stochastic gradient descent with momentum",
+     .moments = kSgdMoments,
+     .keys = kSgdKeys},
+};
+
+consteval bool in_order() {
+  int place = 0;
+  for (const OptimizerRow& row : kRows) {
+    if (static_cast<int>(row.name) != place++) return false;
+  }
+  return true;
+}
+static_assert(in_order());
+
+constexpr auto kChoices = [] {
+  std::array<Choice, std::size(kRows)> all;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] = {kRows[i].spelling, kRows[i].text, static_cast<int>(kRows[i].name)};
+  return all;
+}();
+
+}  // namespace
+
+std::span<const OptimizerRow> optimizers() { return kRows; }
+
+const OptimizerRow& optimizer_row(OptimizerName name) {
+  return kRows[static_cast<std::size_t>(name)];
+}
+
+std::span<const Choice> choices(OptimizerName) { return kChoices; }
+
+}  // namespace dstrain
