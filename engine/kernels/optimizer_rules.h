@@ -91,7 +91,35 @@ struct Sgd {
   }
 };
 
-using Rule = std::variant<AdamW, Sgd>;
+/// Lion (Chen et al. 2023, arXiv:2302.06675, alg. 2): the sign of an average of gradients; weight
+/// decay decoupled and scaled by lr. Moment: exp_avg.
+struct Lion {
+  static constexpr int kMoments = 1;
+  static constexpr bool kPowers = false;
+  double lr = 0, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+
+  struct Element {
+    float factor, lr, rest1, rest2, keep;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE void update(float gradient, float& parameter, float* moments) const {
+      const float apart = gradient * factor - moments[0];
+      const float average = moments[0] + rest1 * apart;
+      const float sign = static_cast<float>(average > 0) - static_cast<float>(average < 0);
+      moments[0] += rest2 * apart;
+      parameter = parameter * keep - lr * sign;
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
+    return {.factor = control[kGradientFactor],
+            .lr = static_cast<float>(lr),
+            .rest1 = static_cast<float>(1 - beta1),
+            .rest2 = static_cast<float>(1 - beta2),
+            .keep = static_cast<float>(1 - lr * weight_decay)};
+  }
+};
+
+using Rule = std::variant<AdamW, Sgd, Lion>;
 
 [[nodiscard]] inline int num_moments(const Rule& rule) {
   return std::visit([](const auto& one) { return one.kMoments; }, rule);

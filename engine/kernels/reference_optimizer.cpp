@@ -66,6 +66,13 @@ void define(const Sgd& rule, const Given& given, double& parameter, double* mome
   parameter -= rule.lr * moments[0];
 }
 
+void define(const Lion& rule, const Given& given, double& parameter, double* moments) {
+  const double average = rule.beta1 * moments[0] + (1 - rule.beta1) * given.gradient;
+  const double sign = average > 0 ? 1 : average < 0 ? -1 : 0;
+  parameter -= rule.lr * (sign + rule.weight_decay * parameter);
+  moments[0] = rule.beta2 * moments[0] + (1 - rule.beta2) * given.gradient;
+}
+
 /// Element i of a state, in fp32 or in bf16 with stochastic rounding.
 class State {
  public:

@@ -16,6 +16,11 @@ optimizer::Rule make_rule(const OptimizerConfig& config, double lr, bool decay) 
                               .weight_decay = weight_decay};
     case OptimizerName::sgd:
       return optimizer::Sgd{.lr = lr, .momentum = config.momentum, .weight_decay = weight_decay};
+    case OptimizerName::lion:
+      return optimizer::Lion{.lr = lr,
+                             .beta1 = config.betas[0],
+                             .beta2 = config.betas[1],
+                             .weight_decay = weight_decay};
   }
   return {};
 }

@@ -240,13 +240,16 @@ void describe(OptimizerConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Update rule."});
   v.field("lr", c.lr,
           {.text = "Highest learning rate.", .least = 0, .above_least = true, .required = true});
-  v.field("betas", c.betas,
-          {.text = "Decay of the first and the second moment (adamw).",
-           .least = 0,
-           .most = 1,
-           .below_most = true,
-           .source = "Adam, arXiv:1412.6980, algorithm 1",
-           .length = 2});
+  v.field(
+      "betas", c.betas,
+      {.text =
+           "Decay of the first and the second moment (adamw); of the gradients in a step and of "
+           "the moment (lion, by default [0.9, 0.99]).",
+       .least = 0,
+       .most = 1,
+       .below_most = true,
+       .source = "Adam, arXiv:1412.6980, algorithm 1",
+       .length = 2});
   v.field(
       "eps", c.eps,
       {.text = "Added to the root of the second moment (adamw).", .least = 0, .above_least = true});

@@ -9,6 +9,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "recipes/schema/from_folder.h"
+#include "recipes/schema/optimizers.h"
 #include "recipes/schema/reader.h"
 #include "recipes/schema/rules.h"
 #include "recipes/schema/tree.h"
@@ -59,6 +60,15 @@ class Origins final : public Visitor {
   std::vector<std::string> variables_;
 };
 
+/// Fills in what the recipe leaves open and the optimizer has a default of its own for.
+void take_optimizer_defaults(OptimizerConfig& config, const YamlReader& reader) {
+  const OptimizerRow& row = optimizer_row(config.name);
+  const auto open = [&](std::string_view key) { return reader.given(key) == nullptr; };
+  if (open("optimizer.betas")) config.betas = {row.betas[0], row.betas[1]};
+  if (open("optimizer.momentum")) config.momentum = row.momentum;
+  if (open("optimizer.weight_decay")) config.weight_decay = row.weight_decay;
+}
+
 [[noreturn]] void fail(const std::string& file, std::string message, std::string hint) {
   throw RecipeError({{.file = file, .message = std::move(message), .hint = std::move(hint)}});
 }
@@ -76,6 +86,7 @@ LoadedRecipe parse_recipe(std::string_view text, const std::string& file,
   LoadedRecipe loaded = {.file = file, .name = std::filesystem::path(file).stem().string()};
   YamlReader reader(*root, diagnostics);
   reader.read(loaded.recipe);
+  take_optimizer_defaults(loaded.recipe.optimizer, reader);
   auto taken = take_from_folder(loaded.recipe, reader, diagnostics);
   check_rules(loaded.recipe, reader, diagnostics);
   if (diagnostics.num_errors() > 0) throw RecipeError(diagnostics.take(Severity::error));

@@ -16,6 +16,9 @@ constexpr Names kAdamKeys[] = {"optimizer.betas", "optimizer.eps"};
 constexpr Names kSgdMoments[] = {"momentum_buffer"};
 constexpr Names kSgdKeys[] = {"optimizer.momentum"};
 
+constexpr Names kLionMoments[] = {"exp_avg"};
+constexpr Names kLionKeys[] = {"optimizer.betas"};
+
 constexpr OptimizerRow kRows[] = {
     {.name = OptimizerName::adamw,
      .spelling = "adamw",
@@ -27,6 +30,12 @@ constexpr OptimizerRow kRows[] = {
      .text = "stochastic gradient descent with momentum",
      .moments = kSgdMoments,
      .keys = kSgdKeys},
+    {.name = OptimizerName::lion,
+     .spelling = "lion",
+     .text = "sign of an average of gradients, one moment; arXiv:2302.06675",
+     .moments = kLionMoments,
+     .keys = kLionKeys,
+     .betas = {0.9, 0.99}},
 };
 
 consteval bool in_order() {

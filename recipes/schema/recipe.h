@@ -9,7 +9,7 @@
 namespace dstrain {
 
 enum class Schedule { constant, linear, cosine };
-enum class OptimizerName { adamw, sgd };
+enum class OptimizerName { adamw, sgd, lion };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };

@@ -1,5 +1,6 @@
-"""20 AdamW steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's AdamW on transformers' model
-of the same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped."""
+"""20 steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's optimizers on transformers' model of the
+same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped. AdamW is
+torch.optim's; Lion is written here after the paper's algorithm."""
 import copy
 import json
 import pathlib
@@ -18,7 +19,7 @@ from support import expect_success, losses, only_run, run
 
 STEPS, SAMPLES, SEQUENCE = 20, 12, 24
 LR, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 0.7
-TOLERANCE = 1e-4  # relative
+LION_LR, LION_BETAS = 3e-4, (0.9, 0.99)
 
 
 def write_tokenizer(folder, texts):
@@ -33,37 +34,77 @@ def write_tokenizer(folder, texts):
     return tokenizer
 
 
-def expected_losses(model, rows):
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, arXiv:2302.06675, algorithm 2."""
+
+    def __init__(self, params, lr, betas, weight_decay):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                average = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (beta1 * average + (1 - beta1) * p.grad).sign() + group["weight_decay"] * p
+                p.sub_(update, alpha=group["lr"])
+                average.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
+def adamw_of(model):
+    return [torch.optim.AdamW(decayed(model.parameters()), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)]
+
+
+def lion_of(model):
+    return [Lion(decayed(model.parameters()), lr=LION_LR, betas=LION_BETAS, weight_decay=DECAY)]
+
+
+def decayed(parameters):
+    """Vectors have no weight decay."""
+    parameters = list(parameters)
+    return [{"params": [p for p in parameters if p.dim() > 1]}, {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]
+
+
+# What the recipe says of the optimizer, the same in PyTorch, and how far the losses may be apart, relative.
+OPTIMIZERS = {
+    "adamw": (f"name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}", adamw_of, 1e-4),
+    "lion": (f"name: lion, lr: {LION_LR}", lion_of, 1e-4),
+}
+
+
+def expected_losses(model, rows, optimizers):
     """Mean loss over all labelled tokens before each step; every step sees all rows."""
     tokens = torch.zeros(len(rows), SEQUENCE, dtype=torch.long)
     labels = torch.full((len(rows), SEQUENCE), -100)
     for row, ids in enumerate(rows):
         tokens[row, :len(ids)] = torch.tensor(ids)
         labels[row, :len(ids) - 1] = torch.tensor(ids[1:])
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1]},
-              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
     found = []
     for _ in range(STEPS):
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(tokens).logits.flatten(0, 1), labels.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         found.append(loss.item())
     return found
 
 
-def check(name, config, stage, scratch, tokenizer, texts):
+def check(name, config, stage, optimizer, scratch, tokenizer, texts):
     config._attn_implementation = "eager"
     model = (BloomForCausalLM if config.model_type == "bloom" else Qwen2ForCausalLM)(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(5)  # so that predictions differ from the first step on
+    name = f"{name}_{optimizer}"
+    keys, make_optimizers, tolerance = OPTIMIZERS[optimizer]
     model.save_pretrained(scratch / name)
     end = tokenizer.token_to_id("<|endoftext|>")
-    expected = expected_losses(copy.deepcopy(model), [(tokenizer.encode(text).ids + [end])[:SEQUENCE] for text in texts])
+    twin = copy.deepcopy(model)
+    rows = [(tokenizer.encode(text).ids + [end])[:SEQUENCE] for text in texts]
+    expected = expected_losses(twin, rows, make_optimizers(twin))
     last = ', "*ln_f*"' if config.model_type == "bloom" else ""
     recipe = scratch / f"{name}.yaml"
     recipe.write_text(f"""
@@ -71,7 +112,7 @@ model:     {{ weights: "{scratch / name}" }}
 data:      {{ name: jsonl, path: "{scratch / 'train.jsonl'}", test_share: 0, response: "{{text}}", tokenizer: "{scratch / 'tokenizer'}", sequence: {SEQUENCE},
              cache: "{scratch / 'cache'}" }}
 batch:     {{ global: {SAMPLES}, micro: 2 }}
-optimizer: {{ name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}, weight_decay: {DECAY}, clip_norm: {CLIP},
+optimizer: {{ {keys}, weight_decay: {DECAY}, clip_norm: {CLIP},
              schedule: constant, no_decay: ["*norm*", "*.bias"{last}] }}
 precision: {{ compute: fp32 }}
 parallel:  {{ zero: {{ stage: {stage} }}, backend: gloo }}
@@ -81,7 +122,7 @@ run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: {STEPS} }},
     curve = losses(only_run(scratch / (name + "_runs")))
     assert sorted(curve) == list(range(1, STEPS + 1)), curve
     apart = max(abs(curve[step + 1] - loss) / loss for step, loss in enumerate(expected))
-    assert apart <= TOLERANCE, (apart, curve, expected)
+    assert apart <= tolerance, (apart, curve, expected)
     assert expected[-1] < 0.9 * expected[0], expected
     exported = scratch / (name + "_exported")
     expect_success(run("checkpoint", "export", only_run(scratch / (name + "_runs")), exported))
@@ -105,8 +146,9 @@ with tempfile.TemporaryDirectory() as scratch:
     assert any(len(tokenizer.encode(text).ids) >= SEQUENCE for text in texts), "no text is cut"
     vocab = tokenizer.get_vocab_size()
     qwen2 = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=vocab)
-    for name, config, stage in (
-            ("bloom", BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=vocab), 2),
-            ("qwen2_tied", Qwen2Config(**qwen2, tie_word_embeddings=True), 3),
-            ("qwen2_untied", Qwen2Config(**qwen2, tie_word_embeddings=False), 0)):
-        check(name, config, stage, scratch, tokenizer, texts)
+    bloom = BloomConfig(hidden_size=48, n_layer=2, n_head=6, vocab_size=vocab)
+    tied, untied = (Qwen2Config(**qwen2, tie_word_embeddings=tie) for tie in (True, False))
+    for name, config, stage, optimizer in (
+            ("bloom", bloom, 2, "adamw"), ("qwen2_tied", tied, 3, "adamw"), ("qwen2_untied", untied, 0, "adamw"),
+            ("bloom", bloom, 0, "lion"), ("qwen2_tied", tied, 3, "lion")):
+        check(name, config, stage, optimizer, scratch, tokenizer, texts)

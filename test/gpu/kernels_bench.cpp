@@ -171,6 +171,8 @@ std::vector<Case> optimizer_cases(const Shape& s) {
        [=] { return optimizer_step(optimizer::AdamW{.lr = 1e-4}, n, at::kFloat); }},
       {"sgd", shape, bytes(22),
        [=] { return optimizer_step(optimizer::Sgd{.lr = 1e-4}, n, at::kFloat); }},
+      {"lion", shape, bytes(22),
+       [=] { return optimizer_step(optimizer::Lion{.lr = 1e-4}, n, at::kFloat); }},
   };
 }
 

@@ -244,7 +244,8 @@ TEST_CASE("GPU: the optimizer equals its references, aligned or not", "[gpu][ker
                    square = average.pow(2);
   for (const optimizer::Rule& rule :
        {optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
-        optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1})}) {
+        optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}),
+        optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1})}) {
     CAPTURE(rule.index());
     compare(
         {gradient, control, master, average, square, master.to(type)}, 2, 8,

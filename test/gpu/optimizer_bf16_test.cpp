@@ -34,7 +34,8 @@ TEST_CASE("GPU: the bf16 optimizer equals its references, aligned or not", "[gpu
                    square = states().abs();
   const optimizer::Rule rule =
       GENERATE(optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
-               optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}));
+               optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}),
+               optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1}));
   CAPTURE(rule.index());
   const auto args = [&](const Tensors& t) {
     return kernels::OptimizerUpdate{.states = kernels::DType::bf16,

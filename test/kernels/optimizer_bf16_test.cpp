@@ -82,13 +82,14 @@ TEST_CASE("bf16 parameters follow steps far below their last bit", "[kernels]") 
   Step adam = states_of(AdamW{.lr = lr}, filled(count, 1), filled(count, 0.5, at::kFloat));
   Step descent =
       states_of(Sgd{.lr = lr, .momentum = 0}, filled(count, 1), filled(count, 1, at::kFloat));
+  Step lion = states_of(Lion{.lr = lr}, filled(count, 1), filled(count, 0.5, at::kFloat));
   for (int step = 1; step <= 20; ++step) {
-    update(adam, control_at(step));
-    update(descent, control_at(step));
+    for (Step* each : {&adam, &descent, &lion}) update(*each, control_at(step));
   }
   const double allowed = six_sigma(0x1p-8, 20, count);  // the last bit below 1
   REQUIRE(std::abs(mean_of(adam.master) - (1 - 20 * lr)) < allowed);
   REQUIRE(std::abs(mean_of(descent.master) - (1 - 20 * lr)) < allowed);
+  REQUIRE(std::abs(mean_of(lion.master) - (1 - 20 * lr)) < allowed);
 }
 
 TEST_CASE("bf16 moments decay although a thousandth is below their last bit", "[kernels]") {
@@ -128,7 +129,8 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
   test::Random random(2);
   const std::int64_t count = 40'000, cut = GENERATE(8, 1001, 33'000);
   const at::Tensor start = random({count}, at::kBFloat16), gradient = random({count});
-  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 1e-2}));
+  const Rule rule =
+      GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 1e-2}), Rule(Lion{.lr = 1e-2}));
   const auto run = [&](std::int64_t first, std::int64_t size, std::uint64_t seed, int step) {
     Step part = states_of(rule, start.narrow(0, first, size), gradient.narrow(0, first, size));
     part.seed = seed;
@@ -152,7 +154,7 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
 TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
   test::Random random(3);
   const at::Tensor start = random({100}, at::kBFloat16);
-  for (const Rule& rule : {Rule(AdamW{.lr = 1}), Rule(Sgd{.lr = 1})}) {
+  for (const Rule& rule : {Rule(AdamW{.lr = 1}), Rule(Sgd{.lr = 1}), Rule(Lion{.lr = 1})}) {
     Step step = states_of(rule, start, random({100}));
     for (const at::Tensor& moment : step.moments) moment.copy_(start);
     update(step, control_at(1, 1));
@@ -183,7 +185,8 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
   test::Random random(5);
   const std::int64_t count = 10'001, first = 5;
   const at::Tensor control = control_at(3);
-  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}));
+  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}),
+                             Rule(Lion{.lr = 1e-2, .weight_decay = 0.1}));
   CAPTURE(rule.index());
   Step step = states_of(rule, random({count}, at::kBFloat16), random({count}));
   for (const at::Tensor& moment : step.moments)

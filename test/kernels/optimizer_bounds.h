@@ -46,4 +46,18 @@ struct SgdBounds {
   }
 };
 
+struct LionBounds {
+  Bounded master, average;
+
+  void step(const Bounded& gradient, double lr, double beta1, double beta2, double decay) {
+    const Bounded apart = gradient - average;
+    const Bounded direction = average + constant(1 - beta1) * apart;
+    average = average + constant(1 - beta2) * apart;
+    // Where rounding may turn the sign, both are allowed.
+    const at::Tensor open = direction.value.abs().le(direction.error).to(at::kDouble);
+    const Bounded sign{direction.value.sign(), 2 * open};
+    master = master * constant(1 - lr * decay) - constant(lr) * sign;
+  }
+};
+
 }  // namespace dstrain::test

@@ -87,9 +87,36 @@ TEST_CASE("SGD follows torch.optim.SGD's rule for 20 steps", "[kernels]") {
   REQUIRE(test::far(ours.moments[0], buffer, bounds.momentum) == "");
 }
 
+TEST_CASE("Lion follows the paper's algorithm for 20 steps", "[kernels]") {
+  test::Random random(7);
+  const std::int64_t count = 40003;
+  Step ours{.master = random({count}),
+            .moments = {at::zeros({count})},
+            .gradient = {},
+            .compute = at::empty({count}, at::kBFloat16),
+            .rule = Lion{.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1}};
+  at::Tensor master = ours.master.to(at::kDouble), average = at::zeros({count}, at::kDouble);
+  test::LionBounds bounds{ours.master, ours.moments[0]};
+  const at::Tensor control = fresh_control();
+  for (int step = 1; step <= 20; ++step) {
+    ours.gradient = random({count});
+    ours.gradient.narrow(0, 0, 10).zero_();  // the sign of zero is zero
+    finish(control, 1);
+    update(ours, control);
+    const at::Tensor g = ours.gradient.to(at::kDouble);
+    master = master - 1e-2 * ((0.9 * average + 0.1 * g).sign() + 0.1 * master);
+    average = 0.99 * average + 0.01 * g;
+    bounds.step(ours.gradient, 1e-2, 0.9, 0.99, 0.1);
+  }
+  REQUIRE(test::far(ours.master, master, bounds.master) == "");
+  REQUIRE(test::far(ours.moments[0], average, bounds.average) == "");
+  REQUIRE(ours.compute.equal(ours.master.to(at::kBFloat16)));
+}
+
 /// The rules with their defaults, by name.
 Rule rule_of(const std::string& name, double lr, double weight_decay) {
   if (name == "adamw") return AdamW{.lr = lr, .weight_decay = weight_decay};
+  if (name == "lion") return Lion{.lr = lr, .weight_decay = weight_decay};
   return Sgd{.lr = lr, .weight_decay = weight_decay};
 }
 
@@ -97,7 +124,7 @@ TEST_CASE("a skipped step leaves every state bit as it was", "[kernels]") {
   test::Random random(3);
   const double bad =
       GENERATE(std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN());
-  const std::string name = GENERATE("adamw", "sgd");
+  const std::string name = GENERATE("adamw", "sgd", "lion");
   CAPTURE(bad, name);
   Step step{.master = random({100}),
             .moments = {},

@@ -249,6 +249,10 @@ TEST_CASE("the optimizer references agree with the CPU's loops", "[kernels][refe
   descent.step(gradient, 0.1, 0.9, 0.1);
   check(optimizer::Sgd{.lr = 0.1, .weight_decay = 0.1}, {master, average},
         {descent.master, descent.momentum});
+  test::LionBounds lion{master, average};
+  lion.step(gradient, 0.1, 0.9, 0.99, 0.1);
+  check(optimizer::Lion{.lr = 0.1, .weight_decay = 0.1}, {master, average},
+        {lion.master, lion.average});
 
   const at::Tensor sum = at::zeros({1}), sum2 = at::zeros({1});
   optimizer::add_squares(raw, 0.5, sum);

@@ -86,6 +86,10 @@ TEST_CASE("widths follow precision and optimizer", "[strategy]") {
   CHECK(state_widths(r).master == 0);
   CHECK(state_widths(r).moments == 4);
   CHECK(state_widths(r).reduce_wire == 2);
+  r.optimizer.name = OptimizerName::lion;
+  r.precision.compute = ComputeType::bf16;
+  r.precision.states = StateType::bf16;
+  CHECK(state_widths(r).moments == 2);
 }
 
 TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property]") {

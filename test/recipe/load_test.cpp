@@ -161,4 +161,14 @@ TEST_CASE("a setting without effect is a warning, a default without effect is no
         "  hint: remove it");
 }
 
+TEST_CASE("an optimizer's own defaults stand where the recipe is silent", "[recipe]") {
+  const auto betas = [](const std::string& optimizer) {
+    return parse_recipe(small_recipe("optimizer: { " + optimizer + " }\n"), "r.yaml")
+        .recipe.optimizer.betas;
+  };
+  CHECK(betas("lr: 1") == std::vector<double>{0.9, 0.999});
+  CHECK(betas("name: lion, lr: 1") == std::vector<double>{0.9, 0.99});
+  CHECK(betas("name: lion, lr: 1, betas: [0.95, 0.98]") == std::vector<double>{0.95, 0.98});
+}
+
 }  // namespace dstrain

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "recipes/schema/load.h"
@@ -40,8 +42,8 @@ const std::vector<double>& reference() {
   return values;
 }
 
-void check_equal(const std::vector<double>& found) {
-  const std::vector<double>& expected = reference();
+void check_equal(const std::vector<double>& found,
+                 const std::vector<double>& expected = reference()) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t step = 0; step < found.size(); ++step) {
     CAPTURE(step, found[step], expected[step]);
@@ -76,5 +78,28 @@ TEST_CASE("sharding beside replication, recomputation and deep prefetch change n
   }
   SECTION("a micro-batch that does not divide the global batch") {
     check_equal(losses(2, {"batch.micro=7"}));
+  }
+}
+
+TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeRO stage",
+          "[train][parity]") {
+  const std::string keys = GENERATE(as<std::string>(), "optimizer.name=sgd optimizer.lr=0.2",
+                                    "optimizer.name=lion optimizer.lr=3e-4");
+  CAPTURE(keys);
+  const auto with = [&](int zero_stage) {
+    std::vector<std::string> overrides = {fmt::format("parallel.zero.stage={}", zero_stage),
+                                          "optimizer.warmup_steps=5"};
+    for (std::size_t begin = 0; begin < keys.size();) {
+      const std::size_t end = std::min(keys.find(' ', begin), keys.size());
+      overrides.push_back(keys.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return overrides;
+  };
+  const std::vector<double> alone = losses(1, with(0));
+  REQUIRE(alone.back() < alone.front());
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    check_equal(losses(3, with(stage)), alone);
   }
 }
