@@ -22,6 +22,10 @@ CASES = {
     "vit, label smoothing, accumulation": ("recipes/quickstart.yaml", ["optimizer.label_smoothing=0.1", "batch.micro=8"]),
     "bloom": ("recipes/bloom/bloom-560m_random.yaml", LANGUAGE),
     "qwen2": ("recipes/qwen/qwen2.5-3b_random.yaml", [*LANGUAGE, "model.kv_heads=2", "model.mlp_width=160"]),
+    "qwen3": ("recipes/qwen/qwen2.5-3b_random.yaml", [*LANGUAGE, "model.name=qwen3-0.6b", "model.kv_heads=2", "model.mlp_width=160",
+                                                      "model.head_dim=32"]),
+    "llama": ("recipes/qwen/qwen2.5-3b_random.yaml", [*LANGUAGE, "model.name=llama-3.2-1b", "model.kv_heads=2",
+                                                      "model.mlp_width=160", "model.head_dim=16"]),
     "qwen2, lora": ("recipes/qwen/qwen2.5-3b_random.yaml",
                     [*LANGUAGE, "model.kv_heads=2", "model.mlp_width=160", "lora.rank=4", "lora.alpha=8"]),
 }

@@ -29,10 +29,13 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                                   "batch.micro=4",
                                   "precision.compute=fp32",
                                   fmt::format("run.steps={}", kSteps),
-                                  "optimizer.lr=0.003",
-                                  "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"};
+                                  "optimizer.lr=0.003"};
   if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
-  if (model.starts_with("qwen3") || model.starts_with("llama")) all.push_back("model.head_dim=16");
+  if (model.starts_with("qwen3") || model.starts_with("llama")) {
+    all.insert(all.end(), {"model.head_dim=16", "optimizer.no_decay=[\"*norm*\"]"});
+  } else {
+    all.push_back("optimizer.no_decay=[\"*norm*\", \"*.bias\"]");
+  }
   all.insert(all.end(), overrides.begin(), overrides.end());
   return load_recipe(
              bloom ? "recipes/bloom/bloom-560m_random.yaml" : "recipes/qwen/qwen2.5-3b_random.yaml",
