@@ -65,4 +65,14 @@ Bytes SelfAttention::saved_bytes(std::int64_t rows, int compute_bytes) const {
          output_.adapter_bytes(rows, compute_bytes);
 }
 
+Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
+  const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
+  // Gradients of query, key and value twice, apart and packed. With linear biases packed, and
+  // query, key, value, their gradients and that of the output in heads that have room for these.
+  if (!shape_.alibi) return {.backward = 2 * qkv};
+  const Bytes heads =
+      rows * shape_.heads * compute_bytes * ops::attention_head_width(shape_, compute_bytes);
+  return {.backward = qkv + 7 * heads};
+}
+
 }  // namespace dstrain

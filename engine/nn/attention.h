@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/nn/linear.h"
+#include "engine/nn/workspace.h"
 
 namespace dstrain {
 
@@ -45,6 +46,8 @@ class SelfAttention {
   [[nodiscard]] Flops flops(std::int64_t batch, std::int64_t tokens) const;
   /// Kept for backward, for `rows` tokens.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  /// Backward, beside the gradient of its output.
+  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
   ops::AttentionShape shape_;

@@ -20,6 +20,13 @@ Bytes GatedMlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
          product + down_.adapter_bytes(rows, compute_bytes);
 }
 
+Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {
+  const Bytes hidden = rows * mlp_width_ * compute_bytes;
+  // The product of gate and up until it is multiplied. Backward, its gradient, those of gate and
+  // up, and the product once more.
+  return {.forward = hidden, .backward = 4 * hidden};
+}
+
 void GatedMlp::add_parameters(std::vector<Parameter*>& list) {
   gate_up_.add_parameters(list);
   down_.add_parameters(list);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/nn/linear.h"
+#include "engine/nn/workspace.h"
 
 namespace dstrain {
 
@@ -33,6 +34,7 @@ class GatedMlp {
   }
   /// Kept for backward, for `rows` rows of x.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
   std::int64_t mlp_width_;

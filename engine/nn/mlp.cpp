@@ -4,7 +4,8 @@ namespace dstrain {
 
 Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops::Gelu kind,
          const InitialWeights& init)
-    : mlp_width_(mlp_width),
+    : width_(width),
+      mlp_width_(mlp_width),
       kind_(kind),
       up_({{names.up, mlp_width}}, {width}, init),
       down_({{names.down, width}}, {mlp_width}, init) {}
@@ -17,6 +18,16 @@ Bytes Mlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
   // The GELU keeps its input.
   return up_.saved_bytes(rows, compute_bytes) + rows * mlp_width_ * compute_bytes +
          down_.saved_bytes(rows, compute_bytes);
+}
+
+Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {
+  const Bytes stream = rows * width_ * compute_bytes;
+  const Bytes hidden = rows * mlp_width_ * compute_bytes;
+  const bool adapters = up_.has_adapters() || down_.has_adapters();
+  // In the GELU's linear: gradients of the output, of GELU's output and input and of the norm's
+  // output; GELU's output has gone, unless adapters keep it.
+  return {.backward =
+              2 * stream + 3 * hidden - saved_bytes(rows, compute_bytes) + (adapters ? hidden : 0)};
 }
 
 void Mlp::add_parameters(std::vector<Parameter*>& list) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/nn/linear.h"
+#include "engine/nn/workspace.h"
 
 namespace dstrain {
 
@@ -28,11 +29,12 @@ class Mlp {
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&up_, &down_}); }
   /// Forward, for `rows` rows of x.
   [[nodiscard]] Flops flops(std::int64_t rows) const { return up_.flops(rows) + down_.flops(rows); }
-  [[nodiscard]] bool has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }
   /// Kept for backward, for `rows` rows of x.
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
+  std::int64_t width_;
   std::int64_t mlp_width_;
   ops::Gelu kind_;
   Linear up_;

@@ -5,10 +5,7 @@
 
 #include "engine/models/decoder/config.h"
 #include "engine/models/model.h"
-#include "engine/nn/attention.h"
 #include "engine/nn/block.h"
-#include "engine/nn/gated_mlp.h"
-#include "engine/nn/rms_norm.h"
 #include "engine/nn/token_embedding.h"
 
 /// Decoders of the kind that Llama has shaped (Touvron et al. 2023, arXiv:2302.13971, sec. 2.2),
@@ -37,27 +34,6 @@ class DecoderStem final : public Block {
   std::string name_;
   DecoderConfig config_;
   TokenEmbedding embedding_;
-};
-
-/// Pre-norm decoder layer: x + attention(norm(x)), then x + mlp(norm(x)).
-class DecoderLayer final : public Block {
- public:
-  DecoderLayer(const DecoderConfig& config, std::int64_t index);
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] std::vector<Linear*> linears() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
-
- private:
-  std::string name_;
-  bool first_;  ///< its input has no delta
-  DecoderConfig config_;
-  RmsNorm norm_before_;
-  SelfAttention attention_;
-  RmsNorm norm_after_;
-  GatedMlp mlp_;
 };
 
 /// `sequence` tokens a sample.

@@ -2,22 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/nn/attention.h"
+#include "engine/nn/mlp.h"
 #include "engine/nn/parameter_order.h"
-#include "engine/program/cost.h"
+#include "engine/nn/pre_norm_layer.h"
 
 namespace dstrain {
 namespace {
-
-std::optional<at::Tensor> delta_of(const Tensors& input) {
-  if (input.size() < 2) return std::nullopt;
-  return input[1];
-}
 
 Parameter embedding(const std::string& name, const std::vector<std::int64_t>& shape,
                     double init_std) {
@@ -43,6 +38,23 @@ AttentionNames vit_attention_names(const std::string& layer) {
 
 ops::AttentionShape attention_shape(const VitConfig& config) {
   return {.heads = config.heads, .kv_heads = config.heads, .head_dim = config.width / config.heads};
+}
+
+std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index) {
+  const std::string name = layer_name(index);
+  // The head returns the gradients of its two inputs apart, every layer one tensor for both.
+  return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
+      LayerPlace{.name = name,
+                 .width = config.width,
+                 .tokens = config.tokens(),
+                 .first = index == 0,
+                 .gradients_apart = index + 1 == config.layers},
+      LayerNorm(name + ".layernorm_before", config.width, config.norm_eps),
+      SelfAttention(vit_attention_names(name), config.width, attention_shape(config),
+                    initial(config)),
+      LayerNorm(name + ".layernorm_after", config.width, config.norm_eps),
+      Mlp({.up = name + ".intermediate.dense", .down = name + ".output.dense"}, config.width,
+          config.mlp_width, ops::Gelu::erf, initial(config)));
 }
 
 }  // namespace
@@ -81,70 +93,6 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   // sequence, backward.
   cost.forward_workspace = embedded;
   cost.backward_workspace = embedded + cost.boundary_bytes;
-  return cost;
-}
-
-VitLayer::VitLayer(const VitConfig& config, std::int64_t index)
-    : name_(layer_name(index)),
-      first_(index == 0),
-      last_(index + 1 == config.layers),
-      config_(config),
-      norm_before_(name_ + ".layernorm_before", config.width, config.norm_eps),
-      attention_(vit_attention_names(name_), config.width, attention_shape(config),
-                 initial(config)),
-      norm_after_(name_ + ".layernorm_after", config.width, config.norm_eps),
-      mlp_({.up = name_ + ".intermediate.dense", .down = name_ + ".output.dense"}, config.width,
-           config.mlp_width, ops::Gelu::erf, initial(config)) {}
-
-std::vector<Parameter*> VitLayer::parameters() {
-  std::vector<Parameter*> list;
-  norm_before_.add_parameters(list);
-  attention_.add_parameters(list);
-  norm_after_.add_parameters(list);
-  mlp_.add_parameters(list);
-  return matrices_first(std::move(list));
-}
-
-std::vector<Linear*> VitLayer::linears() {
-  std::vector<Linear*> list;
-  attention_.add_linears(list);
-  mlp_.add_linears(list);
-  return list;
-}
-
-Tensors VitLayer::forward(const Tensors& input, const Batch&, const Objective& objective) {
-  DSTRAIN_CHECK(input.size() == (first_ ? 1u : 2u), name_ + ": wrong number of inputs");
-  const std::int64_t batch = input[0].size(0) / config_.tokens();
-  const auto [x_MD, h_MD] = norm_before_.forward(input[0], delta_of(input));
-  const auto [y_MD, g_MD] =
-      norm_after_.forward(x_MD, attention_.forward(h_MD, batch, {}, objective.dropout_seed));
-  return {y_MD, mlp_.forward(g_MD, objective.dropout_seed)};
-}
-
-BlockCost VitLayer::cost(const BatchShape& shape) const {
-  const std::int64_t rows = shape.micro_batch * config_.tokens();
-  const Bytes stream = rows * config_.width * shape.compute_bytes;      // one [M, D]
-  const Bytes hidden = rows * config_.mlp_width * shape.compute_bytes;  // one [M, F]
-  const Bytes norm_statistics = 2 * rows * kFloatBytes;  // mean and 1/std of each row
-  BlockCost cost;
-  cost.name = name_;
-  cost.forward_flops = attention_.flops(shape.micro_batch, config_.tokens()) + mlp_.flops(rows);
-  // The first norm's sum, which is the input of the first layer; the second norm's sum is handed
-  // on, so the boundary counts it. What follows a norm keeps the norm's output.
-  const Bytes kept_by_mlp = mlp_.saved_bytes(rows, shape.compute_bytes);
-  cost.saved_bytes = (first_ ? 0 : stream) + 2 * norm_statistics +
-                     attention_.saved_bytes(rows, shape.compute_bytes) + kept_by_mlp;
-  cost.boundary_bytes = 2 * stream;
-  // The attention branch until the second norm has added it.
-  cost.forward_workspace = stream;
-  // Two places are the largest, counted against what autograd has let go by then. In the GELU's
-  // linear: gradients of the stream, of GELU's output and input and of the norm's output; GELU's
-  // output has gone. In the attention: gradients of the stream and of its output, and those of
-  // query, key and value twice, apart and packed; the MLP and its norm have gone. The head returns
-  // the gradients of its two inputs apart, every layer one tensor for both.
-  const Bytes in_gelu = 3 * stream + 3 * hidden - kept_by_mlp + (mlp_.has_adapters() ? hidden : 0);
-  const Bytes in_attention = 8 * stream - kept_by_mlp;
-  cost.backward_workspace = std::max(in_gelu, in_attention) + (last_ ? stream : 0);
   return cost;
 }
 
@@ -195,8 +143,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
   const VitConfig config = vit_config(recipe, family, inputs.classes);
   Blocks blocks;
   blocks.push_back(std::make_unique<VitStem>(config));
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    blocks.push_back(std::make_unique<VitLayer>(config, i));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
   blocks.push_back(std::make_unique<VitHead>(config));
   return {.blocks = std::move(blocks),
           .config_json = vit_config_json(config, family),

@@ -5,10 +5,9 @@
 
 #include "engine/models/model.h"
 #include "engine/models/vit/config.h"
-#include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
-#include "engine/nn/mlp.h"
+#include "engine/nn/linear.h"
 
 /// Vision Transformer, Dosovitskiy et al. 2021, arXiv:2010.11929, under the names of Hugging Face
 /// files.
@@ -34,28 +33,6 @@ class VitStem final : public Block {
   Parameter class_token_;
   Parameter positions_;
   Linear projection_;
-};
-
-/// Pre-norm encoder layer: x + attention(norm(x)), then x + mlp(norm(x)).
-class VitLayer final : public Block {
- public:
-  VitLayer(const VitConfig& config, std::int64_t index);
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::vector<Parameter*> parameters() override;
-  [[nodiscard]] std::vector<Linear*> linears() override;
-  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
-  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
-
- private:
-  std::string name_;
-  bool first_;  ///< its input has no delta
-  bool last_;
-  VitConfig config_;
-  LayerNorm norm_before_;
-  SelfAttention attention_;
-  LayerNorm norm_after_;
-  Mlp mlp_;
 };
 
 /// Final norm of the class token, classifier, loss.

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/nn/attention.h"
+#include "engine/nn/block.h"
+#include "engine/nn/parameter_order.h"
+#include "engine/program/cost.h"
+
+namespace dstrain {
+
+/// Where a layer stands in its model.
+struct LayerPlace {
+  std::string name;
+  std::int64_t width = 0;
+  std::int64_t tokens = 0;       ///< of a sample
+  bool first = false;            ///< its input is {x}, without a delta
+  bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
+};
+
+/// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
+/// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
+/// are one pass.
+///
+/// Legend: D width, M = B * T rows, of B samples of T tokens.
+template <class Norm, class FeedForward>
+class PreNormLayer final : public Block {
+ public:
+  PreNormLayer(LayerPlace place, Norm before, SelfAttention attention, Norm after, FeedForward mlp)
+      : place_(std::move(place)),
+        norm_before_(std::move(before)),
+        attention_(std::move(attention)),
+        norm_after_(std::move(after)),
+        mlp_(std::move(mlp)) {}
+
+  [[nodiscard]] const std::string& name() const override { return place_.name; }
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override {
+    std::vector<Parameter*> list;
+    norm_before_.add_parameters(list);
+    attention_.add_parameters(list);
+    norm_after_.add_parameters(list);
+    mlp_.add_parameters(list);
+    return matrices_first(std::move(list));
+  }
+
+  [[nodiscard]] std::vector<Linear*> linears() override {
+    std::vector<Linear*> list;
+    attention_.add_linears(list);
+    mlp_.add_linears(list);
+    return list;
+  }
+
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const Objective& objective) override {
+    DSTRAIN_CHECK(input.size() == (place_.first ? 1u : 2u), name() + ": wrong number of inputs");
+    // Texts may be shorter than the model's samples.
+    const std::int64_t samples =
+        batch.tokens.defined() ? batch.tokens.size(0) : input[0].size(0) / place_.tokens;
+    const std::uint64_t seed = objective.dropout_seed;
+    const auto [x_MD, h_MD] = norm_before_.forward(
+        input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
+    const auto [y_MD, g_MD] =
+        norm_after_.forward(x_MD, attention_.forward(h_MD, samples, batch.sequences, seed));
+    return {y_MD, mlp_.forward(g_MD, seed)};
+  }
+
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
+    const std::int64_t rows = shape.micro_batch * place_.tokens;
+    const Bytes stream = rows * place_.width * shape.compute_bytes;  // one [M, D]
+    const Bytes norm_statistics = Norm::kNumStatistics * rows * kFloatBytes;
+    const Bytes kept_by_mlp = mlp_.saved_bytes(rows, shape.compute_bytes);
+    const Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
+    const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
+    BlockCost cost;
+    cost.name = name();
+    cost.forward_flops = attention_.flops(shape.micro_batch, place_.tokens) + mlp_.flops(rows);
+    // The first norm's sum, which is the input of the first layer; the second norm's sum is handed
+    // on, so the boundary counts it. What follows a norm keeps the norm's output.
+    cost.saved_bytes = (place_.first ? 0 : stream) + 2 * norm_statistics +
+                       attention_.saved_bytes(rows, shape.compute_bytes) + kept_by_mlp;
+    cost.boundary_bytes = 2 * stream;
+    // The attention branch until the second norm has added it, or what the MLP needs after that.
+    cost.forward_workspace = std::max(stream, in_mlp.forward);
+    // Two places are the largest, counted against what autograd has let go by then: the MLP beside
+    // the stream's gradient, and the attention beside the gradients of the stream and of its own
+    // output, when the MLP and its norm have gone.
+    cost.backward_workspace =
+        std::max(stream + in_mlp.backward, 2 * stream + in_attention.backward - kept_by_mlp) +
+        (place_.gradients_apart ? stream : 0);
+    return cost;
+  }
+
+ private:
+  LayerPlace place_;
+  Norm norm_before_;
+  SelfAttention attention_;
+  Norm norm_after_;
+  FeedForward mlp_;
+};
+
+}  // namespace dstrain
