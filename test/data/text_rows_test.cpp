@@ -184,6 +184,42 @@ TEST_CASE("random rows are a function of seed, split and index, all labelled", "
   REQUIRE(sum / (50 * 33) == Approx(499.5).margin(40));  // 5.6 standard deviations
 }
 
+TEST_CASE("samples begin as the tokenizer's template says, and a label is never asked of it",
+          "[text]") {
+  const TempDir folder;
+  // As Llama 3's tokenizer.json.
+  nlohmann::json file = nlohmann::json::parse(byte_tokenizer({"</s>", "<pad>", "<s>"}));
+  file["post_processor"] = {
+      {"type", "Sequence"},
+      {"processors",
+       {{{"type", "ByteLevel"}},
+        {{"type", "TemplateProcessing"},
+         {"single",
+          {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+           {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+         {"pair", nlohmann::json::array()},
+         {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {258}}, {"tokens", {"<s>"}}}}}}}}}};
+  write_text(folder / "tokenizer.json", file.dump());
+  write_text(folder / "tokenizer_config.json", R"({"eos_token": "</s>", "pad_token": "<pad>"})");
+  write_text(folder / "train.jsonl", R"({"q": "one", "a": "two"})"
+                                     "\n");
+  write_text(folder / "test.jsonl", R"({"q": "six", "a": "ten"})"
+                                    "\n");
+  DataConfig data = text_config(DatasetName::jsonl, folder.path(), folder / "cache");
+  data.prompt = "{q} ", data.response = "{a}";
+  data.sequence = 12;
+  const std::string weights = folder.path().string();
+  const Row row = read(*open_text(data, Split::train, weights, 300, 0, nullptr), 0);
+  REQUIRE(row.tokens[0] == 258);
+  REQUIRE(bytes_of(row.tokens) == "one two");
+  REQUIRE(row.tokens[8] == 256);
+  REQUIRE(std::ranges::find(row.labels, 258) == row.labels.end());
+  const auto samples = sample_prompts(data, weights, 1, nullptr);
+  REQUIRE(samples.at(0).prompt_tokens.front() == 258);
+  REQUIRE(samples.at(0).prompt_tokens.size() == 5);
+  REQUIRE(samples.at(0).prompt == "<s>six ");
+}
+
 TEST_CASE("text of files goes through the model's tokenizer, and prompts come back", "[text]") {
   const TempDir folder;
   write_text(folder / "tokenizer.json", byte_tokenizer({"</s>", "<pad>"}));

@@ -297,6 +297,8 @@ TEST_CASE("the template of the post-processor is added on demand", "[tokenizer]"
   REQUIRE(made(file)->encode("x") == Ids{'x'});
   REQUIRE(made(file)->encode("x", true) == Ids{256, 'x', 257, 257});
   REQUIRE(made(file)->encode("", true) == Ids{256, 257, 257});
+  REQUIRE(made(file)->opening() == Ids{256});
+  REQUIRE(made(tokenizer_file({}))->opening().empty());
 }
 
 TEST_CASE("tokenizer_config.json names the tokens of beginning, end and padding", "[tokenizer]") {

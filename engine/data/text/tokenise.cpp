@@ -135,6 +135,7 @@ class Pipeline {
       TokenFile::Sample sample;
       if (record.problem.empty()) {
         const std::size_t first = batch.tokens.size();
+        batch.tokens.insert(batch.tokens.end(), encoder_.begin.begin(), encoder_.begin.end());
         encoder_.append(record.prompt, batch.tokens);
         sample.response = static_cast<std::uint32_t>(batch.tokens.size() - first);
         encoder_.append(record.response, batch.tokens);

@@ -48,6 +48,8 @@ Encoder open_encoder(const DataConfig& data, const fs::path& file) {
     }
   };
   encoder.vocab_size = tokenizer->vocab_size();
+  for (const std::int32_t id : tokenizer->opening())
+    encoder.begin.push_back(static_cast<std::uint32_t>(id));
   const std::uint32_t end = end_token(*tokenizer, file);
   encoder.end = chat ? static_cast<std::uint32_t>(*tokenizer->token_id("<|im_end|>")) : end;
   encoder.pad =

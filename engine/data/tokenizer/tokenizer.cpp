@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -192,6 +193,11 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
     }
   }
   return ids;
+}
+
+std::vector<std::int32_t> Tokenizer::opening() const {
+  const auto text = std::ranges::find(parts_->around, kTemplateText);
+  return {parts_->around.begin(), text};
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
