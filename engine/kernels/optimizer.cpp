@@ -83,14 +83,15 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
 }
 
 void update(const Step& step, const at::Tensor& control) {
-  const bool rounded = bf16_states(step.master, step.compute);
+  const bool direction = is_direction(step.rule);
+  const bool rounded = bf16_states(step.master, direction ? at::Tensor() : step.compute);
   const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
   check_flat("the master weights", step.master, step.master, type);
   check_flat("the gradient", step.gradient, step.master);
   check_control(control, step.master);
   const auto [compute, compute_type] =
-      rounded ? std::pair<void*, kernels::DType>(nullptr, kernels::DType::bf16)
-              : compute_of(step.compute, step.master);
+      rounded && !direction ? std::pair<void*, kernels::DType>(nullptr, kernels::DType::bf16)
+                            : compute_of(step.compute, step.master);
   kernels::OptimizerUpdate args{.states = rounded ? kernels::DType::bf16 : kernels::DType::f32,
                                 .parameters = step.master.mutable_data_ptr(),
                                 .moments = {},
@@ -102,6 +103,10 @@ void update(const Step& step, const at::Tensor& control) {
                                 .rule = step.rule,
                                 .seed = step.seed,
                                 .first_element = step.first_element};
+  DSTRAIN_CHECK(
+      !direction || (step.compute.defined() && (compute_type == kernels::DType::bf16 ||
+                                                (compute_type == kernels::DType::f32 && !rounded))),
+      "optimizer: a direction is fp32 or bf16, and bf16 beside bf16 states");
   DSTRAIN_CHECK(std::cmp_equal(step.moments.size(), num_moments(step.rule)),
                 "optimizer: the rule has another number of moments");
   for (std::size_t m = 0; m < step.moments.size(); ++m) {

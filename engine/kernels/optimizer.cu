@@ -123,37 +123,37 @@ struct RoundedStates {
   }
 };
 
-/// T is the type of the compute copy, which bf16 states have not.
+/// T is the type of the copy.
 template <class Rule, bool kRounded, typename T, int V>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const OptimizerUpdate a, const Rule rule, const std::uint64_t key) {
   if (a.control[kSkip] != 0) return;
   const typename Rule::Element element = element_of(rule, a.control);
   const auto step = static_cast<std::uint64_t>(a.control[kAppliedSteps]);
-  constexpr int kMoments = Rule::kMoments;
+  constexpr int kMoments = Rule::kMoments, kPlaces = kMoments > 0 ? kMoments : 1;
 
   const auto update = [&]<int N>(std::integral_constant<int, N>, std::int64_t i) {
     const std::conditional_t<kRounded, RoundedStates<N>, ExactStates<N>> states{
         key, step, a.first_element + i * N};
-    float gradient[N], parameter[N], moments[kMoments][N];
+    float gradient[N], parameter[N], copy[N], moments[kPlaces][N];
     load<float, N>(a.gradient, i).unpack(gradient);
     states.read(a.parameters, i, parameter);
 #pragma unroll
     for (int m = 0; m < kMoments; ++m) states.read(a.moments[m], i, moments[m]);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      float own[kMoments];
+      float own[kPlaces];
 #pragma unroll
       for (int m = 0; m < kMoments; ++m) own[m] = moments[m][k];
-      element.template update<kRounded>(gradient[k], parameter[k], own);
+      copy[k] = element.template update<kRounded>(gradient[k], parameter[k], own);
 #pragma unroll
       for (int m = 0; m < kMoments; ++m) moments[m][k] = own[m];
     }
     states.write(a.parameters, i, parameter, RoundedState::parameter);
 #pragma unroll
     for (int m = 0; m < kMoments; ++m) states.write(a.moments[m], i, moments[m], rounded_moment(m));
-    if constexpr (!kRounded) {
-      if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(parameter));
+    if constexpr (!kRounded || Rule::kDirection) {
+      if (a.compute != nullptr) store(a.compute, i, Pack<T, N>::of(copy));
     }
   };
   const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,

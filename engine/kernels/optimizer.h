@@ -34,7 +34,8 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
 
 /// One step of a rule on what a rank owns. One pass: reads gradient, master and moments; writes
 /// master, moments and the compute copy. Does nothing when control[kSkip] is 1. All flat, same
-/// length; `compute` fp32/bf16/fp16, or undefined when master is read.
+/// length; `compute` fp32/bf16/fp16, or undefined when master is read; a direction (MuonMomentum)
+/// is fp32 or bf16, and bf16 beside bf16 states.
 struct Step {
   at::Tensor master;
   std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order

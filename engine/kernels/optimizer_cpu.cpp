@@ -63,30 +63,41 @@ void for_rounded(std::uint64_t key, std::uint64_t step, std::int64_t first_eleme
   }
 }
 
-template <int kMoments, class Element>
+template <class Rule, class Element>
 void update_exact(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
                   std::int64_t end) {
+  constexpr int kMoments = Rule::kMoments;
   auto* const master = static_cast<float*>(args.parameters);
   float* __restrict parameters = master;
   float* __restrict first = static_cast<float*>(args.moments[0]);
   float* __restrict second = static_cast<float*>(args.moments[1]);
   const float* __restrict gradient = args.gradient;
+  [[maybe_unused]] const bool wide = args.compute_type == DType::f32;
   for (std::int64_t i = begin; i < end; ++i) {
     float parameter = parameters[i];
     float moments[OptimizerUpdate::kMaxMoments];
     if constexpr (kMoments > 0) moments[0] = first[i];
     if constexpr (kMoments > 1) moments[1] = second[i];
-    element.template update<false>(gradient[i], parameter, moments);
+    const float copy = element.template update<false>(gradient[i], parameter, moments);
+    if constexpr (Rule::kDirection) {
+      if (wide) {
+        static_cast<float*>(args.compute)[i] = copy;
+      } else {
+        static_cast<c10::BFloat16*>(args.compute)[i] = copy;
+      }
+    }
     parameters[i] = parameter;
     if constexpr (kMoments > 0) first[i] = moments[0];
     if constexpr (kMoments > 1) second[i] = moments[1];
   }
-  write_compute(args.compute, args.compute_type, master, begin, end);
+  if constexpr (!Rule::kDirection)
+    write_compute(args.compute, args.compute_type, master, begin, end);
 }
 
-template <int kMoments, class Element>
+template <class Rule, class Element>
 void update_rounded(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
                     std::int64_t end) {
+  constexpr int kMoments = Rule::kMoments;
   const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
   const auto step = static_cast<std::uint64_t>(args.control[kAppliedSteps]);
   auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
@@ -96,7 +107,8 @@ void update_rounded(const OptimizerUpdate& args, const Element& element, std::in
         float moments[OptimizerUpdate::kMaxMoments];
         for (int m = 0; m < kMoments; ++m)
           moments[m] = bf16_value(static_cast<const std::uint16_t*>(args.moments[m])[i]);
-        element.template update<true>(args.gradient[i], parameter, moments);
+        const float copy = element.template update<true>(args.gradient[i], parameter, moments);
+        if constexpr (Rule::kDirection) static_cast<c10::BFloat16*>(args.compute)[i] = copy;
         for (int m = 0; m < kMoments; ++m)
           static_cast<std::uint16_t*>(args.moments[m])[i] =
               round_stochastically(moments[m], bits(rounded_moment(m)));
@@ -133,12 +145,13 @@ void update(const OptimizerUpdate& args) {
   if (args.control[kSkip] != 0) return;
   std::visit(
       [&](const auto& rule) {
+        using Rule = std::decay_t<decltype(rule)>;
         const auto element = rule.element(args.control);
         for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
           if (args.states == DType::bf16) {
-            update_rounded<rule.kMoments>(args, element, begin, end);
+            update_rounded<Rule>(args, element, begin, end);
           } else {
-            update_exact<rule.kMoments>(args, element, begin, end);
+            update_exact<Rule>(args, element, begin, end);
           }
         });
       },

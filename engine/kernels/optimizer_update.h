@@ -18,7 +18,9 @@ struct OptimizerUpdate {
   void* parameters;            ///< master weights in fp32, or parameters in bf16
   void* moments[kMaxMoments];  ///< as many as the rule has
   const float* gradient;
-  void* compute;  ///< copy of fp32 master weights in compute_type; may be null
+  /// Copy of fp32 master weights in compute_type, or a direction (Rule::kDirection), which is
+  /// bf16 beside bf16 states; may be null.
+  void* compute;
   DType compute_type;
   const float* control;
   std::int64_t count;

@@ -39,7 +39,10 @@ struct Parameter {
   Init init = Init::zeros;
   double init_std = 0.02;
 
-  bool decay = true;      ///< weight decay reaches it
+  bool decay = true;  ///< weight decay reaches it
+  /// Parts are matrices [rows, columns] inside a layer, neither of embeddings nor of the head: what
+  /// an optimizer of whole matrices (Muon) updates.
+  bool hidden_matrix = false;
   bool trainable = true;  ///< a frozen weight has neither gradient nor optimizer state
 
   bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16

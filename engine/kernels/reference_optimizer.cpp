@@ -44,13 +44,14 @@ void finish_gradients(const FinishGradients& a) {
 
 namespace {
 
-/// What a rule reads beside the states of its element.
+/// What a rule reads beside the states of its element. `define` returns what goes to the copy.
 struct Given {
   double gradient;  ///< times control[kGradientFactor]
+  double raw;       ///< without it
   double t;         ///< updates applied, this one included
 };
 
-void define(const AdamW& rule, const Given& given, double& parameter, double* moments) {
+double define(const AdamW& rule, const Given& given, double& parameter, double* moments) {
   const double g = given.gradient;
   const double average = moments[0] = rule.beta1 * moments[0] + (1 - rule.beta1) * g;
   const double square = moments[1] = rule.beta2 * moments[1] + (1 - rule.beta2) * g * g;
@@ -58,19 +59,32 @@ void define(const AdamW& rule, const Given& given, double& parameter, double* mo
   const double correction2 = 1 - std::pow(rule.beta2, given.t);
   parameter *= 1 - rule.lr * rule.weight_decay;
   parameter -= rule.lr * (average / correction1) / (std::sqrt(square / correction2) + rule.eps);
+  return parameter;
 }
 
-void define(const Sgd& rule, const Given& given, double& parameter, double* moments) {
+double define(const Sgd& rule, const Given& given, double& parameter, double* moments) {
   const double decayed = given.gradient + rule.weight_decay * parameter;
   moments[0] = rule.momentum * moments[0] + decayed;
   parameter -= rule.lr * moments[0];
+  return parameter;
 }
 
-void define(const Lion& rule, const Given& given, double& parameter, double* moments) {
+double define(const Lion& rule, const Given& given, double& parameter, double* moments) {
   const double average = rule.beta1 * moments[0] + (1 - rule.beta1) * given.gradient;
   const double sign = average > 0 ? 1 : average < 0 ? -1 : 0;
   parameter -= rule.lr * (sign + rule.weight_decay * parameter);
   moments[0] = rule.beta2 * moments[0] + (1 - rule.beta2) * given.gradient;
+  return parameter;
+}
+
+double define(const MuonMomentum& rule, const Given& given, double& buffer, double*) {
+  buffer = rule.momentum * buffer + (1 - rule.momentum) * given.gradient;
+  return rule.nesterov ? rule.momentum * buffer + (1 - rule.momentum) * given.gradient : buffer;
+}
+
+double define(const MuonStep& rule, const Given& given, double& parameter, double*) {
+  parameter = parameter * (1 - rule.shrink) - rule.step * given.raw;
+  return parameter;
 }
 
 /// Element i of a state, in fp32 or in bf16 with stochastic rounding.
@@ -106,13 +120,15 @@ void update(const OptimizerUpdate& a) {
   for (std::int64_t i = 0; i < a.count; ++i) {
     const Given given{.gradient = static_cast<double>(a.gradient[i]) *
                                   static_cast<double>(a.control[kGradientFactor]),
+                      .raw = static_cast<double>(a.gradient[i]),
                       .t = static_cast<double>(a.control[kAppliedSteps])};
     double parameter = parameters.at(i), moments[OptimizerUpdate::kMaxMoments] = {};
     for (int m = 0; m < count; ++m) moments[m] = State(a, a.moments[m], rounded_moment(m)).at(i);
-    std::visit([&](const auto& rule) { define(rule, given, parameter, moments); }, a.rule);
+    const double copy = std::visit(
+        [&](const auto& rule) { return define(rule, given, parameter, moments); }, a.rule);
     for (int m = 0; m < count; ++m) State(a, a.moments[m], rounded_moment(m)).set(i, moments[m]);
     parameters.set(i, parameter);
-    if (compute) compute.set(i, parameters.at(i));
+    if (compute) compute.set(i, is_direction(a.rule) ? copy : parameters.at(i));
   }
 }
 

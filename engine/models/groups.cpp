@@ -101,8 +101,9 @@ GroupedParameters group_parameters(const Model& model) {
     for (const bool trained : {false, true}) {
       std::vector<Parameter*>& group = fresh[trained ? 1 : 0];
       if (group.empty()) continue;
-      std::ranges::stable_sort(
-          group, {}, [](const Parameter* p) { return std::tuple(p->shape.size() < 2, !p->decay); });
+      std::ranges::stable_sort(group, {}, [](const Parameter* p) {
+        return std::tuple(p->shape.size() < 2, !p->hidden_matrix, !p->decay);
+      });
       for (const Parameter* parameter : group)
         group_of[parameter] = static_cast<int>(grouped.groups.size());
       grouped.names.push_back(block->name() + (split && !trained ? " (frozen)" : ""));

@@ -36,8 +36,13 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
     GroupCost group;
     group.name = grouped.names[g];
     group.trainable = grouped.groups[g].front()->trainable;
-    for (const Parameter* parameter : grouped.groups[g])
+    for (const Parameter* parameter : grouped.groups[g]) {
       group.tensor_sizes.push_back(parameter->numel());
+      if (!parameter->hidden_matrix) continue;
+      ++group.hidden_tensors;
+      for (const NamedShape& part : parameter->parts)
+        group.matrices.push_back({part.shape[0], part.shape[1]});
+    }
     cost.groups.push_back(std::move(group));
   }
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {

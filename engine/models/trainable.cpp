@@ -20,10 +20,19 @@ void run_inner_layers_in_fp8(const Model& model) {
   }
 }
 
+/// The maps of layers; those of stem and head are not listed.
+void mark_hidden_matrices(const Model& model) {
+  for (const auto& block : model.blocks) {
+    for (Linear* linear : block->linears())
+      linear->weight().hidden_matrix = linear->weight().shape.size() == 2;
+  }
+}
+
 }  // namespace
 
 Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   Model model = make_model(recipe.model, inputs);
+  mark_hidden_matrices(model);
   freeze(model, recipe.model.frozen, "model.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
   if (recipe.precision.compute == ComputeType::fp8) run_inner_layers_in_fp8(model);

@@ -13,6 +13,7 @@ Parameter matrix(const std::string& name, std::int64_t rows, std::int64_t column
   Parameter parameter;
   parameter.shape = {rows, columns};
   parameter.parts = {{name + ".weight", parameter.shape}};
+  parameter.hidden_matrix = true;
   return parameter;
 }
 

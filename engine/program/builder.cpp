@@ -196,7 +196,8 @@ void Builder::add_resting_state() {
     if (!kind.trainable) continue;
     group.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient);
     if (widths.master > 0) group.master = add(BufferRole::master, kind.states, widths.master);
-    group.moments = add(BufferRole::moments, kind.states, widths.moments);
+    program_.buffers.push_back(moments_of(g, layout_));
+    group.moments = static_cast<int>(program_.buffers.size()) - 1;
   }
 }
 
@@ -508,7 +509,13 @@ void Builder::finish_step() {
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
     const Group& group = groups_[to_index(g)];
     if (group.gradient < 0) continue;
-    Action update{.group = g, .reads = {group.gradient}, .writes = {group.parameters}};
+    const GroupLayout& kind = layout_.groups[to_index(g)];
+    Action update{.group = g,
+                  .comm = collectives_of(ActionKind::update, g, layout_),
+                  .reads = {group.gradient},
+                  .writes = {group.parameters},
+                  .workspace = kind.matrix_workspace,
+                  .flops = kind.matrix_flops};
     if (group.master >= 0) update.writes.push_back(group.master);
     update.writes.push_back(group.moments);
     add(ActionKind::update, std::move(update));

@@ -79,7 +79,7 @@ void Checker::fields(int i) {
   }
 }
 
-/// Those of the layout, and the workspace of the block.
+/// Those of the layout, and the workspace of the block or the update.
 void Checker::collectives(int i) {
   const Action& a = actions_[to_index(i)];
   if (a.comm != collectives_of(a.kind, a.group, layout_))
@@ -88,6 +88,8 @@ void Checker::collectives(int i) {
   if (runs_block(a.kind)) {
     const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;
     workspace = workspace_of(a.kind, cost_.blocks[to_index(a.block)], keeps);
+  } else if (a.kind == ActionKind::update) {
+    workspace = layout_.groups[to_index(a.group)].matrix_workspace;
   }
   if (a.workspace != workspace)
     problem("{} names {} bytes of workspace instead of {}", name(i), a.workspace, workspace);
@@ -98,10 +100,8 @@ void Checker::resting_state() {
   for (int g = 0; g < num_groups(); ++g) {
     const GroupLayout& kind = layout_.groups[to_index(g)];
     const FlatGroup& flat = layout_.flat[to_index(g)];
-    const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width) {
-      const std::int64_t elements =
-          partition == Partition::sharded ? flat.shard_size() : flat.padded();
-      const Buffer buffer = {.role = role, .owner = g, .elements = elements, .width = width};
+    const auto expect_buffer = [&](const Buffer& buffer, bool wanted) {
+      const BufferRole role = buffer.role;
       const auto same = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
         return other.role == role && other.owner == g;
       });
@@ -110,11 +110,16 @@ void Checker::resting_state() {
         problem("the buffer list does not hold the {} of {} once", role_name(role),
                 cost_.groups[to_index(g)].name);
     };
+    const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width) {
+      const std::int64_t elements =
+          partition == Partition::sharded ? flat.shard_size() : flat.padded();
+      expect_buffer({.role = role, .owner = g, .elements = elements, .width = width}, wanted);
+    };
     const StateWidths& w = layout_.widths;
     expect(BufferRole::parameters, true, kind.parameters, w.compute);
     expect(BufferRole::gradient, kind.trainable, kind.gradients, w.gradient);
     expect(BufferRole::master, kind.trainable && w.master > 0, kind.states, w.master);
-    expect(BufferRole::moments, kind.trainable, kind.states, w.moments);
+    expect_buffer(moments_of(g, layout_), kind.trainable);
   }
 }
 

@@ -9,12 +9,20 @@ namespace dstrain {
 
 inline constexpr Bytes kFloatBytes = 4;  ///< of a value in fp32
 
+struct MatrixShape {
+  std::int64_t rows = 0, columns = 0;
+};
+
 /// Parameters that are gathered, reduced and updated together: normally those of one block. A group
 /// that several blocks read (a tied head) is listed by each.
 struct GroupCost {
   std::string name;
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
   bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
+  /// Of the first tensors, which a rule of whole matrices updates: how many, and the shapes of
+  /// their matrices in flat order. A tensor may stack several.
+  int hidden_tensors = 0;
+  std::vector<MatrixShape> matrices = {};
 };
 
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares

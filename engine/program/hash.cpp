@@ -27,6 +27,12 @@ void add(Hash& hash, const Layout& layout) {
   for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
     hash.add(std::int64_t{width});
   }
+  if (layout.matrix_rule.iterations > 0) {
+    hash.add(std::int64_t{layout.matrix_rule.iterations});
+    hash.add(std::int64_t{layout.matrix_rule.moments});
+    hash.add(std::int64_t{layout.matrix_rule.direction});
+    for (const GroupLayout& group : layout.groups) hash.add(group.matrix_elements);
+  }
   hash.add(static_cast<std::int64_t>(layout.groups.size()));
   for (const GroupLayout& group : layout.groups) {
     for (const Partition part : {group.parameters, group.gradients, group.states}) {

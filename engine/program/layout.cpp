@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 
 namespace dstrain {
@@ -53,13 +55,68 @@ Bytes Layout::reduce_bytes(int group) const {
   return flat.at(static_cast<std::size_t>(group)).padded() * widths.reduce_wire;
 }
 
+Bytes Layout::update_bytes(int group) const {
+  const bool whole = groups.at(static_cast<std::size_t>(group)).matrix_elements > 0;
+  return whole && gathered(group)
+             ? flat.at(static_cast<std::size_t>(group)).padded() * matrix_rule.direction
+             : 0;
+}
+
+namespace {
+
+/// Two products with the Gram matrix of the shorter side, and the Gram matrix itself.
+Flops newton_schulz_flops(const MatrixShape& shape, int iterations) {
+  const auto n = static_cast<Flops>(std::min(shape.rows, shape.columns)),
+             m = static_cast<Flops>(std::max(shape.rows, shape.columns));
+  return iterations * (4 * n * n * m + 2 * n * n * n);
+}
+
+/// A rank orthogonalises the matrices that its shard has a part of.
+void add_matrices(const GroupCost& cost, const FlatGroup& flat, const MatrixRule& rule,
+                  GroupLayout& group) {
+  if (rule.iterations == 0 || !group.trainable || cost.hidden_tensors == 0) return;
+  const auto tensors = static_cast<std::size_t>(cost.hidden_tensors);
+  Bytes iteration = 0;
+  for (const auto& [rows, columns] : cost.matrices) {
+    const std::int64_t side = std::min(rows, columns), elements = rows * columns;
+    iteration = std::max(iteration, 2 * rule.direction * elements +
+                                        std::max(2 * rule.direction * side * side, 2 * elements));
+  }
+  group.matrix_elements = tensors < flat.num_tensors() ? flat.offset(tensors) : flat.padded();
+  const int shards =
+      group.states == Partition::sharded ? static_cast<int>(flat.padded() / flat.shard_size()) : 1;
+  group.matrix_workspace =
+      (shards > 1 ? flat.padded() : group.matrix_elements) * rule.direction + iteration;
+  for (int shard = 0; shard < shards; ++shard) {
+    const Range own = shards > 1 ? flat.shard(shard) : Range{0, flat.padded()};
+    Flops flops = 0;
+    std::size_t tensor = 0;
+    std::int64_t begin = 0;
+    for (const MatrixShape& shape : cost.matrices) {
+      const std::int64_t size = shape.rows * shape.columns;
+      if (begin == flat.size(tensor)) {
+        ++tensor;
+        begin = 0;
+      }
+      const std::int64_t first = flat.offset(tensor) + begin;
+      if (!intersect(own, {first, first + size}).empty())
+        flops += newton_schulz_flops(shape, rule.iterations);
+      begin += size;
+    }
+    group.matrix_flops = std::max(group.matrix_flops, flops);
+  }
+}
+
+}  // namespace
+
 Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
-                   const StateWidths& widths) {
+                   const StateWidths& widths, const MatrixRule& matrix_rule) {
   if (zero_stage < 0 || zero_stage > 3) {
     throw Error(ErrorKind::usage, fmt::format("ZeRO stage {}", zero_stage), "use 0, 1, 2 or 3");
   }
   Layout layout;
   layout.widths = widths;
+  layout.matrix_rule = matrix_rule;
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
   layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
   layout.replica_degree = mesh.batch_degree() / layout.shard_degree;
@@ -74,6 +131,7 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
     layout.groups.push_back(group);
     layout.groups.back().trainable = g.trainable;
     layout.flat.emplace_back(g.tensor_sizes, layout.shard_degree);
+    add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
   }
   return layout;
 }

@@ -20,6 +20,12 @@ struct GroupLayout {
   Partition gradients = Partition::replicated;
   Partition states = Partition::replicated;  ///< fp32 master and optimizer moments
   bool trainable = true;                     ///< false: parameters only
+  std::int64_t matrix_elements = 0;          ///< at the front, updated as whole matrices
+  /// Of their update, on the rank that does the largest part. Workspace: the directions of all, and
+  /// of one matrix two states of the iteration and two Gram matrices, or the result and its fp32
+  /// copy.
+  Flops matrix_flops = 0;
+  Bytes matrix_workspace = 0;
   bool operator==(const GroupLayout&) const = default;
 };
 
@@ -42,11 +48,19 @@ struct StateWidths {
   int reduce_wire = 4;  ///< gradient on the wire
 };
 
+/// An optimizer that updates whole matrices (Muon) beside the element-wise one.
+struct MatrixRule {
+  int iterations = 0;  ///< of Newton-Schulz; 0: there is none
+  int moments = 0;     ///< bytes per element of a matrix, in the place of StateWidths::moments
+  int direction = 2;   ///< of what is gathered and orthogonalised
+};
+
 /// Who holds which part of the training state, and in which width it rests and travels.
 struct Layout {
   std::vector<GroupLayout> groups;
   std::vector<FlatGroup> flat;  ///< per group, cut for the shard axis
   StateWidths widths;
+  MatrixRule matrix_rule;
   int shard_degree = 1;    ///< ranks that share one copy of the state
   int replica_degree = 1;  ///< copies of the state (data axis)
 
@@ -62,6 +76,8 @@ struct Layout {
   /// Payload of the group's gather and of its reduction: the full buffer on the wire.
   [[nodiscard]] Bytes gather_bytes(int group) const;
   [[nodiscard]] Bytes reduce_bytes(int group) const;
+  /// The same of the all-gather in the group's update, where matrices are divided into shards.
+  [[nodiscard]] Bytes update_bytes(int group) const;
 };
 
 /// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards
@@ -69,6 +85,6 @@ struct Layout {
 /// stage 0 all data ranks are replicas, whichever of the two axes they lie on. Error{usage} for
 /// another stage.
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
-                                 const StateWidths& widths);
+                                 const StateWidths& widths, const MatrixRule& matrix_rule = {});
 
 }  // namespace dstrain

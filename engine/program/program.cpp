@@ -134,6 +134,25 @@ Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
   return 0;
 }
 
+Buffer moments_of(int group, const Layout& layout) {
+  const auto g = static_cast<std::size_t>(group);
+  const FlatGroup& flat = layout.flat[g];
+  const std::int64_t own = layout.gathered(group) ? flat.shard_size() : flat.padded();
+  const std::int64_t matrices = layout.groups[g].matrix_elements;
+  if (matrices == 0) {
+    return {.role = BufferRole::moments,
+            .owner = group,
+            .elements = own,
+            .width = layout.widths.moments};
+  }
+  // Matrices stand in front, so the last shard holds the fewest of them.
+  const std::int64_t others = std::min(own, flat.padded() - matrices);
+  return {.role = BufferRole::moments,
+          .owner = group,
+          .elements = others * layout.widths.moments + (own - others) * layout.matrix_rule.moments,
+          .width = 1};
+}
+
 std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout) {
   std::vector<Comm> list;
   const auto add = [&](CommOp op, CommAxis axis, int width, Bytes bytes) {
@@ -146,6 +165,9 @@ std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layou
     const Bytes bytes = layout.reduce_bytes(group);
     add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);
     add(CommOp::all_reduce, CommAxis::data, widths.reduce_wire, bytes / layout.shard_degree);
+  } else if (kind == ActionKind::update) {
+    const Bytes bytes = layout.update_bytes(group);
+    if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
     add(CommOp::all_reduce, CommAxis::batch, kFloatBytes, kNumStepSums * kFloatBytes);
   }

@@ -19,7 +19,8 @@ enum class ActionKind {
   backward,   ///< block backward; adds to the gradients of its groups
   reduce,     ///< gradient of a group over the data ranks, added to its resting place
   norm,       ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
-  update,     ///< optimizer on the rank's part of a group
+  update,     ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
+              ///< whole ones (Muon) are gathered in it
 };
 [[nodiscard]] const char* action_name(ActionKind kind);
 
@@ -146,7 +147,11 @@ struct ProgramOptions {
 /// a forward writes the saved tensors.
 [[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps);
 
-/// The collectives that the layout asks for: of gather, reduce (of `group`) and norm; else none.
+/// The moments of a trained group on the rank that holds most of them.
+[[nodiscard]] Buffer moments_of(int group, const Layout& layout);
+
+/// The collectives that the layout asks for: of gather, reduce and update (of `group`) and norm;
+/// else none.
 [[nodiscard]] std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout);
 
 /// An axis and the lane on which its collectives run; each pair has a communicator of its own, so

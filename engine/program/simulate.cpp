@@ -108,7 +108,8 @@ Player::Duration Player::duration(const Action& action) const {
       const int master =
           widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
       const int width = widths.gradient + master + 2 * widths.moments;
-      time.busy_s = static_cast<double>(owned(action.group) * width) / memory;
+      time.busy_s = action.flops / machine_.flops_per_s +
+                    static_cast<double>(owned(action.group) * width) / memory;
       break;
     }
     case ActionKind::gather:
@@ -123,6 +124,7 @@ Player::Duration Player::duration(const Action& action) const {
 void Player::count(const Action& action) {
   const char* purpose = action.kind == ActionKind::gather   ? "parameters"
                         : action.kind == ActionKind::reduce ? "gradients"
+                        : action.kind == ActionKind::update ? "momentum of matrices"
                                                             : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);

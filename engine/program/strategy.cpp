@@ -37,6 +37,12 @@ void only_data_axes(const ParallelConfig& parallel) {
   }
 }
 
+/// Per element.
+int moment_bytes(const Recipe& recipe, OptimizerName name) {
+  const int width = recipe.precision.states == StateType::bf16 ? 2 : 4;
+  return static_cast<int>(optimizer_row(name).moments.size()) * width;
+}
+
 void must_pass(const Program& program, const Layout& layout, const ModelCost& cost) {
   const std::vector<std::string> problems = check(program, layout, cost);
   DSTRAIN_CHECK(problems.empty(), problems.front());
@@ -62,16 +68,23 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
 }
 
 StateWidths state_widths(const Recipe& recipe) {
+  const OptimizerRow& row = optimizer_row(recipe.optimizer.name);
   const bool fp32 = recipe.precision.compute == ComputeType::fp32;
   const bool narrow = recipe.precision.states == StateType::bf16;
   return {
       .compute = fp32 ? 4 : 2,
       .gradient = 4,
       .master = fp32 || narrow ? 0 : 4,
-      .moments =
-          static_cast<int>(optimizer_row(recipe.optimizer.name).moments.size()) * (narrow ? 2 : 4),
+      .moments = moment_bytes(recipe, row.others.value_or(row.name)),
       .reduce_wire = recipe.precision.reduce == ReduceType::fp32 ? 4 : 2,
   };
+}
+
+MatrixRule matrix_rule(const Recipe& recipe) {
+  if (!optimizer_row(recipe.optimizer.name).others) return {};
+  return {.iterations = recipe.optimizer.ns_steps,
+          .moments = moment_bytes(recipe, recipe.optimizer.name),
+          .direction = recipe.precision.compute == ComputeType::fp32 ? 4 : 2};
 }
 
 BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
@@ -107,7 +120,8 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
 Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
                        const Machine& machine) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
-  Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe));
+  Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
+                              matrix_rule(recipe));
   const BatchPlan batch = plan_batch(recipe.batch, mesh.batch_degree());
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};

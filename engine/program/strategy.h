@@ -44,6 +44,9 @@ struct Strategy {
 /// optimizer.
 [[nodiscard]] StateWidths state_widths(const Recipe& recipe);
 
+/// Of the recipe's optimizer.
+[[nodiscard]] MatrixRule matrix_rule(const Recipe& recipe);
+
 /// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is
 /// below 1.
 [[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);

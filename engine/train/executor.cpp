@@ -401,7 +401,9 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       this->norm(inputs);
       break;
     case update:
-      updater_.update(action.group, inputs.lr, control_);
+      updater_.update(
+          action.group, inputs.lr, control_,
+          action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
       break;
   }
 }

@@ -29,8 +29,8 @@ std::int64_t numel(const std::vector<std::int64_t>& shape) {
   return product;
 }
 
-/// Calls `visit(part, part range, group offset)` for every file tensor that meets `range` of the
-/// flat group.
+/// Calls `visit(parameter, part, part range, group offset)` for every file tensor that meets
+/// `range` of the flat group.
 template <class Visit>
 void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& flat, Range range,
                     Visit visit) {
@@ -39,7 +39,8 @@ void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& 
     for (const NamedShape& part : parameters[i]->parts) {
       const std::int64_t size = numel(part.shape);
       const Range met = intersect(range, {begin, begin + size});
-      if (!met.empty()) visit(part, Range{met.begin - begin, met.end - begin}, met.begin);
+      if (!met.empty())
+        visit(*parameters[i], part, Range{met.begin - begin, met.end - begin}, met.begin);
       begin += size;
     }
   }
@@ -47,10 +48,24 @@ void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& 
 
 }  // namespace
 
-std::string StateStore::state_name(int state, const std::string& tensor) const {
+OptimizerName StateStore::rule_of(const Parameter& parameter) const {
+  const OptimizerRow& row = optimizer_row(options_.optimizer);
+  return parameter.hidden_matrix ? row.name : row.others.value_or(row.name);
+}
+
+std::string StateStore::state_name(int state, const Parameter& parameter,
+                                   const std::string& tensor) const {
   if (state == 0) return tensor;
-  const std::string_view moment = optimizer_row(options_.optimizer).moments[to_index(state - 1)];
-  return fmt::format("optimizer.{}/{}", moment, tensor);
+  const auto& moments = optimizer_row(rule_of(parameter)).moments;
+  return fmt::format("optimizer.{}/{}", moments[to_index(state - 1)], tensor);
+}
+
+Range StateStore::moment_range(int group, int index) const {
+  const OptimizerRow& row = optimizer_row(options_.optimizer);
+  std::int64_t begin = 0;
+  if (std::cmp_greater_equal(index, row.moments.size())) begin = kind(group).matrix_elements;
+  const Range range = intersect(own_range(group), {begin, flat(group).padded()});
+  return range.empty() ? Range{} : range;
 }
 
 StateStore::StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options)
@@ -58,15 +73,29 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
   DSTRAIN_CHECK(layout_.groups.size() == groups_.size() && layout_.flat.size() == groups_.size(),
                 "layout and model differ in their number of groups");
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    std::vector<DecayRange> ranges;
+    std::vector<UpdateRange> ranges;
+    std::vector<Matrix> matrices;
     for (std::size_t i = 0; i < groups_[g].size(); ++i) {
+      const Parameter& parameter = *groups_[g][i];
       const Range range{layout_.flat[g].offset(i),
                         layout_.flat[g].offset(i) + layout_.flat[g].size(i)};
-      if (ranges.empty() || ranges.back().decay != groups_[g][i]->decay)
-        ranges.push_back({range, groups_[g][i]->decay});
+      const OptimizerName rule = rule_of(parameter);
+      if (optimizer_row(rule).others) {
+        std::int64_t begin = range.begin;
+        for (const NamedShape& part : parameter.parts) {
+          const std::int64_t size = numel(part.shape);
+          matrices.push_back(
+              {{begin, begin + size}, part.shape.at(0), part.shape.at(1), parameter.decay});
+          begin += size;
+        }
+        continue;
+      }
+      if (ranges.empty() || ranges.back().decay != parameter.decay || ranges.back().rule != rule)
+        ranges.push_back({range, parameter.decay, rule});
       ranges.back().range.end = range.end;
     }
-    decay_ranges_.push_back(std::move(ranges));
+    update_ranges_.push_back(std::move(ranges));
+    matrices_.push_back(std::move(matrices));
   }
   // Every group takes its place in the buffer of each kind of state that it has.
   std::int64_t parameters = 0, gradients = 0, states = 0;
@@ -88,8 +117,17 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
   gradient_ = at::zeros({gradients}, fp32);
   if (options_.compute != at::kFloat && !options_.narrow_states)
     master_ = at::zeros({states}, fp32);
-  for (std::size_t i = 0; i < optimizer_row(options_.optimizer).moments.size(); ++i)
-    moments_.push_back(at::zeros({states}, options_.narrow_states ? compute : fp32));
+  const OptimizerRow& row = optimizer_row(options_.optimizer);
+  const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
+  for (int i = 0; std::cmp_less(i, std::max(row.moments.size(), others)); ++i) {
+    std::int64_t elements = 0;
+    std::vector<std::int64_t>& begin = moment_begin_.emplace_back();
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      begin.push_back(elements);
+      if (kind(g).trainable) elements += moment_range(g, i).size();
+    }
+    moments_.push_back(at::zeros({elements}, options_.narrow_states ? compute : fp32));
+  }
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (kind(g).parameters == Partition::replicated) bind_values(g, resident_parameters(g));
   }
@@ -128,9 +166,16 @@ at::Tensor StateStore::master(int group) const {
   return master_.narrow(0, range.begin, range.size());
 }
 
-at::Tensor StateStore::moment(int group, int moment_index) const {
-  const Range range = place(state_begin_, kind(group).states, group);
-  return moments_[to_index(moment_index)].narrow(0, range.begin, range.size());
+at::Tensor StateStore::moment(int group, int index, Range part) const {
+  const Range range = moment_range(group, index);
+  DSTRAIN_CHECK(part.empty() || intersect(part, range) == part, "a moment that is not held");
+  const std::int64_t begin = moment_begin_[to_index(index)][to_index(group)];
+  return moments_[to_index(index)].narrow(0, begin + part.begin - range.begin, part.size());
+}
+
+at::Tensor StateStore::state_part(int group, int state, Range part) const {
+  if (state > 0) return moment(group, state - 1, part);
+  return master(group).narrow(0, part.begin - own_range(group).begin, part.size());
 }
 
 at::Tensor StateStore::resident_gradient(int group) const {
@@ -266,15 +311,16 @@ CheckpointPart StateStore::snapshot() const {
     const Range share = even_part(own.size(), layout_.replica_degree, options_.replica_coordinate);
     if (share.empty()) continue;
     for (int state = 0; state <= num_moments(); ++state) {
-      const at::Tensor values_on_device = state == 0 ? master(g) : moment(g, state - 1);
-      const at::Tensor host =
-          values_on_device.narrow(0, share.begin, share.size()).to(at::kCPU, at::kFloat);
+      const Range all{own.begin + share.begin, own.begin + share.end};
+      const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
+      if (saved.empty()) continue;
+      const at::Tensor host = state_part(g, state, saved).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
-      const std::int64_t first = own.begin + share.begin;
-      for_each_slice(groups_[to_index(g)], flat(g), {first, first + share.size()},
-                     [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name = state_name(state, tensor.name);
-                       const float* begin = values + (place - first);
+      for_each_slice(groups_[to_index(g)], flat(g), saved,
+                     [&](const Parameter& parameter, const NamedShape& tensor, Range range,
+                         std::int64_t place) {
+                       const std::string name = state_name(state, parameter, tensor.name);
+                       const float* begin = values + (place - saved.begin);
                        part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
                        part.data.emplace_back(begin, begin + range.size());
                      });
@@ -302,17 +348,19 @@ void StateStore::restore(const CheckpointReader& reader) {
     if (!trainable(g)) continue;
     const Range own = own_range(g);
     for (int state = 0; state <= num_moments(); ++state) {
-      std::vector<float> values(static_cast<std::size_t>(own.size()), 0.0F);
-      for_each_slice(groups_[to_index(g)], flat(g), own,
-                     [&](const NamedShape& tensor, Range range, std::int64_t place) {
-                       const std::string name = state_name(state, tensor.name);
+      const Range held = state == 0 ? own : moment_range(g, state - 1);
+      if (held.empty()) continue;
+      std::vector<float> values(static_cast<std::size_t>(held.size()), 0.0F);
+      for_each_slice(groups_[to_index(g)], flat(g), held,
+                     [&](const Parameter& parameter, const NamedShape& tensor, Range range,
+                         std::int64_t place) {
+                       const std::string name = state_name(state, parameter, tensor.name);
                        const auto out =
-                           std::span(values).subspan(static_cast<std::size_t>(place - own.begin),
+                           std::span(values).subspan(static_cast<std::size_t>(place - held.begin),
                                                      static_cast<std::size_t>(range.size()));
                        reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
                      });
-      at::Tensor target = state == 0 ? master(g) : moment(g, state - 1);
-      target.copy_(at::from_blob(values.data(), {own.size()}, at::kFloat));
+      state_part(g, state, held).copy_(at::from_blob(values.data(), {held.size()}, at::kFloat));
     }
   }
   refresh_own_parameters();

@@ -43,21 +43,33 @@ class StateStore {
   [[nodiscard]] at::Tensor resident_parameters(int group) const;
   [[nodiscard]] at::Tensor own_parameters(int group) const;
   [[nodiscard]] at::Tensor master(int group) const;
-  [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
-  [[nodiscard]] at::Tensor moment(int group, int index) const;
+  /// `part` of a moment of the group, which lies in moment_range.
+  [[nodiscard]] at::Tensor moment(int group, int index, Range part) const;
   /// Whole gradients, padded; undefined where gradients are sharded.
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
   /// The part of the gradients that this rank updates with.
   [[nodiscard]] at::Tensor own_gradient(int group) const;
   [[nodiscard]] bool trainable(int group) const { return kind(group).trainable; }
 
-  /// Ranges of the flat group with one weight decay each, in order, without the padding at its end.
-  struct DecayRange {
+  /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
+  /// without the padding at its end.
+  struct UpdateRange {
     Range range;
     bool decay = true;
+    OptimizerName rule = OptimizerName::adamw;
+    bool operator==(const UpdateRange&) const = default;
   };
-  [[nodiscard]] const std::vector<DecayRange>& decay_ranges(int group) const {
-    return decay_ranges_[static_cast<std::size_t>(group)];
+  [[nodiscard]] const std::vector<UpdateRange>& update_ranges(int group) const {
+    return update_ranges_[static_cast<std::size_t>(group)];
+  }
+  /// What is updated as a whole, in flat order, and is in none of update_ranges.
+  struct Matrix {
+    Range range;
+    std::int64_t rows = 0, columns = 0;
+    bool decay = true;
+  };
+  [[nodiscard]] const std::vector<Matrix>& matrices(int group) const {
+    return matrices_[static_cast<std::size_t>(group)];
   }
   /// The part of the flat group that this rank updates, or holds of a frozen group.
   [[nodiscard]] Range own_range(int group) const;
@@ -85,8 +97,15 @@ class StateStore {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
-  /// Of the master weights (state 0) or a moment (state - 1) in checkpoints.
-  [[nodiscard]] std::string state_name(int state, const std::string& tensor) const;
+  [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
+  /// The part of own_range that has moment `index`.
+  [[nodiscard]] Range moment_range(int group, int index) const;
+  [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
+  /// `part` of the master weights (state 0) or a moment (state - 1).
+  [[nodiscard]] at::Tensor state_part(int group, int state, Range part) const;
+  /// In checkpoints, of the master weights (state 0) or a moment (state - 1).
+  [[nodiscard]] std::string state_name(int state, const Parameter& parameter,
+                                       const std::string& tensor) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();
@@ -96,7 +115,9 @@ class StateStore {
   StateOptions options_;
   /// Per group: where it begins in the buffer of each kind; frozen groups are in the first only.
   std::vector<std::int64_t> parameter_begin_, gradient_begin_, state_begin_;
-  std::vector<std::vector<DecayRange>> decay_ranges_;
+  std::vector<std::vector<UpdateRange>> update_ranges_;
+  std::vector<std::vector<Matrix>> matrices_;
+  std::vector<std::vector<std::int64_t>> moment_begin_;  ///< [moment][group]
   at::Tensor parameter_;
   at::Tensor gradient_;
   at::Tensor master_;  ///< undefined when the parameters are the master

@@ -1,13 +1,22 @@
 #include "engine/train/updater.h"
 
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "engine/base/error.h"
+#include "engine/kernels/matrix_update.h"
 #include "engine/kernels/optimizer.h"
 
 namespace dstrain {
 namespace {
 
-optimizer::Rule make_rule(const OptimizerConfig& config, double lr, bool decay) {
-  const double weight_decay = decay ? config.weight_decay : 0;
-  switch (config.name) {
+/// The rules of single elements.
+optimizer::Rule make_rule(OptimizerName name, const OptimizerConfig& config, double lr,
+                          double weight_decay) {
+  switch (name) {
     case OptimizerName::adamw:
       return optimizer::AdamW{.lr = lr,
                               .beta1 = config.betas[0],
@@ -21,34 +30,109 @@ optimizer::Rule make_rule(const OptimizerConfig& config, double lr, bool decay) 
                              .beta1 = config.betas[0],
                              .beta2 = config.betas[1],
                              .weight_decay = weight_decay};
+    case OptimizerName::muon:
+      break;
   }
-  return {};
+  throw Error(ErrorKind::internal, "muon updates whole matrices");
+}
+
+/// Factor of a matrix's learning rate.
+double adjusted(AdjustLr adjust, const StateStore::Matrix& matrix) {
+  const auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
+  switch (adjust) {
+    case AdjustLr::original:
+      return std::sqrt(std::max(1.0, rows / columns));
+    case AdjustLr::match_rms_adamw:
+      return 0.2 * std::sqrt(std::max(rows, columns));
+  }
+  return 1;
 }
 
 }  // namespace
 
-/// One launch per range of equal weight decay that this rank owns a part of.
-void Updater::update(int group, double lr, const at::Tensor& control) {
+/// One launch per range of one rule and weight decay that this rank owns a part of.
+void Updater::update(int group, double lr, const at::Tensor& control, Communicator* shards) {
+  if (!states_.matrices(group).empty()) update_matrices(group, lr, control, shards);
   const Range own = states_.own_range(group);
-  // Each group has random bits of its own.
-  const std::uint64_t seed = static_cast<std::uint64_t>(options_.seed) ^
-                             (0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(group + 1));
-  for (const auto& [range, decay] : states_.decay_ranges(group)) {
+  for (const auto& [range, decay, name] : states_.update_ranges(group)) {
     const Range part = intersect(own, range);
     if (part.empty()) continue;
     const auto view = [&](const at::Tensor& state) {
       return state.narrow(0, part.begin - own.begin, part.size());
     };
+    const double weight_decay = decay ? options_.optimizer.weight_decay : 0;
     optimizer::Step step{.master = view(states_.master(group)),
                          .moments = {},
                          .gradient = view(states_.own_gradient(group)),
                          .compute = {},
-                         .rule = make_rule(options_.optimizer, lr, decay),
-                         .seed = seed,
+                         .rule = make_rule(name, options_.optimizer, lr, weight_decay),
+                         .seed = seed(group),
                          .first_element = part.begin};
     if (options_.compute != at::kFloat) step.compute = view(states_.own_parameters(group));
-    for (int m = 0; m < states_.num_moments(); ++m)
-      step.moments.push_back(view(states_.moment(group, m)));
+    for (int m = 0; m < num_moments(step.rule); ++m)
+      step.moments.push_back(states_.moment(group, m, part));
+    optimizer::update(step, control);
+  }
+}
+
+std::uint64_t Updater::seed(int group, bool momentum) const {
+  // Each group has random bits of its own.
+  const std::uint64_t seed = static_cast<std::uint64_t>(options_.seed) ^
+                             (0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(group + 1));
+  return momentum ? ~seed : seed;
+}
+
+at::Tensor Updater::directions(int group, const at::Tensor& control, Communicator* shards) {
+  const Range own = states_.own_range(group);
+  const bool whole = own.size() == states_.flat(group).padded();
+  const at::ScalarType type = options_.compute == at::kFloat ? at::kFloat : at::kBFloat16;
+  const std::int64_t end = states_.matrices(group).back().range.end;
+  at::Tensor all = at::zeros({whole ? end : states_.flat(group).padded()},
+                             at::TensorOptions(control.device()).dtype(type));
+  const Range part = intersect(own, {0, end});
+  if (!part.empty()) {
+    const at::Tensor gradient = states_.own_gradient(group);
+    optimizer::update({.master = states_.moment(group, 0, part),
+                       .moments = {},
+                       .gradient = gradient.narrow(0, part.begin - own.begin, part.size()),
+                       .compute = all.narrow(0, part.begin, part.size()),
+                       .rule = optimizer::MuonMomentum{.momentum = options_.optimizer.momentum,
+                                                       .nesterov = options_.optimizer.nesterov},
+                       .seed = seed(group, /*momentum=*/true),
+                       .first_element = part.begin},
+                      control);
+  }
+  DSTRAIN_CHECK(whole == (shards == nullptr), "an update without its collective");
+  if (!whole) shards->all_gather(all, all.narrow(0, own.begin, own.size()));
+  return all;
+}
+
+void Updater::update_matrices(int group, double lr, const at::Tensor& control,
+                              Communicator* shards) {
+  const Range own = states_.own_range(group);
+  const at::Tensor all = directions(group, control, shards);
+  for (const StateStore::Matrix& matrix : states_.matrices(group)) {
+    const Range part = intersect(own, matrix.range);
+    if (part.empty()) continue;
+    const at::Tensor direction = optimizer::orthogonalize(
+        all.narrow(0, matrix.range.begin, matrix.range.size()).view({matrix.rows, matrix.columns}),
+        options_.optimizer.ns_steps);
+    const auto view = [&](const at::Tensor& state) {
+      return state.narrow(0, part.begin - own.begin, part.size());
+    };
+    const double weight_decay = matrix.decay ? options_.optimizer.weight_decay : 0;
+    optimizer::Step step{
+        .master = view(states_.master(group)),
+        .moments = {},
+        .gradient = direction.view({-1})
+                        .narrow(0, part.begin - matrix.range.begin, part.size())
+                        .to(at::kFloat),
+        .compute = {},
+        .rule = optimizer::MuonStep{.step = lr * adjusted(options_.optimizer.adjust_lr, matrix),
+                                    .shrink = lr * weight_decay},
+        .seed = seed(group),
+        .first_element = part.begin};
+    if (options_.compute != at::kFloat) step.compute = view(states_.own_parameters(group));
     optimizer::update(step, control);
   }
 }

@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
+#include "engine/comm/communicator.h"
 #include "engine/train/state_store.h"
 #include "recipes/schema/recipe.h"
 
@@ -22,9 +24,21 @@ class Updater {
       : states_(states), options_(std::move(options)) {}
 
   /// Enqueues the update of a group by its gradient; `control` is StepControl on the device.
-  void update(int group, double lr, const at::Tensor& control);
+  /// `shards`: over the ranks that share one copy of the state, where the update has a collective
+  /// (Layout::update_bytes); else null.
+  void update(int group, double lr, const at::Tensor& control, Communicator* shards);
 
  private:
+  /// Muon (Jordan et al. 2024): momentum on the own part, its direction gathered, each matrix that
+  /// the rank has a part of orthogonalised whole, and a step of the own part. Every rank computes
+  /// on equal bits, whatever the shards.
+  void update_matrices(int group, double lr, const at::Tensor& control, Communicator* shards);
+  /// Directions of the group's matrices, fp32 under fp32 compute, else bf16, at their places in the
+  /// flat group.
+  [[nodiscard]] at::Tensor directions(int group, const at::Tensor& control, Communicator* shards);
+  /// Of a part of the group; other numbers where `momentum`.
+  [[nodiscard]] std::uint64_t seed(int group, bool momentum = false) const;
+
   StateStore& states_;
   UpdaterOptions options_;
 };

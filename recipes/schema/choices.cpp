@@ -16,6 +16,12 @@ constexpr Choice kSchedules[] = {
     choice(Schedule::cosine, "cosine",
            "falls along half a cosine to lr x final_lr_ratio; arXiv:1608.03983"),
 };
+constexpr Choice kAdjustLr[] = {
+    choice(AdjustLr::original, "original",
+           "lr x sqrt(max(1, rows / columns)), for an lr of its own"),
+    choice(AdjustLr::match_rms_adamw, "match_rms_adamw",
+           "lr x 0.2 sqrt(max(rows, columns)), so that lr serves adamw too; arXiv:2502.16982"),
+};
 constexpr Choice kComputeTypes[] = {
     choice(ComputeType::fp32, "fp32", "32-bit floats, the reference"),
     choice(ComputeType::bf16, "bf16", "16 bits with the range of fp32; needs no loss scale"),
@@ -102,6 +108,7 @@ constexpr Choice kBackends[] = {
 }  // namespace
 
 std::span<const Choice> choices(Schedule) { return kSchedules; }
+std::span<const Choice> choices(AdjustLr) { return kAdjustLr; }
 std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
 std::span<const Choice> choices(StateType) { return kStateTypes; }
 std::span<const Choice> choices(LossOn) { return kLossOn; }

@@ -16,6 +16,7 @@ struct Choice {
 
 [[nodiscard]] std::span<const Choice> choices(Schedule);
 [[nodiscard]] std::span<const Choice> choices(OptimizerName);
+[[nodiscard]] std::span<const Choice> choices(AdjustLr);
 [[nodiscard]] std::span<const Choice> choices(ComputeType);
 [[nodiscard]] std::span<const Choice> choices(ReduceType);
 [[nodiscard]] std::span<const Choice> choices(StateType);

@@ -244,20 +244,33 @@ void describe(OptimizerConfig& c, Visitor& v) {
       "betas", c.betas,
       {.text =
            "Decay of the first and the second moment (adamw); of the gradients in a step and of "
-           "the moment (lion, by default [0.9, 0.99]).",
+           "the moment (lion, by default [0.9, 0.99]); muon's are of its adamw.",
        .least = 0,
        .most = 1,
        .below_most = true,
        .source = "Adam, arXiv:1412.6980, algorithm 1",
        .length = 2});
+  v.field("eps", c.eps,
+          {.text = "Added to the root of the second moment (adamw, and that of muon).",
+           .least = 0,
+           .above_least = true});
   v.field(
-      "eps", c.eps,
-      {.text = "Added to the root of the second moment (adamw).", .least = 0, .above_least = true});
-  v.field("momentum", c.momentum,
-          {.text = "Decay of the velocity (sgd).", .least = 0, .most = 1, .below_most = true});
+      "momentum", c.momentum,
+      {.text = "Decay of the velocity (sgd) or the average of gradients (muon, by default 0.95).",
+       .least = 0,
+       .most = 1,
+       .below_most = true});
+  v.field("nesterov", c.nesterov,
+          {.text = "The gradient counts once more beside the average (muon)."});
+  v.field("ns_steps", c.ns_steps,
+          {.text = "Newton-Schulz iterations that orthogonalise an update (muon).",
+           .least = 1,
+           .most = 99});
+  v.field("adjust_lr", c.adjust_lr,
+          {.text = "Learning rate of a matrix by its shape, rows x columns (muon)."});
   v.field("weight_decay", c.weight_decay,
           {.text = "Share of each weight, biases and norms included, taken off per step, times the "
-                   "learning rate.",
+                   "learning rate; muon's default is 0.1.",
            .least = 0});
   v.field("no_decay", c.no_decay,
           {.text = "Patterns (* and ?) of the names of tensors without weight decay."});

@@ -19,6 +19,10 @@ constexpr Names kSgdKeys[] = {"optimizer.momentum"};
 constexpr Names kLionMoments[] = {"exp_avg"};
 constexpr Names kLionKeys[] = {"optimizer.betas"};
 
+constexpr Names kMuonMoments[] = {"momentum_buffer"};
+constexpr Names kMuonKeys[] = {"optimizer.betas",    "optimizer.eps",      "optimizer.momentum",
+                               "optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr"};
+
 constexpr OptimizerRow kRows[] = {
     {.name = OptimizerName::adamw,
      .spelling = "adamw",
@@ -36,6 +40,15 @@ constexpr OptimizerRow kRows[] = {
      .moments = kLionMoments,
      .keys = kLionKeys,
      .betas = {0.9, 0.99}},
+    {.name = OptimizerName::muon,
+     .spelling = "muon",
+     .text = "orthogonalised momentum for the matrices of the layers, adamw for embeddings, head, "
+             "norms and biases; https://kellerjordan.github.io/posts/muon",
+     .moments = kMuonMoments,
+     .others = OptimizerName::adamw,
+     .keys = kMuonKeys,
+     .momentum = 0.95,
+     .weight_decay = 0.1},
 };
 
 consteval bool in_order() {

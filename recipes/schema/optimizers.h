@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -16,6 +17,9 @@ struct OptimizerRow {
   std::string_view text;
   /// Names of its moments, as torch.optim has them; each is as large as what is updated.
   std::span<const std::string_view> moments;
+  /// Where it updates whole hidden matrices only (Parameter::hidden_matrix), the rule of all other
+  /// tensors.
+  std::optional<OptimizerName> others = {};
   /// Paths of the keys that it reads and some other does not.
   std::span<const std::string_view> keys;
   // Defaults of keys whose default is not the same for all.

@@ -9,7 +9,8 @@
 namespace dstrain {
 
 enum class Schedule { constant, linear, cosine };
-enum class OptimizerName { adamw, sgd, lion };
+enum class OptimizerName { adamw, sgd, lion, muon };
+enum class AdjustLr { original, match_rms_adamw };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
@@ -117,6 +118,9 @@ struct OptimizerConfig {
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
   double momentum = 0.9;
+  bool nesterov = true;
+  int ns_steps = 5;  ///< iterations that orthogonalise an update
+  AdjustLr adjust_lr = AdjustLr::match_rms_adamw;
   double weight_decay = 0.01;
   std::vector<std::string> no_decay;  ///< patterns of tensor names without weight decay
   double clip_norm = 1.0;             ///< 0: no clipping

@@ -300,7 +300,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   for (const auto& [key, readers] : optimizer_keys()) {
     if (std::ranges::find(readers, spelling(r.optimizer.name)) != readers.end()) continue;
     add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),
-                           fmt::join(readers, " and ")));
+                           fmt::join(readers, ", ")));
   }
   if (r.optimizer.schedule == Schedule::constant) {
     add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");

@@ -1,6 +1,6 @@
 """20 steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's optimizers on transformers' model of the
-same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped. AdamW is
-torch.optim's; Lion is written here after the paper's algorithm."""
+same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped. AdamW and
+Muon are torch.optim's; Lion is written here after the paper's algorithm."""
 import copy
 import json
 import pathlib
@@ -20,6 +20,7 @@ from support import expect_success, losses, only_run, run
 STEPS, SAMPLES, SEQUENCE = 20, 12, 24
 LR, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 0.7
 LION_LR, LION_BETAS = 3e-4, (0.9, 0.99)
+MUON_LR = 2e-3
 
 
 def write_tokenizer(folder, texts):
@@ -59,6 +60,15 @@ def lion_of(model):
     return [Lion(decayed(model.parameters()), lr=LION_LR, betas=LION_BETAS, weight_decay=DECAY)]
 
 
+def muon_of(model):
+    """torch.optim.Muon for the matrices of the layers, AdamW for all else. It orthogonalises in bf16, dstrain in the compute type: fp32."""
+    torch.Tensor.bfloat16 = torch.Tensor.clone
+    hidden = [p for name, p in model.named_parameters() if p.dim() == 2 and (".layers." in name or ".h." in name)]
+    rest = [p for p in model.parameters() if all(p is not other for other in hidden)]
+    return [torch.optim.Muon(hidden, lr=MUON_LR, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(decayed(rest), lr=MUON_LR, betas=BETAS, eps=EPS, weight_decay=DECAY)]
+
+
 def decayed(parameters):
     """Vectors have no weight decay."""
     parameters = list(parameters)
@@ -67,8 +77,9 @@ def decayed(parameters):
 
 # What the recipe says of the optimizer, the same in PyTorch, and how far the losses may be apart, relative.
 OPTIMIZERS = {
-    "adamw": (f"name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}", adamw_of, 1e-4),
-    "lion": (f"name: lion, lr: {LION_LR}", lion_of, 1e-4),
+    "adamw": (f"name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}", adamw_of, 1e-5),
+    "muon": (f"name: muon, lr: {MUON_LR}, betas: [{BETAS[0]}, {BETAS[1]}]", muon_of, 1e-5),
+    "lion": (f"name: lion, lr: {LION_LR}", lion_of, 1e-5),
 }
 
 
@@ -150,5 +161,6 @@ with tempfile.TemporaryDirectory() as scratch:
     tied, untied = (Qwen2Config(**qwen2, tie_word_embeddings=tie) for tie in (True, False))
     for name, config, stage, optimizer in (
             ("bloom", bloom, 2, "adamw"), ("qwen2_tied", tied, 3, "adamw"), ("qwen2_untied", untied, 0, "adamw"),
-            ("bloom", bloom, 0, "lion"), ("qwen2_tied", tied, 3, "lion")):
+            ("bloom", bloom, 0, "lion"), ("qwen2_tied", tied, 3, "lion"),
+            ("bloom", bloom, 1, "muon"), ("qwen2_untied", untied, 3, "muon")):
         check(name, config, stage, optimizer, scratch, tokenizer, texts)

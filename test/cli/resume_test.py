@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert abs(found[step] - expected[step]) <= 1e-5 * abs(expected[step]), (stage, step)
 
     # Every optimizer: bit for bit at the same number of ranks, and under another stage.
-    for name, keys in (("lion", ["optimizer.name=lion", "optimizer.lr=1e-4"]),):
+    for name, keys in (("lion", ["optimizer.name=lion", "optimizer.lr=1e-4"]), ("muon", ["optimizer.name=muon", "optimizer.lr=2e-3"])):
         options = [word for key in keys for word in ("--set", key)]
         launch(scratch / name, 2, *options)
         first = only_run(scratch / name)

@@ -245,7 +245,8 @@ TEST_CASE("GPU: the optimizer equals its references, aligned or not", "[gpu][ker
   for (const optimizer::Rule& rule :
        {optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
         optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}),
-        optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1})}) {
+        optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1}),
+        optimizer::Rule(optimizer::MuonStep{.step = 1e-2, .shrink = 1e-3})}) {
     CAPTURE(rule.index());
     compare(
         {gradient, control, master, average, square, master.to(type)}, 2, 8,

@@ -2,8 +2,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <utility>
 
 #include "engine/kernels/control.h"
+#include "engine/kernels/matrix_update.h"
 #include "engine/kernels/optimizer.h"
 #include "engine/kernels/optimizer_update.h"
 #include "test/gpu/compare.h"
@@ -35,7 +37,8 @@ TEST_CASE("GPU: the bf16 optimizer equals its references, aligned or not", "[gpu
   const optimizer::Rule rule =
       GENERATE(optimizer::Rule(optimizer::AdamW{.lr = 1e-2, .weight_decay = 0.1}),
                optimizer::Rule(optimizer::Sgd{.lr = 1e-2, .weight_decay = 0.1}),
-               optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1}));
+               optimizer::Rule(optimizer::Lion{.lr = 1e-2, .weight_decay = 0.1}),
+               optimizer::Rule(optimizer::MuonStep{.step = 1e-2, .shrink = 1e-3}));
   CAPTURE(rule.index());
   const auto args = [&](const Tensors& t) {
     return kernels::OptimizerUpdate{.states = kernels::DType::bf16,
@@ -63,6 +66,49 @@ TEST_CASE("GPU: the bf16 optimizer equals its references, aligned or not", "[gpu
     CAPTURE(i);
     REQUIRE(gpu[i].cpu().ne(host[i]).to(at::kFloat).mean().item<float>() < 2e-3f);
   }
+}
+
+TEST_CASE("GPU: Muon's momentum and direction equal their reference", "[gpu][kernels]") {
+  const std::int64_t count = GENERATE(1003, 3'000'000), offset = GENERATE(0, 1);
+  const auto states = GENERATE(at::kFloat, at::kBFloat16);
+  CAPTURE(count, offset, c10::toString(states));
+  test::Random random(2);
+  const at::Tensor control = at::zeros({optimizer::kControlSize});
+  control[optimizer::kAppliedSteps] = 3;
+  control[optimizer::kGradientFactor] = 0.5f;
+  compare(
+      {random({count + offset}), control, random({count + offset}, states),
+       random({count + offset}, at::kBFloat16)},
+      2, 8,
+      [&](const Tensors& t) {
+        return kernels::OptimizerUpdate{
+            .states = states == at::kFloat ? kernels::DType::f32 : kernels::DType::bf16,
+            .parameters = at_offset(t[2], offset),
+            .moments = {},
+            .gradient = fp32(t[0]) + offset,
+            .compute = at_offset(t[3], offset),
+            .compute_type = kernels::DType::bf16,
+            .control = fp32(t[1]),
+            .count = count,
+            .rule = optimizer::MuonMomentum{},
+            .seed = 7,
+            .first_element = 5};
+      },
+      kernels::cuda::update, kernels::reference::update);
+}
+
+TEST_CASE("GPU: a matrix is orthogonalised as on the CPU", "[gpu][kernels]") {
+  const auto [rows, columns] =
+      GENERATE(std::pair(256, 256), std::pair(128, 768), std::pair(768, 128));
+  CAPTURE(rows, columns);
+  test::Random random(3);
+  const at::Tensor x = random({rows, columns}, at::kBFloat16), on_gpu = x.to(at::kCUDA);
+  const at::Tensor host = optimizer::orthogonalize(x, 5).to(at::kFloat),
+                   gpu = optimizer::orthogonalize(on_gpu, 5);
+  REQUIRE(gpu.equal(optimizer::orthogonalize(on_gpu, 5)));
+  // Both round every product to bf16; in the norm of the whole they are a few roundings apart.
+  const at::Tensor apart = gpu.cpu().to(at::kFloat) - host;
+  REQUIRE((apart.norm() / host.norm()).item<float>() < 10 * 0x1p-8f);
 }
 
 TEST_CASE("GPU: bf16 AdamW follows small steps on average", "[gpu][kernels]") {

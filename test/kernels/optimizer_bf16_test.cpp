@@ -186,7 +186,8 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
   const std::int64_t count = 10'001, first = 5;
   const at::Tensor control = control_at(3);
   const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}),
-                             Rule(Lion{.lr = 1e-2, .weight_decay = 0.1}));
+                             Rule(Lion{.lr = 1e-2, .weight_decay = 0.1}),
+                             Rule(MuonStep{.step = 1e-2, .shrink = 1e-3}), Rule(MuonMomentum{}));
   CAPTURE(rule.index());
   Step step = states_of(rule, random({count}, at::kBFloat16), random({count}));
   for (const at::Tensor& moment : step.moments)
@@ -194,12 +195,18 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
   step.first_element = first;
   std::vector<at::Tensor> expected{step.master.clone()};
   for (const at::Tensor& moment : step.moments) expected.push_back(moment.clone());
+  const at::Tensor copy = at::zeros({count}, at::kBFloat16), expected_copy = copy.clone();
+  void* reference_copy = nullptr;
+  if (is_direction(rule)) {
+    step.compute = copy;
+    reference_copy = expected_copy.mutable_data_ptr();
+  }
   update(step, control);
   kernels::OptimizerUpdate args{.states = kernels::DType::bf16,
                                 .parameters = expected[0].mutable_data_ptr(),
                                 .moments = {},
                                 .gradient = step.gradient.const_data_ptr<float>(),
-                                .compute = nullptr,
+                                .compute = reference_copy,
                                 .compute_type = kernels::DType::bf16,
                                 .control = control.const_data_ptr<float>(),
                                 .count = count,
@@ -219,6 +226,8 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
     return near ? "" : "differ by more than a step";
   };
   REQUIRE(differing(step.master, expected[0]) == "");
+  REQUIRE(differing(copy, expected_copy) == "");
+  REQUIRE(copy.any().item<bool>() == is_direction(rule));
   for (std::size_t m = 0; m < step.moments.size(); ++m)
     REQUIRE(differing(step.moments[m], expected[1 + m]) == "");
 }

@@ -3,11 +3,14 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "engine/kernels/matrix_update.h"
 #include "test/kernels/optimizer_bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -111,6 +114,61 @@ TEST_CASE("Lion follows the paper's algorithm for 20 steps", "[kernels]") {
   REQUIRE(test::far(ours.master, master, bounds.master) == "");
   REQUIRE(test::far(ours.moments[0], average, bounds.average) == "");
   REQUIRE(ours.compute.equal(ours.master.to(at::kBFloat16)));
+}
+
+TEST_CASE("Muon's momentum and step follow torch.optim.Muon for 20 steps", "[kernels]") {
+  test::Random random(8);
+  const bool nesterov = GENERATE(false, true);
+  const std::int64_t count = 40003;
+  Step momentum{.master = at::zeros({count}),
+                .moments = {},
+                .gradient = {},
+                .compute = at::empty({count}, at::kBFloat16),
+                .rule = MuonMomentum{.momentum = 0.95, .nesterov = nesterov}};
+  Step step{.master = random({count}),
+            .moments = {},
+            .gradient = {},
+            .compute = at::empty({count}, at::kHalf),
+            .rule = MuonStep{.step = 0.02, .shrink = 1e-3}};
+  at::Tensor average = at::zeros({count}, at::kDouble), master = step.master.to(at::kDouble);
+  const at::Tensor control = fresh_control(4);
+  for (int i = 0; i < 20; ++i) {
+    momentum.gradient = random({count});
+    finish(control, 1);
+    update(momentum, control);
+    const at::Tensor g = momentum.gradient.to(at::kDouble) / 4;
+    average = 0.95 * average + 0.05 * g;
+    const at::Tensor direction = nesterov ? 0.95 * average + 0.05 * g : average;
+    const at::Tensor apart = (momentum.compute.to(at::kDouble) - direction).abs();
+    REQUIRE(apart.le(0x1p-8 * direction.abs() + 1e-6).all().item<bool>());
+    step.gradient = momentum.compute.to(at::kFloat);
+    update(step, control);  // its direction is not scaled as a gradient
+    master = master * (1 - 1e-3) - 0.02 * step.gradient.to(at::kDouble);
+  }
+  REQUIRE((momentum.master.to(at::kDouble) - average).abs().max().item<double>() < 1e-6);
+  REQUIRE((step.master.to(at::kDouble) - master).abs().max().item<double>() < 1e-5);
+  REQUIRE(step.compute.equal(step.master.to(at::kHalf)));
+}
+
+TEST_CASE("an orthogonalised matrix keeps its singular vectors, with values near one",
+          "[kernels]") {
+  test::Random random(9);
+  const auto [rows, columns] =
+      GENERATE(std::pair(64, 64), std::pair(40, 96), std::pair(96, 40), std::pair(1, 30));
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  CAPTURE(rows, columns, c10::toString(dtype));
+  const at::Tensor x = random({rows, columns}, dtype);
+  const at::Tensor y = orthogonalize(x, 5).to(at::kDouble);
+  REQUIRE(y.sizes() == x.sizes());
+  const auto [u, s, v] = at::linalg_svd(x.to(at::kDouble), /*full_matrices=*/false);
+  const at::Tensor inside = u.t().matmul(y).matmul(v.t());
+  // Small singular values are not there yet after five iterations.
+  const at::Tensor values = inside.diagonal().masked_select(s.gt(0.1 * s.max()));
+  REQUIRE(values.min().item<double>() > 0.6);
+  REQUIRE(values.max().item<double>() < 1.3);
+  const at::Tensor beside = inside - inside.diagonal().diag();
+  REQUIRE(beside.abs().max().item<double>() < (dtype == at::kFloat ? 1e-4 : 0.1));
+  REQUIRE(orthogonalize(at::zeros({4, 6}, dtype), 5).eq(0).all().item<bool>());
 }
 
 /// The rules with their defaults, by name.

@@ -17,6 +17,7 @@
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/vit/model.h"
+#include "engine/program/cost.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"
 #include "test/models/live_bytes.h"
@@ -117,6 +118,31 @@ TEST_CASE("adapters are trained and nothing else, but what the recipe names", "[
                                                   "vit.encoder.layer.1 (frozen)",
                                                   "vit.encoder.layer.1", "classifier (frozen)",
                                                   "classifier"});
+}
+
+TEST_CASE("hidden matrices are those of the layers, of adapters too, and stand first in a group",
+          "[models][lora]") {
+  const int rank = GENERATE(0, 2);
+  for (const ModelConfig& config :
+       {test::small_config(), test::small_bloom_config(), test::small_qwen2_config()}) {
+    CAPTURE(config.name, rank);
+    Model model = adapted(lora_of(rank), config);
+    for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+      const bool layer = b > 0 && b + 1 < model.blocks.size();
+      for (const Parameter* parameter : model.blocks[b]->parameters()) {
+        CAPTURE(parameter->parts[0].name);
+        CHECK(parameter->hidden_matrix == (layer && parameter->shape.size() == 2));
+      }
+    }
+    const ModelCost cost = model_cost(model, {.micro_batch = 1});
+    for (const GroupCost& group : cost.groups) {
+      std::int64_t stacked = 0, first = 0;
+      for (const MatrixShape& shape : group.matrices) stacked += shape.rows * shape.columns;
+      for (int i = 0; i < group.hidden_tensors; ++i)
+        first += group.tensor_sizes[static_cast<std::size_t>(i)];
+      CHECK(stacked == first);
+    }
+  }
 }
 
 TEST_CASE("targets mean linear maps by any name that files have for them", "[models][lora]") {

@@ -1,6 +1,9 @@
 #include "engine/program/strategy.h"
 
+#include <algorithm>
+
 #include "engine/base/error.h"
+#include "engine/program/simulate.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -111,6 +114,62 @@ TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property
                                                 .recompute = test::recomputed(true)})
                                   .actions);
   CHECK(check(s.training, s.layout, cost).empty());
+}
+
+TEST_CASE("Muon's matrices have one moment, and are gathered in the update where they are divided",
+          "[strategy]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  CAPTURE(stage);
+  Recipe r = recipe(stage, 96, 8);
+  ModelCost cost = test::small_model(3);
+  // The middle block: a stack of two matrices 20 x 30 and one of 300 x 4, then a bias.
+  cost.groups[1].tensor_sizes = {1200, 1200, 7};
+  cost.groups[1].hidden_tensors = 2;
+  cost.groups[1].matrices = {{20, 30}, {20, 30}, {300, 4}};
+  const Strategy adamw = make_strategy(r, cost, 4, cpu());
+  r.optimizer.name = OptimizerName::muon;
+  const Strategy muon = make_strategy(r, cost, 4, cpu());
+  CHECK(muon.layout.widths.moments == 8);
+  CHECK(muon.layout.matrix_rule.moments == 4);
+  CHECK(hash(muon.training, muon.layout) != hash(adamw.training, adamw.layout));
+  const FlatGroup& flat = muon.layout.flat[1];
+  CHECK(muon.layout.groups[1].matrix_elements == flat.offset(2));
+  CHECK(muon.layout.groups[0].matrix_elements == 0);
+
+  std::vector<Bytes> gathered;
+  Flops flops = 0;
+  for (const Action& action : muon.training.actions) {
+    if (action.kind != ActionKind::update) continue;
+    gathered.push_back(action.comm.empty() ? 0 : action.comm.front().bytes);
+    flops += action.flops;
+  }
+  CHECK(gathered == std::vector<Bytes>{0, stage > 0 ? flat.padded() * 2 : 0, 0});
+  const Flops small = 5 * (4.0 * 20 * 20 * 30 + 2.0 * 20 * 20 * 20),
+              tall = 5 * (4.0 * 4 * 4 * 300 + 2.0 * 4 * 4 * 4);
+  // The first of four shards has parts of both stacked matrices.
+  CHECK(flops == (stage > 0 ? 2 * small : 2 * small + tall));
+
+  const auto moments = [](const Strategy& s) { return peak_memory(s.training).moments; };
+  const std::int64_t matrices = flat.offset(2), rest = flat.padded() - matrices;
+  const Bytes saved =
+      stage == 0 ? 4 * matrices : 4 * (flat.shard_size() - std::min(flat.shard_size(), rest));
+  CHECK(moments(adamw) - moments(muon) == saved);
+
+  const Simulation step = simulate(muon.training, muon.layout, cost, cpu());
+  const auto use =
+      std::ranges::find(step.collectives, "momentum of matrices", &CollectiveUse::purpose);
+  CHECK((use != step.collectives.end()) == (stage > 0));
+  if (use != step.collectives.end()) CHECK(use->payload_bytes == flat.padded() * 2);
+
+  r.precision.compute = ComputeType::fp32;
+  CHECK(make_strategy(r, cost, 4, cpu()).layout.update_bytes(1) == 2 * muon.layout.update_bytes(1));
+
+  Program silent = muon.training;
+  for (Action& action : silent.actions) {
+    for (Comm& comm : action.comm) comm.bytes += action.kind == ActionKind::update ? 2 : 0;
+    if (action.kind == ActionKind::update) action.workspace += 2;
+  }
+  CHECK_FALSE(check(silent, muon.layout, cost).empty());
 }
 
 }  // namespace

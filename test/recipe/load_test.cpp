@@ -157,7 +157,7 @@ TEST_CASE("a setting without effect is a warning, a default without effect is no
   REQUIRE(loaded.warnings.size() == 1);
   CHECK(format(loaded.warnings[0]) ==
         "r.yaml:5:31: warning: optimizer.momentum: has no effect: optimizer.name adamw has none, "
-        "only sgd\n"
+        "only sgd, muon\n"
         "  hint: remove it");
 }
 
@@ -169,6 +169,11 @@ TEST_CASE("an optimizer's own defaults stand where the recipe is silent", "[reci
   CHECK(betas("lr: 1") == std::vector<double>{0.9, 0.999});
   CHECK(betas("name: lion, lr: 1") == std::vector<double>{0.9, 0.99});
   CHECK(betas("name: lion, lr: 1, betas: [0.95, 0.98]") == std::vector<double>{0.95, 0.98});
+  const OptimizerConfig muon =
+      parse_recipe(small_recipe("optimizer: { name: muon, lr: 1 }\n"), "r.yaml").recipe.optimizer;
+  CHECK(muon.momentum == 0.95);
+  CHECK(muon.weight_decay == 0.1);
+  CHECK(muon.betas == std::vector<double>{0.9, 0.999});
 }
 
 }  // namespace dstrain

@@ -83,8 +83,9 @@ TEST_CASE("sharding beside replication, recomputation and deep prefetch change n
 
 TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeRO stage",
           "[train][parity]") {
-  const std::string keys = GENERATE(as<std::string>(), "optimizer.name=sgd optimizer.lr=0.2",
-                                    "optimizer.name=lion optimizer.lr=3e-4");
+  const std::string keys =
+      GENERATE(as<std::string>(), "optimizer.name=sgd optimizer.lr=0.2",
+               "optimizer.name=lion optimizer.lr=3e-4", "optimizer.name=muon optimizer.lr=2e-3");
   CAPTURE(keys);
   const auto with = [&](int zero_stage) {
     std::vector<std::string> overrides = {fmt::format("parallel.zero.stage={}", zero_stage),
@@ -97,7 +98,7 @@ TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeR
     return overrides;
   };
   const std::vector<double> alone = losses(1, with(0));
-  REQUIRE(alone.back() < alone.front());
+  REQUIRE(alone != reference());  // of adamw
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     check_equal(losses(3, with(stage)), alone);
