@@ -261,7 +261,9 @@ void RunReport::report_memory() {
 void RunReport::report_communication(std::int64_t steps) {
   const auto purpose = [](const CommChannel& channel) {
     if (channel.lane == Lane::gather) return "parameters";
-    if (channel.lane == Lane::compute) return "norm and metrics";
+    if (channel.lane == Lane::compute) {
+      return channel.axis == CommAxis::shard ? "momentum of matrices" : "norm and metrics";
+    }
     return channel.axis == CommAxis::shard ? "gradients" : "gradients of replicas";
   };
   for (const auto& [channel, communicator] : session_.communicators()) {
