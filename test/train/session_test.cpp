@@ -89,7 +89,7 @@ TEST_CASE("the state that a rank holds is what the program's buffers say", "[tra
             held = bytes(states.master(group));
           } else if (buffer.role == BufferRole::moments) {
             held = 0;
-            const Range own = {0, states.own_range(group).size()};
+            const Range own = states.own_range(group);
             for (int k = 0; k < moments; ++k) held += bytes(states.moment(group, k, own));
           }
           if (held >= 0) REQUIRE(held == buffer.bytes());
