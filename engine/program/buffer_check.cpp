@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "engine/base/index.h"
@@ -74,9 +73,8 @@ class BufferChecker {
   [[nodiscard]] Needs needs(int i) const;
   void block_needs(const Action& a, Needs& needs) const;
   void reduce_needs(const Action& a, Needs& needs) const;
-  void match(int i, const std::vector<int>& ids, std::vector<Need> needs, const char* verb);
-  [[nodiscard]] std::optional<int> find(const std::vector<int>& ids, const Need& need,
-                                        const std::vector<bool>& taken) const;
+  void match(int i, const std::vector<int>& ids, const std::vector<Need>& needs, const char* verb);
+  [[nodiscard]] bool meets(const Need& need, int id) const;
   void read(int i, int id);
   void write(int i, int id);
   void free(int i, int id);
@@ -253,42 +251,32 @@ Needs BufferChecker::needs(int i) const {
   return needs;
 }
 
-std::optional<int> BufferChecker::find(const std::vector<int>& ids, const Need& need,
-                                       const std::vector<bool>& taken) const {
-  for (std::size_t k = 0; k < ids.size(); ++k) {
-    const Buffer& buffer = program_.buffers[to_index(ids[k])];
-    if (!taken[k] && buffer.role == need.role && (need.owner < 0 || buffer.owner == need.owner))
-      return static_cast<int>(k);
-  }
-  return std::nullopt;
+/// Where several buffers of a role may be meant, they are told apart by what they hold.
+bool BufferChecker::meets(const Need& need, int id) const {
+  const Buffer& buffer = program_.buffers[to_index(id)];
+  if (buffer.role != need.role || (need.owner >= 0 && buffer.owner != need.owner)) return false;
+  if (need.group < 0) return true;
+  const Content& content = contents_[to_index(id)];
+  return content.group == need.group &&
+         (need.micro_batch < 0 || content.micro_batch == need.micro_batch);
 }
 
 /// `ids` are exactly the buffers that `needs` asks for, and large enough.
-void BufferChecker::match(int i, const std::vector<int>& ids, std::vector<Need> needs,
+void BufferChecker::match(int i, const std::vector<int>& ids, const std::vector<Need>& needs,
                           const char* verb) {
   std::vector<bool> taken(ids.size());
-  // Those of which several may be meant are told apart by what they hold.
-  const auto holds = [&](const Need& need, int id) {
-    const Content& content = contents_[to_index(id)];
-    return (need.group < 0 || content.group == need.group) &&
-           (need.micro_batch < 0 || content.micro_batch == need.micro_batch);
-  };
   for (const Need& need : needs) {
-    std::optional<int> found;
-    std::vector<bool> passed = taken;
-    while ((found = find(ids, need, passed)) && need.group >= 0 &&
-           !holds(need, ids[to_index(*found)])) {
-      passed[to_index(*found)] = true;
-    }
-    if (!found) {
+    std::size_t found = 0;
+    while (found < ids.size() && (taken[found] || !meets(need, ids[found]))) ++found;
+    if (found == ids.size()) {
       const std::string of = need.group >= 0   ? " of " + cost_.groups[to_index(need.group)].name
                              : need.owner >= 0 ? fmt::format(" {}", need.owner)
                                                : "";
       problem("{} {} no {}{}", name(i), verb, role_name(need.role), of);
       continue;
     }
-    taken[to_index(*found)] = true;
-    const int id = ids[to_index(*found)];
+    taken[found] = true;
+    const int id = ids[found];
     const Buffer& buffer = program_.buffers[to_index(id)];
     if (need.elements > buffer.elements)
       problem("{} needs {} elements, {} has {}", name(i), need.elements, buffer_name(id),

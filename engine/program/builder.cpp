@@ -511,7 +511,6 @@ void Builder::finish_step() {
     if (group.gradient < 0) continue;
     const GroupLayout& kind = layout_.groups[to_index(g)];
     Action update{.group = g,
-                  .comm = collectives_of(ActionKind::update, g, layout_),
                   .reads = {group.gradient},
                   .writes = {group.parameters},
                   .workspace = kind.matrix_workspace,
