@@ -35,10 +35,10 @@ struct Needs {
   std::vector<Need> reads, writes, frees;
 };
 
-/// Reads the list once in order and follows what every buffer holds.
+/// Reads the runs once in order and follows what every buffer holds.
 class BufferChecker {
  public:
-  BufferChecker(const Program& program, const Layout& layout, const ModelCost& cost,
+  BufferChecker(const Program& program, int run_length, const Layout& layout, const ModelCost& cost,
                 const LaneOrder& order, std::vector<std::string>& problems);
   void run();
 
@@ -58,7 +58,8 @@ class BufferChecker {
   }
   [[nodiscard]] const Action& action(int i) const { return program_.actions[to_index(i)]; }
   [[nodiscard]] std::string name(int i) const {
-    return fmt::format("#{} {}", i, describe(action(i), cost_));
+    return fmt::format("#{} {}{}", i % run_length_, describe(action(i), cost_),
+                       i < run_length_ ? "" : fmt::format(", run {}", i / run_length_ + 1));
   }
   [[nodiscard]] std::string buffer_name(int id) const;
   void must_precede(int a, int b) {
@@ -79,9 +80,10 @@ class BufferChecker {
   void write(int i, int id);
   void free(int i, int id);
   void count_gradients(int i);
-  void each_reduced_once();
+  void each_reduced_once(int runs);
 
   const Program& program_;
+  const int run_length_;
   const Layout& layout_;
   const ModelCost& cost_;
   const LaneOrder& order_;
@@ -95,9 +97,11 @@ class BufferChecker {
   std::vector<std::vector<int>> reduces_;  ///< by group
 };
 
-BufferChecker::BufferChecker(const Program& program, const Layout& layout, const ModelCost& cost,
-                             const LaneOrder& order, std::vector<std::string>& problems)
+BufferChecker::BufferChecker(const Program& program, int run_length, const Layout& layout,
+                             const ModelCost& cost, const LaneOrder& order,
+                             std::vector<std::string>& problems)
     : program_(program),
+      run_length_(run_length),
       layout_(layout),
       cost_(cost),
       order_(order),
@@ -374,12 +378,14 @@ void BufferChecker::count_gradients(int i) {
     if (added_[g] != expected)
       problem("{} comes after {} of {} backwards that add to it", name(i), added_[g], expected);
     cleared_[g] = kNoAction;
+  } else if (a.kind == ActionKind::update) {
+    cleared_[to_index(a.group)] = kNoAction;
   }
 }
 
-/// A whole gradient is reduced once per step, after all backwards that add to it; one in a slot
+/// In each run a whole gradient is reduced once, after all backwards that add to it; one in a slot
 /// once per micro-batch.
-void BufferChecker::each_reduced_once() {
+void BufferChecker::each_reduced_once(int runs) {
   if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
     if (!trainable(g)) continue;
@@ -388,24 +394,29 @@ void BufferChecker::each_reduced_once() {
     for (const int i : reduces_[to_index(g)])
       ++times[from_slot ? to_index(action(i).micro_batch) : 0];
     for (std::size_t m = 0; m < times.size(); ++m) {
-      if (times[m] == 1) continue;
+      if (times[m] == runs) continue;
       problem("the gradient of {}{} is reduced {} times instead of once",
               cost_.groups[to_index(g)].name, from_slot ? fmt::format(", micro-batch {}", m) : "",
-              times[m]);
+              times[m] / runs);
     }
   }
 }
 
 void BufferChecker::run() {
+  int runs = 0;
   for (int i = 0; i < static_cast<int>(program_.actions.size()); ++i) {
+    if (i % run_length_ == 0 && runs++ > 0 && !problems_.empty()) {
+      --runs;
+      break;  // later runs repeat what is wrong in this one
+    }
     const Action& a = action(i);
     if (a.kind == ActionKind::gather) {
       int& holder = held_[to_index(a.group)];
       if (!layout_.gathered(a.group)) problem("{}: every rank has the whole group", name(i));
       if (holder != kNoAction) problem("{} while {} holds the group", name(i), name(holder));
       holder = i;
-    } else if (a.kind == ActionKind::release) {
-      held_[to_index(a.group)] = kNoAction;
+    } else if (a.kind == ActionKind::release || a.kind == ActionKind::update) {
+      held_[to_index(a.group)] = kNoAction;  // an update changes a shard only
     } else if (a.block >= 0 && training()) {
       for (const int group : cost_.blocks[to_index(a.block)].groups) {
         if (layout_.gathered(group) && held_[to_index(group)] == kNoAction)
@@ -428,14 +439,15 @@ void BufferChecker::run() {
       problem("{} is not freed, filled by {}", buffer_name(id),
               name(contents_[to_index(id)].writer));
   }
-  if (training()) each_reduced_once();
+  if (training()) each_reduced_once(runs);
 }
 
 }  // namespace
 
-void check_buffers(const Program& program, const Layout& layout, const ModelCost& cost,
-                   const LaneOrder& order, std::vector<std::string>& problems) {
-  BufferChecker(program, layout, cost, order, problems).run();
+void check_buffers(const Program& program, int run_length, const Layout& layout,
+                   const ModelCost& cost, const LaneOrder& order,
+                   std::vector<std::string>& problems) {
+  BufferChecker(program, run_length, layout, cost, order, problems).run();
 }
 
 }  // namespace dstrain

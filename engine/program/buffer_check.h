@@ -9,8 +9,10 @@
 namespace dstrain {
 
 /// The rules of `check` about buffers: contents, lifetimes, conflicts between lanes and gradients.
-/// Indices in `program` must be valid. Appends a sentence for each broken rule to `problems`.
-void check_buffers(const Program& program, const Layout& layout, const ModelCost& cost,
-                   const LaneOrder& order, std::vector<std::string>& problems);
+/// `program` lists several runs of `run_length` actions, one after the other. Indices must be
+/// valid. Appends a sentence for each broken rule to `problems`.
+void check_buffers(const Program& program, int run_length, const Layout& layout,
+                   const ModelCost& cost, const LaneOrder& order,
+                   std::vector<std::string>& problems);
 
 }  // namespace dstrain

@@ -18,6 +18,38 @@ bool runs_block(ActionKind kind) {
          kind == ActionKind::backward;
 }
 
+/// As many runs of the program as use a batch buffer twice, one after the other, as one list.
+Program unrolled(const Program& program) {
+  const std::vector<int> batches = program.buffers_of(BufferRole::batch);
+  const auto buffers = static_cast<int>(batches.size()), micro_batches = program.micro_batches;
+  const int runs = 1 + (buffers + micro_batches - 1) / micro_batches;
+  const auto count = static_cast<int>(program.actions.size());
+  Program list = program;
+  list.actions.clear();
+  list.actions.reserve(to_index(runs) * program.actions.size());
+  for (int run = 0; run < runs; ++run) {
+    const auto in_turn = [&](std::vector<int>& ids) {
+      for (int& id : ids) {
+        const auto found = std::ranges::find(batches, id);
+        if (found == batches.end()) continue;
+        const auto i = static_cast<int>(found - batches.begin());
+        id = batches[to_index((i + run * micro_batches) % buffers)];
+      }
+    };
+    for (const Action& action : program.actions) {
+      Action& copy = list.actions.emplace_back(action);
+      for (int& other : copy.after) other += run * count;
+      if (run > 0) {
+        for (const int other : copy.after_previous) copy.after.push_back(other + (run - 1) * count);
+      }
+      in_turn(copy.reads);
+      in_turn(copy.writes);
+      in_turn(copy.frees);
+    }
+  }
+  return list;
+}
+
 /// The rules about order; those about buffers are check_buffers.
 class Checker {
  public:
@@ -129,6 +161,14 @@ void Checker::waits(int i) {
       problem("{} waits for #{}, which does not stand before it", name(i), other);
     } else if (lane_of(actions_[to_index(other)].kind) == lane_of(actions_[to_index(i)].kind)) {
       problem("{} waits for {} on its own lane", name(i), name(other));
+    }
+  }
+  for (const int other : actions_[to_index(i)].after_previous) {
+    if (other < 0 || to_index(other) >= actions_.size()) {
+      problem("{} waits for #{} of the run before, which has {} actions", name(i), other,
+              actions_.size());
+    } else if (lane_of(actions_[to_index(other)].kind) == lane_of(actions_[to_index(i)].kind)) {
+      problem("{} waits for {} of the run before on its own lane", name(i), name(other));
     }
   }
   const Action& a = actions_[to_index(i)];
@@ -267,7 +307,8 @@ std::vector<std::string> Checker::run() {
   for (int i = 0; i < count; ++i) collectives(i);
   resting_state();
 
-  const LaneOrder order(actions_);
+  const Program runs = unrolled(program_);
+  const LaneOrder order(runs.actions);
   order_ = &order;
   if (program_.kind == ProgramKind::gathering) {
     gathers();
@@ -275,7 +316,7 @@ std::vector<std::string> Checker::run() {
     loads();
     block_order();
   }
-  check_buffers(program_, layout_, cost_, order, problems_);
+  check_buffers(runs, count, layout_, cost_, order, problems_);
   if (training()) step_end();
   return problems_;
 }

@@ -61,7 +61,8 @@ void add(Hash& hash, const Action& action) {
       hash.add(field);
     }
   }
-  for (const auto* ids : {&action.reads, &action.writes, &action.frees, &action.after}) {
+  for (const auto* ids :
+       {&action.reads, &action.writes, &action.frees, &action.after, &action.after_previous}) {
     hash.add(static_cast<std::int64_t>(ids->size()));
     for (const int id : *ids) hash.add(std::int64_t{id});
   }

@@ -165,7 +165,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
   text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
                       duration(step.compute_s), duration(step.exposed_comm_s),
-                      duration(step.step_s - step.compute_s - step.exposed_comm_s));
+                      duration(std::max(0.0, step.step_s - step.compute_s - step.exposed_comm_s)));
   return text;
 }
 

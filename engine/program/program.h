@@ -83,11 +83,13 @@ struct Action {
   Bytes workspace = 0;       ///< transient device memory beside the buffers
   Flops flops = 0;
   std::vector<int> after{};  ///< indices, on other lanes, of actions that must have finished
+  /// The same, of actions of the run before this one. A program that follows another one starts
+  /// when that one has ended on all lanes.
+  std::vector<int> after_previous{};
 
   bool operator==(const Action&) const = default;
 };
 
-inline constexpr int kBatchSlots = 2;
 /// fp32 numbers that norm sums over the data ranks: squared norm, loss, top-1, top-5, targets,
 /// votes to stop.
 inline constexpr int kNumStepSums = 6;
@@ -98,7 +100,9 @@ enum class ProgramKind {
   gathering,   ///< makes the parameters whole that rest whole and are updated in shards
 };
 
-/// The list of actions of one rank.
+/// The list of actions of one rank. It is run again and again; what the end of one run and the
+/// beginning of the next may overlap is in the list (`Action::after_previous`). Batch buffers go on
+/// in turn: in run r, buffer i of n stands for buffer (i + r * micro_batches) % n.
 struct Program {
   ProgramKind kind = ProgramKind::training;
   std::vector<Action> actions;
@@ -171,8 +175,8 @@ struct CommChannel {
 /// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
 /// layout; every group's gradient of every micro-batch is reduced exactly once and before norm;
 /// every group is updated exactly once, after norm; no action waits for a later one, so that there
-/// is no cycle and list order is an order of execution. Order is what lanes and `after` guarantee,
-/// transitively.
+/// is no cycle and list order is an order of execution. Order is what lanes, `after` and
+/// `after_previous` guarantee, transitively, over as many runs as use a batch buffer twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

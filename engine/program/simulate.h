@@ -62,9 +62,10 @@ struct Simulation {
   Ledger ledger;
   std::vector<Bytes> activations_by_block;  ///< saved + boundary of each block
   std::vector<CollectiveUse> collectives;
-  double step_s = 0;
+  double step_s = 0;          ///< from the end of one run's compute lane to that of the next
   double compute_s = 0;       ///< busy time of the compute lane
   double exposed_comm_s = 0;  ///< time the compute lane waits for communication
+  /// Since the run before has left the compute lane; negative: beside its end.
   std::vector<double> action_start_s;
   std::vector<double> action_end_s;
 };
@@ -75,7 +76,8 @@ struct Simulation {
 /// Peak bytes of each category that one rank holds while the program runs; `fixed` is left 0.
 [[nodiscard]] Ledger peak_memory(const Program& program);
 
-/// Plays the program on `machine`: lanes are resources, `after` are waits.
+/// Plays several runs of the program on `machine` and reports the last: lanes are resources,
+/// `after` and `after_previous` are waits.
 [[nodiscard]] Simulation simulate(const Program& program, const Layout& layout,
                                   const ModelCost& cost, const Machine& machine);
 

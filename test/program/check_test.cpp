@@ -48,11 +48,13 @@ Program without(const Program& program, int index) {
   Program copy = program;
   copy.actions.erase(copy.actions.begin() + index);
   for (Action& action : copy.actions) {
-    std::vector<int> after;
-    for (const int other : action.after) {
-      if (other != index) after.push_back(other > index ? other - 1 : other);
+    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+      std::vector<int> after;
+      for (const int other : action.*waits) {
+        if (other != index) after.push_back(other > index ? other - 1 : other);
+      }
+      action.*waits = after;
     }
-    action.after = after;
   }
   return copy;
 }
@@ -63,8 +65,10 @@ Program swapped(const Program& program, std::size_t index) {
   std::swap(copy.actions[index], copy.actions[index + 1]);
   const int first = static_cast<int>(index);
   for (Action& action : copy.actions) {
-    for (int& other : action.after)
-      other = other == first ? first + 1 : other == first + 1 ? first : other;
+    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+      for (int& other : action.*waits)
+        other = other == first ? first + 1 : other == first + 1 ? first : other;
+    }
   }
   return copy;
 }
@@ -96,18 +100,21 @@ TEST_CASE("no wait of any program can be left out", "[program][property]") {
     for (Program program : {training_program(c.layout, c.cost, c.options),
                             evaluation_program(c.layout, c.cost, c.options)}) {
       for (std::size_t i = 0; i < program.actions.size(); ++i) {
-        const std::vector<int> after = program.actions[i].after;
-        for (std::size_t edge = 0; edge < after.size(); ++edge) {
-          program.actions[i].after.erase(program.actions[i].after.begin() +
-                                         static_cast<std::ptrdiff_t>(edge));
-          if (check(program, c.layout, c.cost).empty()) {
-            FAIL(fmt::format(
-                "#{} {} need not wait for #{} {}", i, describe(program.actions[i], c.cost),
-                after[edge],
-                describe(program.actions[static_cast<std::size_t>(after[edge])], c.cost)));
+        for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+          const std::vector<int> after = program.actions[i].*waits;
+          for (std::size_t edge = 0; edge < after.size(); ++edge) {
+            (program.actions[i].*waits)
+                .erase((program.actions[i].*waits).begin() + static_cast<std::ptrdiff_t>(edge));
+            if (check(program, c.layout, c.cost).empty()) {
+              FAIL(fmt::format(
+                  "#{} {} need not wait for #{} {}{}", i, describe(program.actions[i], c.cost),
+                  after[edge],
+                  describe(program.actions[static_cast<std::size_t>(after[edge])], c.cost),
+                  waits == &Action::after ? "" : " of the run before"));
+            }
+            program.actions[i].*waits = after;
+            ++removed;
           }
-          program.actions[i].after = after;
-          ++removed;
         }
       }
     }
@@ -181,6 +188,8 @@ TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][p
     CHECK(broken([](Action& a) { a.workspace += 1; }));
     CHECK(broken([](Action& a) { a.comm.push_back({}); }));
     CHECK(broken([&](Action& a) { a.after.push_back(static_cast<int>(i)); }));
+    CHECK(broken([&](Action& a) { a.after_previous.push_back(static_cast<int>(i)); }));
+    CHECK(broken([&](Action& a) { a.after_previous.push_back(1000); }));
     const ActionKind kind = program.actions[i].kind;
     if (kind == ActionKind::gather || kind == ActionKind::reduce || kind == ActionKind::norm) {
       CHECK(broken([](Action& a) { a.comm.clear(); }));
@@ -230,10 +239,11 @@ TEST_CASE("problems are sentences that name the actions", "[program]") {
     return problems(copy, c);
   };
   const int reduce = test::indices(program, ActionKind::reduce).at(0);
-  CHECK(problems(without(program, reduce), c) ==
-        "#12 clear(block0), micro-batch 0 overwrites buffer 14 (whole gradient), which is filled by "
-        "#8 backward(block2), micro-batch 0 and not freed\n"
-        "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
+  CHECK(
+      problems(without(program, reduce), c) ==
+      "#12 clear(block0), micro-batch 0 overwrites buffer 14 (whole gradient), which is filled by "
+      "#8 backward(block2), micro-batch 0 and not freed\n"
+      "the gradient of block2, micro-batch 0 is reduced 0 times instead of once");
   CHECK(message([&](Program& p) { p.actions[static_cast<std::size_t>(reduce)].after.clear(); }) ==
         "#9 reduce(block2), micro-batch 0 does not wait for #8 backward(block2), micro-batch 0");
   const int forward = test::indices(program, ActionKind::forward).at(0);

@@ -82,7 +82,7 @@ TEST_CASE("actions of a lane do not overlap and start after what they wait for",
                 {.micro_batches = 2, .prefetch = prefetch, .recompute = test::recomputed(true)});
   const Program program = training_program(c.layout, c.cost, c.options);
   const Simulation s = simulate(program, c.layout, c.cost, round_machine());
-  std::vector<double> lane_end(kNumLanes, 0);
+  std::vector<double> lane_end(kNumLanes, -1e300);  // gathers begin beside the run before
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     double& end = lane_end[static_cast<std::size_t>(lane_of(program.actions[i].kind))];
     REQUIRE(s.action_start_s[i] >= end);

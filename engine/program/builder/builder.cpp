@@ -1,0 +1,238 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/program/builder/activations.h"
+#include "engine/program/builder/gradients.h"
+#include "engine/program/builder/parameters.h"
+
+namespace dstrain {
+namespace builder {
+
+std::vector<GroupUse> group_uses(const Writer& writer) {
+  std::vector<GroupUse> uses(writer.cost.groups.size());
+  for (int b = 0; b < writer.num_blocks(); ++b) {
+    for (const int g : writer.groups_of(b)) {
+      uses[to_index(g)].shared = uses[to_index(g)].first_block >= 0;
+      if (!uses[to_index(g)].shared) uses[to_index(g)].first_block = b;
+    }
+  }
+  for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
+    for (const int g : writer.groups_of(writer.visits[to_index(v)].block))
+      uses[to_index(g)].last_visit = v;
+  }
+  return uses;
+}
+
+int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
+  int most = 1;
+  for (int b = 0; b < writer.num_blocks(); ++b) {
+    const auto own = std::ranges::count_if(writer.groups_of(b),
+                                           [&](int g) { return !uses[to_index(g)].shared; });
+    most = std::max(most, static_cast<int>(own));
+  }
+  return most;
+}
+
+namespace {
+
+void add_resting_state(Writer& writer) {
+  const StateWidths& widths = writer.layout.widths;
+  writer.resting.resize(writer.cost.groups.size());
+  for (int g = 0; g < writer.num_groups(); ++g) {
+    Resting& resting = writer.resting[to_index(g)];
+    const GroupLayout& kind = writer.layout.groups[to_index(g)];
+    const FlatGroup& flat = writer.layout.flat[to_index(g)];
+    const auto add = [&](BufferRole role, Partition partition, int width) {
+      const bool sharded = partition == Partition::sharded;
+      return writer.add_buffer(role, g, sharded ? flat.shard_size() : flat.padded(), width);
+    };
+    resting.parameters = add(BufferRole::parameters, kind.parameters, widths.compute);
+    if (!kind.trainable) continue;
+    resting.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient);
+    if (widths.master > 0) resting.master = add(BufferRole::master, kind.states, widths.master);
+    writer.program.buffers.push_back(moments_of(g, writer.layout));
+    resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
+  }
+}
+
+/// Walks over the visits with all parts.
+class Builder {
+ public:
+  explicit Builder(Writer& writer)
+      : writer_(writer),
+        uses_(group_uses(writer)),
+        batches_(writer),
+        parameters_(writer, uses_),
+        gradients_(writer, uses_),
+        activations_(writer) {}
+
+  void run();
+
+ private:
+  void forward(const Visit& visit);
+  void backward(const Visit& visit);
+  void recompute(const Visit& visit);
+  /// What a visit of the compute lane reads: parameters, inputs and the block's input.
+  [[nodiscard]] std::vector<int> inputs_of(const Visit& visit) const;
+  int add(ActionKind kind, const Visit& visit, Action action);
+
+  Writer& writer_;
+  const std::vector<GroupUse> uses_;
+  Batches batches_;
+  Parameters parameters_;
+  Gradients gradients_;
+  Activations activations_;
+};
+
+std::vector<int> Builder::inputs_of(const Visit& visit) const {
+  std::vector<int> reads;
+  for (const int group : writer_.groups_of(visit.block)) reads.push_back(parameters_.buffer(group));
+  reads.push_back(batches_.buffer(visit.micro_batch));
+  if (visit.block > 0)
+    reads.push_back(activations_.at(BufferRole::output, visit.block - 1, visit.micro_batch));
+  return reads;
+}
+
+int Builder::add(ActionKind kind, const Visit& visit, Action action) {
+  action.block = visit.block;
+  action.micro_batch = visit.micro_batch;
+  const bool keeps = writer_.program.find(action.writes, BufferRole::saved) >= 0;
+  action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps);
+  batches_.wait(visit.micro_batch, action);
+  parameters_.wait(visit.block, action);
+  const int index = writer_.add(kind, std::move(action));
+  // The batch is read until the last of these: labels by the head, images by a recomputed stem.
+  batches_.read_by(visit.micro_batch, index);
+  return index;
+}
+
+void Builder::forward(const Visit& visit) {
+  using enum BufferRole;
+  const auto& [block, micro_batch, pass] = visit;
+  Action action{.reads = inputs_of(visit),
+                .writes = {activations_.take(output, block, micro_batch)},
+                .flops = writer_.cost.blocks[to_index(block)].forward_flops};
+  if (writer_.has_backward(block) && !writer_.recomputed(block))
+    action.writes.push_back(activations_.take(saved, block, micro_batch));
+  // Only a backward needs the block's input again.
+  if (block > 0 && !writer_.has_backward(block))
+    action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
+  if (!writer_.training() && block + 1 == writer_.num_blocks()) {
+    action.frees.push_back(activations_.give_back(output, block, micro_batch));
+    action.frees.push_back(batches_.buffer(micro_batch));
+  }
+  add(ActionKind::forward, visit, std::move(action));
+}
+
+void Builder::recompute(const Visit& visit) {
+  using enum BufferRole;
+  const auto& [block, micro_batch, pass] = visit;
+  Action action{.reads = inputs_of(visit),
+                .writes = {activations_.take(output, block, micro_batch),
+                           activations_.take(saved, block, micro_batch)},
+                .flops = writer_.cost.blocks[to_index(block)].forward_flops};
+  add(ActionKind::recompute, visit, std::move(action));
+}
+
+void Builder::backward(const Visit& visit) {
+  using enum BufferRole;
+  const auto& [block, micro_batch, pass] = visit;
+  if (writer_.recomputed(block)) recompute(visit);
+  const Layout& layout = writer_.layout;
+  std::vector<int> trained;
+  // A block that trains little of itself is spared the products for the weights' gradients.
+  std::int64_t all = 0, own = 0;
+  for (const int group : writer_.groups_of(block)) {
+    all += layout.flat[to_index(group)].padded();
+    if (!layout.groups[to_index(group)].trainable) continue;
+    own += layout.flat[to_index(group)].padded();
+    trained.push_back(group);
+  }
+  for (const int group : trained) gradients_.clear(group, micro_batch);
+  Action action{
+      .reads = inputs_of(visit),
+      .flops = (2 * own < all ? 1 : 2) * writer_.cost.blocks[to_index(block)].forward_flops};
+  for (const BufferRole role : {output, saved}) {
+    const int id = activations_.give_back(role, block, micro_batch);
+    action.reads.push_back(id);
+    action.frees.push_back(id);
+  }
+  for (const int group : trained) action.writes.push_back(gradients_.buffer(group));
+  // The block before makes its output anew, or has no backward that would free it.
+  if (block > 0 && (writer_.recomputed(block - 1) || !writer_.has_backward(block - 1)))
+    action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
+  if (block == writer_.first_trained) action.frees.push_back(batches_.buffer(micro_batch));
+  const int index = add(ActionKind::backward, visit, std::move(action));
+  gradients_.after(visit, index);
+}
+
+void Builder::run() {
+  for (int v = 0; v < static_cast<int>(writer_.visits.size()); ++v) {
+    const Visit& visit = writer_.visits[to_index(v)];
+    batches_.before(visit.micro_batch);
+    parameters_.before(v);
+    visit.pass == Pass::forward ? forward(visit) : backward(visit);
+    parameters_.after(v);
+  }
+  if (writer_.training()) gradients_.finish();
+  batches_.close();
+  parameters_.close();
+}
+
+void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramOptions& options) {
+  DSTRAIN_CHECK(
+      layout.groups.size() == cost.groups.size() && layout.flat.size() == cost.groups.size(),
+      "the layout belongs to another model");
+  DSTRAIN_CHECK(!cost.blocks.empty(), "a model without blocks");
+  std::vector<bool> read(cost.groups.size(), false);
+  for (const BlockCost& block : cost.blocks) {
+    DSTRAIN_CHECK(!block.groups.empty(), block.name + " reads no group");
+    for (const int g : block.groups) read.at(to_index(g)) = true;
+  }
+  DSTRAIN_CHECK(std::ranges::find(read, false) == read.end(), "a group that no block reads");
+  DSTRAIN_CHECK(
+      options.micro_batches >= 1 && options.prefetch >= 0,
+      fmt::format("{} micro-batches, prefetch {}", options.micro_batches, options.prefetch));
+}
+
+Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
+              const ProgramOptions& options, const PipelineSchedule& schedule) {
+  check_arguments(layout, cost, options);
+  const Stages stages;
+  const int blocks = static_cast<int>(cost.blocks.size());
+  const int first_trained = kind == ProgramKind::training ? first_trained_block(cost) : 0;
+  Writer writer(kind, layout, cost, options,
+                block_visits(schedule.front(), stages, blocks, first_trained));
+  add_resting_state(writer);
+  Builder(writer).run();
+  return std::move(writer.program);
+}
+
+}  // namespace
+}  // namespace builder
+
+Program training_program(const Layout& layout, const ModelCost& cost,
+                         const ProgramOptions& options) {
+  return builder::build(ProgramKind::training, layout, cost, options,
+                        one_f_one_b(Stages{}, options.micro_batches));
+}
+
+Program evaluation_program(const Layout& layout, const ModelCost& cost,
+                           const ProgramOptions& options) {
+  const ProgramOptions one = {.micro_batches = 1, .prefetch = options.prefetch};
+  return builder::build(ProgramKind::evaluation, layout, cost, one, forwards(Stages{}, 1));
+}
+
+Program gathering_program(const Layout& layout, const ModelCost& cost) {
+  const ProgramOptions options;
+  builder::check_arguments(layout, cost, options);
+  builder::Writer writer(ProgramKind::gathering, layout, cost, options, {});
+  builder::add_resting_state(writer);
+  const std::vector<builder::GroupUse> none(cost.groups.size());
+  builder::Parameters(writer, none).gather_resident();
+  return std::move(writer.program);
+}
+
+}  // namespace dstrain

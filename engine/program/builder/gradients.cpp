@@ -1,0 +1,132 @@
+#include "engine/program/builder/gradients.h"
+
+#include <algorithm>
+
+namespace dstrain::builder {
+
+Gradients::Gradients(Writer& writer, const std::vector<GroupUse>& uses)
+    : writer_(writer),
+      uses_(uses),
+      own_slot_(uses.size(), -1),
+      cleared_(uses.size(), -1),
+      buffer_(uses.size(), -1),
+      backwards_(uses.size()) {
+  if (!writer.training()) return;
+  add_slots();
+  add_reduction_buffers();
+}
+
+void Gradients::add_slots() {
+  const Layout& layout = writer_.layout;
+  int pooled = 0;
+  std::int64_t largest = 0;
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    if (uses_[to_index(g)].first_block < 0 || uses_[to_index(g)].shared) continue;
+    if (!layout.reduced_from_slot(g)) continue;
+    ++pooled;
+    largest = std::max(largest, layout.flat[to_index(g)].padded());
+  }
+  const auto add = [&](std::int64_t elements) {
+    return writer_.add_buffer(BufferRole::whole_gradient, -1, elements, layout.widths.gradient);
+  };
+  const int slots = std::min(2 * max_own_groups(writer_, uses_), pooled);
+  for (int slot = 0; slot < slots; ++slot) pool_.push_back(add(largest));
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    if (uses_[to_index(g)].shared && layout.reduced_from_slot(g))
+      own_slot_[to_index(g)] = add(layout.flat[to_index(g)].padded());
+  }
+}
+
+/// Of the size that the largest group needs.
+void Gradients::add_reduction_buffers() {
+  const Layout& layout = writer_.layout;
+  if (layout.data_ranks() == 1) return;
+  const bool narrow = layout.widths.reduce_wire < layout.widths.gradient;
+  std::int64_t shard = 0, whole = 0;
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    if (uses_[to_index(g)].first_block < 0) continue;
+    const FlatGroup& flat = layout.flat[to_index(g)];
+    if (layout.groups[to_index(g)].trainable) whole = std::max(whole, flat.padded());
+    if (layout.reduced_from_slot(g)) shard = std::max(shard, flat.shard_size());
+  }
+  if (narrow && whole > 0) {
+    wire_ = writer_.add_buffer(BufferRole::wire, -1, whole, layout.widths.reduce_wire);
+  } else if (shard > 0 && writer_.options.micro_batches > 1) {
+    shard_sum_ = writer_.add_buffer(BufferRole::shard_sum, -1, shard, layout.widths.gradient);
+  }
+}
+
+void Gradients::clear(int group, int micro_batch) {
+  const bool from_slot = writer_.layout.reduced_from_slot(group);
+  int& cleared = cleared_[to_index(group)];
+  if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
+  cleared = micro_batch;
+  Action action{.group = group, .micro_batch = micro_batch};
+  int buffer = writer_.resting[to_index(group)].gradient;
+  if (from_slot) {
+    buffer = own_slot_[to_index(group)];
+    if (buffer < 0) {
+      buffer = pool_[next_];
+      next_ = (next_ + 1) % pool_.size();
+    }
+    if (const auto reader = last_reduce_of_.find(buffer); reader != last_reduce_of_.end())
+      action.after.push_back(reader->second);
+  }
+  buffer_[to_index(group)] = buffer;
+  action.writes = {buffer};
+  writer_.add(ActionKind::clear, std::move(action));
+}
+
+void Gradients::after(const Visit& visit, int index) {
+  const Layout& layout = writer_.layout;
+  if (layout.data_ranks() == 1) return;
+  for (const int group : writer_.groups_of(visit.block)) {
+    if (!layout.groups[to_index(group)].trainable) continue;
+    if (uses_[to_index(group)].first_block != visit.block) continue;
+    const bool last = ++backwards_[to_index(group)] == writer_.options.micro_batches;
+    if (layout.reduced_from_slot(group) || last) reduce(group, visit.micro_batch, index);
+  }
+}
+
+void Gradients::reduce(int group, int micro_batch, int after) {
+  const int whole = buffer_[to_index(group)];
+  const bool from_slot = writer_.layout.reduced_from_slot(group);
+  Action action{.group = group,
+                .micro_batch = micro_batch,
+                .writes = {writer_.resting[to_index(group)].gradient},
+                .after = {after}};
+  if (from_slot) {
+    action.reads = {whole};
+    action.frees = {whole};
+    if (shard_sum_ >= 0 && micro_batch > 0) action.writes.push_back(shard_sum_);
+  }
+  if (wire_ >= 0) action.writes.push_back(wire_);
+  const int index = writer_.add(ActionKind::reduce, std::move(action));
+  if (from_slot) last_reduce_of_[whole] = index;
+  last_reduce_ = index;
+}
+
+void Gradients::finish() {
+  Action norm;
+  for (const Resting& resting : writer_.resting) {
+    if (resting.gradient >= 0) norm.reads.push_back(resting.gradient);
+  }
+  if (last_reduce_) norm.after.push_back(*last_reduce_);
+  writer_.add(ActionKind::norm, std::move(norm));
+  // In the order of the next forward, which may begin while later groups are updated.
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    const Resting& resting = writer_.resting[to_index(g)];
+    if (resting.gradient < 0) continue;
+    const GroupLayout& kind = writer_.layout.groups[to_index(g)];
+    Action update{.group = g,
+                  .reads = {resting.gradient},
+                  .writes = {resting.parameters},
+                  .workspace = kind.matrix_workspace,
+                  .flops = kind.matrix_flops};
+    if (resting.master >= 0) update.writes.push_back(resting.master);
+    update.writes.push_back(resting.moments);
+    writer_.add(ActionKind::update, std::move(update));
+  }
+}
+
+}  // namespace dstrain::builder

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "engine/program/builder/writer.h"
+
+namespace dstrain::builder {
+
+/// Buffers of whole gradients, reductions, norm and updates.
+class Gradients {
+ public:
+  Gradients(Writer& writer, const std::vector<GroupUse>& uses);
+
+  /// Gives the group's gradient an empty buffer unless it has one that it still collects in.
+  void clear(int group, int micro_batch);
+  /// The buffer in which the group's gradient collects now.
+  [[nodiscard]] int buffer(int group) const { return buffer_[to_index(group)]; }
+  /// After the backward `index` of the visit: reduces what is complete.
+  void after(const Visit& visit, int index);
+  /// Norm and updates.
+  void finish();
+
+ private:
+  void add_slots();
+  void add_reduction_buffers();
+  void reduce(int group, int micro_batch, int after);
+
+  Writer& writer_;
+  const std::vector<GroupUse>& uses_;
+  std::vector<int> own_slot_;  ///< by group: of a shared one
+  std::vector<int> pool_;      ///< buffers that groups share
+  std::size_t next_ = 0;       ///< in the pool
+  int shard_sum_ = -1;         ///< buffers of the reduction, -1: it needs none
+  int wire_ = -1;
+  /// By group: micro-batch whose gradient its buffer collects, -1: none.
+  std::vector<int> cleared_;
+  std::vector<int> buffer_;            ///< by group
+  std::vector<int> backwards_;         ///< by group: added to its whole gradient so far
+  std::map<int, int> last_reduce_of_;  ///< by buffer
+  std::optional<int> last_reduce_;
+};
+
+}  // namespace dstrain::builder

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "engine/program/builder/writer.h"
+
+namespace dstrain::builder {
+
+/// Gathers and releases of whole parameters, and the slots that hold them.
+class Parameters {
+ public:
+  Parameters(Writer& writer, const std::vector<GroupUse>& uses);
+
+  /// Before visit `visit`: its groups are on their way, and those of the visits after it as far as
+  /// slots and the prefetch distance allow.
+  void before(int visit);
+  /// Adds to `action`, the first of a visit that reads the block's parameters, its waits.
+  void wait(int block, Action& action);
+  /// After visit `visit`: what no visit needs next is released.
+  void after(int visit);
+  /// After the whole list: what the gathers of one run wait for in the run before it.
+  void close();
+  /// The buffer in which a visit reads the group now.
+  [[nodiscard]] int buffer(int group) const;
+  /// All-gathers of what rests whole.
+  void gather_resident();
+
+ private:
+  /// Where a group's whole parameters are, as far as the list is written.
+  struct Held {
+    bool held = false;
+    int buffer = -1;
+    int last_visit = -1;         ///< known so far
+    std::optional<int> awaited;  ///< gather that no compute action has waited for yet
+  };
+  struct FreeSlot {
+    int slot = -1;
+    std::optional<int> released_by;
+  };
+  void add_slots();
+  bool gather_for(int visit);
+  bool gather(int group, int visit);
+
+  Writer& writer_;
+  const std::vector<GroupUse>& uses_;
+  int lookahead_ = 0;
+  std::vector<int> own_slot_;        ///< by group: of a shared one
+  std::vector<Held> held_;           ///< by group
+  std::deque<FreeSlot> free_slots_;  ///< longest free first
+};
+
+}  // namespace dstrain::builder

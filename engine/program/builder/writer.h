@@ -1,0 +1,79 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "engine/base/index.h"
+#include "engine/program/pipeline.h"
+#include "engine/program/program.h"
+
+/// The parts of a program's builder. They walk over the visits of the compute lane together and
+/// write actions in an order that is correct on its own. What runs on another lane is written as
+/// early as its buffers allow, and is waited for as late as its result is needed.
+namespace dstrain::builder {
+
+/// Buffers of a group's state at rest; -1: there is none.
+struct Resting {
+  int parameters = -1;
+  int gradient = -1;
+  int master = -1;
+  int moments = -1;
+};
+
+/// The program under way and what its parts share.
+struct Writer {
+  Writer(ProgramKind kind, const Layout& layout_in, const ModelCost& cost_in,
+         const ProgramOptions& options_in, std::vector<Visit> visits_in)
+      : layout(layout_in),
+        cost(cost_in),
+        options(options_in),
+        visits(std::move(visits_in)),
+        first_trained(kind == ProgramKind::training ? first_trained_block(cost_in) : 0) {
+    program.kind = kind;
+    program.micro_batches = options.micro_batches;
+  }
+
+  int add(ActionKind kind, Action action) {
+    action.kind = kind;
+    action.comm = collectives_of(kind, action.group, layout);
+    program.actions.push_back(std::move(action));
+    return static_cast<int>(program.actions.size()) - 1;
+  }
+  int add_buffer(BufferRole role, int owner, std::int64_t elements, int width) {
+    program.buffers.push_back({.role = role, .owner = owner, .elements = elements, .width = width});
+    return static_cast<int>(program.buffers.size()) - 1;
+  }
+  [[nodiscard]] Action& action(int index) { return program.actions[to_index(index)]; }
+  [[nodiscard]] bool training() const { return program.kind == ProgramKind::training; }
+  [[nodiscard]] int num_groups() const { return static_cast<int>(cost.groups.size()); }
+  [[nodiscard]] int num_blocks() const { return static_cast<int>(cost.blocks.size()); }
+  [[nodiscard]] const std::vector<int>& groups_of(int block) const {
+    return cost.blocks[to_index(block)].groups;
+  }
+  [[nodiscard]] bool has_backward(int block) const { return training() && block >= first_trained; }
+  [[nodiscard]] bool recomputed(int block) const {
+    const bool head = block + 1 == num_blocks();
+    return !head && to_index(block) < options.recompute.size() &&
+           options.recompute[to_index(block)] && has_backward(block);
+  }
+
+  const Layout& layout;
+  const ModelCost& cost;
+  const ProgramOptions& options;
+  const std::vector<Visit> visits;
+  const int first_trained;  ///< block
+  Program program;
+  std::vector<Resting> resting;  ///< by group
+};
+
+/// What never changes about a group.
+struct GroupUse {
+  int first_block = -1;  ///< of those that read it; its backward is the group's last
+  bool shared = false;   ///< read by several blocks: it has slots of its own and stays in them
+  int last_visit = -1;   ///< of the whole program
+};
+[[nodiscard]] std::vector<GroupUse> group_uses(const Writer& writer);
+/// The largest number of groups that one block reads and no other does, at least 1.
+[[nodiscard]] int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses);
+
+}  // namespace dstrain::builder
