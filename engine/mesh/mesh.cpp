@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -103,30 +104,34 @@ int Mesh::stride(Axis axis) const {
   return ranks;
 }
 
-int Mesh::coordinate(int rank, Axis axis) const {
+int Mesh::degree(Axes axes) const {
+  int ranks = 1;
+  for (const Axis axis : kAxes) ranks *= axes.contains(axis) ? degrees_[axis] : 1;
+  return ranks;
+}
+
+int Mesh::coordinate(int rank, Axes axes) const {
   DSTRAIN_CHECK(rank >= 0 && rank < world_size_,
                 fmt::format("rank {} in a world of {}", rank, world_size_));
-  return rank / stride(axis) % degree(axis);
+  int index = 0;
+  for (const Axis axis : kAxes) {
+    if (axes.contains(axis)) index = index * degrees_[axis] + rank / stride(axis) % degrees_[axis];
+  }
+  return index;
 }
 
-std::vector<int> Mesh::group(int rank, Axis axis) const {
-  const int step = stride(axis);
-  const int first = rank - coordinate(rank, axis) * step;
-  std::vector<int> ranks(static_cast<std::size_t>(degree(axis)));
-  for (int i = 0; i < degree(axis); ++i) ranks[static_cast<std::size_t>(i)] = first + i * step;
-  return ranks;
-}
-
-std::vector<int> Mesh::batch_group(int rank) const {
-  std::vector<int> ranks;
-  for (const int replica : group(rank, Axis::data)) {
-    for (const int member : group(replica, Axis::shard)) ranks.push_back(member);
+std::vector<int> Mesh::group(int rank, Axes axes) const {
+  std::vector<int> ranks = {rank};
+  for (const Axis axis : kAxes) {
+    if (!axes.contains(axis)) continue;
+    std::vector<int> along;
+    for (const int other : ranks) {
+      const int first = other - coordinate(other, axis) * stride(axis);
+      for (int i = 0; i < degrees_[axis]; ++i) along.push_back(first + i * stride(axis));
+    }
+    ranks = std::move(along);
   }
   return ranks;
-}
-
-int Mesh::batch_coordinate(int rank) const {
-  return coordinate(rank, Axis::data) * degree(Axis::shard) + coordinate(rank, Axis::shard);
 }
 
 std::string Mesh::describe() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,22 @@ enum class Axis { pipeline, data, shard, expert, sequence, tensor };
 inline constexpr std::array kAxes = {Axis::pipeline, Axis::data,     Axis::shard,
                                      Axis::expert,   Axis::sequence, Axis::tensor};
 [[nodiscard]] const char* axis_name(Axis axis);
+
+/// A set of axes; one axis is the set of itself.
+class Axes {
+ public:
+  constexpr Axes(Axis axis) : bits_(bit(axis)) {}
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= bit(axis);
+  }
+  [[nodiscard]] constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+
+ private:
+  static constexpr unsigned bit(Axis axis) { return 1U << static_cast<unsigned>(axis); }
+  unsigned bits_ = 0;
+};
+/// Ranks that differ on these see different samples.
+inline constexpr Axes kDataAxes = {Axis::data, Axis::shard};
 
 /// Degree of each axis, in the order of kAxes; all at least 1.
 struct Degrees {
@@ -32,16 +49,13 @@ class Mesh {
   Mesh(int world_size, const Degrees& degrees);
 
   [[nodiscard]] int world_size() const { return world_size_; }
-  [[nodiscard]] int degree(Axis axis) const { return degrees_[axis]; }
-  /// Index of `rank` along `axis`, in [0, degree).
-  [[nodiscard]] int coordinate(int rank, Axis axis) const;
-  /// Ranks that differ from `rank` on `axis` only, in coordinate order; contains `rank`.
-  [[nodiscard]] std::vector<int> group(int rank, Axis axis) const;
-  /// Ranks that see different samples: those that differ from `rank` on `data` and `shard` only.
-  [[nodiscard]] std::vector<int> batch_group(int rank) const;
-  [[nodiscard]] int batch_degree() const { return degree(Axis::data) * degree(Axis::shard); }
-  /// Index of `rank` within its batch_group.
-  [[nodiscard]] int batch_coordinate(int rank) const;
+  /// Ranks of a group along `axes`.
+  [[nodiscard]] int degree(Axes axes) const;
+  /// Index of `rank` in its group along `axes`, in [0, degree).
+  [[nodiscard]] int coordinate(int rank, Axes axes) const;
+  /// Ranks that differ from `rank` on `axes` only, in coordinate order (the last axis counts
+  /// fastest); contains `rank`.
+  [[nodiscard]] std::vector<int> group(int rank, Axes axes) const;
   /// "data 2 x shard 4", only the axes above 1; "1 rank" when there is none.
   [[nodiscard]] std::string describe() const;
 

@@ -47,13 +47,13 @@ void LanguageHead::choose_next(const Tensors& input, const at::Tensor& next_toke
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
-                              const Objective& objective) {
-  if (objective.next_tokens.defined()) {
-    choose_next(input, objective.next_tokens);
+                              const BlockContext& context) {
+  if (context.next_tokens.defined()) {
+    choose_next(input, context.next_tokens);
     return {at::zeros({}, input.at(0).options().dtype(at::kFloat))};
   }
   return {ops::linear_cross_entropy(normalize(input), *table_, batch.labels, batch.weights,
-                                    objective.totals)};
+                                    context.totals)};
 }
 
 BlockCost LanguageHead::cost(const BatchShape& shape) const {

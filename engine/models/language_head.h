@@ -40,7 +40,7 @@ class LanguageHead final : public Block {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
+                                const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
   /// {x, delta} -> [M, V].

@@ -2,6 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,9 +12,11 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/program/cost.h"
+#include "engine/program/layout.h"
 
 namespace dstrain {
 
+class Communicator;
 class Linear;
 
 using Tensors = std::vector<at::Tensor>;
@@ -27,21 +32,55 @@ struct Batch {
   at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
   at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
   ops::Sequences sequences = {};  ///< of text: where sequences begin
+  /// [] int32: samples that are no fillers; these stand last and must not enter any statistic.
+  /// Undefined: all are samples.
+  at::Tensor valid = {};
 };
 
 /// Sums over the targets seen so far, on the device: [loss, top-1 correct, top-5 correct, targets],
 /// fp32. A target is a sample with a label or a labelled token; language models leave top-5 at 0.
 inline constexpr int kNumTotals = 4;
 
-/// What blocks need beside their input.
-struct Objective {
+/// Why a forward runs.
+enum class Mode {
+  train,      ///< of a training step, for the first time
+  recompute,  ///< again for a step that has run it before, with the same result
+  evaluate,
+  generate,
+};
+
+/// Communicators by axis; null where the axis has one rank.
+class Peers {
+ public:
+  [[nodiscard]] Communicator* along(CommAxis axis) const {
+    return by_axis_[static_cast<std::size_t>(axis)];
+  }
+  void set(CommAxis axis, Communicator* ranks) { by_axis_[static_cast<std::size_t>(axis)] = ranks; }
+
+ private:
+  std::array<Communicator*, kNumCommAxes> by_axis_{};
+};
+
+/// What blocks need beside their input. The samples that count are Batch::valid.
+struct BlockContext {
+  Mode mode = Mode::train;
   double label_smoothing = 0;
-  std::uint64_t dropout_seed = 0;  ///< of this micro-batch, the same when it is computed again; 0:
-                                   ///< nothing is dropped
-  at::Tensor totals = {};          ///< [kNumTotals] fp32, added to
-  at::Tensor next_tokens =
-      {};  ///< generation: [B] int64, position of the last token of each sample on
-           ///< entry, the most likely next token on return; undefined otherwise
+  /// Of this micro-batch, the same when it is computed again; 0: nothing is dropped.
+  std::uint64_t dropout_seed = 0;
+  /// [kNumTotals] fp32, added to.
+  at::Tensor totals = {};
+  /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
+  /// next token on return; undefined otherwise.
+  at::Tensor next_tokens = {};
+  /// Of the ranks that share the work or the statistics of a block; calls run on the current
+  /// stream.
+  Peers peers = {};
+};  ///< [kNumTotals] fp32, added to
+at::Tensor next_tokens =
+    {};            ///< generation: [B] int64, position of the last token of each sample on
+                   ///< entry, the most likely next token on return; undefined otherwise
+Peers peers = {};  ///< of the ranks that share the work or the statistics of a block; calls run
+                   ///< on the current stream
 };
 
 struct BatchShape {
@@ -64,7 +103,7 @@ class Block {
   /// `input` is what the block before returned (empty for the stem). The last block returns one
   /// scalar: the weighted sum of the samples' losses, fp32.
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,
-                                        const Objective& objective) = 0;
+                                        const BlockContext& context) = 0;
   /// Cost of one micro-batch; `groups` is left to the caller.
   [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) const = 0;
 };

@@ -26,7 +26,7 @@ struct LinearPart {
 };
 
 /// y = x weight^T + bias, the matrices of all parts stacked along their rows. Low-rank adapters may
-/// be added to single parts; `dropout_seed` is for them (Objective::dropout_seed).
+/// be added to single parts; `dropout_seed` is for them (BlockContext::dropout_seed).
 class Linear {
  public:
   /// `columns` is the shape of a row: [K], or what a convolution has there. Biases start at zero.

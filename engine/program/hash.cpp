@@ -23,6 +23,11 @@ class Hash {
 void add(Hash& hash, const Layout& layout) {
   hash.add(std::int64_t{layout.shard_degree});
   hash.add(std::int64_t{layout.replica_degree});
+  if (const int inner = layout.expert_degree * layout.sequence_degree * layout.tensor_degree;
+      inner > 1) {
+    for (const int degree : {layout.expert_degree, layout.sequence_degree, layout.tensor_degree})
+      hash.add(std::int64_t{degree});
+  }
   const StateWidths& w = layout.widths;
   for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
     hash.add(std::int64_t{width});

@@ -16,19 +16,51 @@ const char* comm_axis_name(CommAxis axis) {
       return "data";
     case CommAxis::batch:
       return "batch";
+    case CommAxis::tensor:
+      return "tensor";
+    case CommAxis::sequence:
+      return "sequence";
+    case CommAxis::expert:
+      return "expert";
   }
   return "?";
 }
 
-/// The shard axis is the inner one of the two data axes.
-CommExtent Layout::extent(CommAxis axis) const {
+Axes axes_of(CommAxis axis) {
   switch (axis) {
     case CommAxis::shard:
-      return {shard_degree, 1};
+      return Axis::shard;
     case CommAxis::data:
-      return {replica_degree, shard_degree};
+      return Axis::data;
     case CommAxis::batch:
-      return {data_ranks(), 1};
+      return kDataAxes;
+    case CommAxis::tensor:
+      return Axis::tensor;
+    case CommAxis::sequence:
+      return Axis::sequence;
+    case CommAxis::expert:
+      return Axis::expert;
+  }
+  return kDataAxes;
+}
+
+/// The axes lie in the order of kAxes; shard is the inner one of the two data axes.
+CommExtent Layout::extent(CommAxis axis) const {
+  const int below_expert = tensor_degree * sequence_degree;
+  const int below_shard = below_expert * expert_degree;
+  switch (axis) {
+    case CommAxis::shard:
+      return {shard_degree, below_shard};
+    case CommAxis::data:
+      return {replica_degree, shard_degree * below_shard};
+    case CommAxis::batch:
+      return {data_ranks(), below_shard};
+    case CommAxis::tensor:
+      return {tensor_degree, 1};
+    case CommAxis::sequence:
+      return {sequence_degree, tensor_degree};
+    case CommAxis::expert:
+      return {expert_degree, below_expert};
   }
   return {};
 }
@@ -119,7 +151,10 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
   layout.matrix_rule = matrix_rule;
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
   layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
-  layout.replica_degree = mesh.batch_degree() / layout.shard_degree;
+  layout.replica_degree = mesh.degree(kDataAxes) / layout.shard_degree;
+  layout.expert_degree = mesh.degree(Axis::expert);
+  layout.sequence_degree = mesh.degree(Axis::sequence);
+  layout.tensor_degree = mesh.degree(Axis::tensor);
 
   const auto from_stage = [&](int stage) {
     const bool sharded = layout.shard_degree > 1 && zero_stage >= stage;

@@ -29,9 +29,12 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
-/// The ranks of a collective: along one axis of the mesh, or along both data axes.
-enum class CommAxis { shard, data, batch };
+/// The ranks of a collective: along one axis of the mesh, or along both data axes (batch).
+enum class CommAxis { shard, data, batch, tensor, sequence, expert };
+inline constexpr int kNumCommAxes = 6;
 [[nodiscard]] const char* comm_axis_name(CommAxis axis);
+/// Those of the mesh that its groups lie along.
+[[nodiscard]] Axes axes_of(CommAxis axis);
 
 /// `ranks` of them, `stride` ranks apart.
 struct CommExtent {
@@ -63,6 +66,9 @@ struct Layout {
   MatrixRule matrix_rule;
   int shard_degree = 1;    ///< ranks that share one copy of the state
   int replica_degree = 1;  ///< copies of the state (data axis)
+  int expert_degree = 1;
+  int sequence_degree = 1;
+  int tensor_degree = 1;
 
   /// Ranks that see different samples.
   [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }

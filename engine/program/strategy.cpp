@@ -122,7 +122,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
-  const BatchPlan batch = plan_batch(recipe.batch, mesh.batch_degree());
+  const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};
   std::optional<RecomputeChoice> choice;

@@ -88,9 +88,15 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
-  objective_.label_smoothing = options.optimizer.label_smoothing;
-  objective_.totals = sums_.narrow(0, kTotals, kNumTotals);
-  evaluation_objective_.totals = objective_.totals;
+  context_.label_smoothing = options.optimizer.label_smoothing;
+  context_.totals = sums_.narrow(0, kTotals, kNumTotals);
+  evaluation_context_.mode = Mode::evaluate;
+  evaluation_context_.totals = context_.totals;
+  for (const auto& [channel, ranks] : communicators) {
+    if (channel.lane != Lane::compute || ranks->size() == 1) continue;
+    context_.peers.set(channel.axis, ranks.get());
+    evaluation_context_.peers.set(channel.axis, ranks.get());
+  }
   seed_ = at::zeros({}, fp32);
   inputs_.resize(model.blocks.size());
   outputs_.resize(model.blocks.size());
@@ -169,7 +175,7 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
     seed_.copy_(at::div(control_.select(0, optimizer::kLossScale),
                         std::max(1.0, static_cast<double>(inputs.targets))));
   }
-  run(training_, source, inputs, objective_);
+  run(training_, source, inputs, context_);
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
@@ -213,7 +219,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
   at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
   {
     const StreamScope scope(lane(Lane::compute));
-    sums = at::zeros({kNumTotals}, objective_.totals.options().dtype(at::kDouble));
+    sums = at::zeros({kNumTotals}, context_.totals.options().dtype(at::kDouble));
   }
   gather_resident();
   std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
@@ -227,12 +233,12 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     step_end_.wait(lane(Lane::gather));
     {
       const StreamScope scope(lane(Lane::compute));
-      objective_.totals.zero_();
+      context_.totals.zero_();
     }
-    run(evaluation_, source, {}, evaluation_objective_);
+    run(evaluation_, source, {}, evaluation_context_);
     {
       const StreamScope scope(lane(Lane::compute));
-      sums.add_(objective_.totals);
+      sums.add_(context_.totals);
     }
     step_end_.record(lane(Lane::compute));
     two_ago.record(lane(Lane::compute));
@@ -253,14 +259,14 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
   };
   Fixed source(batch);
   synchronize(options_.device);
-  Objective objective = evaluation_objective_;
-  objective.next_tokens =
-      last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  BlockContext context = evaluation_context_;
+  context.mode = Mode::generate;
+  context.next_tokens = last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   synchronize(options_.device);
   gather_resident();
-  run(evaluation_, source, {}, objective);
+  run(evaluation_, source, {}, context);
   synchronize(options_.device);
-  return objective.next_tokens.cpu();
+  return context.next_tokens.cpu();
 }
 
 at::Tensor Executor::gathered_master(int group) {
@@ -281,14 +287,14 @@ void Executor::gather_resident() {
   for (std::size_t i = 0; i < gathering_.program->actions.size(); ++i) {
     record_.enter(record_.get().step.load(), gathering_.names[i]);
     const StreamScope scope(lane(Lane::gather));
-    perform(gathering_, i, nullptr, {}, evaluation_objective_);
+    perform(gathering_, i, nullptr, {}, evaluation_context_);
   }
   step_end_.record(lane(Lane::gather));
   step_end_.wait(lane(Lane::compute));
 }
 
 void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
-                   const Objective& objective) {
+                   const BlockContext& context) {
   const Program& program = *prepared.program;
   const bool training = &prepared == &training_;
   std::size_t i = 0;
@@ -310,7 +316,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     const StreamScope scope(stream);
     auto& buffer = buffer_[to_index(std::max(0, action.micro_batch)) % 2];
     if (action.kind == ActionKind::load) buffer = source.load(stream);
-    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, objective);
+    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, context);
     if (after_forward_ && action.kind == ActionKind::forward) after_forward_(action.block);
     free_activations(program, action);
     if (prepared.events[i]) prepared.events[i]->record(stream);
@@ -351,7 +357,7 @@ std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
           for (std::size_t i = 0; i < norm; ++i) {
             if (actions[i].kind == ActionKind::load) continue;
             perform(training_, i, actions[i].block >= 0 ? &source.batch(buffer) : nullptr, inputs,
-                    objective_);
+                    context_);
             free_activations(*training_.program, actions[i]);
           }
           for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
@@ -366,9 +372,10 @@ std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
 }
 
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
-                       const StepInputs& inputs, const Objective& objective) {
+                       const StepInputs& inputs, const BlockContext& context) {
   const Action& action = prepared.program->actions[i];
-  Objective of_micro_batch = objective;
+  BlockContext of_micro_batch = context;
+  if (action.kind == ActionKind::recompute) of_micro_batch.mode = Mode::recompute;
   if (&prepared == &training_ && action.block >= 0)
     of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
   using enum ActionKind;
@@ -434,7 +441,7 @@ void Executor::gather(const Prepared& prepared, const Action& action) {
   states_.bind_values(action.group, whole);
 }
 
-void Executor::forward(const Action& action, const Batch& batch, const Objective& objective,
+void Executor::forward(const Action& action, const Batch& batch, const BlockContext& context,
                        bool keep) {
   const std::size_t block = to_index(action.block);
   if (action.kind == ActionKind::forward) {
@@ -451,7 +458,7 @@ void Executor::forward(const Action& action, const Batch& batch, const Objective
   // A recomputation must not count its samples a second time; only the head counts, and it is never
   // recomputed.
   const at::AutoGradMode mode(keep);
-  outputs_[block] = model_.blocks[block]->forward(inputs, batch, objective);
+  outputs_[block] = model_.blocks[block]->forward(inputs, batch, context);
 }
 
 void Executor::backward(const Action& action) {

@@ -127,18 +127,18 @@ class Executor {
   /// Allocates the slots and reduction buffers, which the programs use in turn.
   void allocate_buffers();
   void run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
-           const Objective& objective);
+           const BlockContext& context);
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
-               const Objective& objective);
+               const BlockContext& context);
   /// Lets go of the outputs and saved tensors that action `i` frees.
   void free_activations(const Program& program, const Action& action);
   /// Everything before the norm, from a graph; returns the index of the norm.
   std::size_t replay(BatchSource& source, const StepInputs& inputs);
   void gather(const Prepared& prepared, const Action& action);
-  void forward(const Action& action, const Batch& batch, const Objective& objective, bool keep);
+  void forward(const Action& action, const Batch& batch, const BlockContext& context, bool keep);
   void backward(const Action& action);
   void reduce(const Prepared& prepared, const Action& action);
   /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
@@ -175,8 +175,8 @@ class Executor {
   at::Tensor telemetry_;
   at::Tensor sums_;
   at::Tensor control_;
-  Objective objective_;
-  Objective evaluation_objective_;  ///< without label smoothing, so that losses of recipes compare
+  BlockContext context_;
+  BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
 
   at::Tensor seed_;              ///< [] fp32: gradient of the summed loss, loss scale / targets
   std::array<Graph, 2> graphs_;  ///< per buffer of the source

@@ -42,6 +42,9 @@ std::size_t Feeder::load(const Stream& stream) {
   copy(host.labels, slot.batch.labels);
   copy(host.weights, slot.batch.weights);
   copy(host.samples, slot.samples);
+  if (!slot.batch.valid.defined())
+    slot.batch.valid = at::empty({}, slot.batch.labels.options().dtype(at::kInt));
+  slot.batch.valid.fill_(host.samples.ge(0).sum().item<std::int64_t>());
   copy(host.tokens, slot.batch.tokens);
   copy(host.starts, slot.batch.sequences.starts);
   copy(host.positions, slot.batch.sequences.positions);

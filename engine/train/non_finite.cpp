@@ -85,9 +85,10 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
       }
       largest = output;
     };
-    Objective objective = objective_;
-    objective.dropout_seed = dropout_seed(step, m);
-    run(evaluation_, source, {}, objective);
+    BlockContext context = context_;
+    context.mode = Mode::recompute;
+    context.dropout_seed = dropout_seed(step, m);
+    run(evaluation_, source, {}, context);
     synchronize(options_.device);
   }
   after_forward_ = nullptr;

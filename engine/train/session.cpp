@@ -106,7 +106,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
   strategy_ = std::make_unique<Strategy>(
       make_strategy(recipe, cost_, world.size, planned_machine(recipe, world, record)));
-  data_rank_ = strategy_->mesh.batch_coordinate(world.rank);
+  data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -191,11 +191,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
   if (std::ranges::find(all, kBatchChannel) == all.end()) all.push_back(kBatchChannel);
   const Mesh& mesh = strategy_->mesh;
   for (const CommChannel& channel : all) {
-    const std::vector<int> ranks =
-        channel.axis == CommAxis::batch
-            ? mesh.batch_group(world.rank)
-            : mesh.group(world.rank, channel.axis == CommAxis::shard ? Axis::shard : Axis::data);
-    communicators_[channel] = open(channel, ranks);
+    communicators_[channel] = open(channel, mesh.group(world.rank, axes_of(channel.axis)));
   }
 }
 
@@ -318,7 +314,8 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  const int rank = site.rank >= 0 ? strategy_->mesh.batch_group(rank_).at(index(site.rank)) : -1;
+  const int rank =
+      site.rank >= 0 ? strategy_->mesh.group(rank_, kDataAxes).at(index(site.rank)) : -1;
   if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {

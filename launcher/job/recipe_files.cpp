@@ -7,7 +7,7 @@ namespace dstrain::launcher {
 
 std::vector<RunFile> recipe_files(const LoadedRecipe& loaded, int world_size) {
   const Mesh mesh(world_size, mesh_degrees(loaded.recipe.parallel, world_size));
-  (void)plan_batch(loaded.recipe.batch, mesh.batch_degree());
+  (void)plan_batch(loaded.recipe.batch, mesh.degree(kDataAxes));
   return {{"recipe.yaml", resolved_yaml(loaded)}};
 }
 

@@ -61,17 +61,17 @@ TEST_CASE("the last axis is the innermost: its ranks are neighbours", "[mesh]") 
   CHECK(mesh.group(5, Axis::data) == std::vector<int>{1, 5});
 }
 
-TEST_CASE("the batch group is data by shard and lists each rank at its batch coordinate",
-          "[mesh][property]") {
+TEST_CASE("a group along two axes lists each rank at its coordinate", "[mesh][property]") {
   const int data = GENERATE(1, 2, 3), shard = GENERATE(1, 2, 4), tensor = GENERATE(1, 2);
   const Mesh mesh = make_mesh(2, data, shard, 1, 1, tensor);
-  REQUIRE(mesh.batch_degree() == data * shard);
+  REQUIRE(mesh.degree(kDataAxes) == data * shard);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto group = mesh.batch_group(rank);
+    const auto group = mesh.group(rank, kDataAxes);
     REQUIRE(static_cast<int>(group.size()) == data * shard);
-    REQUIRE(group.at(static_cast<std::size_t>(mesh.batch_coordinate(rank))) == rank);
+    REQUIRE(group.at(static_cast<std::size_t>(mesh.coordinate(rank, kDataAxes))) == rank);
     REQUIRE(std::set<int>(group.begin(), group.end()).size() == group.size());
     for (const int member : group) {
+      REQUIRE(mesh.group(member, kDataAxes) == group);
       REQUIRE(mesh.coordinate(member, Axis::tensor) == mesh.coordinate(rank, Axis::tensor));
       REQUIRE(mesh.coordinate(member, Axis::pipeline) == mesh.coordinate(rank, Axis::pipeline));
     }

@@ -266,18 +266,18 @@ TEST_CASE("every block with adapters keeps exactly the bytes that its cost state
   CAPTURE(config.name, lora.targets, lora.dropout);
   Model model = bound(lora, config);
   const Batch batch = model.is_language() ? test::language_batch(model, 6) : images(model, 6);
-  const Objective objective{.dropout_seed = 9, .totals = at::zeros({kNumTotals})};
+  const BlockContext context{.dropout_seed = 9, .totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
-  Tensors before = model.blocks[0]->forward({}, batch, objective);
+  Tensors before = model.blocks[0]->forward({}, batch, context);
   for (std::size_t i = 1; i + 1 < model.blocks.size(); ++i) {
     Block& block = *model.blocks[i];
     CAPTURE(block.name());
     const BlockCost cost = block.cost(shape);
-    (void)block.forward(before, batch, objective);  // tables of positions are made once
+    (void)block.forward(before, batch, context);  // tables of positions are made once
     test::LiveBytes memory;
     const std::int64_t start = memory.live();
-    test::BlockRun run = test::run_forward(block, before, batch, objective);
+    test::BlockRun run = test::run_forward(block, before, batch, context);
     CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();

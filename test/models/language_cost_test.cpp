@@ -22,11 +22,11 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
   Model model = make_model(config, {.sequence = 16});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = test::language_batch(model, 6);
-  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   // What stays for all layers and steps, the table of rotary positions, is made at first use.
-  (void)test::run_model(model.blocks, batch, objective, at::ones({}));
+  (void)test::run_model(model.blocks, batch, context, at::ones({}));
   Tensors before;
   for (const auto& block : model.blocks) {
     CAPTURE(block->name());
@@ -34,7 +34,7 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
     test::LiveBytes memory;
     (void)memory.take_peak();
     const std::int64_t start = memory.live();
-    test::BlockRun run = test::run_forward(*block, before, batch, objective);
+    test::BlockRun run = test::run_forward(*block, before, batch, context);
     CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
     Bytes boundary = 0;
     for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());
@@ -58,13 +58,13 @@ TEST_CASE("backward of a language model stays within its stated workspace", "[mo
   const Batch batch = test::language_batch(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
   constexpr Bytes kRows = 8 * 128;
-  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
 
   std::vector<test::BlockRun> runs;
   test::LiveBytes memory;
   for (const auto& block : model.blocks) {
     runs.push_back(
-        test::run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, objective));
+        test::run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, context));
   }
   Tensors gradients = {at::ones({})};
   for (std::size_t i = model.blocks.size(); i-- > 0;) {

@@ -44,10 +44,10 @@ struct Result {
 /// Sums and gradients of a model on these batches, one after the other.
 Result run(const ModelConfig& config, const std::vector<Batch>& batches) {
   Model model = make_bound(config);
-  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
   for (const Batch& batch : batches)
-    (void)test::run_model(model.blocks, batch, objective, at::ones({}));
-  const auto totals = test::floats(objective.totals);
+    (void)test::run_model(model.blocks, batch, context, at::ones({}));
+  const auto totals = test::floats(context.totals);
   return {.gradients = test::part_values(model, &Parameter::gradient),
           .totals = {totals.begin(), totals.end()}};
 }

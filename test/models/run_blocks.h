@@ -18,10 +18,10 @@ struct BlockRun {
 
 /// Runs a block as the executor does, on `before`'s detached outputs.
 inline BlockRun run_forward(Block& block, const Tensors& before, const Batch& batch,
-                            const Objective& objective) {
+                            const BlockContext& context) {
   BlockRun run;
   for (const at::Tensor& tensor : before) run.input.push_back(tensor.detach().requires_grad_(true));
-  run.output = block.forward(run.input, batch, objective);
+  run.output = block.forward(run.input, batch, context);
   return run;
 }
 
@@ -44,12 +44,12 @@ inline bool trains(Block& block) {
 
 /// Forward of all blocks and backward to the first that trains; returns the loss. `loss_gradient`
 /// is a scalar.
-inline at::Tensor run_model(Blocks& blocks, const Batch& batch, const Objective& objective,
+inline at::Tensor run_model(Blocks& blocks, const Batch& batch, const BlockContext& context,
                             const at::Tensor& loss_gradient) {
   std::vector<BlockRun> runs;
   for (const auto& block : blocks) {
     runs.push_back(
-        run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, objective));
+        run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, context));
   }
   const at::Tensor loss = runs.back().output[0].detach();
   Tensors gradients = {loss_gradient};

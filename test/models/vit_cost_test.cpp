@@ -27,7 +27,7 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
   Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = batch_of(model, 6);
-  const Objective objective{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   Tensors before;
@@ -37,7 +37,7 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
     test::LiveBytes memory;
     (void)memory.take_peak();
     const std::int64_t start = memory.live();
-    test::BlockRun run = test::run_forward(*block, before, batch, objective);
+    test::BlockRun run = test::run_forward(*block, before, batch, context);
     CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
     Bytes boundary = 0;
     for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());

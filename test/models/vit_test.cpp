@@ -31,13 +31,13 @@ struct Result {
 Result run(const std::vector<Batch>& batches) {
   Model model = test::small_model(3);
   test::bind_parameters(model, *make_random_weights(4));
-  const Objective objective{.label_smoothing = 0.1, .totals = at::zeros({kNumTotals})};
+  const BlockContext context{.label_smoothing = 0.1, .totals = at::zeros({kNumTotals})};
   Result result;
   for (const Batch& batch : batches) {
-    result.loss += test::run_model(model.blocks, batch, objective, at::ones({})).item<float>();
+    result.loss += test::run_model(model.blocks, batch, context, at::ones({})).item<float>();
   }
   result.gradients = test::part_values(model, &Parameter::gradient);
-  const auto totals = test::floats(objective.totals);
+  const auto totals = test::floats(context.totals);
   result.totals = {totals.begin(), totals.end()};
   return result;
 }

@@ -58,7 +58,7 @@ std::vector<Parameter*> BloomStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-Tensors BloomStem::forward(const Tensors&, const Batch& batch, const Objective&) {
+Tensors BloomStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
   return {norm_.forward(embedding_.forward(batch.tokens), std::nullopt).second};
 }
 

@@ -24,7 +24,7 @@ class BloomStem final : public Block {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
+                                const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
   [[nodiscard]] Parameter& table() { return embedding_.table(); }

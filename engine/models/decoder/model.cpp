@@ -57,7 +57,7 @@ DecoderStem::DecoderStem(const DecoderConfig& config)
       config_(config),
       embedding_(name_, config.vocab_size, config.width, initial(config)) {}
 
-Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const Objective&) {
+Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
   return {embedding_.forward(batch.tokens)};
 }
 

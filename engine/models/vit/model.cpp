@@ -74,7 +74,7 @@ std::vector<Parameter*> VitStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-Tensors VitStem::forward(const Tensors&, const Batch& batch, const Objective&) {
+Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
   return {ops::embed_sequence(projection_.forward(ops::patchify(batch.images, config_.patch_size)),
                               batch.images.size(0), class_token_, positions_)};
 }
@@ -117,9 +117,9 @@ at::Tensor VitHead::logits(const Tensors& input) {
       norm_.forward(ops::first_token(input[0], batch), ops::first_token(input[1], batch)).second);
 }
 
-Tensors VitHead::forward(const Tensors& input, const Batch& batch, const Objective& objective) {
+Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   return {ops::softmax_cross_entropy(logits(input), batch.labels, batch.weights,
-                                     objective.label_smoothing, objective.totals)};
+                                     context.label_smoothing, context.totals)};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {

@@ -24,7 +24,7 @@ class VitStem final : public Block {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
+                                const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
  private:
@@ -42,7 +42,7 @@ class VitHead final : public Block {
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
-                                const Objective& objective) override;
+                                const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
   /// {x, delta} -> [B, classes].
