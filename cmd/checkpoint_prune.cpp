@@ -5,9 +5,9 @@
 
 #include "cmd/command.h"
 #include "engine/base/output.h"
+#include "engine/base/run_layout.h"
 #include "engine/base/units.h"
-#include "engine/train/checkpoint.h"
-#include "engine/train/run_directory.h"
+#include "engine/checkpoint/checkpoint.h"
 
 namespace dstrain {
 namespace {

@@ -12,7 +12,7 @@
 #include "engine/base/output.h"
 #include "engine/base/units.h"
 #include "engine/data/text/selection.h"
-#include "engine/data/text/text.h"
+#include "engine/data/text_dataset.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {

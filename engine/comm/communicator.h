@@ -9,7 +9,7 @@
 
 #include "engine/base/rank_record.h"
 #include "engine/base/units.h"
-#include "engine/comm/store.h"
+#include "engine/store/store.h"
 
 namespace dstrain {
 

@@ -18,7 +18,8 @@
 #include "engine/base/own_addresses.h"
 #include "engine/base/pmix_exchange.h"
 #include "engine/base/socket.h"
-#include "engine/comm/job_store.h"
+#include "engine/comm/tcp_store.h"
+#include "engine/store/job_store.h"
 
 namespace dstrain {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/comm/store.h"
+#include "engine/store/store.h"
 
 namespace dstrain {
 

@@ -1,3 +1,5 @@
+#include "engine/comm/tcp_store.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
-#include "engine/comm/route.h"
-#include "engine/comm/store.h"
+#include "engine/store/route.h"
 
 namespace dstrain {
 namespace {

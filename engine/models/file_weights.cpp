@@ -12,11 +12,11 @@
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
 #include "engine/models/language_head.h"
-#include "engine/models/misfits.h"
 #include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
-#include "engine/models/weight_folder.h"
 #include "engine/models/weights.h"
+#include "engine/weights/misfits.h"
+#include "engine/weights/weight_folder.h"
 
 namespace dstrain {
 namespace {

@@ -19,9 +19,9 @@
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
-#include "engine/models/misfits.h"
 #include "engine/models/parts.h"
-#include "engine/models/weight_folder.h"
+#include "engine/weights/misfits.h"
+#include "engine/weights/weight_folder.h"
 #include "recipes/schema/config_file.h"
 
 namespace dstrain {

@@ -10,7 +10,7 @@
 
 #include "engine/mesh/shard.h"
 #include "engine/models/model.h"
-#include "engine/models/safetensors.h"
+#include "engine/weights/safetensors.h"
 
 namespace dstrain {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/data/text/text.h"
+#include "engine/data/text_dataset.h"
 #include "engine/data/tokenizer/tokenizer.h"
 #include "engine/train/executor.h"
 

@@ -13,8 +13,8 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
-#include "engine/train/base_weights.h"
-#include "engine/train/checkpoint_name.h"
+#include "engine/checkpoint/base_weights.h"
+#include "engine/checkpoint/checkpoint_name.h"
 
 namespace dstrain {
 namespace {

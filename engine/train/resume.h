@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "engine/train/checkpoint.h"
-#include "engine/train/run_directory.h"
+#include "engine/base/run_layout.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/train/world.h"
 
 namespace dstrain {

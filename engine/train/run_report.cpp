@@ -9,7 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/units.h"
-#include "engine/train/checkpoint_name.h"
+#include "engine/checkpoint/checkpoint_name.h"
 #include "engine/train/schedule.h"
 
 namespace dstrain {

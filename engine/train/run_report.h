@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/run_layout.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/metrics/metrics.h"
 #include "engine/program/plan_report.h"
-#include "engine/train/checkpoint.h"
-#include "engine/train/metrics.h"
 #include "engine/train/progress.h"
-#include "engine/train/run_directory.h"
 #include "engine/train/session.h"
 #include "engine/train/world.h"
 

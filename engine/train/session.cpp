@@ -14,7 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
-#include "engine/data/text/text.h"
+#include "engine/data/text_dataset.h"
 #include "engine/models/trainable.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"

@@ -4,12 +4,12 @@
 
 #include <vector>
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/device/device.h"
 #include "engine/kernels/parameter.h"
 #include "engine/models/groups.h"
 #include "engine/models/weights.h"
 #include "engine/program/layout.h"
-#include "engine/train/checkpoint.h"
 #include "recipes/schema/optimizers.h"
 
 namespace dstrain {

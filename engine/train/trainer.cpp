@@ -9,8 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/job_environment.h"
+#include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
-#include "engine/train/base_weights.h"
 #include "engine/train/stop_signal.h"
 
 namespace dstrain {

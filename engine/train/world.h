@@ -6,8 +6,8 @@
 #include <string>
 
 #include "engine/comm/communicator.h"
-#include "engine/comm/store.h"
 #include "engine/device/device.h"
+#include "engine/store/store.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {

@@ -12,9 +12,9 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
-#include "engine/comm/route.h"
+#include "engine/store/route.h"
 #include "test/comm/operations.h"
-#include "test/comm/store_semantics.h"
+#include "test/store/store_semantics.h"
 #include "test/support/catch.h"
 
 // By which address Gloo's connections go, as the kernel lists the sockets of this process.

@@ -13,8 +13,9 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/comm/communicator.h"
-#include "test/comm/listener.h"
+#include "engine/comm/tcp_store.h"
 #include "test/comm/operations.h"
+#include "test/store/listener.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 

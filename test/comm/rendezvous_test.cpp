@@ -15,9 +15,9 @@
 #include "engine/base/handshake.h"
 #include "engine/base/socket.h"
 #include "engine/comm/communicator.h"
-#include "test/comm/listener.h"
 #include "test/comm/operations.h"
-#include "test/comm/store_semantics.h"
+#include "test/store/listener.h"
+#include "test/store/store_semantics.h"
 #include "test/support/catch.h"
 
 namespace dstrain {

@@ -1,11 +1,10 @@
-#include "engine/comm/store.h"
-
 #include <chrono>
 
 #include "engine/base/error.h"
-#include "engine/comm/route.h"
-#include "test/comm/listener.h"
-#include "test/comm/store_semantics.h"
+#include "engine/comm/tcp_store.h"
+#include "engine/store/route.h"
+#include "test/store/listener.h"
+#include "test/store/store_semantics.h"
 #include "test/support/catch.h"
 
 namespace dstrain {

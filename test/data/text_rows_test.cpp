@@ -1,12 +1,13 @@
+#include "engine/data/text_rows.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/data/text/rows.h"
 #include "engine/data/text/split.h"
-#include "engine/data/text/text.h"
+#include "engine/data/text_dataset.h"
 #include "test/data/text_files.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"

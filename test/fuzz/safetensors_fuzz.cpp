@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "engine/base/error.h"
-#include "engine/models/safetensors_header.h"
+#include "engine/weights/safetensors_header.h"
 
 /// Any bytes are either refused with Error{data} or give tensors that lie inside the file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -7,11 +7,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*?)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text(), re.S)[1].split()
 FOLDERS = {name: name.replace("_", "/") if name.startswith("launcher_") else f"engine/{name}" for name in LAYERS} | {
-    "recipe": "recipes/schema", "cmd": "cmd"}
+    "recipe": "recipes/schema", "tokenizer": "engine/data/tokenizer", "text": "engine/data/text", "cmd": "cmd"}
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
 # Parsers of their own events; the two of the launcher read what this process wrote.
-JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/models/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
+JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/weights/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
                 "launcher/job/failure.cpp"}
 # Files of /proc, /sys and /etc.
 SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/device/device.cpp", "engine/program/measured_machine.cpp"} | {
@@ -25,10 +25,9 @@ files = [f for f in files if f and (ROOT / f).is_file()]
 
 
 def layer_of(path):
-    for name, folder in FOLDERS.items():
-        if path.startswith(folder + "/"):
-            return name
-    return None
+    """The layer whose folder holds the path; of folders inside each other the inner one."""
+    holders = [name for name, folder in FOLDERS.items() if path.startswith(folder + "/")]
+    return max(holders, key=lambda name: len(FOLDERS[name]), default=None)
 
 
 def declared_uses():

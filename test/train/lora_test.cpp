@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/checkpoint/base_weights.h"
 #include "engine/models/weights.h"
-#include "engine/train/base_weights.h"
 #include "recipes/schema/load.h"
+#include "test/checkpoint/checkpoint_support.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
 #include "test/support/temp_dir.h"
-#include "test/train/checkpoint_support.h"
 #include "test/train/sessions.h"
 
 using namespace dstrain;

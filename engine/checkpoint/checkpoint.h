@@ -1,0 +1,137 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/mesh/shard.h"
+#include "engine/store/store.h"
+
+namespace dstrain {
+
+/// A contiguous piece of a logical fp32 tensor, in flat element order, that this rank writes or
+/// wants.
+struct TensorSlice {
+  std::string name;  ///< "vit.embeddings.cls_token", "optimizer.exp_avg/vit.embeddings.cls_token"
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  Range range;                      ///< elements of the flattened tensor
+};
+
+/// What a checkpoint says beside tensors; all of it is in the manifest.
+struct CheckpointState {
+  std::int64_t step = 0;             ///< optimizer steps done
+  std::int64_t samples = 0;          ///< global samples consumed since the start
+  std::int64_t optimizer_steps = 0;  ///< steps that were applied (not skipped as non-finite)
+  double loss_scale = 1;
+  std::int64_t good_steps = 0;  ///< since the last change of the loss scale
+  std::int64_t skipped_steps = 0;
+  int world_size = 1;  ///< of the run that saved
+  std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
+  std::string recipe;  ///< resolved YAML
+};
+
+/// One rank's part of a save, already on the host and owned by the save until it has ended.
+struct CheckpointPart {
+  std::vector<TensorSlice> slices;
+  std::vector<std::vector<float>> data;  ///< one per slice
+};
+
+struct SaveResult {
+  bool ok = false;
+  bool not_finite = false;     ///< refused, since some value is nan or infinite
+  std::filesystem::path path;  ///< committed directory
+  /// What failed on which rank, and the newest checkpoint that there is, or that there is none; the
+  /// same text on every rank, unless rank 0 is lost.
+  std::string error;
+  double seconds = 0;
+  std::int64_t bytes = 0;
+};
+
+/// Saves checkpoints of one run as `root`/step-00000100. Collective over all ranks through `store`:
+/// each writes one safetensors shard (O_EXCL, fsync, xxh3-128), then all vote; rank 0 writes
+/// MANIFEST.json last and renames the directory. A failed vote removes the temporary directory and
+/// leaves everything saved before untouched; a rank votes against values that are not finite. Its
+/// end while a save runs gives up waiting for the other ranks: `wait` first where the save shall
+/// count.
+class CheckpointSaver {
+ public:
+  virtual ~CheckpointSaver() = default;
+  /// Starts a save on a background thread. One at a time: waits for the one before, whose result is
+  /// kept for `wait` or `poll`. A failed save is a result, never an exception. Without `prune` no
+  /// older checkpoint goes.
+  virtual void start(CheckpointState state, CheckpointPart part, bool prune = true) = 0;
+  [[nodiscard]] virtual bool busy() const = 0;
+  /// Waits for the running save, if any, and returns the oldest result not returned yet; nothing
+  /// when there is none.
+  [[nodiscard]] virtual std::optional<SaveResult> wait() = 0;
+  /// The oldest result of the saves that have ended meanwhile, once; never waits.
+  [[nodiscard]] virtual std::optional<SaveResult> poll() = 0;
+};
+struct SaverOptions {
+  std::filesystem::path root;
+  int rank = 0;
+  int world_size = 1;
+  int keep =
+      2;  ///< newest valid checkpoints kept; older ones go after the new one is committed; 0: all
+  std::string
+      attempt;  ///< makes the temporary name unique per start of the job; the same on all ranks
+  std::chrono::milliseconds timeout{
+      600'000};  ///< for the votes of the other ranks, once our own shard is written
+};
+[[nodiscard]] std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
+                                                          const SaverOptions& options);
+
+struct CheckpointInfo {
+  std::filesystem::path path;
+  std::int64_t step = -1;
+  bool valid = false;
+  std::string problem;  ///< why not: file, what was found
+  std::int64_t bytes = 0;
+  int files = 0;
+  int world_size = 0;
+};
+/// Newest first; hashes are checked when `full`, else manifest and file sizes only. Temporary
+/// directories and those that a later save moved aside are no checkpoints. Nothing when `root` does
+/// not exist.
+[[nodiscard]] std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root,
+                                                           bool full);
+
+/// The same for one directory; never throws for a broken checkpoint.
+[[nodiscard]] CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full);
+
+/// The newest checkpoint whose every byte is as written; adds a line to `problems` for each newer
+/// one that is not.
+[[nodiscard]] std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
+                                                         std::vector<std::string>& problems);
+
+/// The valid ones that follow the `keep` newest valid ones in a list that is newest first.
+[[nodiscard]] std::vector<CheckpointInfo> beyond_newest(
+    const std::vector<CheckpointInfo>& newest_first, int keep);
+
+/// Renames the directory to a temporary name before it deletes it, so that a crash leaves no half
+/// checkpoint.
+void remove_checkpoint(const std::filesystem::path& path);
+
+/// "step-00000100".
+[[nodiscard]] std::string checkpoint_name(std::int64_t step);
+
+/// An opened checkpoint; every file it reads is hashed before the first value is handed out.
+class CheckpointReader {
+ public:
+  /// Error{checkpoint} names file and what is wrong. With `verify` all files' hashes are checked
+  /// now.
+  static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& path, bool verify);
+  virtual ~CheckpointReader() = default;
+  [[nodiscard]] virtual const CheckpointState& state() const = 0;
+  [[nodiscard]] virtual std::vector<TensorSlice> tensors() const = 0;  ///< whole tensors
+  /// Fills `out` with slice.range of the tensor; Error{checkpoint} when name, shape or range do not
+  /// match, or a value is not finite.
+  virtual void read(const TensorSlice& slice, std::span<float> out) const = 0;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,111 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_name.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::size_t kLeastDigits = 8;
+constexpr std::size_t kMostDigits = 18;  ///< fits 64 bits
+
+struct Found {
+  std::int64_t step;
+  std::filesystem::path path;
+};
+
+std::vector<Found> find_checkpoints(const std::filesystem::path& root) {
+  std::vector<Found> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(root, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  if (error) {
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot list {}: {}", root.string(), error.message()));
+  }
+  for (const auto& entry : entries) {
+    const auto step = parse_checkpoint_name(entry.path());
+    if (step && entry.is_directory(error) && !entry.is_symlink(error))
+      found.push_back({*step, entry.path()});
+  }
+  std::ranges::sort(found, std::ranges::greater{}, &Found::step);
+  return found;
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
+
+std::string temporary_checkpoint_name(std::int64_t step, const std::string& attempt) {
+  return fmt::format("{}.tmp-{}", checkpoint_name(step), attempt);
+}
+
+std::optional<std::int64_t> parse_checkpoint_name(const std::filesystem::path& path) {
+  // "runs/x/step-00000100/" has an empty last component.
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = std::string_view(name).substr(kPrefix.size());
+  if (digits.size() < kLeastDigits || digits.size() > kMostDigits) return std::nullopt;
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  // One spelling per step: what checkpoint_name() writes, and no sign.
+  if (error != std::errc{} || end != digits.data() + digits.size() ||
+      checkpoint_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+bool is_temporary_checkpoint(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const std::size_t dot = name.find(".tmp-");
+  return dot != std::string::npos && parse_checkpoint_name(name.substr(0, dot)).has_value();
+}
+
+std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, bool full) {
+  std::vector<CheckpointInfo> infos;
+  for (const Found& found : find_checkpoints(root))
+    infos.push_back(inspect_checkpoint(found.path, full));
+  return infos;
+}
+
+std::optional<CheckpointInfo> newest_valid(const std::filesystem::path& root,
+                                           std::vector<std::string>& problems) {
+  for (const Found& found : find_checkpoints(root)) {
+    CheckpointInfo info = inspect_checkpoint(found.path, true);
+    if (info.valid) return info;
+    problems.push_back(fmt::format("{}: {}", found.path.filename().string(), info.problem));
+  }
+  return std::nullopt;
+}
+
+std::vector<CheckpointInfo> beyond_newest(const std::vector<CheckpointInfo>& newest_first,
+                                          int keep) {
+  std::vector<CheckpointInfo> beyond;
+  int num_valid = 0;
+  for (const CheckpointInfo& info : newest_first) {
+    if (info.valid && ++num_valid > keep) beyond.push_back(info);
+  }
+  return beyond;
+}
+
+void remove_checkpoint(const std::filesystem::path& path) {
+  const std::filesystem::path doomed = path.string() + ".tmp-removed";
+  std::error_code error;
+  std::filesystem::remove_all(doomed, error);  // left by a crash
+  std::filesystem::rename(path, doomed, error);
+  if (!error) std::filesystem::remove_all(doomed, error);
+  if (error) {
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot remove {}: {}", path.string(), error.message()));
+  }
+}
+
+}  // namespace dstrain

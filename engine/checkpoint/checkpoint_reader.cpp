@@ -1,0 +1,246 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/base/finite.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_name.h"
+
+namespace dstrain {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors stores little endian");
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class Reader final : public CheckpointReader {
+ public:
+  explicit Reader(const std::filesystem::path& path) : directory_(path) {
+    const std::filesystem::path manifest_path = path / kManifestName;
+    struct stat status{};
+    const Descriptor fd(directory_.open(kManifestName, status));
+    if (status.st_size > kManifestLimit) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{} has {} bytes, a manifest has at most {}", manifest_path.string(),
+                              status.st_size, kManifestLimit));
+    }
+    std::string text(static_cast<std::size_t>(status.st_size), '\0');
+    read_exactly(fd.get(), manifest_path, 0, std::as_writable_bytes(std::span(text)));
+    manifest_ = parse_manifest(text, manifest_path.string());
+    check_coverage(manifest_, manifest_path.string());
+    const auto name = parse_checkpoint_name(path);
+    if (name && *name != manifest_.state.step) {
+      throw Error(ErrorKind::checkpoint, fmt::format("{} is of step {}, not of this directory's",
+                                                     manifest_path.string(), manifest_.state.step));
+    }
+    for (const FileRecord& file : manifest_.files) check_size(file, directory_.size_of(file.name));
+    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
+      index_[manifest_.tensors[i].name] = i;
+    verified_ = std::vector<Verified>(manifest_.files.size());
+  }
+
+  void verify_all() const {
+    std::atomic<std::size_t> next{0};
+    std::vector<std::string> problems(manifest_.files.size());
+    const auto work = [&] {
+      for (std::size_t file = next++; file < problems.size(); file = next++) {
+        try {
+          const Descriptor fd(open_verified(file));
+        } catch (const std::exception& error) {
+          problems[file] = error.what();
+        }
+      }
+    };
+    {
+      const std::size_t num_threads = std::min<std::size_t>(
+          {std::max(1u, std::thread::hardware_concurrency()), problems.size(), 8});
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
+      work();
+    }
+    std::erase(problems, "");
+    if (problems.empty()) return;
+    throw Error(ErrorKind::checkpoint,
+                problems.size() == 1
+                    ? problems[0]
+                    : fmt::format("{} (and {} more files)", problems[0], problems.size() - 1),
+                "resume from an older checkpoint; `dstrain checkpoint list` shows them");
+  }
+
+  [[nodiscard]] const CheckpointState& state() const override { return manifest_.state; }
+  [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+
+  [[nodiscard]] std::vector<TensorSlice> tensors() const override {
+    std::vector<TensorSlice> tensors;
+    for (const StoredTensor& tensor : manifest_.tensors) {
+      tensors.push_back({tensor.name, tensor.shape, {0, num_elements(tensor.shape)}});
+    }
+    return tensors;
+  }
+
+  void read(const TensorSlice& wanted, std::span<float> out) const override {
+    const StoredTensor& tensor = find(wanted);
+    const Range range = wanted.range;
+    if (range.begin < 0 || range.end < range.begin || range.end > num_elements(tensor.shape) ||
+        range.size() != static_cast<std::int64_t>(out.size())) {
+      throw Error(
+          ErrorKind::checkpoint,
+          fmt::format("elements [{}, {}) of '{}' do not fit {} values of its {} elements in {}",
+                      range.begin, range.end, wanted.name, out.size(), num_elements(tensor.shape),
+                      directory_.path().string()));
+    }
+    auto slice = std::ranges::upper_bound(tensor.slices, range.begin, {},
+                                          [](const StoredSlice& s) { return s.range.end; });
+    for (; slice != tensor.slices.end() && slice->range.begin < range.end; ++slice) {
+      const Range part = intersect(slice->range, range);
+      const Descriptor fd(open_verified(slice->file));
+      read_exactly(
+          fd.get(), path_of(slice->file), slice->offset + 4 * (part.begin - slice->range.begin),
+          std::as_writable_bytes(out.subspan(static_cast<std::size_t>(part.begin - range.begin),
+                                             static_cast<std::size_t>(part.size()))));
+    }
+    if (const std::int64_t bad = first_non_finite(out); bad >= 0) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{}: tensor '{}' holds {} at element {}", directory_.path().string(),
+                              wanted.name, out[static_cast<std::size_t>(bad)], range.begin + bad),
+                  "take an older checkpoint; `dstrain checkpoint list` shows them");
+    }
+  }
+
+ private:
+  /// A file as it was when its hash was right; descriptors are not kept, as there may be thousands
+  /// of files.
+  struct Verified {
+    std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
+    bool done = false;
+    struct stat status{};
+  };
+
+  [[nodiscard]] std::filesystem::path path_of(std::size_t file) const {
+    return directory_.path() / manifest_.files[file].name;
+  }
+
+  void check_size(const FileRecord& file, std::int64_t bytes) const {
+    if (bytes == file.bytes) return;
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} has {} bytes, the manifest says {}",
+                            (directory_.path() / file.name).string(), bytes, file.bytes));
+  }
+
+  [[nodiscard]] const StoredTensor& find(const TensorSlice& wanted) const {
+    const auto found = index_.find(wanted.name);
+    if (found == index_.end()) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{} has no tensor '{}'", directory_.path().string(), wanted.name),
+                  "the checkpoint was saved by a run with another model or optimizer");
+    }
+    const StoredTensor& tensor = manifest_.tensors[found->second];
+    if (tensor.shape != wanted.shape) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("'{}' has shape [{}] in {}, this run wants [{}]", wanted.name,
+                              fmt::join(tensor.shape, ", "), directory_.path().string(),
+                              fmt::join(wanted.shape, ", ")),
+                  "the checkpoint was saved by a run with another model");
+    }
+    return tensor;
+  }
+
+  /// Opens a file and hashes it unless that was done before and the file is still the same.
+  [[nodiscard]] int open_verified(std::size_t index) const {
+    const FileRecord& file = manifest_.files[index];
+    Verified& verified = verified_[index];
+    const std::scoped_lock lock(*verified.mutex);
+    struct stat status{};
+    const int fd = directory_.open(file.name, status);
+    try {
+      check_size(file, status.st_size);
+      if (!verified.done || !same(verified.status, status)) {
+        check_hash(fd, index);
+        verified.done = true;
+        verified.status = status;
+      }
+    } catch (...) {
+      ::close(fd);
+      throw;
+    }
+    return fd;
+  }
+
+  static bool same(const struct stat& a, const struct stat& b) {
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
+           a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+  }
+
+  void check_hash(int fd, std::size_t index) const {
+    const FileRecord& file = manifest_.files[index];
+    std::vector<std::byte> chunk(static_cast<std::size_t>(
+        std::min<std::int64_t>(file.bytes, std::int64_t{kCheckpointChunk})));
+    FileHash hash;
+    for (std::int64_t done = 0; done < file.bytes;) {
+      const auto now = std::span(chunk).first(static_cast<std::size_t>(
+          std::min<std::int64_t>(file.bytes - done, std::int64_t{kCheckpointChunk})));
+      read_exactly(fd, path_of(index), done, now);
+      hash.update(now);
+      done += static_cast<std::int64_t>(now.size());
+    }
+    if (hash.hex() == file.hash) return;
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} of {} bytes is changed: hash {}, the manifest says {}",
+                            path_of(index).string(), file.bytes, hash.hex(), file.hash));
+  }
+
+  CheckpointDirectory directory_;
+  Manifest manifest_;
+  std::map<std::string, std::size_t> index_;
+  mutable std::vector<Verified> verified_;
+};
+
+std::unique_ptr<Reader> open_reader(const std::filesystem::path& path, bool verify) {
+  auto reader = std::make_unique<Reader>(path);
+  if (verify) reader->verify_all();
+  return reader;
+}
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> CheckpointReader::open(const std::filesystem::path& path,
+                                                         bool verify) {
+  return open_reader(path, verify);
+}
+
+CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, bool full) {
+  CheckpointInfo info;
+  info.path = path;
+  info.step = parse_checkpoint_name(path).value_or(-1);
+  try {
+    const auto reader = open_reader(path, full);
+    info.step = reader->state().step;
+    info.world_size = reader->state().world_size;
+    for (const FileRecord& file : reader->manifest().files) info.bytes += file.bytes;
+    info.files = static_cast<int>(reader->manifest().files.size());
+    info.valid = true;
+  } catch (const std::exception& error) {
+    info.problem = error.what();
+  }
+  return info;
+}
+
+}  // namespace dstrain

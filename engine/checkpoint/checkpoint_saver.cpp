@@ -1,0 +1,387 @@
+#include <fmt/format.h>
+
+#include <charconv>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/finite.h"
+#include "engine/base/log.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/checkpoint/checkpoint_name.h"
+#include "engine/weights/safetensors.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// What travels through the store. A go-ahead is kWrite or already the verdict; a vote is the rank's
+// part of the manifest or kFailed or kRefused (values that are not finite) and why; the verdict is
+// kOk and the bytes saved, or kFailed or kRefused and why.
+constexpr std::string_view kWrite = "write";
+constexpr std::string_view kOk = "ok ";
+constexpr std::string_view kFailed = "failed ";
+constexpr std::string_view kRefused = "refused ";
+
+/// A vote or verdict against a save, and the error it was made from.
+std::string against(const std::exception& error, const std::string& who = "") {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const bool refused = ours != nullptr && ours->kind() == ErrorKind::stop;
+  return fmt::format("{}{}{}", refused ? kRefused : kFailed, who, error.what());
+}
+std::optional<Error> objection(const std::string& text) {
+  if (text.starts_with(kFailed)) return Error(ErrorKind::checkpoint, text.substr(kFailed.size()));
+  if (text.starts_with(kRefused)) return Error(ErrorKind::stop, text.substr(kRefused.size()));
+  return std::nullopt;
+}
+
+/// A state with a nan or an infinity would spoil every run that goes on from it.
+void refuse_non_finite(const CheckpointPart& part) {
+  for (std::size_t i = 0; i < part.data.size(); ++i) {
+    const std::int64_t bad = first_non_finite(part.data[i]);
+    if (bad < 0) continue;
+    throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", part.slices[i].name,
+                                             part.data[i][static_cast<std::size_t>(bad)],
+                                             part.slices[i].range.begin + bad));
+  }
+}
+
+/// One rank's view of one save.
+class Save {
+ public:
+  Save(Store& store, const SaverOptions& options, std::int64_t serial, CheckpointState state,
+       CheckpointPart part, bool prune, std::stop_token stop)
+      : store_(store),
+        options_(options),
+        prefix_(fmt::format("checkpoint/{}/{}-{}", options.attempt, serial, state.step)),
+        state_(std::move(state)),
+        part_(std::move(part)),
+        prune_(prune),
+        stop_(std::move(stop)),
+        final_(options.root / checkpoint_name(state_.step)),
+        temporary_(options.root / temporary_checkpoint_name(state_.step, options.attempt)) {}
+
+  SaveResult run() {
+    const auto start = Clock::now();
+    std::string verdict;
+    try {
+      verdict = options_.rank == 0 ? lead() : follow();
+    } catch (const std::exception& error) {
+      verdict = against(error, fmt::format("rank {}: ", options_.rank));
+    }
+    SaveResult result;
+    result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (verdict.starts_with(kOk)) {
+      result.ok = true;
+      result.path = final_;
+      std::from_chars(verdict.data() + kOk.size(), verdict.data() + verdict.size(), result.bytes);
+    } else {
+      const Error why = objection(verdict).value_or(Error(ErrorKind::checkpoint, verdict));
+      result.not_finite = why.kind() == ErrorKind::stop;
+      result.error = why.what();
+    }
+    return result;
+  }
+
+ private:
+  std::string follow() {
+    // Rank 0 decides; it may itself wait `timeout` for a slow peer before it does.
+    std::string go =
+        wait("go", Clock::now() + 2 * options_.timeout, "rank 0 did not start the save");
+    if (go != kWrite) return go;
+    const std::string key = fmt::format("{}/vote/{}", prefix_, options_.rank);
+    store_.set(key, write_shard());
+    std::string verdict =
+        wait("verdict", Clock::now() + 2 * options_.timeout, "rank 0 did not finish the save");
+    store_.set(key, {});  // votes of thousands of saves would fill the store
+    return verdict;
+  }
+
+  std::string lead() {
+    std::string verdict;
+    try {
+      verdict = prepare();
+    } catch (const std::exception& error) {
+      verdict = against(error, "rank 0: ") + newest();
+    }
+    store_.set(prefix_ + "/go", verdict.empty() ? std::string(kWrite) : verdict);
+    if (!verdict.empty()) return verdict;
+    try {
+      verdict = fmt::format("{}{}", kOk, commit(write_shard()));
+    } catch (const std::exception& error) {
+      std::error_code ignored;
+      fs::remove_all(temporary_, ignored);
+      verdict = against(error) + newest();
+    }
+    store_.set(prefix_ + "/verdict", verdict);
+    if (verdict.starts_with(kOk) && prune_) prune();
+    return verdict;
+  }
+
+  /// Clears what earlier attempts left and makes the temporary directory. A verdict when there is
+  /// nothing to write.
+  std::string prepare() {
+    if (fs::create_directories(options_.root))
+      sync_directory(fs::absolute(options_.root).parent_path());
+    for (const auto& entry : fs::directory_iterator(options_.root)) {
+      // A run directory belongs to one job at a time, so these are of dead attempts. One that stays
+      // is only waste.
+      std::error_code error;
+      if (is_temporary_checkpoint(entry.path())) fs::remove_all(entry.path(), error);
+      if (error) log_warning("cannot remove {}: {}", entry.path().string(), error.message());
+    }
+    if (fs::symlink_status(final_).type() != fs::file_type::not_found) {
+      const CheckpointInfo info = inspect_checkpoint(final_, true);
+      if (info.valid) return fmt::format("{}{}", kOk, info.bytes);
+      move_aside(info.problem);
+    }
+    fs::create_directory(temporary_);
+    return {};
+  }
+
+  /// What a run that ends now can be resumed from.
+  [[nodiscard]] std::string newest() const {
+    try {
+      std::vector<std::string> problems;
+      if (const auto found = newest_valid(options_.root, problems))
+        return fmt::format("; the newest checkpoint is {}", found->path.string());
+      return fmt::format("; there is no checkpoint in {}", options_.root.string());
+    } catch (const std::exception& error) {
+      return fmt::format("; whether there is a checkpoint cannot be told: {}", error.what());
+    }
+  }
+
+  void move_aside(const std::string& problem) const {
+    for (int i = 1;; ++i) {
+      const fs::path aside = fmt::format("{}.invalid-{}", final_.string(), i);
+      if (fs::symlink_status(aside).type() != fs::file_type::not_found) continue;
+      fs::rename(final_, aside);
+      log_warning("moved an invalid checkpoint to {}: {}", aside.string(), problem);
+      return;
+    }
+  }
+
+  /// Writes this rank's shard; returns its vote.
+  std::string write_shard() {
+    try {
+      Manifest part;
+      part.state.step = state_.step;
+      DSTRAIN_CHECK(part_.slices.size() == part_.data.size(), "one buffer per slice");
+      refuse_non_finite(part_);
+      std::vector<SafetensorsTensor> stored;
+      std::vector<const TensorSlice*> slices;
+      for (std::size_t i = 0; i < part_.slices.size(); ++i) {
+        const TensorSlice& slice = part_.slices[i];
+        const std::vector<float>& values = part_.data[i];
+        DSTRAIN_CHECK(slice.range.size() == static_cast<std::int64_t>(values.size()),
+                      "buffer and range of '" + slice.name + "' agree");
+        if (values.empty() && num_elements(slice.shape) != 0) continue;
+        if (values.empty()) {
+          part.tensors.push_back({slice.name, slice.shape, {}});
+          continue;
+        }
+        stored.push_back({fmt::format("{}@{}", slice.name, slice.range.begin),
+                          {slice.range.size()},
+                          DType::f32,
+                          values});
+        slices.push_back(&slice);
+      }
+      write_file(stored, slices, part);
+      part_ = {};  // the snapshot is large and no longer needed
+      return manifest_text(part);
+    } catch (const std::exception& error) {
+      part_ = {};
+      return against(error, fmt::format("rank {}: ", options_.rank));
+    }
+  }
+
+  void write_file(const std::vector<SafetensorsTensor>& stored,
+                  const std::vector<const TensorSlice*>& slices, Manifest& part) {
+    // On a network file system another node's new directory may not be visible yet; making it again
+    // is harmless.
+    fs::create_directory(temporary_);
+    ExclusiveFile file(temporary_ / fmt::format("rank{:04d}.safetensors", options_.rank));
+    file.write(safetensors_header(stored, {{"format", "dstrain"},
+                                           {"step", std::to_string(state_.step)},
+                                           {"rank", std::to_string(options_.rank)}}));
+    std::map<std::string, std::size_t> index;
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+      const auto [at, is_new] = index.emplace(slices[i]->name, part.tensors.size());
+      if (is_new) part.tensors.push_back({slices[i]->name, slices[i]->shape, {}});
+      part.tensors[at->second].slices.push_back({0, slices[i]->range, file.bytes()});
+      file.write(std::as_bytes(stored[i].values));
+    }
+    part.files.push_back(file.finish());
+  }
+
+  /// Gathers all votes, then makes the directory a checkpoint. Bytes saved.
+  std::int64_t commit(const std::string& own_vote) {
+    Manifest manifest{.state = state_, .files = {}, .tensors = {}};
+    std::vector<Error> failures;
+    const auto deadline = Clock::now() + options_.timeout;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      try {
+        const std::string vote = rank == 0 ? own_vote
+                                           : wait(fmt::format("vote/{}", rank), deadline,
+                                                  fmt::format("rank {} did not vote", rank));
+        if (const auto error = objection(vote)) throw *error;
+        const Manifest part = parse_manifest(vote, fmt::format("rank {}: its vote", rank));
+        if (part.state.step != state_.step) {
+          throw Error(ErrorKind::checkpoint, fmt::format("rank {} saved step {}, rank 0 step {}",
+                                                         rank, part.state.step, state_.step));
+        }
+        merge_manifest(manifest, part);
+      } catch (const std::exception& error) {
+        failures.push_back(objection(against(error)).value());
+      }
+    }
+    if (!failures.empty()) {
+      throw Error(failures[0].kind(), failures.size() == 1
+                                          ? failures[0].what()
+                                          : fmt::format("{} (and {} more ranks)",
+                                                        failures[0].what(), failures.size() - 1));
+    }
+    check_coverage(manifest, "the parts of all ranks together");
+
+    ExclusiveFile file(temporary_ / kManifestName);
+    file.write(manifest_text(manifest));
+    (void)file.finish();
+    sync_directory(temporary_);
+    fs::rename(temporary_, final_);
+    sync_directory(options_.root);
+    // What the others then rely on, as it is found by whoever resumes.
+    const CheckpointInfo saved = inspect_checkpoint(final_, /*full=*/false);
+    if (!saved.valid) throw Error(ErrorKind::checkpoint, saved.problem);
+    std::int64_t bytes = 0;
+    for (const FileRecord& shard : manifest.files) bytes += shard.bytes;
+    return bytes;
+  }
+
+  /// Older ones only: a run that went on from an early checkpoint must not lose what it has just
+  /// saved to later steps.
+  void prune() const {
+    if (options_.keep < 1) return;
+    try {
+      std::vector<CheckpointInfo> older = list_checkpoints(options_.root, false);
+      std::erase_if(older, [&](const CheckpointInfo& info) { return info.step >= state_.step; });
+      for (const CheckpointInfo& info : beyond_newest(older, options_.keep - 1))
+        remove_checkpoint(info.path);
+    } catch (const std::exception& error) {
+      log_warning("old checkpoints stay: {}", error.what());
+    }
+  }
+
+  /// Waits in slices, so that a saver that is destroyed does not hold up the end of its process.
+  std::string wait(const std::string& name, Clock::time_point deadline,
+                   const std::string& complaint) {
+    const std::string key = fmt::format("{}/{}", prefix_, name);
+    const auto start = Clock::now();
+    while (true) {
+      const auto now = Clock::now();
+      if (auto value = store_.try_get(key)) return *value;
+      if (now >= deadline || stop_.stop_requested()) break;
+      const auto slice = std::min<std::chrono::milliseconds>(
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - now),
+          std::chrono::milliseconds(200));
+      try {
+        return store_.get(key, slice);
+      } catch (const Error&) {
+        // Not there yet, or the store is lost, which try_get tells; then it must not be asked
+        // without a pause.
+        if (Clock::now() - now < slice / 2) std::this_thread::sleep_for(slice / 2);
+      }
+    }
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("{} within {:.1f} s", complaint,
+                            std::chrono::duration<double>(Clock::now() - start).count()));
+  }
+
+  Store& store_;
+  const SaverOptions& options_;
+  std::string prefix_;
+  CheckpointState state_;
+  CheckpointPart part_;
+  bool prune_;
+  std::stop_token stop_;
+  fs::path final_;
+  fs::path temporary_;
+};
+
+class Saver final : public CheckpointSaver {
+ public:
+  Saver(std::shared_ptr<Store> store, const SaverOptions& options)
+      : store_(std::move(store)), options_(options) {}
+
+  void start(CheckpointState state, CheckpointPart part, bool prune) override {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return !running_; });
+    running_ = true;
+    try {
+      // Assigning joins the thread before it, which has nothing left to do but return.
+      worker_ = std::jthread([this, serial = num_saves_++, s = std::move(state),
+                              p = std::move(part), prune](std::stop_token stop) mutable {
+        SaveResult result =
+            Save(*store_, options_, serial, std::move(s), std::move(p), prune, std::move(stop))
+                .run();
+        const std::scoped_lock inner(mutex_);
+        results_.push_back(std::move(result));
+        running_ = false;
+        ended_.notify_all();
+      });
+    } catch (...) {
+      running_ = false;
+      throw;
+    }
+  }
+
+  [[nodiscard]] bool busy() const override {
+    const std::scoped_lock lock(mutex_);
+    return running_;
+  }
+
+  [[nodiscard]] std::optional<SaveResult> wait() override {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return !running_; });
+    return take();
+  }
+
+  [[nodiscard]] std::optional<SaveResult> poll() override {
+    const std::scoped_lock lock(mutex_);
+    return take();
+  }
+
+ private:
+  std::optional<SaveResult> take() {
+    if (results_.empty()) return std::nullopt;
+    SaveResult result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+
+  std::shared_ptr<Store> store_;
+  SaverOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  bool running_ = false;
+  std::int64_t num_saves_ = 0;
+  std::deque<SaveResult> results_;
+  std::jthread worker_;  ///< last: joined before what it uses goes away
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
+                                            const SaverOptions& options) {
+  return std::make_unique<Saver>(store, options);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,109 @@
+#include "engine/data/text_rows.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+
+namespace dstrain::text {
+namespace {
+
+class Rows final : public TextDataset {
+ public:
+  Rows(const DataConfig& data, TokenFile file, Selection selection, std::int64_t seed)
+      : sequence_(data.sequence),
+        loss_(data.loss),
+        file_(std::move(file)),
+        selection_(std::move(selection)) {
+    packing_ = data.packing ? pack(selection_.lengths, sequence_, seed)
+                            : unpacked(selection_.lengths.size());
+    most_packed_ = data.packing ? packing_.most : 0;
+  }
+
+  [[nodiscard]] std::int64_t size() const override { return packing_.rows(); }
+  [[nodiscard]] int sequence() const override { return sequence_; }
+  [[nodiscard]] int vocab_size() const override {
+    return static_cast<int>(std::max(file_.summary().highest, file_.summary().pad)) + 1;
+  }
+  [[nodiscard]] int most_packed() const override { return most_packed_; }
+
+  [[nodiscard]] std::int64_t targets(std::int64_t index) const override {
+    std::int64_t sum = 0;
+    for (const std::uint32_t i : samples_of(index)) {
+      sum += num_targets(loss_, selection_.lengths[i], sample(i).response);
+    }
+    return sum;
+  }
+
+  void read(std::int64_t index, const TextRow& row,
+            std::vector<std::int32_t>& starts) const override {
+    DSTRAIN_CHECK(std::cmp_equal(row.tokens.size(), sequence_) &&
+                      row.labels.size() == row.tokens.size() &&
+                      row.weights.size() == row.tokens.size(),
+                  "wrong row buffers");
+    starts.clear();
+    std::size_t begin = 0;
+    for (const std::uint32_t i : samples_of(index)) {
+      const auto length = static_cast<std::size_t>(selection_.lengths[i]);
+      starts.push_back(static_cast<std::int32_t>(begin));
+      file_.copy(selection_.samples[i], row.tokens.subspan(begin, length));
+      label(row, begin, length, sample(i).response);
+      begin += length;
+    }
+    // What fills up the row is attended to by nobody: it goes on as the end of the last sample.
+    std::ranges::fill(row.tokens.subspan(begin), std::int64_t{file_.summary().pad});
+    std::ranges::fill(row.labels.subspan(begin), 0);
+    std::ranges::fill(row.weights.subspan(begin), 0.0F);
+    for (std::size_t s = 0; s < starts.size() && !row.positions.empty(); ++s) {
+      const auto first = static_cast<std::size_t>(starts[s]);
+      const std::size_t end =
+          s + 1 < starts.size() ? static_cast<std::size_t>(starts[s + 1]) : row.positions.size();
+      for (std::size_t t = first; t < end; ++t) {
+        row.positions[t] = static_cast<std::int32_t>(t - first);
+      }
+    }
+  }
+
+ private:
+  /// Places in `selection_` of the samples of row `index`.
+  [[nodiscard]] std::span<const std::uint32_t> samples_of(std::int64_t index) const {
+    DSTRAIN_CHECK(index >= 0 && index < size(), "no such row");
+    const auto row = static_cast<std::size_t>(index);
+    return std::span(packing_.samples)
+        .subspan(packing_.begins[row], packing_.begins[row + 1] - packing_.begins[row]);
+  }
+
+  [[nodiscard]] const TokenFile::Sample& sample(std::uint32_t i) const {
+    return file_.sample(selection_.samples[i]);
+  }
+
+  void label(const TextRow& row, std::size_t begin, std::size_t length,
+             std::uint32_t response) const {
+    for (std::size_t t = 0; t < length; ++t) {
+      const bool counts =
+          t + 1 < length && (loss_ == LossOn::all || t + 1 >= std::size_t{response});
+      row.labels[begin + t] = counts ? row.tokens[begin + t + 1] : 0;
+      row.weights[begin + t] = counts ? 1.0F : 0.0F;
+    }
+  }
+
+  int sequence_;
+  LossOn loss_;
+  TokenFile file_;
+  Selection selection_;
+  Packing packing_;
+  int most_packed_ = 0;
+};
+
+}  // namespace
+
+std::int64_t num_targets(LossOn loss, std::int64_t length, std::int64_t response) {
+  const std::int64_t first = loss == LossOn::all ? 1 : std::max<std::int64_t>(1, response);
+  return std::max<std::int64_t>(0, length - first);
+}
+
+std::unique_ptr<TextDataset> make_rows(const DataConfig& data, TokenFile file, Selection selection,
+                                       std::int64_t seed) {
+  return std::make_unique<Rows>(data, std::move(file), std::move(selection), seed);
+}
+
+}  // namespace dstrain::text

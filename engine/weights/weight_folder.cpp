@@ -1,0 +1,108 @@
+#include "engine/weights/weight_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
+#include "engine/weights/misfits.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether the folder holds weights as PyTorch's pickle, whole or in shards.
+bool has_pickles(const fs::path& folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("pytorch_model") && entry.path().extension() == ".bin") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string listed(const std::vector<std::string>& items, const char* separator) {
+  constexpr std::size_t kMostShown = 20;
+  const std::size_t shown = std::min(items.size(), kMostShown);
+  std::string text = fmt::format(
+      "{}",
+      fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(shown), separator));
+  if (items.size() > shown) text += fmt::format("{}and {} more", separator, items.size() - shown);
+  return text;
+}
+
+WeightFolder::WeightFolder(const fs::path& folder) : path_(folder) {
+  const fs::path single = folder / "model.safetensors";
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (path_exists(single)) {
+    add_file(single);
+  } else if (path_exists(index)) {
+    add_index(index);
+  } else {
+    throw Error(
+        ErrorKind::data,
+        fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there",
+                    folder.string()),
+        has_pickles(folder)
+            ? "pytorch_model.bin can run code when it is read; save the model again as safetensors "
+              "with transformers"
+            : "model.weights needs a folder that transformers' save_pretrained wrote");
+  }
+}
+
+std::optional<WeightFolder::Place> WeightFolder::find(const std::vector<std::string>& names) const {
+  for (const std::string& name : names) {
+    const auto found = tensors_.find(name);
+    if (found != tensors_.end()) return Place{found->second, name};
+  }
+  return std::nullopt;
+}
+
+void WeightFolder::add_file(const fs::path& path) {
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  for (const auto& [name, entry] : files_.back()->entries()) {
+    const auto [place, added] = tensors_.emplace(name, files_.back().get());
+    if (!added) {
+      throw Error(ErrorKind::data, fmt::format("tensor '{}' is in both {} and {}", name,
+                                               place->second->path().string(), path.string()));
+    }
+  }
+}
+
+void WeightFolder::add_index(const fs::path& index) {
+  const nlohmann::json json = read_json_object(index);
+  const auto map = json.find("weight_map");
+  if (map == json.end() || !map->is_object()) {
+    throw Error(ErrorKind::data, fmt::format("{}: no weight_map", index.string()));
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    if (!file.is_string() || fs::path(name).filename() != name || name == "." || name == "..") {
+      throw Error(ErrorKind::data,
+                  fmt::format("{}: tensor '{}' is in {}, which is no file name of this folder",
+                              index.string(), tensor, shown_json(file)));
+    }
+    names.insert(name);
+  }
+  for (const std::string& name : names) add_file(path_ / name);
+  Misfits misfits;
+  for (const auto& [tensor, file] : map->items()) {
+    const auto found = tensors_.find(tensor);
+    if (found == tensors_.end() || found->second->path().filename() != file.get<std::string>()) {
+      misfits.add(Misfits::Way::missing, fmt::format("{}: tensor '{}' is not in {}", index.string(),
+                                                     tensor, file.get<std::string>()));
+    }
+  }
+  misfits.throw_if_any("download the folder again: index and files belong together");
+}
+
+}  // namespace dstrain

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "test/support/files.h"
+
+namespace dstrain::test {
+
+struct TestTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t size;
+};
+
+/// Odd sizes, a scalar, an empty tensor and one smaller than any world: what even splits stumble
+/// over.
+inline std::vector<TestTensor> test_tensors() {
+  return {{"layer.0.weight", {37, 11}, 407},
+          {"optimizer.exp_avg/layer.0.weight", {37, 11}, 407},
+          {"head.bias", {3}, 3},
+          {"scale", {}, 1},
+          {"nothing", {0, 5}, 0},
+          {"big", {64, 33}, 2112}};
+}
+
+/// Every element tells its tensor, position and step, so that mixed steps cannot pass.
+inline float test_value(std::size_t tensor, std::int64_t element, std::int64_t step) {
+  return static_cast<float>(step % 100'000) + static_cast<float>(tensor) * 0.125f +
+         static_cast<float>(element) * 1e-3f;
+}
+
+inline CheckpointState test_state(std::int64_t step, int world) {
+  CheckpointState state;
+  state.step = step;
+  state.samples = step * 512;
+  state.optimizer_steps = step - 1;
+  state.loss_scale = 32768;
+  state.good_steps = 7;
+  state.skipped_steps = 1;
+  state.world_size = world;
+  state.recipe = "model: { name: vit-tiny }  # \"quoted\"\n";
+  return state;
+}
+
+inline CheckpointPart test_part(std::int64_t step, int world, int rank) {
+  CheckpointPart part;
+  const auto tensors = test_tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Range range = even_part(tensors[i].size, world, rank);
+    std::vector<float> values;
+    for (std::int64_t element = range.begin; element < range.end; ++element) {
+      values.push_back(test_value(i, element, step));
+    }
+    part.slices.push_back({tensors[i].name, tensors[i].shape, range});
+    part.data.push_back(std::move(values));
+  }
+  return part;
+}
+
+/// Saves on `world` ranks that are threads; one result per rank.
+inline std::vector<SaveResult> save_on(const std::filesystem::path& root, int world,
+                                       std::int64_t step, int keep = 2,
+                                       const std::string& attempt = "1") {
+  const auto store = make_memory_store();
+  std::vector<SaveResult> results(static_cast<std::size_t>(world));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto saver = make_saver(store, {.root = root,
+                                            .rank = rank,
+                                            .world_size = world,
+                                            .keep = keep,
+                                            .attempt = attempt,
+                                            .timeout = std::chrono::seconds(60)});
+      saver->start(test_state(step, world), test_part(step, world, rank));
+      results[static_cast<std::size_t>(rank)] = saver->wait().value();
+    });
+  }
+  threads.clear();
+  return results;
+}
+
+inline bool all_ok(const std::vector<SaveResult>& results) {
+  for (const SaveResult& result : results) {
+    if (!result.ok) return false;
+  }
+  return true;
+}
+
+/// True when every element, read as `world` even parts, is that of `step`.
+inline bool holds_step(const CheckpointReader& reader, std::int64_t step, int world) {
+  const auto tensors = test_tensors();
+  for (int rank = 0; rank < world; ++rank) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Range range = even_part(tensors[i].size, world, rank);
+      std::vector<float> values(static_cast<std::size_t>(range.size()), -1.0f);
+      reader.read({tensors[i].name, tensors[i].shape, range}, values);
+      for (std::int64_t element = range.begin; element < range.end; ++element) {
+        if (values[static_cast<std::size_t>(element - range.begin)] != test_value(i, element, step))
+          return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// The text of the Error{checkpoint} that `call` throws; another kind or none gives a text no test
+/// looks for.
+template <class Call>
+std::string checkpoint_error(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::checkpoint ? error.what() : std::string("wrong kind");
+  }
+  return "no error";
+}
+
+}  // namespace dstrain::test
