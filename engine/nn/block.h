@@ -75,12 +75,6 @@ struct BlockContext {
   /// Of the ranks that share the work or the statistics of a block; calls run on the current
   /// stream.
   Peers peers = {};
-};  ///< [kNumTotals] fp32, added to
-at::Tensor next_tokens =
-    {};            ///< generation: [B] int64, position of the last token of each sample on
-                   ///< entry, the most likely next token on return; undefined otherwise
-Peers peers = {};  ///< of the ranks that share the work or the statistics of a block; calls run
-                   ///< on the current stream
 };
 
 struct BatchShape {
