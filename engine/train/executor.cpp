@@ -98,8 +98,13 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     evaluation_context_.peers.set(channel.axis, ranks.get());
   }
   seed_ = at::zeros({}, fp32);
-  inputs_.resize(model.blocks.size());
-  outputs_.resize(model.blocks.size());
+  loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
+  segment_of_.resize(strategy.training.actions.size());
+  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training))
+    segments_ = find_segments(strategy.training);
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
+  }
   set_control(
       {.loss_scale = options.compute == at::kHalf ? options.precision.loss_scale.initial : 1.0});
 }
@@ -121,11 +126,15 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   prepared.program = &program;
   prepared.events.resize(program.actions.size());
   prepared.buffers.resize(program.buffers.size());
+  prepared.outputs.resize(program.buffers.size());
+  prepared.inputs.resize(program.buffers.size());
   for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
-    for (const int earlier : action.after) {
-      auto& event = prepared.events[to_index(earlier)];
-      if (!event) event.emplace(options_.device);
+    for (const auto* waits : {&action.after, &action.after_previous}) {
+      for (const int other : *waits) {
+        auto& event = prepared.events[to_index(other)];
+        if (!event) event.emplace(options_.device);
+      }
     }
   }
   return prepared;
@@ -163,9 +172,6 @@ void Executor::allocate_buffers() {
 }
 
 void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
-  // What the last step updated is read by the lanes that start this one.
-  step_end_.wait(lane(Lane::gather));
-  step_end_.wait(lane(Lane::reduce));
   const std::shared_ptr<const Event> start =
       pending_.empty() ? moment(lane(Lane::compute)) : pending_.back().end;
   pace_.begin(lane(Lane::compute));
@@ -228,9 +234,6 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     // at once.
     Event& two_ago = done[to_index(static_cast<int>(i % 2))];
     two_ago.synchronize();
-    // A program starts when the one before it has ended: its first gathers overwrite slots that
-    // were in use.
-    step_end_.wait(lane(Lane::gather));
     {
       const StreamScope scope(lane(Lane::compute));
       context_.totals.zero_();
@@ -254,7 +257,6 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
     explicit Fixed(const Batch& only) : batch_(only) {}
     std::size_t load(const Stream&) override { return 0; }
     [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
-    void used(std::size_t, const Stream&) override {}
     const Batch& batch_;
   };
   Fixed source(batch);
@@ -293,82 +295,95 @@ void Executor::gather_resident() {
   step_end_.wait(lane(Lane::compute));
 }
 
+void Executor::wait(const Prepared& prepared, std::size_t i) {
+  const std::vector<Action>& actions = prepared.program->actions;
+  const Stream& stream = lane(lane_of(actions[i].kind));
+  const bool paced = &prepared == &training_ && lane_of(actions[i].kind) == Lane::compute;
+  for (const int other : actions[i].after) {
+    const Event& event = *prepared.events[to_index(other)];
+    const bool communicated = !actions[to_index(other)].comm.empty();
+    paced&& communicated ? pace_.wait(event, stream) : event.wait(stream);
+  }
+  // Recorded in the run before, or never where this is the first one.
+  for (const int other : actions[i].after_previous) prepared.events[to_index(other)]->wait(stream);
+}
+
+const Batch* Executor::batch_of(const Action& action, const BatchSource& source) const {
+  if (action.block < 0) return nullptr;
+  return &source.batch(loaded_[to_index(action.micro_batch) % loaded_.size()]);
+}
+
 void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
                    const BlockContext& context) {
   const Program& program = *prepared.program;
   const bool training = &prepared == &training_;
-  std::size_t i = 0;
-  if (training && options_.graphs && eager_steps_++ >= kEagerSteps) i = replay(source, inputs);
-  for (; i < program.actions.size(); ++i) {
+  if (last_run_ != &program) {
+    for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in})
+      step_end_.wait(lane(other));
+    last_run_ = &program;
+  }
+  const bool graphs = training && !segments_.empty() && eager_steps_++ >= kEagerSteps;
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const Stream& stream = lane(lane_of(action.kind));
+    const auto segment = graphs ? segment_of_[i] : std::nullopt;
+    if (segment && to_index(segments_[*segment].actions.front()) != i) continue;
     // An evaluation has no step of its own: it stands at the one before it.
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
-    for (const int earlier : action.after) {
-      const Event& event = *prepared.events[to_index(earlier)];
-      const bool communicated = !program.actions[to_index(earlier)].comm.empty();
-      if (training && communicated && lane_of(action.kind) == Lane::compute) {
-        pace_.wait(event, stream);
-      } else {
-        event.wait(stream);
+    std::size_t last = i;
+    if (segment) {
+      for (const int member : segments_[*segment].actions) wait(prepared, to_index(member));
+      replay(*segment, source, inputs);
+      last = to_index(segments_[*segment].actions.back());
+    } else {
+      wait(prepared, i);
+      const StreamScope scope(stream);
+      if (action.kind == ActionKind::load) {
+        const std::size_t buffer = source.load(stream);
+        loaded_[to_index(action.micro_batch) % loaded_.size()] = buffer;
+        if (action.micro_batch == 0) first_loaded_ = buffer;
       }
+      perform(prepared, i, batch_of(action, source), inputs, context);
+      free_activations(prepared, action);
     }
-    const StreamScope scope(stream);
-    auto& buffer = buffer_[to_index(std::max(0, action.micro_batch)) % 2];
-    if (action.kind == ActionKind::load) buffer = source.load(stream);
-    perform(prepared, i, action.block >= 0 ? &source.batch(buffer) : nullptr, inputs, context);
-    if (after_forward_ && action.kind == ActionKind::forward) after_forward_(action.block);
-    free_activations(program, action);
-    if (prepared.events[i]) prepared.events[i]->record(stream);
-    if (program.find(action.frees, BufferRole::batch) >= 0) source.used(buffer, stream);
+    if (prepared.events[last]) prepared.events[last]->record(stream);
   }
 }
 
-void Executor::free_activations(const Program& program, const Action& action) {
+void Executor::free_activations(Prepared& prepared, const Action& action) {
   for (const int id : action.frees) {
-    const Buffer& freed = program.buffers[to_index(id)];
-    const std::size_t block = to_index(freed.owner);
-    if (freed.role == BufferRole::saved) {
-      outputs_[block].clear();
-    } else if (freed.role == BufferRole::output) {
-      outputs_[block].clear();
-      if (block + 1 < inputs_.size()) inputs_[block + 1].clear();
-    }
+    prepared.outputs[to_index(id)].clear();
+    prepared.inputs[to_index(id)].clear();
   }
 }
 
-std::size_t Executor::replay(BatchSource& source, const StepInputs& inputs) {
-  const std::vector<Action>& actions = training_.program->actions;
-  const auto end = std::ranges::find(actions, ActionKind::norm, &Action::kind);
-  const auto norm = static_cast<std::size_t>(end - actions.begin());
-  const Stream &compute = lane(Lane::compute), &copy_in = lane(Lane::copy_in);
-  record_.enter(inputs.step, "forward and backward");
-  const std::size_t buffer = source.load(copy_in);
-  Event loaded(options_.device);
-  loaded.record(copy_in);
-  loaded.wait(compute);
-  Graph& graph = graphs_.at(buffer);
-  if (!graph.captured()) {
+void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
+  const Stream& compute = lane(Lane::compute);
+  std::vector<Graph>& graphs = graphs_[first_loaded_];
+  if (graphs.empty()) {
+    graphs = std::vector<Graph>(segments_.size());
     synchronize(options_.device);
     release_cached_memory(options_.device);  // or eager and captured memory would both be held
-    graph.capture(
-        compute,
-        [&] {
-          for (std::size_t i = 0; i < norm; ++i) {
-            if (actions[i].kind == ActionKind::load) continue;
-            perform(training_, i, actions[i].block >= 0 ? &source.batch(buffer) : nullptr, inputs,
-                    context_);
-            free_activations(*training_.program, actions[i]);
-          }
-          for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
-            if (states_.trainable(g)) states_.settle_gradients(g);
-          }
-        },
-        &graphs_.at(1 - buffer));
+  }
+  Graph& graph = graphs[segment];
+  if (!graph.captured()) {
+    const auto work = [&] {
+      for (const int i : segments_[segment].actions) {
+        const Action& action = training_.program->actions[to_index(i)];
+        perform(training_, to_index(i), batch_of(action, source), inputs, context_);
+        free_activations(training_, action);
+        if (action.kind != ActionKind::backward) continue;
+        // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
+        for (const int group : cost_.blocks[to_index(action.block)].groups) {
+          if (states_.trainable(group)) states_.settle_gradients(group);
+        }
+      }
+    };
+    // All graphs share the memory of the first one: they run in this order, in every step.
+    graph.capture(compute, work, first_graph_);
+    if (first_graph_ == nullptr) first_graph_ = &graph;
   }
   graph.replay(compute);
-  source.used(buffer, compute);
-  return norm;
 }
 
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
@@ -389,17 +404,14 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       states_.unbind_values(action.group);
       break;
     case forward:
-      this->forward(action, *batch, of_micro_batch,
-                    prepared.program->find(action.writes, BufferRole::saved) >= 0);
-      break;
     case recompute:
-      this->forward(action, *batch, of_micro_batch, true);
+      this->forward(prepared, action, *batch, of_micro_batch);
       break;
     case clear:
       states_.bind_empty_gradients(action.group, whole_gradient(prepared, action));
       break;
     case backward:
-      this->backward(action);
+      this->backward(prepared, action);
       break;
     case reduce:
       this->reduce(prepared, action);
@@ -441,37 +453,45 @@ void Executor::gather(const Prepared& prepared, const Action& action) {
   states_.bind_values(action.group, whole);
 }
 
-void Executor::forward(const Action& action, const Batch& batch, const BlockContext& context,
-                       bool keep) {
+void Executor::forward(Prepared& prepared, const Action& action, const Batch& batch,
+                       const BlockContext& context) {
+  const Program& program = *prepared.program;
   const std::size_t block = to_index(action.block);
-  if (action.kind == ActionKind::forward) {
-    inputs_[block].clear();
-    if (block > 0) {
-      for (const at::Tensor& tensor : outputs_[block - 1])
-        inputs_[block].push_back(tensor.detach());
+  const int saved = program.find(action.writes, BufferRole::saved);
+  const bool keep = saved >= 0;
+  Tensors inputs;
+  if (const int input = program.find(action.reads, BufferRole::output); input >= 0) {
+    for (const at::Tensor& tensor : prepared.outputs[to_index(input)]) {
+      inputs.push_back(tensor.detach());
+      if (keep) inputs.back().requires_grad_(true);
     }
-  }
-  Tensors inputs = inputs_[block];
-  if (keep) {
-    for (at::Tensor& tensor : inputs) tensor.requires_grad_(true);
   }
   // A recomputation must not count its samples a second time; only the head counts, and it is never
   // recomputed.
   const at::AutoGradMode mode(keep);
-  outputs_[block] = model_.blocks[block]->forward(inputs, batch, context);
+  const int output = program.find(action.writes, BufferRole::output);
+  Tensors& outputs = prepared.outputs[to_index(output)];
+  outputs = model_.blocks[block]->forward(inputs, batch, context);
+  if (keep) prepared.inputs[to_index(saved)] = std::move(inputs);
+  if (after_forward_) after_forward_(action.block, outputs);
 }
 
-void Executor::backward(const Action& action) {
-  const std::size_t block = to_index(action.block);
+void Executor::backward(Prepared& prepared, const Action& action) {
+  const Program& program = *prepared.program;
+  // It frees its own output, and may read and free that of the block before.
+  const auto own = std::ranges::find_if(action.frees, [&](int id) {
+    const Buffer& buffer = program.buffers[to_index(id)];
+    return buffer.role == BufferRole::output && buffer.owner == action.block;
+  });
+  const Tensors& outputs = prepared.outputs[to_index(*own)];
+  const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
   Tensors seeds = std::move(output_gradients_);
-  if (block + 1 == model_.blocks.size()) {
-    seeds = {seed_};
-  }
-  if (inputs_[block].empty()) {
-    torch::autograd::backward(outputs_[block], seeds);
+  if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
+  if (inputs.empty()) {
+    torch::autograd::backward(outputs, seeds);
     output_gradients_.clear();
   } else {
-    output_gradients_ = torch::autograd::grad(outputs_[block], inputs_[block], seeds);
+    output_gradients_ = torch::autograd::grad(outputs, inputs, seeds);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,6 +19,7 @@
 #include "engine/program/strategy.h"
 #include "engine/train/feeder.h"
 #include "engine/train/non_finite.h"
+#include "engine/train/segments.h"
 #include "engine/train/state_store.h"
 #include "engine/train/step_pace.h"
 #include "engine/train/updater.h"
@@ -80,8 +80,8 @@ struct ExecutorOptions {
   PrecisionConfig precision;
   std::int64_t seed = 0;       ///< of the run
   std::int64_t data_rank = 0;  ///< which share of the global batch this rank has
-  /// Forward and backward become a CUDA graph after a few steps. For programs of one data rank and
-  /// one micro-batch whose work is the same in every step.
+  /// On a GPU the work between the waits for other lanes becomes CUDA graphs after a few steps.
+  /// Must be the same in every step.
   bool graphs = false;
 };
 
@@ -122,24 +122,32 @@ class Executor {
     /// By buffer of the program; undefined for state at rest, batches and activations, which
     /// others hold.
     std::vector<at::Tensor> buffers;
+    /// By buffer of the program: what a block returned, with autograd's graph where it was kept.
+    std::vector<Tensors> outputs;
+    /// By buffer of saved tensors: the inputs of the block that autograd's graph begins with.
+    std::vector<Tensors> inputs;
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
   /// Allocates the slots and reduction buffers, which the programs use in turn.
   void allocate_buffers();
   void run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
            const BlockContext& context);
+  /// Lets the compute lane or another one wait for what action `i` waits for.
+  void wait(const Prepared& prepared, std::size_t i);
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
                const BlockContext& context);
-  /// Lets go of the outputs and saved tensors that action `i` frees.
-  void free_activations(const Program& program, const Action& action);
-  /// Everything before the norm, from a graph; returns the index of the norm.
-  std::size_t replay(BatchSource& source, const StepInputs& inputs);
+  /// Lets go of the outputs and saved tensors that the action frees.
+  static void free_activations(Prepared& prepared, const Action& action);
+  /// The work of a segment of the training program, from a graph, which is recorded the first time.
+  void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
+  [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
   void gather(const Prepared& prepared, const Action& action);
-  void forward(const Action& action, const Batch& batch, const BlockContext& context, bool keep);
-  void backward(const Action& action);
+  void forward(Prepared& prepared, const Action& action, const Batch& batch,
+               const BlockContext& context);
+  void backward(Prepared& prepared, const Action& action);
   void reduce(const Prepared& prepared, const Action& action);
   /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
   [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
@@ -178,15 +186,21 @@ class Executor {
   BlockContext context_;
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
 
-  at::Tensor seed_;              ///< [] fp32: gradient of the summed loss, loss scale / targets
-  std::array<Graph, 2> graphs_;  ///< per buffer of the source
+  at::Tensor seed_;  ///< [] fp32: gradient of the summed loss, loss scale / targets
+  const Program* last_run_ = nullptr;
+
+  std::vector<Segment> segments_;  ///< of the training program; empty: no graphs
+  std::vector<std::optional<std::size_t>> segment_of_;  ///< by action
+  /// Of each segment, by the source's buffer of the first micro-batch, which is not the same in
+  /// every step.
+  std::map<std::size_t, std::vector<Graph>> graphs_;
+  const Graph* first_graph_ = nullptr;
   std::int64_t eager_steps_ = 0;
 
-  std::vector<Tensors> inputs_;  ///< per block, of the micro-batch under way
-  std::vector<Tensors> outputs_;
-  Tensors output_gradients_;
-  std::function<void(int block)> after_forward_;  ///< of find_non_finite
-  std::array<std::size_t, 2> buffer_{};           ///< feeder buffer of micro-batch m at m % 2
+  Tensors output_gradients_;  ///< of the block whose backward is next
+  std::function<void(int block, const Tensors& output)> after_forward_;  ///< of find_non_finite
+  std::vector<std::size_t> loaded_;  ///< buffer of the source of micro-batch m at m % size
+  std::size_t first_loaded_ = 0;     ///< that of micro-batch 0
 
   struct Pending {
     std::int64_t step = 0;

@@ -7,9 +7,7 @@
 namespace dstrain {
 
 Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
-    : loader_(std::move(loader)), options_(options) {
-  for (Slot& slot : slots_) slot.free = std::make_unique<Event>(options.device);
-}
+    : loader_(std::move(loader)), options_(options), slots_(options.buffers) {}
 
 void Feeder::copy(const at::Tensor& from, at::Tensor& to) const {
   if (!from.defined()) return;
@@ -37,7 +35,6 @@ std::size_t Feeder::load(const Stream& stream) {
   const std::size_t buffer = next_;
   next_ = (next_ + 1) % slots_.size();
   Slot& slot = slots_[buffer];
-  slot.free->wait(stream);
   const StreamScope scope(stream);
   copy(host.labels, slot.batch.labels);
   copy(host.weights, slot.batch.weights);
@@ -52,7 +49,5 @@ std::size_t Feeder::load(const Stream& stream) {
   if (host.pixels.defined()) load_images(host, slot);
   return buffer;
 }
-
-void Feeder::used(std::size_t buffer, const Stream& stream) { slots_[buffer].free->record(stream); }
 
 }  // namespace dstrain

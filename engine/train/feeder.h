@@ -1,7 +1,7 @@
 #pragma once
 
-#include <array>
 #include <memory>
+#include <vector>
 
 #include "engine/data/loader.h"
 #include "engine/device/device.h"
@@ -14,24 +14,22 @@ namespace dstrain {
 struct FeederOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
-  int channels = 3;        ///< of images
-  AugmentOptions augment;  ///< of images; the epoch comes with each batch
+  int channels = 3;         ///< of images
+  AugmentOptions augment;   ///< of images; the epoch comes with each batch
+  std::size_t buffers = 2;  ///< that the program fills in turn
 };
 
 /// Where a program's micro-batches come from.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Fills the next buffer on `stream`, once the work that used it has ended there; returns its
-  /// number.
+  /// Fills the next buffer on `stream`, where all work that used it must have been waited for;
+  /// returns its number.
   virtual std::size_t load(const Stream& stream) = 0;
   [[nodiscard]] virtual const Batch& batch(std::size_t buffer) const = 0;
-  /// The work that uses the buffer is enqueued on `stream` up to here.
-  virtual void used(std::size_t buffer, const Stream& stream) = 0;
 };
 
-/// Brings micro-batches to the device, augmented, into two buffers in turn: one is filled while the
-/// other is in use.
+/// Brings micro-batches to the device, augmented, into its buffers in turn.
 class Feeder final : public BatchSource {
  public:
   Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options);
@@ -42,21 +40,19 @@ class Feeder final : public BatchSource {
   }
   /// Time that the host has waited for decoded samples so far.
   [[nodiscard]] double waited_s() const { return waited_s_; }
-  void used(std::size_t buffer, const Stream& stream) override;
 
  private:
   struct Slot {
     Batch batch;
     at::Tensor pixels;
     at::Tensor samples;
-    std::unique_ptr<Event> free;
   };
   void load_images(const HostBatch& host, Slot& slot) const;
   /// Copies into `to`, which is made when it is not there yet.
   void copy(const at::Tensor& from, at::Tensor& to) const;
   std::unique_ptr<Loader> loader_;
   FeederOptions options_;
-  std::array<Slot, 2> slots_;
+  std::vector<Slot> slots_;
   std::size_t next_ = 0;
   double waited_s_ = 0;
 };

@@ -71,10 +71,10 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
   for (int m = 0; m < micro_batches; ++m) {
     double largest = -1;
     bool found = false;
-    after_forward_ = [&](int block) {
+    after_forward_ = [&](int block, const Tensors& outputs) {
       if (found) return;
       double output = 0;
-      for (const at::Tensor& tensor : outputs_[static_cast<std::size_t>(block)]) {
+      for (const at::Tensor& tensor : outputs) {
         if (!tensor.is_floating_point() || tensor.numel() == 0) continue;
         found = found || !all_finite(tensor);
         if (!found) output = std::max(output, at::abs(tensor).max().item<double>());

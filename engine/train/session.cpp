@@ -125,9 +125,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
   states_->initialize(*first_weights(recipe, model_, notes_));
   // What differs from step to step besides the batch would be frozen into the graph.
-  const bool graphs = device_.is_cuda() && strategy_->batch.data_ranks == 1 &&
-                      strategy_->batch.micro_batches == 1 && recipe.lora.dropout == 0 &&
-                      std::getenv("DSTRAIN_NO_GRAPHS") == nullptr;
+  const bool graphs = recipe.lora.dropout == 0 && std::getenv("DSTRAIN_NO_GRAPHS") == nullptr;
   executor_ = std::make_unique<Executor>(model_, cost_, *strategy_, *states_, communicators_,
                                          ExecutorOptions{.device = device_.device,
                                                          .compute = compute,
@@ -259,7 +257,8 @@ FeederOptions Session::feeder_options(bool training) const {
   FeederOptions options{.device = device_.device,
                         .compute = scalar_type(recipe_.precision.compute),
                         .channels = model_.channels,
-                        .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size}};
+                        .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size},
+                        .buffers = strategy_->training.buffers_of(BufferRole::batch).size()};
   const NormalizeConfig& normalize = recipe_.data.normalize;
   options.augment.scale = normalize.scale;
   for (std::size_t c = 0; c < static_cast<std::size_t>(model_.channels); ++c) {

@@ -1,0 +1,65 @@
+#include "engine/train/segments.h"
+
+#include <algorithm>
+
+#include "engine/base/index.h"
+
+namespace dstrain {
+namespace {
+
+/// About 20 kernels each: some 100 MiB of graphs.
+constexpr std::size_t kMaxRecorded = 8192;
+
+bool recordable(const Action& action) {
+  using enum ActionKind;
+  const bool same_in_each_step = action.kind == forward || action.kind == recompute ||
+                                 action.kind == clear || action.kind == backward ||
+                                 action.kind == release;
+  return same_in_each_step && action.comm.empty();
+}
+
+}  // namespace
+
+std::vector<Segment> find_segments(const Program& program) {
+  std::vector<bool> awaited(program.actions.size());
+  for (const Action& action : program.actions) {
+    for (const int other : action.after) awaited[to_index(other)] = true;
+    for (const int other : action.after_previous) awaited[to_index(other)] = true;
+  }
+  std::vector<Segment> segments;
+  Segment open;
+  bool runs_block = false;
+  const auto close = [&] {
+    if (runs_block) segments.push_back(std::move(open));
+    open = {};
+    runs_block = false;
+  };
+  for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+    const Action& action = program.actions[to_index(i)];
+    if (lane_of(action.kind) != Lane::compute) continue;
+    if (!recordable(action)) {
+      close();
+      continue;
+    }
+    // A wait may be moved before a clear or a release, but not before the work of a block.
+    const auto enqueued_later = [&](int other) { return other >= open.actions.front(); };
+    if (!open.actions.empty() && !(action.after.empty() && action.after_previous.empty()) &&
+        (runs_block || std::ranges::any_of(action.after, enqueued_later)))
+      close();
+    open.actions.push_back(i);
+    runs_block = runs_block || action.block >= 0;
+    if (awaited[to_index(i)]) close();
+  }
+  close();
+  return segments;
+}
+
+bool worth_recording(const Program& program) {
+  const auto recorded = static_cast<std::size_t>(std::ranges::count_if(
+      program.actions, [](const Action& a) { return a.block >= 0 && recordable(a); }));
+  const std::size_t buffers = program.buffers_of(BufferRole::batch).size();
+  const bool one_phase = to_index(program.micro_batches) % buffers == 0;
+  return recorded * (one_phase ? 1 : buffers) <= kMaxRecorded;
+}
+
+}  // namespace dstrain

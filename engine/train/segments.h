@@ -1,0 +1,25 @@
+#pragma once
+
+#include <vector>
+
+#include "engine/program/program.h"
+
+namespace dstrain {
+
+/// Actions of the compute lane that nothing on another lane comes between, so that a CUDA graph can
+/// hold them: all that they wait for is enqueued before the first, and none but the last is waited
+/// for.
+struct Segment {
+  std::vector<int> actions;  ///< indices of the program, in order
+};
+
+/// The segments of forward, recompute, clear, backward and release, each with the work of at least
+/// one block. What communicates is in none, nor are norm and updates, whose work changes from step
+/// to step.
+[[nodiscard]] std::vector<Segment> find_segments(const Program& program);
+
+/// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
+/// batch buffers, and keep it.
+[[nodiscard]] bool worth_recording(const Program& program);
+
+}  // namespace dstrain
