@@ -61,5 +61,10 @@ enum class RandomStream : std::uint32_t {
 DSTRAIN_HOST_DEVICE std::uint64_t random_key(std::uint64_t seed, RandomStream stream) {
   return seed * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(stream) * 0xD1B54A32D192ED03ull;
 }
+/// Key of the dropout mask of one place of a model, from the seed of its micro-batch.
+DSTRAIN_HOST_DEVICE std::uint64_t dropout_key(std::uint64_t seed, std::uint64_t place) {
+  const Philox random = Philox::at(seed, place, 0);
+  return random_key(std::uint64_t{random.word[1]} << 32 | random.word[0], RandomStream::dropout);
+}
 
 }  // namespace dstrain

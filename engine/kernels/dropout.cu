@@ -11,12 +11,16 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t first = pack * kPack;
+  // Read here, so that a recorded graph serves steps of other seeds.
+  __shared__ std::uint64_t key;
+  if (threadIdx.x == 0) key = dropout_key(static_cast<std::uint64_t>(*a.seed), a.place);
+  __syncthreads();
   if (first >= a.count) return;
   const float factor = 1.0f / (1.0f - a.share);
   float kept[kPack];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const Philox words = Philox::at(a.key, 0, static_cast<std::uint64_t>(2 * pack + half));
+    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(2 * pack + half));
 #pragma unroll
     for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
   }

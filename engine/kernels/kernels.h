@@ -147,7 +147,8 @@ struct Dropout {
   const void* x;
   void* y;  ///< may alias x
   std::int64_t count;
-  std::uint64_t key;
+  const std::int64_t* seed;  ///< [1], where x is; with `place` it makes the key (dropout_key)
+  std::uint64_t place;
   float share;
   DType dtype;
 };

@@ -37,19 +37,24 @@ enum class Gelu { erf, tanh };
 [[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight);
 
 /// The parts of the two operators above, for where something is added before or read between:
-/// gelu(z
-/// + bias) with z [M, N], bias [N], saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F], saves
-/// gate_up.
+/// gelu(z + bias) with z [M, N] and bias [N] saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F]
+/// saves gate_up.
 [[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);
 [[nodiscard]] at::Tensor swiglu(const at::Tensor& gate_up);
 
+/// Which elements of an input are set to zero while training; the others grow by 1 / (1 - share).
+struct DropMask {
+  double share = 0;         ///< of the elements; 0: none
+  at::Tensor seed = {};     ///< [] int64 on the input's device; the mask is a pure function of it,
+                            ///< `place` and the element
+  std::uint64_t place = 0;  ///< in the model
+};
+
 /// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in
 /// place; x [M, K], a [R, K], b [N', R]. LoRA, Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
-/// `dropout` is the share of x's elements set to zero, with a mask that is a pure function of
-/// (seed, element); 0 outside training.
 [[nodiscard]] at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Parameter& a,
                                       Parameter& b, double scale, std::int64_t column,
-                                      double dropout, std::uint64_t seed);
+                                      const DropMask& mask = {});
 
 /// Rows of `table` [V, D] by token: tokens [...] int64 -> [M, D]. The gradient's sums have a fixed
 /// order.

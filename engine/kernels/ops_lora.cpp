@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
-#include "engine/base/philox.h"
 #include "engine/kernels/gemm.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -20,19 +19,19 @@ using torch::autograd::variable_list;
 struct LowRank {
   double scale;
   std::int64_t column;
-  double dropout;
-  std::uint64_t seed;
+  DropMask mask;
 };
 
 /// x / (1 - share) or 0; backward is the same map, by the same key.
 at::Tensor drop(const at::Tensor& x, const LowRank& how) {
-  if (how.dropout == 0) return x;
+  if (how.mask.share == 0) return x;
   at::Tensor y = at::empty_like(x);
   const kernels::Dropout args{.x = x.const_data_ptr(),
                               .y = y.mutable_data_ptr(),
                               .count = x.numel(),
-                              .key = random_key(how.seed, RandomStream::dropout),
-                              .share = static_cast<float>(how.dropout),
+                              .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
+                              .place = how.mask.place,
+                              .share = static_cast<float>(how.mask.share),
                               .dtype = kernel_dtype(x)};
   if (x.is_cuda()) {
     kernels::cuda::dropout(args, current_stream());
@@ -53,14 +52,17 @@ void add_scaled_gradient(const at::Tensor& left, const at::Tensor& right, double
 void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["scale"] = how.scale;
   context->saved_data["column"] = how.column;
-  context->saved_data["dropout"] = how.dropout;
-  context->saved_data["seed"] = static_cast<std::int64_t>(how.seed);
+  context->saved_data["dropout"] = how.mask.share;
+  context->saved_data["seed"] = how.mask.seed;
+  context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
 }
 
 LowRank kept_options(AutogradContext* context) {
   const auto& data = context->saved_data;
-  return {data.at("scale").toDouble(), data.at("column").toInt(), data.at("dropout").toDouble(),
-          static_cast<std::uint64_t>(data.at("seed").toInt())};
+  return {data.at("scale").toDouble(), data.at("column").toInt(),
+          DropMask{.share = data.at("dropout").toDouble(),
+                   .seed = data.at("seed").toTensor(),
+                   .place = static_cast<std::uint64_t>(data.at("place").toInt())}};
 }
 
 /// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.
@@ -107,19 +109,19 @@ struct AddLowRank : torch::autograd::Function<AddLowRank> {
 }  // namespace
 
 at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Parameter& a, Parameter& b,
-                        double scale, std::int64_t column, double dropout, std::uint64_t seed) {
+                        double scale, std::int64_t column, const DropMask& mask) {
   const at::Tensor &down = value_of(a, x_MK), &up = value_of(b, x_MK);
   DSTRAIN_CHECK(
       base.dim() == 2 && x_MK.dim() == 2 && down.dim() == 2 && up.dim() == 2 &&
           base.size(0) == x_MK.size(0) && base.is_contiguous() &&
           base.scalar_type() == x_MK.scalar_type() && down.size(1) == x_MK.size(1) &&
           up.size(1) == down.size(0) && column >= 0 && column + up.size(0) <= base.size(1) &&
-          dropout >= 0 && dropout < 1,
+          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()),
       fmt::format("add_low_rank: base {}, x {}, a {}, b {}, column {}, dropout {}", shape_of(base),
-                  shape_of(x_MK), shape_of(down), shape_of(up), column, dropout));
+                  shape_of(x_MK), shape_of(down), shape_of(up), column, mask.share));
   const bool any_trainable = a.trainable || b.trainable;
   return AddLowRank::apply(base, x_MK, anchor_for(x_MK, any_trainable), &a, &b,
-                           LowRank{scale, column, dropout, seed});
+                           LowRank{scale, column, mask});
 }
 
 }  // namespace dstrain::ops

@@ -36,7 +36,7 @@ SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
-                                  const ops::Sequences& sequences, std::uint64_t dropout_seed) {
+                                  const ops::Sequences& sequences, const at::Tensor& dropout_seed) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
   at::Tensor qkv = qkv_.forward(x_MD, dropout_seed);

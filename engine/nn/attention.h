@@ -38,7 +38,7 @@ class SelfAttention {
   /// x [B * T, D] -> [B * T, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch,
                                    const ops::Sequences& sequences = {},
-                                   std::uint64_t dropout_seed = 0);
+                                   const at::Tensor& dropout_seed = {});
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv_, &output_}); }

@@ -65,8 +65,9 @@ class Peers {
 struct BlockContext {
   Mode mode = Mode::train;
   double label_smoothing = 0;
-  /// Of this micro-batch, the same when it is computed again; 0: nothing is dropped.
-  std::uint64_t dropout_seed = 0;
+  /// [] int64 of this micro-batch, the same when it is computed again; undefined: nothing is
+  /// dropped. On the device, as it differs from step to step while the work does not.
+  at::Tensor dropout_seed = {};
   /// [kNumTotals] fp32, added to.
   at::Tensor totals = {};
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely

@@ -9,7 +9,7 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
                /*has_bias=*/false),
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false) {}
 
-at::Tensor GatedMlp::forward(const at::Tensor& x_MD, std::uint64_t dropout_seed) {
+at::Tensor GatedMlp::forward(const at::Tensor& x_MD, const at::Tensor& dropout_seed) {
   return down_.forward_swiglu(gate_up_.forward(x_MD, dropout_seed), dropout_seed);
 }
 

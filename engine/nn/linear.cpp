@@ -24,24 +24,25 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
   bias_.shape = {rows};
 }
 
-at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, std::uint64_t dropout_seed) {
+at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK,
+                           const at::Tensor& dropout_seed) {
   for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, dropout_seed);
   return y_MN;
 }
 
-at::Tensor Linear::forward(const at::Tensor& x_MK, std::uint64_t dropout_seed) {
+at::Tensor Linear::forward(const at::Tensor& x_MK, const at::Tensor& dropout_seed) {
   return adapted(ops::linear(x_MK, weight_, bias()), x_MK, dropout_seed);
 }
 
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
-                                std::uint64_t dropout_seed) {
+                                const at::Tensor& dropout_seed) {
   DSTRAIN_CHECK(has_bias_, parts_.at(0).name + ": GELU without a bias");
   if (adapters_.empty()) return ops::linear_gelu(x_MK, weight_, bias_, kind);
   const at::Tensor z = ops::linear(x_MK, weight_, nullptr);
   return ops::bias_gelu(adapted(z, x_MK, dropout_seed), bias_, kind);
 }
 
-at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, std::uint64_t dropout_seed) {
+at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const at::Tensor& dropout_seed) {
   DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
   if (adapters_.empty()) return ops::swiglu_linear(gate_up, weight_);
   return forward(ops::swiglu(gate_up), dropout_seed);

@@ -34,13 +34,13 @@ class Linear {
          const InitialWeights& init, bool has_bias = true);
 
   /// x [M, K] -> [M, N], N over all parts.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, std::uint64_t dropout_seed = 0);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, const at::Tensor& dropout_seed = {});
   /// gelu(x weight^T + bias); needs a bias.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
-                                        std::uint64_t dropout_seed = 0);
+                                        const at::Tensor& dropout_seed = {});
   /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
   [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up,
-                                          std::uint64_t dropout_seed = 0);
+                                          const at::Tensor& dropout_seed = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
   [[nodiscard]] Parameter& weight() { return weight_; }
@@ -63,7 +63,7 @@ class Linear {
  private:
   [[nodiscard]] std::int64_t columns() const { return weight_.numel() / weight_.shape[0]; }
   [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK,
-                                   std::uint64_t dropout_seed);
+                                   const at::Tensor& dropout_seed);
 
   std::vector<LinearPart> parts_;
   bool has_bias_;

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "engine/base/philox.h"
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/ops.h"
 
@@ -32,12 +31,12 @@ LowRank::LowRank(const std::string& prefix, std::int64_t columns, std::int64_t r
 }
 
 at::Tensor LowRank::add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
-                           std::uint64_t dropout_seed) {
-  // Two adapters of a micro-batch must not drop the same elements.
-  const Philox random = Philox::at(dropout_seed, name_hash_, 0);
-  const std::uint64_t seed = std::uint64_t{random.word[1]} << 32 | random.word[0];
+                           const at::Tensor& dropout_seed) {
+  // Two adapters of a micro-batch must not drop the same elements: hence the name.
   return ops::add_low_rank(y_MN, x_MK, a_, b_, options_.scale, first_output_,
-                           dropout_seed == 0 ? 0 : options_.dropout, seed);
+                           {.share = dropout_seed.defined() ? options_.dropout : 0,
+                            .seed = dropout_seed,
+                            .place = name_hash_});
 }
 
 }  // namespace dstrain

@@ -27,9 +27,10 @@ class LowRank {
   LowRank(const std::string& prefix, std::int64_t columns, std::int64_t rows,
           std::int64_t first_output, const LowRankOptions& options);
 
-  /// Adds to y [M, N] in place; x [M, columns]. `dropout_seed` is the micro-batch's; 0: no dropout.
+  /// Adds to y [M, N] in place; x [M, columns]. `dropout_seed` is the micro-batch's; undefined:
+  /// no dropout.
   [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
-                                  std::uint64_t dropout_seed);
+                                  const at::Tensor& dropout_seed);
 
   void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
   /// Forward, for `rows` rows of x.

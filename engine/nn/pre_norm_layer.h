@@ -63,7 +63,7 @@ class PreNormLayer final : public Block {
     // Texts may be shorter than the model's samples.
     const std::int64_t samples =
         batch.tokens.defined() ? batch.tokens.size(0) : input[0].size(0) / place_.tokens;
-    const std::uint64_t seed = context.dropout_seed;
+    const at::Tensor& seed = context.dropout_seed;
     const auto [x_MD, h_MD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_MD, g_MD] =

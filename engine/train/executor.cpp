@@ -98,6 +98,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     evaluation_context_.peers.set(channel.axis, ranks.get());
   }
   seed_ = at::zeros({}, fp32);
+  if (options.dropout)
+    dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
   if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training))
@@ -180,6 +182,7 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
     sums_.zero_();
     seed_.copy_(at::div(control_.select(0, optimizer::kLossScale),
                         std::max(1.0, static_cast<double>(inputs.targets))));
+    set_dropout_seeds(inputs.step);
   }
   run(training_, source, inputs, context_);
   const StreamScope scope(lane(Lane::compute));
@@ -392,7 +395,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
   BlockContext of_micro_batch = context;
   if (action.kind == ActionKind::recompute) of_micro_batch.mode = Mode::recompute;
   if (&prepared == &training_ && action.block >= 0)
-    of_micro_batch.dropout_seed = dropout_seed(inputs.step, action.micro_batch);
+    of_micro_batch.dropout_seed = dropout_seed(action.micro_batch);
   using enum ActionKind;
   switch (action.kind) {
     case load:
@@ -427,15 +430,26 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
   }
 }
 
-/// A pure function of the run's seed, the step and the micro-batch's place in the global batch: the
-/// same for any number of ranks that share it evenly, and when a block is computed again.
-std::uint64_t Executor::dropout_seed(std::int64_t step, int micro_batch) const {
-  const std::int64_t place = options_.data_rank * training_.program->micro_batches + micro_batch;
+/// Each is a pure function of the run's seed, the step and the micro-batch's place in the global
+/// batch: the same for any number of ranks that share it evenly.
+void Executor::set_dropout_seeds(std::int64_t step) {
+  if (!dropout_seeds_.defined()) return;
   const std::uint64_t key =
       random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
-  const Philox random =
-      Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
-  return std::uint64_t{random.word[1]} << 32 | random.word[0] | 1;  // 0 would mean none
+  const at::Tensor host = host_tensor(dropout_seeds_.sizes(), at::kLong, options_.device);
+  auto* seeds = host.mutable_data_ptr<std::int64_t>();
+  const std::int64_t micro_batches = dropout_seeds_.numel();
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    const std::int64_t place = options_.data_rank * micro_batches + m;
+    const Philox random =
+        Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
+    seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);
+  }
+  dropout_seeds_.copy_(host, /*non_blocking=*/true);
+}
+
+at::Tensor Executor::dropout_seed(int micro_batch) const {
+  return dropout_seeds_.defined() ? dropout_seeds_.select(0, micro_batch) : at::Tensor();
 }
 
 void Executor::gather(const Prepared& prepared, const Action& action) {

@@ -83,6 +83,7 @@ struct ExecutorOptions {
   /// On a GPU the work between the waits for other lanes becomes CUDA graphs after a few steps.
   /// Must be the same in every step.
   bool graphs = false;
+  bool dropout = false;  ///< some block drops elements while it trains
 };
 
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
@@ -158,7 +159,9 @@ class Executor {
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
   [[nodiscard]] NonFiniteSite first_of_all_ranks(const NonFiniteSite& own);
-  [[nodiscard]] std::uint64_t dropout_seed(std::int64_t step, int micro_batch) const;
+  /// Makes dropout_seeds_ those of the step, on the compute lane.
+  void set_dropout_seeds(std::int64_t step);
+  [[nodiscard]] at::Tensor dropout_seed(int micro_batch) const;
   [[nodiscard]] const Stream& lane(Lane name) const {
     return lanes_[static_cast<std::size_t>(name)];
   }
@@ -186,7 +189,8 @@ class Executor {
   BlockContext context_;
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
 
-  at::Tensor seed_;  ///< [] fp32: gradient of the summed loss, loss scale / targets
+  at::Tensor seed_;           ///< [] fp32: gradient of the summed loss, loss scale / targets
+  at::Tensor dropout_seeds_;  ///< [micro-batches] int64; undefined: nothing is dropped
   const Program* last_run_ = nullptr;
 
   std::vector<Segment> segments_;  ///< of the training program; empty: no graphs

@@ -67,6 +67,8 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
   }
   // Every rank goes through all micro-batches, whatever it finds: others wait for its gathers.
   const int micro_batches = training_.program->micro_batches;
+  set_dropout_seeds(step);
+  synchronize(options_.device);
   gather_resident();
   for (int m = 0; m < micro_batches; ++m) {
     double largest = -1;
@@ -87,7 +89,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
     };
     BlockContext context = context_;
     context.mode = Mode::recompute;
-    context.dropout_seed = dropout_seed(step, m);
+    context.dropout_seed = dropout_seed(m);
     run(evaluation_, source, {}, context);
     synchronize(options_.device);
   }

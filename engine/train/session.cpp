@@ -124,17 +124,17 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
   states_->initialize(*first_weights(recipe, model_, notes_));
-  // What differs from step to step besides the batch would be frozen into the graph.
-  const bool graphs = recipe.lora.dropout == 0 && std::getenv("DSTRAIN_NO_GRAPHS") == nullptr;
-  executor_ = std::make_unique<Executor>(model_, cost_, *strategy_, *states_, communicators_,
-                                         ExecutorOptions{.device = device_.device,
-                                                         .compute = compute,
-                                                         .optimizer = recipe.optimizer,
-                                                         .precision = recipe.precision,
-                                                         .seed = recipe.run.seed,
-                                                         .data_rank = data_rank_,
-                                                         .graphs = graphs},
-                                         record);
+  executor_ = std::make_unique<Executor>(
+      model_, cost_, *strategy_, *states_, communicators_,
+      ExecutorOptions{.device = device_.device,
+                      .compute = compute,
+                      .optimizer = recipe.optimizer,
+                      .precision = recipe.precision,
+                      .seed = recipe.run.seed,
+                      .data_rank = data_rank_,
+                      .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
+                      .dropout = recipe.lora.dropout > 0},
+      record);
 }
 
 void Session::open_image_data() {

@@ -1,3 +1,4 @@
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 
@@ -88,22 +89,25 @@ std::vector<Case> narrow_cases(const Shape& s) {
           {x, scale, partial, out, out_t});
     };
   };
-  return {{"dropout", text(rows, s.width), 4.0 * static_cast<double>(rows * s.width),
-           [=, width = s.width] {
-             const auto x = random({rows, width}), y = random({rows, width});
-             return launch<kernels::Dropout>(
-                 kernels::cuda::dropout, {data(x), data(y), rows * width, 5, 0.1f, kDType}, {x, y});
-           }},
-          {"abs_max", text(rows, cols), 2 * elements,
-           [=] {
-             const auto x = random({rows, cols}), partial = random32({kernels::kAbsMaxPartials});
-             return launch<kernels::AbsMax>(kernels::cuda::abs_max,
-                                            {data(x), fp32(partial), rows * cols, kDType},
-                                            {x, partial});
-           }},
-          {"quantize, rows", text(rows, cols), 3 * elements, quantize(true, false)},
-          {"quantize, columns", text(rows, cols), 3 * elements, quantize(false, true)},
-          {"quantize, both", text(rows, cols), 4 * elements, quantize(true, true)}};
+  return {
+      {"dropout", text(rows, s.width), 4.0 * static_cast<double>(rows * s.width),
+       [=, width = s.width] {
+         const auto x = random({rows, width}), y = random({rows, width}),
+                    seed = at::full({}, 5, x.options().dtype(at::kLong));
+         return launch<kernels::Dropout>(
+             kernels::cuda::dropout,
+             {data(x), data(y), rows * width, seed.const_data_ptr<std::int64_t>(), 5, 0.1f, kDType},
+             {x, y, seed});
+       }},
+      {"abs_max", text(rows, cols), 2 * elements,
+       [=] {
+         const auto x = random({rows, cols}), partial = random32({kernels::kAbsMaxPartials});
+         return launch<kernels::AbsMax>(
+             kernels::cuda::abs_max, {data(x), fp32(partial), rows * cols, kDType}, {x, partial});
+       }},
+      {"quantize, rows", text(rows, cols), 3 * elements, quantize(true, false)},
+      {"quantize, columns", text(rows, cols), 3 * elements, quantize(false, true)},
+      {"quantize, both", text(rows, cols), 4 * elements, quantize(true, true)}};
 }
 
 /// Bytes: logits once in, gradients once out.

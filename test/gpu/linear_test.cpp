@@ -105,13 +105,15 @@ TEST_CASE("GPU: dropout equals its reference bit for bit", "[gpu][kernels]") {
   const float share = GENERATE(0.05f, 0.5f);
   CAPTURE(c10::toString(type), count, share);
   test::Random random(3);
-  const Tensors host = {random({count}, type), at::zeros({count}, type)},
+  const Tensors host = {random({count}, type), at::zeros({count}, type),
+                        at::full({}, 0x123456789abcdef, at::kLong)},
                 gpu = test::clones(host, at::kCUDA);
   const auto args = [&](const Tensors& t) {
     return kernels::Dropout{.x = in(t[0]),
                             .y = out(t[1]),
                             .count = count,
-                            .key = 0x123456789abcdefull,
+                            .seed = t[2].const_data_ptr<std::int64_t>(),
+                            .place = 5,
                             .share = share,
                             .dtype = ops::kernel_dtype(t[0])};
   };
@@ -319,8 +321,9 @@ TEST_CASE("GPU: gated products and low-rank terms equal those on the CPU", "[gpu
       up.gradient = down.gradient = at::Tensor();
     }
     const at::Tensor x = make.input({rows, width});
-    const at::Tensor both =
-        ops::add_low_rank(ops::linear(x, up, nullptr), x, a, b, 2, wide, dropout, 5);
+    const at::Tensor both = ops::add_low_rank(
+        ops::linear(x, up, nullptr), x, a, b, 2, wide,
+        {.share = dropout, .seed = at::full({}, 5, x.options().dtype(at::kLong))});
     const at::Tensor y = ops::swiglu_linear(both, down);
     y.backward(make.input({rows, width}).detach());
     Tensors all = {y, x.grad(), a.gradient, b.gradient};

@@ -1,4 +1,5 @@
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/silu.h>
@@ -152,8 +153,7 @@ TEST_CASE("a low-rank term is added to its columns only, with its gradients", "[
   const at::Tensor x64 = exact(x), a64 = exact(a.value), b64 = exact(b.value);
   const at::Tensor base64 = at::mm(x64, weight.value.to(at::kDouble).t());
   const at::Tensor plain = ops::linear(x, weight, nullptr).detach();
-  const at::Tensor y =
-      ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 1.5, column, 0, 0);
+  const at::Tensor y = ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 1.5, column);
   y.backward(dy);
   const at::Tensor term64 = at::mm(at::mm(x64, a64.t()), b64.t()) * 1.5;
   const at::Tensor dy64 = dy.to(at::kDouble);
@@ -188,7 +188,7 @@ TEST_CASE("low-rank terms train although everything below them is frozen", "[ker
   const bool freeze_a = GENERATE(false, true);
   if (freeze_a) freeze(a);
   empty_gradient(b);
-  ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 2, 0, 0, 0).sum().backward();
+  ops::add_low_rank(ops::linear(x, weight, nullptr), x, a, b, 2, 0).sum().backward();
   const at::Tensor dy = at::ones({6, 5});
   REQUIRE(far(b.gradient, test::weight_gradient(dy, test::times(x, a.value, at::kFloat)) * 2) ==
           "");
@@ -204,7 +204,7 @@ TEST_CASE("a low-rank term is added in evaluation too", "[kernels]") {
   Parameter weight = random.parameter({5, 8}, at::kFloat), a = random.parameter({2, 8}, at::kFloat),
             b = random.parameter({5, 2}, at::kFloat);
   const at::Tensor plain = ops::linear(x, weight, nullptr),
-                   y = ops::add_low_rank(plain.clone(), x, a, b, 2, 0, 0, 0);
+                   y = ops::add_low_rank(plain.clone(), x, a, b, 2, 0);
   const Bounded u = test::times(x, a.value, at::kFloat);
   REQUIRE(far(y, test::times(x, weight.value, at::kFloat) +
                      test::times(u, b.value, at::kFloat) * 2) == "");
@@ -219,9 +219,9 @@ TEST_CASE("dropout of a low-rank term drops its share, by seed, alike in both di
   Parameter a = random.parameter({in, in}, at::kFloat), b = random.parameter({in, in}, at::kFloat);
   a.value.zero_().fill_diagonal_(1);
   b.value.zero_().fill_diagonal_(1);
-  const auto run = [&](std::uint64_t seed) {
+  const auto run = [&](std::int64_t seed) {
     return ops::add_low_rank(at::zeros_like(eye).repeat({rows / in + 1, 1}).narrow(0, 0, rows), x,
-                             a, b, 1, 0, 0.25, seed);
+                             a, b, 1, 0, {.share = 0.25, .seed = at::full({}, seed, at::kLong)});
   };
   const at::Tensor y = run(1);
   const double kept = y.detach().ne(0).to(at::kDouble).mean().item<double>();
@@ -246,9 +246,8 @@ TEST_CASE("wrong shapes of low-rank terms and gated products are named", "[kerne
     }
     return std::string("no error");
   };
-  const std::string low_rank = message([&] {
-    return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2, 0, 0);
-  });
+  const std::string low_rank = message(
+      [&] { return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2); });
   REQUIRE(low_rank.find("base [3, 6], x [3, 8], a [2, 8], b [5, 2], column 2") !=
           std::string::npos);
   const std::string gated = message([&] { return ops::swiglu_linear(random({3, 18}), a); });

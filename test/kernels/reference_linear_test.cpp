@@ -108,10 +108,16 @@ TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels
 TEST_CASE("the dropout reference reads word i % 4 of counter i / 4", "[kernels][reference]") {
   const std::int64_t count = 103;
   const at::Tensor x = at::full({count}, 3, at::kFloat), y = at::empty_like(x);
-  kernels::reference::dropout(
-      {.x = in(x), .y = out(y), .count = count, .key = 77, .share = 0.25f, .dtype = DType::f32});
+  const std::int64_t seed = 77;
+  kernels::reference::dropout({.x = in(x),
+                               .y = out(y),
+                               .count = count,
+                               .seed = &seed,
+                               .place = 5,
+                               .share = 0.25f,
+                               .dtype = DType::f32});
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto words = Philox::at(77, 0, static_cast<std::uint64_t>(i / 4));
+    const auto words = Philox::at(dropout_key(77, 5), 0, static_cast<std::uint64_t>(i / 4));
     const bool kept = words.uniform(static_cast<int>(i % 4)) >= 0.25f;
     REQUIRE(in(y)[i] == (kept ? 4.0f : 0.0f));
   }

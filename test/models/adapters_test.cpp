@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/normal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -85,7 +86,7 @@ Batch images(const Model& model, std::int64_t size) {
           .weights = at::ones({size})};
 }
 
-at::Tensor logits_of(Model& model, const Batch& batch, std::uint64_t dropout_seed = 0) {
+at::Tensor logits_of(Model& model, const Batch& batch, const at::Tensor& dropout_seed = {}) {
   const at::NoGradGuard no_gradients;
   Tensors state;
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
@@ -232,10 +233,11 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
   lora.dropout = 0.5;
   Model model = bound(lora);
   const Batch batch = images(model, 3);
+  const auto seed = [](std::int64_t value) { return at::full({}, value, at::kLong); };
   const at::Tensor plain = logits_of(model, batch);
-  CHECK(at::equal(logits_of(model, batch, 7), logits_of(model, batch, 7)));
-  CHECK(!at::equal(logits_of(model, batch, 7), logits_of(model, batch, 8)));
-  CHECK(!at::equal(logits_of(model, batch, 7), plain));
+  CHECK(at::equal(logits_of(model, batch, seed(7)), logits_of(model, batch, seed(7))));
+  CHECK(!at::equal(logits_of(model, batch, seed(7)), logits_of(model, batch, seed(8))));
+  CHECK(!at::equal(logits_of(model, batch, seed(7)), plain));
 
   // One adapter by itself on x = 1: with a = 1 and b = 1 the output counts what was kept.
   constexpr std::int64_t kRows = 64, kWidth = 256;
@@ -266,7 +268,8 @@ TEST_CASE("every block with adapters keeps exactly the bytes that its cost state
   CAPTURE(config.name, lora.targets, lora.dropout);
   Model model = bound(lora, config);
   const Batch batch = model.is_language() ? test::language_batch(model, 6) : images(model, 6);
-  const BlockContext context{.dropout_seed = 9, .totals = at::zeros({kNumTotals})};
+  const BlockContext context{.dropout_seed = at::full({}, 9, at::kLong),
+                             .totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   Tensors before = model.blocks[0]->forward({}, batch, context);
