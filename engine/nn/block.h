@@ -11,8 +11,8 @@
 
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
+#include "engine/program/comm.h"
 #include "engine/program/cost.h"
-#include "engine/program/layout.h"
 
 namespace dstrain {
 
@@ -73,8 +73,7 @@ struct BlockContext {
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
   /// next token on return; undefined otherwise.
   at::Tensor next_tokens = {};
-  /// Of the ranks that share the work or the statistics of a block; calls run on the current
-  /// stream.
+  /// Of the axes that exchanges of the model's blocks name; calls run on the current stream.
   Peers peers = {};
 };
 

@@ -13,11 +13,6 @@ namespace {
 
 constexpr int kNone = -1;
 
-bool runs_block(ActionKind kind) {
-  return kind == ActionKind::forward || kind == ActionKind::recompute ||
-         kind == ActionKind::backward;
-}
-
 /// As many runs of the program as use a batch buffer twice, one after the other, as one list.
 Program unrolled(const Program& program) {
   const std::vector<int> batches = program.buffers_of(BufferRole::batch);
@@ -111,11 +106,11 @@ void Checker::fields(int i) {
   }
 }
 
-/// Those of the layout, and the workspace of the block or the update.
+/// Those of the layout and inside the block, and the workspace of the block or the update.
 void Checker::collectives(int i) {
   const Action& a = actions_[to_index(i)];
-  if (a.comm != collectives_of(a.kind, a.group, layout_))
-    problem("{} names other collectives than the layout asks for", name(i));
+  if (a.comm != collectives_of(a, program_.kind, layout_, cost_))
+    problem("{} names other collectives than the layout or its block asks for", name(i));
   Bytes workspace = 0;
   if (runs_block(a.kind)) {
     const bool keeps = program_.find(a.writes, BufferRole::saved) >= 0;

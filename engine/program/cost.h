@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/program/comm.h"
 
 namespace dstrain {
 
@@ -36,6 +37,7 @@ struct BlockCost {
   Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
   Bytes backward_workspace =
       0;  ///< transient beyond the two while the block runs backward, input gradient included
+  std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
 };
 
 struct ModelCost {

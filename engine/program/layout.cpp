@@ -8,42 +8,6 @@
 
 namespace dstrain {
 
-const char* comm_axis_name(CommAxis axis) {
-  switch (axis) {
-    case CommAxis::shard:
-      return "shard";
-    case CommAxis::data:
-      return "data";
-    case CommAxis::batch:
-      return "batch";
-    case CommAxis::tensor:
-      return "tensor";
-    case CommAxis::sequence:
-      return "sequence";
-    case CommAxis::expert:
-      return "expert";
-  }
-  return "?";
-}
-
-Axes axes_of(CommAxis axis) {
-  switch (axis) {
-    case CommAxis::shard:
-      return Axis::shard;
-    case CommAxis::data:
-      return Axis::data;
-    case CommAxis::batch:
-      return kDataAxes;
-    case CommAxis::tensor:
-      return Axis::tensor;
-    case CommAxis::sequence:
-      return Axis::sequence;
-    case CommAxis::expert:
-      return Axis::expert;
-  }
-  return kDataAxes;
-}
-
 /// The axes lie in the order of kAxes; shard is the inner one of the two data axes.
 CommExtent Layout::extent(CommAxis axis) const {
   const int below_expert = tensor_degree * sequence_degree;

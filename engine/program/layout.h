@@ -5,6 +5,7 @@
 #include "engine/base/units.h"
 #include "engine/mesh/mesh.h"
 #include "engine/mesh/shard.h"
+#include "engine/program/comm.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -28,13 +29,6 @@ struct GroupLayout {
   Bytes matrix_workspace = 0;
   bool operator==(const GroupLayout&) const = default;
 };
-
-/// The ranks of a collective: along one axis of the mesh, or along both data axes (batch).
-enum class CommAxis { shard, data, batch, tensor, sequence, expert };
-inline constexpr int kNumCommAxes = 6;
-[[nodiscard]] const char* comm_axis_name(CommAxis axis);
-/// Those of the mesh that its groups lie along.
-[[nodiscard]] Axes axes_of(CommAxis axis);
 
 /// `ranks` of them, `stride` ranks apart.
 struct CommExtent {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/index.h"
+
 namespace dstrain {
 
 const char* action_name(ActionKind kind) {
@@ -48,6 +50,11 @@ const char* lane_name(Lane lane) {
   return "?";
 }
 
+bool runs_block(ActionKind kind) {
+  using enum ActionKind;
+  return kind == forward || kind == recompute || kind == backward;
+}
+
 Lane lane_of(ActionKind kind) {
   using enum ActionKind;
   switch (kind) {
@@ -67,18 +74,6 @@ Lane lane_of(ActionKind kind) {
       return Lane::compute;
   }
   return Lane::compute;
-}
-
-const char* comm_name(CommOp op) {
-  switch (op) {
-    case CommOp::all_gather:
-      return "all-gather";
-    case CommOp::reduce_scatter:
-      return "reduce-scatter";
-    case CommOp::all_reduce:
-      return "all-reduce";
-  }
-  return "?";
 }
 
 const char* role_name(BufferRole role) {
@@ -153,7 +148,21 @@ Buffer moments_of(int group, const Layout& layout) {
           .width = 1};
 }
 
-std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout) {
+namespace {
+
+/// Whether a forward or recompute (else a backward) of a program runs what is due in `pass`.
+bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
+  if (pass == ExchangePass::backward) return kind == ActionKind::backward;
+  return kind != ActionKind::backward &&
+         (pass == ExchangePass::forward || program == ProgramKind::training);
+}
+
+}  // namespace
+
+std::vector<Comm> collectives_of(const Action& action, ProgramKind program, const Layout& layout,
+                                 const ModelCost& cost) {
+  const ActionKind kind = action.kind;
+  const int group = action.group;
   std::vector<Comm> list;
   const auto add = [&](CommOp op, CommAxis axis, int width, Bytes bytes) {
     if (layout.extent(axis).ranks > 1) list.push_back({op, axis, width, bytes});
@@ -170,6 +179,10 @@ std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layou
     if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
     add(CommOp::all_reduce, CommAxis::batch, kFloatBytes, kNumStepSums * kFloatBytes);
+  } else if (runs_block(kind)) {
+    for (const Exchange& e : cost.blocks.at(to_index(action.block)).exchanges) {
+      if (runs_in(e.pass, kind, program)) add(e.op, e.axis, e.width, e.bytes);
+    }
   }
   return list;
 }

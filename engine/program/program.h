@@ -23,24 +23,14 @@ enum class ActionKind {
               ///< whole ones (Muon) are gathered in it
 };
 [[nodiscard]] const char* action_name(ActionKind kind);
+/// Forward, recompute and backward.
+[[nodiscard]] bool runs_block(ActionKind kind);
 
 /// Actions of one lane run in list order; order across lanes is only `Action::after`.
 enum class Lane { compute, gather, reduce, copy_in };
 inline constexpr int kNumLanes = 4;
 [[nodiscard]] const char* lane_name(Lane lane);
 [[nodiscard]] Lane lane_of(ActionKind kind);
-
-enum class CommOp { all_gather, reduce_scatter, all_reduce };
-[[nodiscard]] const char* comm_name(CommOp op);
-
-/// One collective of an action.
-struct Comm {
-  CommOp op = CommOp::all_reduce;
-  CommAxis axis = CommAxis::batch;
-  int width = 4;    ///< bytes of an element on the wire
-  Bytes bytes = 0;  ///< of the full buffer: the output of an all-gather, else the input
-  bool operator==(const Comm&) const = default;
-};
 
 enum class BufferRole {
   parameters,      ///< of group `owner`, at rest
@@ -154,9 +144,10 @@ struct ProgramOptions {
 /// The moments of a trained group on the rank that holds most of them.
 [[nodiscard]] Buffer moments_of(int group, const Layout& layout);
 
-/// The collectives that the layout asks for: of gather, reduce and update (of `group`) and norm;
-/// else none.
-[[nodiscard]] std::vector<Comm> collectives_of(ActionKind kind, int group, const Layout& layout);
+/// The collectives of an action that has its kind, group and block: those that the layout asks of
+/// gather, reduce, update and norm, and those inside the block of forward, recompute and backward.
+[[nodiscard]] std::vector<Comm> collectives_of(const Action& action, ProgramKind program,
+                                               const Layout& layout, const ModelCost& cost);
 
 /// An axis and the lane on which its collectives run; each pair has a communicator of its own, so
 /// that lanes never wait for each other inside NCCL.
@@ -173,10 +164,11 @@ struct CommChannel {
 /// buffers that its kind needs, of the right size; a buffer is read only while it holds that
 /// content, filled only when it holds none, freed by its last reader, and holds nothing at the end
 /// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
-/// layout; every group's gradient of every micro-batch is reduced exactly once and before norm;
-/// every group is updated exactly once, after norm; no action waits for a later one, so that there
-/// is no cycle and list order is an order of execution. Order is what lanes, `after` and
-/// `after_previous` guarantee, transitively, over as many runs as use a batch buffer twice.
+/// layout and inside the blocks; every group's gradient of every micro-batch is reduced exactly
+/// once and before norm; every group is updated exactly once, after norm; no action waits for a
+/// later one, so that there is no cycle and list order is an order of execution. Order is what
+/// lanes, `after` and `after_previous` guarantee, transitively, over as many runs as use a batch
+/// buffer twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

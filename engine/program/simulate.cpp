@@ -129,6 +129,7 @@ void Player::count(const Action& action) {
   const char* purpose = action.kind == ActionKind::gather   ? "parameters"
                         : action.kind == ActionKind::reduce ? "gradients"
                         : action.kind == ActionKind::update ? "momentum of matrices"
+                        : runs_block(action.kind)           ? "activations inside blocks"
                                                             : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);

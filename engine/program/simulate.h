@@ -52,7 +52,8 @@ struct Ledger {
 /// Bytes and calls of one kind of collective per step and rank.
 struct CollectiveUse {
   std::string name;     ///< "all-gather", "reduce-scatter", "all-reduce"
-  std::string purpose;  ///< "parameters", "gradients", "momentum of matrices", "norm and metrics"
+  std::string purpose;  ///< "parameters", "gradients", "momentum of matrices",
+                        ///< "activations inside blocks", "norm and metrics"
   int calls = 0;
   Bytes payload_bytes = 0;  ///< sum of the full buffers
   Bytes sent_bytes = 0;     ///< what this rank sends (ring)

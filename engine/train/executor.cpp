@@ -92,11 +92,12 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   context_.totals = sums_.narrow(0, kTotals, kNumTotals);
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
-  for (const auto& [channel, ranks] : communicators) {
-    if (channel.lane != Lane::compute || ranks->size() == 1) continue;
-    context_.peers.set(channel.axis, ranks.get());
-    evaluation_context_.peers.set(channel.axis, ranks.get());
+  for (const Action& action : strategy.training.actions) {
+    if (!runs_block(action.kind)) continue;
+    for (const Comm& comm : action.comm)
+      context_.peers.set(comm.axis, &communicator({comm.axis, lane_of(action.kind)}));
   }
+  evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
   if (options.dropout)
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));

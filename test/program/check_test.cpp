@@ -200,6 +200,42 @@ TEST_CASE("a wrong buffer, collective, number or size is reported", "[program][p
   }
 }
 
+TEST_CASE("a collective inside a block that is missing, moved or changed is reported",
+          "[program][property]") {
+  const int stage = GENERATE(0, 1, 2, 3);
+  const Case c = test::make_exchanging_case(
+      stage, {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)});
+  const Program training = training_program(c.layout, c.cost, c.options),
+                evaluation = evaluation_program(c.layout, c.cost, c.options);
+  for (const Program& program : {training, evaluation}) {
+    REQUIRE(problems(program, c) == "");
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < program.actions.size(); ++i) {
+      const Action& action = program.actions[i];
+      if (!runs_block(action.kind)) continue;
+      CAPTURE(stage, i, describe(action, c.cost));
+      const auto broken = [&](const std::function<void(std::vector<Comm>&)>& mutate) {
+        Program copy = program;
+        mutate(copy.actions[i].comm);
+        return problems(copy, c) != "";
+      };
+      found += action.comm.size();
+      for (std::size_t k = 0; k < action.comm.size(); ++k) {
+        CHECK(broken([&](auto& comm) { comm.erase(comm.begin() + std::ptrdiff_t(k)); }));
+        CHECK(broken([&](auto& comm) { comm.push_back(comm[k]); }));
+        CHECK(broken([&](auto& comm) { comm[k].bytes += 2; }));
+        CHECK(broken([&](auto& comm) { comm[k].axis = CommAxis::shard; }));
+        CHECK(broken([&](auto& comm) { comm[k].op = CommOp::all_gather, comm[k].width = 1; }));
+        if (k > 0) CHECK(broken([&](auto& comm) { std::swap(comm[k - 1], comm[k]); }));
+      }
+      CHECK(broken([&](auto& comm) { comm.push_back({}); }));
+    }
+    // Of each micro-batch: gather, statistics and exchange of experts in forward and recomputation,
+    // one in backward; there is one sequence rank. Evaluation has no statistics.
+    CHECK(found == (program.kind == ProgramKind::training ? 2U * (3 + 3 + 1) : 2U));
+  }
+}
+
 TEST_CASE("other or smaller buffers than the program uses are reported", "[program]") {
   const Case c = test::make_case(3, 2, 1, 4, {.micro_batches = 1, .prefetch = 1});
   const Program program = reordered_step(c, [](Program&) {});

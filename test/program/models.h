@@ -69,6 +69,23 @@ inline Case make_case(int stage, int shard, int replicas, int blocks,
   return {zero_layout(stage, mesh, cost, {}), cost, options};
 }
 
+/// Four blocks on 16 ranks, the second of which has collectives of every axis and pass inside.
+inline Case make_exchanging_case(int stage, const ProgramOptions& options) {
+  ModelCost cost = small_model(4);
+  cost.blocks[1].exchanges = {
+      {.op = CommOp::all_gather, .axis = CommAxis::tensor, .bytes = 640, .width = 2},
+      {.op = CommOp::all_reduce, .axis = CommAxis::batch, .bytes = 16, .pass = ExchangePass::train},
+      {.op = CommOp::all_to_all, .axis = CommAxis::expert, .bytes = 320, .width = 2},
+      {.op = CommOp::all_gather, .axis = CommAxis::sequence, .bytes = 1000},
+      {.op = CommOp::reduce_scatter,
+       .axis = CommAxis::tensor,
+       .bytes = 640,
+       .width = 2,
+       .pass = ExchangePass::backward}};
+  const Mesh mesh(16, {.data = 2, .shard = 2, .expert = 2, .tensor = 2});
+  return {zero_layout(stage, mesh, cost, {}), cost, options};
+}
+
 inline std::vector<int> indices(const Program& program, ActionKind kind) {
   std::vector<int> list;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "engine/program/simulate.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "engine/base/error.h"
@@ -136,6 +137,46 @@ TEST_CASE("bytes of collectives follow from the layout", "[simulate]") {
     CHECK(find(s, "all-reduce", "gradients").calls == 3);
     CHECK(s.collectives.size() == 2);
   }
+}
+
+TEST_CASE("collectives inside blocks are timed, counted and have their channels", "[simulate]") {
+  const Case c = test::make_exchanging_case(0, {.micro_batches = 2, .prefetch = 1});
+  Machine machine = round_machine();
+  machine.ranks_per_node = 16;
+  const Simulation s = play(c, machine);
+  const auto payload = [&](const char* name) {
+    return find(s, name, "activations inside blocks").payload_bytes;
+  };
+  CHECK(payload("all-gather") == 2 * 640);
+  CHECK(payload("all-to-all") == 2 * 320);
+  CHECK(payload("all-reduce") == 2 * 16);
+  CHECK(payload("reduce-scatter") == 2 * 640);
+  CHECK(find(s, "all-reduce", "activations inside blocks").sent_bytes == 2 * 2 * 16 * 3 / 4);
+
+  Case without = c;
+  for (BlockCost& block : without.cost.blocks) block.exchanges.clear();
+  const Simulation quick = play(without, machine);
+  // Two tensor and two expert ranks, four data ranks, 1 kB/s.
+  const double forward = (640 / 2 + 2 * 16 * 3 / 4 + 320 / 2) / 1e3, backward = 640 / 2 / 1e3;
+  const Program program = training_program(c.layout, c.cost, c.options);
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    CAPTURE(describe(action, c.cost));
+    const auto length = [i](const Simulation& run) {
+      return run.action_end_s[i] - run.action_start_s[i];
+    };
+    const double inside = action.block != 1                     ? 0
+                          : action.kind == ActionKind::backward ? backward
+                                                                : forward;
+    CHECK(length(s) == Approx(length(quick) + inside));
+  }
+  // The one of the last backward hides behind the gradients of the blocks after it.
+  CHECK(s.exposed_comm_s == Approx(quick.exposed_comm_s + 2 * forward + backward));
+
+  const auto opened = channels(program);
+  for (const CommAxis axis : {CommAxis::tensor, CommAxis::expert, CommAxis::batch})
+    CHECK(std::ranges::count(opened, CommChannel{axis, Lane::compute}) == 1);
+  CHECK(std::ranges::count(opened, CommChannel{CommAxis::sequence, Lane::compute}) == 0);
 }
 
 TEST_CASE("collectives across nodes run at the network's rate", "[simulate]") {

@@ -35,7 +35,7 @@ struct Writer {
 
   int add(ActionKind kind, Action action) {
     action.kind = kind;
-    action.comm = collectives_of(kind, action.group, layout);
+    action.comm = collectives_of(action, program.kind, layout, cost);
     program.actions.push_back(std::move(action));
     return static_cast<int>(program.actions.size()) - 1;
   }

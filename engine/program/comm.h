@@ -1,0 +1,44 @@
+#pragma once
+
+#include "engine/base/units.h"
+#include "engine/mesh/mesh.h"
+
+/// What a program says of a collective: operation, ranks and bytes.
+namespace dstrain {
+
+/// The ranks of a collective: along one axis of the mesh, or along both data axes (batch).
+enum class CommAxis { shard, data, batch, tensor, sequence, expert };
+inline constexpr int kNumCommAxes = 6;
+[[nodiscard]] const char* comm_axis_name(CommAxis axis);
+/// Those of the mesh that its groups lie along.
+[[nodiscard]] Axes axes_of(CommAxis axis);
+
+enum class CommOp { all_gather, reduce_scatter, all_reduce, all_to_all };
+[[nodiscard]] const char* comm_name(CommOp op);
+
+/// One collective of an action.
+struct Comm {
+  CommOp op = CommOp::all_reduce;
+  CommAxis axis = CommAxis::batch;
+  int width = 4;    ///< bytes of an element on the wire
+  Bytes bytes = 0;  ///< of the full buffer: the output of an all-gather, else the input
+  bool operator==(const Comm&) const = default;
+};
+
+/// In which runs of its block an exchange takes place.
+enum class ExchangePass {
+  forward,   ///< every forward
+  train,     ///< forwards of a training step, the second one of a recomputed block included
+  backward,  ///< every backward
+};
+
+/// A collective inside a block, for one micro-batch.
+struct Exchange {
+  CommOp op = CommOp::all_reduce;
+  CommAxis axis = CommAxis::batch;
+  Bytes bytes = 0;  ///< as in Comm
+  int width = 4;    ///< as in Comm
+  ExchangePass pass = ExchangePass::forward;
+};
+
+}  // namespace dstrain
