@@ -20,7 +20,6 @@
 #include "engine/checkpoint/checkpoint_name.h"
 #include "engine/data/dataset.h"
 #include "engine/models/model.h"
-#include "engine/models/parts.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
@@ -69,8 +68,8 @@ class Weights {
     for (const TensorSlice& tensor : reader.tensors()) saved_.insert(tensor.name);
   }
 
-  std::vector<float> read(const NamedShape& part) {
-    const std::int64_t size = num_elements(part);
+  std::vector<float> read(const Piece& part) {
+    const std::int64_t size = num_elements(part.shape);
     std::vector<float> values(static_cast<std::size_t>(size));
     if (saved_.contains(part.name)) {
       reader_.read({.name = part.name, .shape = part.shape, .range = {0, size}}, values);
@@ -81,18 +80,15 @@ class Weights {
   }
 
  private:
-  void read_base(const NamedShape& part, std::span<float> values) {
+  void read_base(const Piece& part, std::span<float> values) {
     if (!base_) {
       check_base(path_, reader_.state().base, base_reference(recipe_));
       std::vector<std::string> notes;
       base_ = first_weights(recipe_, model_, notes);
     }
     for (const Parameter* parameter : all_parameters(model_)) {
-      std::int64_t begin = 0;
-      for (const NamedShape& own : parameter->parts) {
-        const std::int64_t end = begin + num_elements(own);
-        if (own.name == part.name) return base_->read(*parameter, {begin, end}, values);
-        begin = end;
+      for (const Piece& own : parameter->parts) {
+        if (own.name == part.name) return base_->read_whole(*parameter, own, 0, values);
       }
     }
     throw Error(ErrorKind::checkpoint,
@@ -134,7 +130,7 @@ int export_checkpoint(const ExportArguments& options) {
   }
   Model model = model_of(*reader, recipe);
   Weights weights(*reader, path, recipe, model);
-  const TensorReader read = [&](const NamedShape& part) { return weights.read(part); };
+  const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
   if (adapted && !options.merge) {
     export_adapter(options.output, model, recipe.lora, read,

@@ -214,17 +214,6 @@ class Parser {
 
 }  // namespace
 
-std::int64_t num_elements(const std::vector<std::int64_t>& shape) {
-  // A zero makes the product zero whatever the other dims are, yet these must not overflow on the
-  // way.
-  std::int64_t elements = 1;
-  for (const std::int64_t dim : shape) {
-    if (dim < 0 || (dim > 0 && elements > kMost / dim)) return -1;
-    if (dim > 0) elements *= dim;
-  }
-  return std::ranges::count(shape, 0) > 0 ? 0 : elements;
-}
-
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointState& s = manifest.state;
   Json state = {{"step", s.step},

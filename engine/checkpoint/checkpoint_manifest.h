@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_file.h"
+#include "engine/mesh/pieces.h"
 
 namespace dstrain {
 
@@ -30,9 +31,6 @@ struct Manifest {
   std::vector<FileRecord> files;
   std::vector<StoredTensor> tensors;
 };
-
-/// Elements of a shape; -1 when a dim is negative or the product exceeds 2^60.
-[[nodiscard]] std::int64_t num_elements(const std::vector<std::int64_t>& shape);
 
 [[nodiscard]] std::string manifest_text(const Manifest& manifest);
 

@@ -3,16 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
+#include <utility>
 #include <vector>
 
-namespace dstrain {
+#include "engine/mesh/pieces.h"
 
-/// A tensor as checkpoint and Hugging Face files name it.
-struct NamedShape {
-  std::string name;
-  std::vector<std::int64_t> shape;
-};
+namespace dstrain {
 
 enum class Init {
   zeros,
@@ -32,10 +28,10 @@ struct Fp8Copies {
 /// buffers, and under ZeRO-3 binds `value` anew at each gather. Operators write gradients straight
 /// into `gradient`, adding to what is there.
 struct Parameter {
-  /// Stacked along dim 0; more than one where files keep apart what we multiply at once (query,
-  /// key, value).
-  std::vector<NamedShape> parts;
-  std::vector<std::int64_t> shape;
+  /// What this rank holds, stacked along dim 0; more than one where files keep apart what we
+  /// multiply at once (query, key, value).
+  std::vector<Piece> parts;
+  std::vector<std::int64_t> shape;  ///< of what this rank holds
   Init init = Init::zeros;
   double init_std = 0.02;
 
@@ -57,6 +53,11 @@ struct Parameter {
   std::uint64_t version = 0;
   Fp8Copies fp8_copies;  ///< may be dropped at any time, as when `value` is released
 
+  /// Sets the parts, and the shape that they have together.
+  void hold(std::vector<Piece> pieces) {
+    parts = std::move(pieces);
+    shape = stacked_shape(parts);
+  }
   [[nodiscard]] std::int64_t numel() const {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size;

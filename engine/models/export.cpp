@@ -8,7 +8,6 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
-#include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
 namespace dstrain {
@@ -31,15 +30,15 @@ const char* torch_name(DType dtype) {
 
 /// Tensors of one file, and their bytes.
 struct Shard {
-  std::vector<const NamedShape*> parts;
+  std::vector<const Piece*> parts;
   std::uint64_t bytes = 0;
 };
 
 std::vector<Shard> make_shards(const Model& model, const ExportOptions& options) {
   std::vector<Shard> shards(1);
   for (const Parameter* parameter : all_parameters(model)) {
-    for (const NamedShape& part : parameter->parts) {
-      const auto bytes = static_cast<std::uint64_t>(num_elements(part)) *
+    for (const Piece& part : parameter->parts) {
+      const auto bytes = static_cast<std::uint64_t>(num_elements(part.shape)) *
                          static_cast<std::uint64_t>(dtype_bytes(options.dtype));
       if (!shards.back().parts.empty() && shards.back().bytes + bytes > options.shard_bytes)
         shards.emplace_back();
@@ -52,11 +51,11 @@ std::vector<Shard> make_shards(const Model& model, const ExportOptions& options)
 
 void write_shard(const fs::path& path, const Shard& shard, const TensorReader& read, DType dtype) {
   std::vector<SafetensorsTensor> tensors;
-  for (const NamedShape* part : shard.parts)
+  for (const Piece* part : shard.parts)
     tensors.push_back({.name = part->name, .shape = part->shape, .dtype = dtype, .values = {}});
   // Readers of transformers 4 refuse a file that does not say who wrote it.
   SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
-  for (const NamedShape* part : shard.parts) writer.write(read(*part));
+  for (const Piece* part : shard.parts) writer.write(read(*part));
   writer.commit();
 }
 
@@ -92,7 +91,7 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
       const std::string name =
           fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
       write_shard(folder / name, shards[i], read, options.dtype);
-      for (const NamedShape* part : shards[i].parts) map[part->name] = name;
+      for (const Piece* part : shards[i].parts) map[part->name] = name;
       bytes += shards[i].bytes;
     }
     const nlohmann::json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};

@@ -12,7 +12,6 @@
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
 #include "engine/models/language_head.h"
-#include "engine/models/parts.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weights.h"
 #include "engine/weights/misfits.h"
@@ -34,15 +33,15 @@ class FileWeights final : public WeightSource {
               std::vector<std::string>& notes)
       : folder_(folder), family_(*model.family), seed_(seed) {
     Misfits misfits;
-    std::vector<const NamedShape*> parts;
+    std::vector<const Piece*> parts;
     for (const Parameter* parameter : all_parameters(model)) {
-      for (const NamedShape& part : parameter->parts) {
+      for (const Piece& part : parameter->parts) {
         if (!is_adapter(part.name)) parts.push_back(&part);
       }
     }
     const std::optional<std::string> head =
         family_.classifier.empty() ? std::nullopt : reason_for_new_head(parts);
-    for (const NamedShape* part : parts) {
+    for (const Piece* part : parts) {
       if (head && is_classifier(part->name)) continue;
       place(*part, misfits);
     }
@@ -51,17 +50,14 @@ class FileWeights final : public WeightSource {
     note_unused(head.has_value(), notes);
   }
 
-  void read(const Parameter& parameter, Range range, std::span<float> out) const override {
-    for_each_part(parameter, range, out,
-                  [&](const NamedShape& part, std::int64_t begin, std::span<float> piece) {
-                    const auto found = places_.find(part.name);
-                    if (found == places_.end()) {
-                      draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin,
-                                   piece);
-                    } else {
-                      found->second.file->read(found->second.name, begin, piece);
-                    }
-                  });
+  void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
+                  std::span<float> out) const override {
+    const auto found = places_.find(part.name);
+    if (found == places_.end()) {
+      draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
+    } else {
+      found->second.file->read(found->second.name, begin, out);
+    }
   }
 
  private:
@@ -79,11 +75,10 @@ class FileWeights final : public WeightSource {
   /// A head is new when the file's is for another number of classes, or when the file is a model
   /// without one.
   [[nodiscard]] std::optional<std::string> reason_for_new_head(
-      const std::vector<const NamedShape*>& parts) const {
+      const std::vector<const Piece*>& parts) const {
     const std::string weight_name = classifier(".weight"), bias_name = classifier(".bias");
-    const auto weight = std::find_if(parts.begin(), parts.end(), [&](const NamedShape* part) {
-      return part->name == weight_name;
-    });
+    const auto weight = std::find_if(parts.begin(), parts.end(),
+                                     [&](const Piece* part) { return part->name == weight_name; });
     DSTRAIN_CHECK(weight != parts.end(), "a model without " + weight_name);
     const std::int64_t classes = (*weight)->shape.at(0);
     const auto place = folder_.find({weight_name});
@@ -109,7 +104,7 @@ class FileWeights final : public WeightSource {
            std::find(found->begin(), found->end(), family_.with_classifier) != found->end();
   }
 
-  void place(const NamedShape& part, Misfits& misfits) {
+  void place(const Piece& part, Misfits& misfits) {
     using enum Misfits::Way;
     const std::optional<WeightFolder::Place> found = folder_.find(family_.file_names(part.name));
     if (!found) {

@@ -22,7 +22,7 @@ void mark(const Model& model, const std::vector<std::string>& patterns, const st
     bool found = false;
     for (Parameter* parameter : parameters) {
       const auto matching = std::ranges::count_if(
-          parameter->parts, [&](const NamedShape& part) { return matcher(pattern, part.name); });
+          parameter->parts, [&](const Piece& part) { return matcher(pattern, part.name); });
       if (matching == 0) continue;
       found = true;
       if (std::cmp_equal(matching, parameter->parts.size())) {
@@ -30,8 +30,7 @@ void mark(const Model& model, const std::vector<std::string>& patterns, const st
         continue;
       }
       std::string names;
-      for (const NamedShape& part : parameter->parts)
-        names += (names.empty() ? "" : ", ") + part.name;
+      for (const Piece& part : parameter->parts) names += (names.empty() ? "" : ", ") + part.name;
       throw Error(ErrorKind::usage,
                   fmt::format("{}: '{}' matches only some of {}, which are one matrix here", key,
                               shown(pattern), names),

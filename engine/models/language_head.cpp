@@ -16,8 +16,7 @@ namespace dstrain {
 LanguageHead::LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied,
                            const InitialWeights& init)
     : name_("lm_head"), shape_(shape), norm_(std::move(norm)) {
-  own_table_.shape = {shape.vocab_size, shape.width};
-  own_table_.parts = {{kLanguageHeadWeight, own_table_.shape}};
+  own_table_.hold({{kLanguageHeadWeight, {shape.vocab_size, shape.width}}});
   own_table_.init = init.kind;
   own_table_.init_std = init.std;
   table_ = tied != nullptr ? tied : &own_table_;

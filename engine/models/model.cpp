@@ -40,7 +40,7 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
       group.tensor_sizes.push_back(parameter->numel());
       if (!parameter->hidden_matrix) continue;
       ++group.hidden_tensors;
-      for (const NamedShape& part : parameter->parts)
+      for (const Piece& part : parameter->parts)
         group.matrices.push_back({part.shape[0], part.shape[1]});
     }
     cost.groups.push_back(std::move(group));

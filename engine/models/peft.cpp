@@ -19,7 +19,6 @@
 #include "engine/base/json.h"
 #include "engine/models/adapters.h"
 #include "engine/models/family.h"
-#include "engine/models/parts.h"
 #include "engine/weights/misfits.h"
 #include "engine/weights/weight_folder.h"
 #include "recipes/schema/config_file.h"
@@ -89,7 +88,7 @@ class AdapterFile final : public WeightSource {
     raise_problems(ErrorKind::data, problems, hint);
     Misfits misfits;
     for (const Parameter* parameter : all_parameters(model)) {
-      for (const NamedShape& part : parameter->parts) {
+      for (const Piece& part : parameter->parts) {
         if (parameter->trainable) place(*model.family, part, misfits);
       }
     }
@@ -97,16 +96,15 @@ class AdapterFile final : public WeightSource {
     misfits.throw_if_any(hint);
   }
 
-  void read(const Parameter& parameter, Range range, std::span<float> out) const override {
-    if (!places_.contains(parameter.parts[0].name)) return base_->read(parameter, range, out);
-    for_each_part(parameter, range, out,
-                  [&](const NamedShape& part, std::int64_t begin, std::span<float> piece) {
-                    file_.read(places_.at(part.name), begin, piece);
-                  });
+  void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
+                  std::span<float> out) const override {
+    const auto found = places_.find(part.name);
+    if (found == places_.end()) return base_->read_whole(parameter, part, begin, out);
+    file_.read(found->second, begin, out);
   }
 
  private:
-  void place(const Family& family, const NamedShape& part, Misfits& misfits) {
+  void place(const Family& family, const Piece& part, Misfits& misfits) {
     const std::vector<std::string> names = peft_names(family, part.name);
     const auto found = std::ranges::find_if(
         names, [&](const std::string& name) { return file_.entries().contains(name); });
@@ -169,7 +167,7 @@ std::set<std::string> modules_to_save(const Model& model) {
   std::set<std::string> modules;
   for (const Parameter* parameter : all_parameters(model)) {
     if (!parameter->trainable) continue;
-    for (const NamedShape& part : parameter->parts) {
+    for (const Piece& part : parameter->parts) {
       if (!is_adapter(part.name)) modules.insert(module_of(part.name));
     }
   }
@@ -233,10 +231,10 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
              return tensor.starts_with(module + ".");
            });
   };
-  std::vector<NamedShape> parts;
+  std::vector<Piece> parts;
   std::vector<SafetensorsTensor> tensors;
   for (const Parameter* parameter : all_parameters(model)) {
-    for (const NamedShape& part : parameter->parts) {
+    for (const Piece& part : parameter->parts) {
       if (!saved(part.name)) continue;
       parts.push_back(part);
       tensors.push_back({.name = adapter_prefix(model.family->memory_name(bare(part.name))),
@@ -247,7 +245,7 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
   }
   fs::create_directories(folder);
   SafetensorsWriter writer(folder / kWeightsName, std::move(tensors), {{"format", "pt"}});
-  for (const NamedShape& part : parts) writer.write(read(part));
+  for (const Piece& part : parts) writer.write(read(part));
   writer.commit();
   write_file_atomically(folder / kConfigName,
                         json_text(config_json(model, config, modules, options.base), 2) + "\n");
@@ -255,18 +253,19 @@ void export_adapter(const fs::path& folder, const Model& model, const LoraConfig
 
 TensorReader merged(const Model& model, const LoraConfig& config, TensorReader read) {
   struct Adapter {
-    NamedShape a, b;
+    Piece a, b;
   };
   std::map<std::string, Adapter> adapters;  // by the name of the matrix
   for (const AdaptedMap& map : adapted_maps(model)) {
     const std::int64_t rows = map.linear->parts()[map.part].rows;
     const std::int64_t columns = map.linear->weight().numel() / map.linear->weight().shape[0];
     const std::string prefix = adapter_prefix(map.name());
-    adapters[map.name() + ".weight"] = {.a = {prefix + ".lora_A.weight", {config.rank, columns}},
-                                        .b = {prefix + ".lora_B.weight", {rows, config.rank}}};
+    adapters.insert_or_assign(map.name() + ".weight",
+                              Adapter{.a = {prefix + ".lora_A.weight", {config.rank, columns}},
+                                      .b = {prefix + ".lora_B.weight", {rows, config.rank}}});
   }
   return [adapters = std::move(adapters), read = std::move(read),
-          scale = adapter_scale(config)](const NamedShape& part) {
+          scale = adapter_scale(config)](const Piece& part) {
     std::vector<float> values = read(part);
     const auto found = adapters.find(part.name);
     if (found == adapters.end()) return values;

@@ -5,7 +5,6 @@
 
 #include "engine/base/philox.h"
 #include "engine/base/stable_hash.h"
-#include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
 namespace dstrain {
@@ -72,12 +71,9 @@ class RandomWeights final : public WeightSource {
  public:
   explicit RandomWeights(std::int64_t seed) : seed_(seed) {}
 
-  void read(const Parameter& parameter, Range range, std::span<float> out) const override {
-    for_each_part(parameter, range, out,
-                  [&](const NamedShape& part, std::int64_t begin, std::span<float> piece) {
-                    draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin,
-                                 piece);
-                  });
+  void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
+                  std::span<float> out) const override {
+    draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
   }
 
  private:

@@ -20,8 +20,12 @@ namespace dstrain {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  /// Elements [range) of `parameter` (all parts, flat), fp32.
-  virtual void read(const Parameter& parameter, Range range, std::span<float> out) const = 0;
+  /// Elements [range) of what this rank holds of `parameter` (all parts, flat), fp32.
+  void read(const Parameter& parameter, Range range, std::span<float> out) const;
+  /// Elements [begin, begin + out.size()) of the whole flattened tensor of `part`, a part of
+  /// `parameter`; fp32.
+  virtual void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
+                          std::span<float> out) const = 0;
 };
 /// Counter-based: a pure function of (seed, tensor name, element).
 [[nodiscard]] std::unique_ptr<WeightSource> make_random_weights(std::int64_t seed);
@@ -33,8 +37,8 @@ class WeightSource {
                                                          Model& model, std::int64_t seed,
                                                          std::vector<std::string>& notes);
 
-/// All values of the tensor, fp32.
-using TensorReader = std::function<std::vector<float>(const NamedShape& part)>;
+/// All values of the whole tensor, fp32.
+using TensorReader = std::function<std::vector<float>(const Piece& part)>;
 
 struct ExportOptions {
   DType dtype = DType::f32;

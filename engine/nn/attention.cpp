@@ -15,8 +15,7 @@ std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
 
 Parameter head_norm(const std::string& name, std::int64_t head_dim) {
   Parameter weight;
-  weight.parts = {{name + ".weight", {head_dim}}};
-  weight.shape = {head_dim};
+  weight.hold({{name + ".weight", {head_dim}}});
   weight.init = Init::ones;
   return weight;
 }

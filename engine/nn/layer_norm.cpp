@@ -5,11 +5,9 @@
 namespace dstrain {
 
 LayerNorm::LayerNorm(const std::string& prefix, std::int64_t width, double eps) : eps_(eps) {
-  weight_.parts = {{prefix + ".weight", {width}}};
-  weight_.shape = {width};
+  weight_.hold({{prefix + ".weight", {width}}});
   weight_.init = Init::ones;
-  bias_.parts = {{prefix + ".bias", {width}}};
-  bias_.shape = {width};
+  bias_.hold({{prefix + ".bias", {width}}});
 }
 
 std::pair<at::Tensor, at::Tensor> LayerNorm::forward(const at::Tensor& x_MD,

@@ -9,19 +9,17 @@ namespace dstrain {
 Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& columns,
                const InitialWeights& init, bool has_bias)
     : parts_(std::move(parts)), has_bias_(has_bias) {
-  std::int64_t rows = 0;
+  std::vector<Piece> weights, biases;
   for (const LinearPart& part : parts_) {
     std::vector<std::int64_t> shape = {part.rows};
     shape.insert(shape.end(), columns.begin(), columns.end());
-    weight_.parts.push_back({part.name + ".weight", std::move(shape)});
-    bias_.parts.push_back({part.name + ".bias", {part.rows}});
-    rows += part.rows;
+    weights.emplace_back(part.name + ".weight", std::move(shape));
+    biases.emplace_back(part.name + ".bias", std::vector{part.rows});
   }
-  weight_.shape = {rows};
-  weight_.shape.insert(weight_.shape.end(), columns.begin(), columns.end());
+  weight_.hold(std::move(weights));
   weight_.init = init.kind;
   weight_.init_std = init.std;
-  bias_.shape = {rows};
+  bias_.hold(std::move(biases));
 }
 
 at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK,

@@ -10,8 +10,7 @@ namespace {
 
 Parameter matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
   Parameter parameter;
-  parameter.shape = {rows, columns};
-  parameter.parts = {{name + ".weight", parameter.shape}};
+  parameter.hold({{name + ".weight", {rows, columns}}});
   parameter.hidden_matrix = true;
   return parameter;
 }

@@ -5,8 +5,7 @@
 namespace dstrain {
 
 RmsNorm::RmsNorm(const std::string& prefix, std::int64_t width, double eps) : eps_(eps) {
-  weight_.parts = {{prefix + ".weight", {width}}};
-  weight_.shape = {width};
+  weight_.hold({{prefix + ".weight", {width}}});
   weight_.init = Init::ones;
 }
 

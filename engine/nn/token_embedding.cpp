@@ -4,8 +4,7 @@ namespace dstrain {
 
 TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_size,
                                std::int64_t width, const InitialWeights& init) {
-  table_.parts = {{prefix + ".weight", {vocab_size, width}}};
-  table_.shape = {vocab_size, width};
+  table_.hold({{prefix + ".weight", {vocab_size, width}}});
   table_.init = init.kind;
   table_.init_std = init.std;
 }

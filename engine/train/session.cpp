@@ -378,11 +378,12 @@ std::map<std::string, std::vector<float>> Session::gathered_weights() {
     const auto* values = whole.const_data_ptr<float>();
     for (std::size_t i = 0; i < groups_[g].size(); ++i) {
       const float* begin = values + strategy_->layout.flat[g].offset(i);
-      for (const NamedShape& part : groups_[g][i]->parts) {
-        std::int64_t size = 1;
-        for (const std::int64_t dim : part.shape) size *= dim;
-        weights[part.name].assign(begin, begin + size);
-        begin += size;
+      for (const Piece& part : groups_[g][i]->parts) {
+        std::vector<float>& tensor = weights[part.name];
+        tensor.resize(to_index(num_elements(part.shape)));
+        for (std::int64_t done = 0; done < part.numel(); done += part.run_length())
+          std::copy_n(begin + done, part.run_length(), tensor.begin() + part.whole_index(done));
+        begin += part.numel();
       }
     }
   }

@@ -23,12 +23,6 @@
 namespace dstrain {
 namespace {
 
-std::int64_t numel(const std::vector<std::int64_t>& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t size : shape) product *= size;
-  return product;
-}
-
 /// Calls `visit(parameter, part, part range, group offset)` for every file tensor that meets
 /// `range` of the flat group.
 template <class Visit>
@@ -36,8 +30,8 @@ void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& 
                     Visit visit) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::int64_t begin = flat.offset(i);
-    for (const NamedShape& part : parameters[i]->parts) {
-      const std::int64_t size = numel(part.shape);
+    for (const Piece& part : parameters[i]->parts) {
+      const std::int64_t size = part.numel();
       const Range met = intersect(range, {begin, begin + size});
       if (!met.empty())
         visit(*parameters[i], part, Range{met.begin - begin, met.end - begin}, met.begin);
@@ -82,11 +76,12 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
       const OptimizerName rule = rule_of(parameter);
       if (optimizer_row(rule).others) {
         std::int64_t begin = range.begin;
-        for (const NamedShape& part : parameter.parts) {
-          const std::int64_t size = numel(part.shape);
-          matrices.push_back(
-              {{begin, begin + size}, part.shape.at(0), part.shape.at(1), parameter.decay});
-          begin += size;
+        for (const Piece& part : parameter.parts) {
+          matrices.push_back({{begin, begin + part.numel()},
+                              part.rows.size(),
+                              part.columns.size(),
+                              parameter.decay});
+          begin += part.numel();
         }
         continue;
       }
@@ -316,14 +311,14 @@ CheckpointPart StateStore::snapshot() const {
       if (saved.empty()) continue;
       const at::Tensor host = state_part(g, state, saved).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
-      for_each_slice(groups_[to_index(g)], flat(g), saved,
-                     [&](const Parameter& parameter, const NamedShape& tensor, Range range,
-                         std::int64_t place) {
-                       const std::string name = state_name(state, parameter, tensor.name);
-                       const float* begin = values + (place - saved.begin);
-                       part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
-                       part.data.emplace_back(begin, begin + range.size());
-                     });
+      for_each_slice(
+          groups_[to_index(g)], flat(g), saved,
+          [&](const Parameter& parameter, const Piece& tensor, Range range, std::int64_t place) {
+            const std::string name = state_name(state, parameter, tensor.name);
+            const float* begin = values + (place - saved.begin);
+            part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
+            part.data.emplace_back(begin, begin + range.size());
+          });
     }
   }
   return part;
@@ -333,7 +328,7 @@ void StateStore::restore(const CheckpointReader& reader) {
   std::set<std::string> known;
   for (const auto& parameters : groups_) {
     for (const Parameter* parameter : parameters) {
-      for (const NamedShape& part : parameter->parts) known.insert(part.name);
+      for (const Piece& part : parameter->parts) known.insert(part.name);
     }
   }
   for (const TensorSlice& tensor : reader.tensors()) {
@@ -351,15 +346,14 @@ void StateStore::restore(const CheckpointReader& reader) {
       const Range held = state == 0 ? own : moment_range(g, state - 1);
       if (held.empty()) continue;
       std::vector<float> values(static_cast<std::size_t>(held.size()), 0.0F);
-      for_each_slice(groups_[to_index(g)], flat(g), held,
-                     [&](const Parameter& parameter, const NamedShape& tensor, Range range,
-                         std::int64_t place) {
-                       const std::string name = state_name(state, parameter, tensor.name);
-                       const auto out =
-                           std::span(values).subspan(static_cast<std::size_t>(place - held.begin),
-                                                     static_cast<std::size_t>(range.size()));
-                       reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
-                     });
+      for_each_slice(
+          groups_[to_index(g)], flat(g), held,
+          [&](const Parameter& parameter, const Piece& tensor, Range range, std::int64_t place) {
+            const std::string name = state_name(state, parameter, tensor.name);
+            const auto out = std::span(values).subspan(static_cast<std::size_t>(place - held.begin),
+                                                       static_cast<std::size_t>(range.size()));
+            reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
+          });
       state_part(g, state, held).copy_(at::from_blob(values.data(), {held.size()}, at::kFloat));
     }
   }

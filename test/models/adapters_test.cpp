@@ -67,7 +67,7 @@ Model bound(const LoraConfig& lora, const ModelConfig& config = test::small_conf
 std::set<std::string> trained(const Model& model) {
   std::set<std::string> names;
   for (const Parameter* parameter : all_parameters(model)) {
-    for (const NamedShape& part : parameter->parts) {
+    for (const Piece& part : parameter->parts) {
       if (parameter->trainable) names.insert(part.name);
     }
   }
@@ -322,7 +322,7 @@ TEST_CASE("merged weights give the logits of base and adapter", "[models][lora][
   test::bind_parameters(plain, *make_random_weights(3));
   for (Parameter* parameter : all_parameters(plain)) {
     std::int64_t row = 0;
-    for (const NamedShape& part : parameter->parts) {
+    for (const Piece& part : parameter->parts) {
       const std::vector<float> read_values = read(part);
       const at::Tensor rows = parameter->value.narrow(0, row, part.shape[0]);
       std::copy(read_values.begin(), read_values.end(), test::floats(rows).begin());

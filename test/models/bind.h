@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/parts.h"
 #include "engine/models/weights.h"
 
 namespace dstrain::test {
@@ -35,8 +34,8 @@ inline std::map<std::string, std::vector<float>> part_values(Model& model,
   std::map<std::string, std::vector<float>> values;
   for (Parameter* parameter : all_parameters(model)) {
     std::span<float> rest = floats(parameter->*member);
-    for (const NamedShape& part : parameter->parts) {
-      const auto size = static_cast<std::size_t>(num_elements(part));
+    for (const Piece& part : parameter->parts) {
+      const auto size = static_cast<std::size_t>(num_elements(part.shape));
       values[part.name] = {rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(size)};
       rest = rest.subspan(size);
     }
@@ -46,7 +45,7 @@ inline std::map<std::string, std::vector<float>> part_values(Model& model,
 
 /// Hands `values` to an export.
 inline TensorReader reader_of(const std::map<std::string, std::vector<float>>& values) {
-  return [&values](const NamedShape& part) { return values.at(part.name); };
+  return [&values](const Piece& part) { return values.at(part.name); };
 }
 
 /// The weight whose first part has that name.

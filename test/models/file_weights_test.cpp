@@ -27,7 +27,7 @@ struct Content {
     float next = 0;
     for (const auto& block : model.blocks) {
       for (const Parameter* parameter : block->parameters()) {
-        for (const NamedShape& part : parameter->parts) content.add(part.name, part.shape, next++);
+        for (const Piece& part : parameter->parts) content.add(part.name, part.shape, next++);
       }
     }
     return content;
@@ -89,7 +89,7 @@ TEST_CASE("weights of a folder are read under their names, any range of them",
   const Parameter& qkv = first_qkv(model);
   REQUIRE(qkv.parts.size() == 3);
   std::vector<float> expected;
-  for (const NamedShape& part : qkv.parts) {
+  for (const Piece& part : qkv.parts) {
     const auto& values = content.tensors.at(part.name).second;
     expected.insert(expected.end(), values.begin(), values.end());
   }
@@ -97,6 +97,30 @@ TEST_CASE("weights of a folder are read under their names, any range of them",
   std::vector<float> piece(300);
   source->read(qkv, {250, 550}, piece);
   CHECK(std::equal(piece.begin(), piece.end(), expected.begin() + 250));
+}
+
+TEST_CASE("a box of a tensor is read from a file that holds it whole", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = small_model(3);
+  const Content content = Content::of(model);
+  content.write(folder / "model.safetensors");
+  Parameter& qkv = first_qkv(model);
+  const std::vector<Piece> whole = qkv.parts;
+  const Range columns = GENERATE(Range{0, 16}, Range{3, 9});
+  std::vector<Piece> parts;
+  std::vector<float> expected;
+  for (const Piece& part : whole) {
+    parts.emplace_back(part.name, part.shape, Range{5, 11}, columns);
+    const auto& values = content.tensors.at(part.name).second;
+    for (std::int64_t row = 5; row < 11; ++row) {
+      expected.insert(expected.end(), values.begin() + 16 * row + columns.begin,
+                      values.begin() + 16 * row + columns.end);
+    }
+  }
+  qkv.hold(std::move(parts));
+  std::vector<std::string> notes;
+  const auto source = open_weights(folder.path(), model, 1, notes);
+  CHECK(read_all(*source, qkv) == expected);
 }
 
 TEST_CASE("weights in shards are found through the index", "[models][weights]") {

@@ -181,7 +181,7 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
   output.add("loss", at::full({}, probe.backward(0)));
   for (const Parameter* parameter : all_parameters(probe.model())) {
     std::int64_t row = 0;
-    for (const NamedShape& part : parameter->parts) {
+    for (const Piece& part : parameter->parts) {
       output.add("gradient/" + part.name,
                  parameter->gradient.narrow(0, row, part.shape[0]).clone());
       row += part.shape[0];

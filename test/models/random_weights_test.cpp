@@ -12,8 +12,7 @@ namespace {
 
 Parameter stacked() {
   Parameter parameter;
-  parameter.parts = {{"query", {3, 5}}, {"key", {3, 5}}, {"value", {3, 5}}};
-  parameter.shape = {9, 5};
+  parameter.hold({{"query", {3, 5}}, {"key", {3, 5}}, {"value", {3, 5}}});
   parameter.init = Init::truncated_normal;
   parameter.init_std = 0.02;
   return parameter;
@@ -34,6 +33,32 @@ TEST_CASE("any range of random weights equals that range of the whole", "[models
   std::vector<float> key(15);
   draw_weights(7, "key", Init::truncated_normal, 0.02, 0, key);
   CHECK(std::equal(key.begin(), key.end(), whole.begin() + 15));
+}
+
+TEST_CASE("any box of random weights equals that box of the whole", "[models][property]") {
+  const Parameter whole = stacked();
+  const auto source = make_random_weights(7);
+  std::vector<float> expected(45);
+  source->read(whole, {0, 45}, expected);
+  const Range rows = GENERATE(Range{0, 3}, Range{1, 2}),
+              columns = GENERATE(Range{0, 5}, Range{2, 4});
+  Parameter cut = whole;
+  cut.hold({{"query", {3, 5}, rows, columns}, {"value", {3, 5}, rows, columns}});
+  CHECK(cut.shape == std::vector{2 * rows.size(), columns.size()});
+  std::vector<float> chosen;
+  for (const std::int64_t first : {std::int64_t{0}, std::int64_t{6}}) {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      for (std::int64_t column = columns.begin; column < columns.end; ++column)
+        chosen.push_back(expected[static_cast<std::size_t>((first + row) * 5 + column)]);
+    }
+  }
+  for (std::int64_t begin = 0; begin <= cut.numel(); ++begin) {
+    for (std::int64_t end = begin; end <= cut.numel(); ++end) {
+      std::vector<float> part(static_cast<std::size_t>(end - begin));
+      source->read(cut, {begin, end}, part);
+      REQUIRE(std::equal(part.begin(), part.end(), chosen.begin() + begin));
+    }
+  }
 }
 
 TEST_CASE("seed and tensor name choose the random weights", "[models]") {

@@ -64,7 +64,7 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
       {.name = "loss", .shape = {}, .dtype = DType::f32, .values = test::floats(loss)}};
   for (const auto& block : model.blocks) {
     for (const Parameter* parameter : block->parameters()) {
-      for (const NamedShape& part : parameter->parts) {
+      for (const Piece& part : parameter->parts) {
         tensors.push_back({.name = part.name,
                            .shape = part.shape,
                            .dtype = DType::f32,

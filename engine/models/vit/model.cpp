@@ -17,8 +17,7 @@ namespace {
 Parameter embedding(const std::string& name, const std::vector<std::int64_t>& shape,
                     double init_std) {
   Parameter parameter;
-  parameter.parts = {{name, shape}};
-  parameter.shape = shape;
+  parameter.hold({{name, shape}});
   parameter.init = Init::truncated_normal;
   parameter.init_std = init_std;
   return parameter;
