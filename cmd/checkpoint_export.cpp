@@ -17,7 +17,6 @@
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/base_weights.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_name.h"
 #include "engine/data/dataset.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"

@@ -117,9 +117,6 @@ struct CheckpointInfo {
 /// checkpoint.
 void remove_checkpoint(const std::filesystem::path& path);
 
-/// "step-00000100".
-[[nodiscard]] std::string checkpoint_name(std::int64_t step);
-
 /// An opened checkpoint; every file it reads is hashed before the first value is handed out.
 class CheckpointReader {
  public:

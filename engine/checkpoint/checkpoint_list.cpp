@@ -1,20 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/checkpoint_name.h"
 
 namespace dstrain {
 namespace {
-
-constexpr std::string_view kPrefix = "step-";
-constexpr std::size_t kLeastDigits = 8;
-constexpr std::size_t kMostDigits = 18;  ///< fits 64 bits
 
 struct Found {
   std::int64_t step;
@@ -40,34 +34,6 @@ std::vector<Found> find_checkpoints(const std::filesystem::path& root) {
 }
 
 }  // namespace
-
-std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08d}", kPrefix, step); }
-
-std::string temporary_checkpoint_name(std::int64_t step, const std::string& attempt) {
-  return fmt::format("{}.tmp-{}", checkpoint_name(step), attempt);
-}
-
-std::optional<std::int64_t> parse_checkpoint_name(const std::filesystem::path& path) {
-  // "runs/x/step-00000100/" has an empty last component.
-  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view digits = std::string_view(name).substr(kPrefix.size());
-  if (digits.size() < kLeastDigits || digits.size() > kMostDigits) return std::nullopt;
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  // One spelling per step: what checkpoint_name() writes, and no sign.
-  if (error != std::errc{} || end != digits.data() + digits.size() ||
-      checkpoint_name(step) != name) {
-    return std::nullopt;
-  }
-  return step;
-}
-
-bool is_temporary_checkpoint(const std::filesystem::path& path) {
-  const std::string name = path.filename().string();
-  const std::size_t dot = name.find(".tmp-");
-  return dot != std::string::npos && parse_checkpoint_name(name.substr(0, dot)).has_value();
-}
 
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& root, bool full) {
   std::vector<CheckpointInfo> infos;

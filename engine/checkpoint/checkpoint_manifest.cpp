@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
+#include "engine/base/run_layout.h"
 
 namespace dstrain {
 namespace {
@@ -148,7 +149,7 @@ class Parser {
       FileRecord file{text(item, "name"), integer(item, "bytes", 0, 4 * kMost - 1),
                       text(item, "hash")};
       const bool plain = !file.name.empty() && file.name.size() <= 255 &&
-                         file.name.front() != '.' && file.name != kManifestName &&
+                         file.name.front() != '.' && file.name != run_file::kManifest &&
                          std::ranges::all_of(file.name, [](char c) {
                            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                                   (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';

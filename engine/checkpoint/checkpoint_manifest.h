@@ -11,9 +11,9 @@
 
 namespace dstrain {
 
-/// MANIFEST.json: state, files and where each tensor lies in them. Its last line is the hash of all
-/// that stands before.
-inline constexpr const char* kManifestName = "MANIFEST.json";
+// The manifest (run_file::kManifest): state, files and where each tensor lies in them. Its last
+// line is the hash of all that stands before.
+
 inline constexpr std::int64_t kManifestLimit = std::int64_t{64} << 20;  ///< bytes
 
 struct StoredSlice {

@@ -10,9 +10,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/finite.h"
+#include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
-#include "engine/checkpoint/checkpoint_name.h"
 
 namespace dstrain {
 namespace {
@@ -34,9 +34,9 @@ class Descriptor {
 class Reader final : public CheckpointReader {
  public:
   explicit Reader(const std::filesystem::path& path) : directory_(path) {
-    const std::filesystem::path manifest_path = path / kManifestName;
+    const std::filesystem::path manifest_path = path / run_file::kManifest;
     struct stat status{};
-    const Descriptor fd(directory_.open(kManifestName, status));
+    const Descriptor fd(directory_.open(run_file::kManifest, status));
     if (status.st_size > kManifestLimit) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("{} has {} bytes, a manifest has at most {}", manifest_path.string(),

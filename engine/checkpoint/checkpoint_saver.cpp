@@ -13,9 +13,9 @@
 #include "engine/base/file.h"
 #include "engine/base/finite.h"
 #include "engine/base/log.h"
+#include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
-#include "engine/checkpoint/checkpoint_name.h"
 #include "engine/weights/safetensors.h"
 
 namespace dstrain {
@@ -252,7 +252,7 @@ class Save {
     }
     check_coverage(manifest, "the parts of all ranks together");
 
-    ExclusiveFile file(temporary_ / kManifestName);
+    ExclusiveFile file(temporary_ / run_file::kManifest);
     file.write(manifest_text(manifest));
     (void)file.finish();
     sync_directory(temporary_);

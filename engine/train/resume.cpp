@@ -13,8 +13,8 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
+#include "engine/base/run_layout.h"
 #include "engine/checkpoint/base_weights.h"
-#include "engine/checkpoint/checkpoint_name.h"
 
 namespace dstrain {
 namespace {
@@ -67,11 +67,11 @@ nlohmann::json decide(const std::string& output, const std::string& name, const 
     check_base(checkpoint, reader->state().base, base.get());
   }
   const char* given = std::getenv(job_environment::kRunDirectory);
-  RunDirectory directory{fs::path(given == nullptr ? "" : given)};
+  RunLayout directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
     const bool goes_on = !checkpoint.empty() && !parse_checkpoint_name(resume);
-    directory = goes_on ? RunDirectory(checkpoint.parent_path().parent_path())
-                        : RunDirectory::create(output, name);
+    directory = goes_on ? RunLayout::around(checkpoint)
+                        : RunLayout(make_dated_directory(output, name, std::time(nullptr)));
   }
   directory.make_folders();
   std::error_code ignored;
@@ -104,7 +104,7 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::s
     throw Error(ErrorKind::again,
                 "rank 0 could not start the run: " + place["error"].get<std::string>());
   }
-  RunPlace result{.directory = RunDirectory(place["directory"].get<std::string>()),
+  RunPlace result{.directory = RunLayout(place["directory"].get<std::string>()),
                   .attempt = place["attempt"].get<std::string>(),
                   .resume = nullptr,
                   .resumes_here = place["resumes_here"].get<bool>()};

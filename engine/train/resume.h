@@ -13,7 +13,7 @@ namespace dstrain {
 
 /// Where this job writes and where it goes on from, agreed by all ranks.
 struct RunPlace {
-  RunDirectory directory{std::filesystem::path()};
+  RunLayout directory{std::filesystem::path()};
   std::string attempt;                       ///< unique per start of the job, equal on all ranks
   std::unique_ptr<CheckpointReader> resume;  ///< nothing: start anew
   bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory

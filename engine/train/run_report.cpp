@@ -8,8 +8,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/run_layout.h"
 #include "engine/base/units.h"
-#include "engine/checkpoint/checkpoint_name.h"
 #include "engine/train/schedule.h"
 
 namespace dstrain {
@@ -41,7 +41,7 @@ std::string counted(int count, const char* noun) {
 
 }  // namespace
 
-RunReport::RunReport(const World& world, const RunDirectory& directory, Session& session,
+RunReport::RunReport(const World& world, const RunLayout& directory, Session& session,
                      const PlanReport& plan, Progress& progress, std::int64_t first_step,
                      Clock::time_point start)
     : world_(world),

@@ -22,7 +22,7 @@ class RunReport {
   using Clock = std::chrono::steady_clock;
 
   /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process.
-  RunReport(const World& world, const RunDirectory& directory, Session& session,
+  RunReport(const World& world, const RunLayout& directory, Session& session,
             const PlanReport& plan, Progress& progress, std::int64_t first_step,
             Clock::time_point start);
 
@@ -44,7 +44,7 @@ class RunReport {
   void report_communication(std::int64_t steps);
 
   const World& world_;
-  const RunDirectory& directory_;
+  const RunLayout& directory_;
   Session& session_;
   const PlanReport& plan_;
   Progress& progress_;

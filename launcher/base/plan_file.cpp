@@ -3,13 +3,14 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/run_layout.h"
 
 namespace dstrain::launcher {
 
 PlanFile read_plan(const std::filesystem::path& run) {
   PlanFile plan;
   try {
-    const std::filesystem::path path = run / "plan.json";
+    const std::filesystem::path path = RunLayout(run).plan();
     if (!path_exists(path)) return plan;
     const nlohmann::json json = read_json_object(path);
     const nlohmann::json memory = json.value("memory", nlohmann::json());

@@ -3,58 +3,24 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/run_layout.h"
 
 namespace dstrain::launcher {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string utc(std::time_t now) {
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y%m%dT%H%M%SZ", &parts);
-  return text.data();
-}
-
-std::string short_id() {
-  std::array<std::uint8_t, 3> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    fail_system("draw a run id");
-  }
-  return fmt::format("{:02x}{:02x}{:02x}", bytes[0], bytes[1], bytes[2]);
-}
-
-/// "<recipe>-20261121T101500Z-0a1b2c": returns the time, or empty for another name.
-std::string time_of(const std::string& name, const std::string& recipe) {
-  constexpr std::string_view kShape = "-ddddddddTddddddZ-xxxxxx";
-  if (!name.starts_with(recipe) || name.size() != recipe.size() + kShape.size()) return {};
-  const std::string rest = name.substr(recipe.size());
-  const std::string_view hex = "0123456789abcdef";
-  for (std::size_t i = 0; i < kShape.size(); ++i) {
-    const bool fits = kShape[i] == 'd'   ? rest[i] >= '0' && rest[i] <= '9'
-                      : kShape[i] == 'x' ? hex.find(rest[i]) != std::string_view::npos
-                                         : rest[i] == kShape[i];
-    if (!fits) return {};
-  }
-  return rest.substr(1, 16);
-}
-
 RunDirectory make_new(const fs::path& output, const std::string& recipe, std::time_t now) {
   RunDirectory run;
-  run.path = make_dated_directory(output, recipe, now);
+  run.path = make_dated_directory(fs::absolute(output).lexically_normal(), recipe, now);
   run.made = true;
   return run;
 }
@@ -118,34 +84,10 @@ std::string to_text(const Resume& resume) {
   return {};
 }
 
-fs::path make_dated_directory(const fs::path& output, const std::string& stem, std::time_t now) {
-  const fs::path parent = fs::absolute(output).lexically_normal();
-  std::error_code error;
-  fs::create_directories(parent, error);
-  for (int attempt = 0; !error && attempt < 100; ++attempt) {
-    const fs::path path = parent / fmt::format("{}-{}-{}", stem, utc(now), short_id());
-    // false without an error: somebody else has just made this very name.
-    if (fs::create_directory(path, error)) return path;
-  }
-  throw Error(refusal_kind(error),
-              fmt::format("cannot make a run directory in {}: {}", parent.string(),
-                          error ? error.message() : "no free name"),
-              "choose a folder that can be written, with --set run.output=DIR");
-}
-
-bool is_checkpoint(const fs::path& directory) {
-  std::error_code error;
-  return fs::is_regular_file(directory / "MANIFEST.json", error);
-}
-
 bool has_checkpoint(const fs::path& directory) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory / "checkpoints", error)) {
-    const std::string name = entry.path().filename().string();
-    // A dot marks what a save left behind or moved aside.
-    if (name.starts_with("step-") && name.find('.') == std::string::npos &&
-        is_checkpoint(entry.path()))
-      return true;
+  for (const auto& entry : fs::directory_iterator(RunLayout(directory).checkpoints(), error)) {
+    if (parse_checkpoint_name(entry.path()) && is_checkpoint(entry.path())) return true;
   }
   return false;
 }
@@ -154,7 +96,7 @@ std::optional<fs::path> find_newest_run(const fs::path& output, const std::strin
   std::vector<std::pair<std::string, fs::path>> runs;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(output, error)) {
-    const std::string time = time_of(entry.path().filename().string(), recipe);
+    const std::string time = time_in_name(entry.path().filename().string(), recipe);
     if (!time.empty() && has_checkpoint(entry.path())) runs.emplace_back(time, entry.path());
   }
   if (runs.empty()) return std::nullopt;
@@ -196,7 +138,7 @@ RunDirectory open_run_directory(const fs::path& output, const std::string& recip
   }
   lock(run);
   std::error_code error;
-  fs::create_directories(run.path / "ranks", error);
+  fs::create_directories(RunLayout(run.path).ranks(), error);
   if (error) {
     throw Error(refusal_kind(error),
                 fmt::format("cannot write into {}: {}", run.path.string(), error.message()));

@@ -46,14 +46,6 @@ struct RunDirectory {
 /// Removes a directory that this job made and in which nothing has come about.
 void remove_refused(const RunDirectory& run);
 
-/// Makes the directory `<output>/<stem>-<utc time>-<short id>` and returns its absolute path.
-/// Error{usage} when it cannot.
-[[nodiscard]] std::filesystem::path make_dated_directory(const std::filesystem::path& output,
-                                                         const std::string& stem, std::time_t now);
-
-/// Whether `directory` is a checkpoint that was completed: it has a manifest. Its content is for
-/// the engine to check.
-[[nodiscard]] bool is_checkpoint(const std::filesystem::path& directory);
 /// Whether `directory` holds checkpoints/step-* with a manifest.
 [[nodiscard]] bool has_checkpoint(const std::filesystem::path& directory);
 /// Newest run directory of `recipe` under `output` that holds a checkpoint.

@@ -24,6 +24,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/base/module.h"
 #include "engine/base/open_files.h"
+#include "engine/base/run_layout.h"
 #include "engine/base/socket.h"
 #include "launcher/base/interrupts.h"
 #include "launcher/base/process_tree.h"
@@ -319,7 +320,7 @@ class Agent {
            .rank_zero = rank == 0,
            .master_fd = rank == 0 ? rendezvous_.get() : -1});
       channel_.send(StartedRank{rank, process.pid});
-      RankLog log(fmt::format("{}/ranks/rank{:04d}.log", job_.run_directory, rank), redactor_);
+      RankLog log(RunLayout(job_.run_directory).rank_log(rank), redactor_);
       ranks_.push_back({rank, std::move(process), std::move(log), {}, false, false});
       ++num_running_;
     }

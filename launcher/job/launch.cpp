@@ -17,6 +17,7 @@
 #include "engine/base/handshake.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
+#include "engine/base/run_layout.h"
 #include "engine/base/words.h"
 #include "launcher/base/plan_file.h"
 #include "launcher/base/process_tree.h"
@@ -88,7 +89,7 @@ PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int
                  .rendezvous_address = node.first_rank == 0 ? node.host.address : "",
                  .stall_limit_s = options.hang_timeout_s,
                  .tee = options.tee};
-  job.command.push_back((run / "recipe.yaml").string());
+  job.command.push_back(RunLayout(run).recipe().string());
   if (!resume_from.empty()) {
     job.command.emplace_back("--resume");
     job.command.push_back(resume_from);
@@ -107,7 +108,7 @@ void write_run_files(const RunDirectory& run, const std::vector<RunFile>& files)
     keep_previous(path);
     write_file_atomically(path, file.content);
   }
-  keep_previous(run.path / "failure.json");
+  keep_previous(RunLayout(run.path).failure());
 }
 
 /// A file by which the agents of other hosts see that the run directory is shared.
@@ -212,9 +213,9 @@ class Job {
     std::string environment =
         describe_environment(options_.build, command_line, machine_, placement);
     redactor.apply(environment);
-    files.push_back({"environment.json", std::move(environment)});
+    files.push_back({run_file::kEnvironment, std::move(environment)});
     const auto named = std::ranges::find_if(options_.recipe_variables, is_secret_name);
-    if (named != options_.recipe_variables.end()) refuse_secret("recipe.yaml", *named);
+    if (named != options_.recipe_variables.end()) refuse_secret(run_file::kRecipe, *named);
     for (const RunFile& file : files) {
       const std::string secret = redactor.find(file.content);
       if (!secret.empty()) refuse_secret(file.name, secret);
@@ -275,7 +276,7 @@ class Job {
             .tree = {.from = options_.ssh_tree_from,
                      .radix = options_.ssh_tree_radix,
                      .say = [this](const std::string& line) { console_.lines(line); }},
-            .srun_log = run_.path / "ranks" / "srun.log",
+            .srun_log = RunLayout(run_.path).srun_log(),
             .joined = options_.joined};
   }
 
@@ -458,12 +459,12 @@ class Job {
   }
 
   void tell(const FailureReport& report, int code) {
-    const std::string log =
-        short_path(run_.path / "ranks" / fmt::format("rank{:04d}.log", report.root.rank));
+    const std::string log = short_path(RunLayout(run_.path).rank_log(report.root.rank));
     console_.lines(to_text(report, log, num_repeated(report)));
     try {
-      keep_previous(run_.path / "failure.json");
-      write_file_atomically(run_.path / "failure.json", to_json(report, code));
+      const fs::path file = RunLayout(run_.path).failure();
+      keep_previous(file);
+      write_file_atomically(file, to_json(report, code));
     } catch (const Error& error) {
       console_.lines(fmt::format("warning: {}", error.what()));
     }

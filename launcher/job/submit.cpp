@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/run_layout.h"
 #include "launcher/base/child_process.h"
 #include "launcher/base/fd.h"
 #include "launcher/base/redact.h"

@@ -10,7 +10,6 @@
 #include <limits>
 #include <random>
 
-#include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/weights/safetensors.h"
@@ -357,18 +356,4 @@ TEST_CASE("kill -9 at any moment of a save leaves the previous or the new checkp
     REQUIRE(holds_step(*CheckpointReader::open(found->path, true), found->step, 1));
     newest = found->step;
   }
-}
-
-TEST_CASE("a run directory is new each time and found by its checkpoints folder", "[checkpoint]") {
-  const TempDir dir;
-  const RunDirectory first = RunDirectory::create(dir / "runs", "quickstart");
-  const RunDirectory second = RunDirectory::create(dir / "runs", "quickstart");
-  REQUIRE(first.root() != second.root());
-  REQUIRE(contains(first.root().filename().string(), "quickstart-20"));
-  REQUIRE(fs::is_directory(first.checkpoints()));
-  REQUIRE(find_checkpoints_folder(first.root()) == first.checkpoints());
-  REQUIRE(find_checkpoints_folder(first.checkpoints()) == first.checkpoints());
-  REQUIRE_THROWS_AS(find_checkpoints_folder(dir / "none"), Error);
-  spit(dir / "file", "");
-  REQUIRE_THROWS_AS(RunDirectory::create(dir / "file", "quickstart"), Error);
 }

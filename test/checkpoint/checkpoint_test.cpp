@@ -12,7 +12,6 @@
 #include <limits>
 #include <random>
 
-#include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/weights/safetensors.h"
 #include "test/checkpoint/checkpoint_support.h"

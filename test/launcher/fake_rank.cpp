@@ -46,6 +46,7 @@
 
 #include "engine/base/job_environment.h"
 #include "engine/base/rank_record.h"
+#include "engine/base/run_layout.h"
 
 namespace {
 
@@ -100,7 +101,8 @@ void meet(int rank) {
 
 void write_checkpoint(const std::string& step) {
   const std::filesystem::path folder =
-      std::filesystem::path(std::getenv(env::kRunDirectory)) / "checkpoints" / ("step-" + step);
+      dstrain::RunLayout(std::getenv(env::kRunDirectory)).checkpoints() /
+      dstrain::checkpoint_name(std::stoll(step));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "MANIFEST.json") << "{}\n";
 }
