@@ -9,6 +9,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/models/weights.h"
+#include "engine/nn/block_state.h"
 
 namespace dstrain {
 namespace {
@@ -24,38 +25,60 @@ const char* torch_name(DType dtype) {
       return "float16";
     case bf16:
       return "bfloat16";
+    case i64:
+      return "int64";
   }
   return "";
 }
 
+/// A tensor to write: part of a weight, or untrained state.
+struct Item {
+  const Piece* part = nullptr;
+  DType dtype = DType::f32;
+  const BlockState* state = nullptr;
+};
+
 /// Tensors of one file, and their bytes.
 struct Shard {
-  std::vector<const Piece*> parts;
+  std::vector<Item> items;
   std::uint64_t bytes = 0;
 };
 
 std::vector<Shard> make_shards(const Model& model, const ExportOptions& options) {
-  std::vector<Shard> shards(1);
+  std::vector<Item> items;
   for (const Parameter* parameter : all_parameters(model)) {
-    for (const Piece& part : parameter->parts) {
-      const auto bytes = static_cast<std::uint64_t>(num_elements(part.shape)) *
-                         static_cast<std::uint64_t>(dtype_bytes(options.dtype));
-      if (!shards.back().parts.empty() && shards.back().bytes + bytes > options.shard_bytes)
-        shards.emplace_back();
-      shards.back().parts.push_back(&part);
-      shards.back().bytes += bytes;
-    }
+    for (const Piece& part : parameter->parts) items.push_back({&part, options.dtype});
+  }
+  for (const BlockState* state : all_states(model))
+    items.push_back({&state->part, state->type == at::kLong ? DType::i64 : DType::f32, state});
+  std::vector<Shard> shards(1);
+  for (const Item& item : items) {
+    const auto bytes = static_cast<std::uint64_t>(num_elements(item.part->shape)) *
+                       static_cast<std::uint64_t>(dtype_bytes(item.dtype));
+    if (!shards.back().items.empty() && shards.back().bytes + bytes > options.shard_bytes)
+      shards.emplace_back();
+    shards.back().items.push_back(item);
+    shards.back().bytes += bytes;
   }
   return shards;
 }
 
-void write_shard(const fs::path& path, const Shard& shard, const TensorReader& read, DType dtype) {
+void write_shard(const fs::path& path, const Shard& shard, const TensorReader& read) {
   std::vector<SafetensorsTensor> tensors;
-  for (const Piece* part : shard.parts)
+  for (const auto& [part, dtype, state] : shard.items)
     tensors.push_back({.name = part->name, .shape = part->shape, .dtype = dtype, .values = {}});
   // Readers of transformers 4 refuse a file that does not say who wrote it.
   SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
-  for (const Piece* part : shard.parts) writer.write(read(*part));
+  for (const auto& [part, dtype, state] : shard.items) {
+    const std::vector<float> values = read(state == nullptr ? *part : stored_part(*state));
+    if (dtype == DType::i64) {
+      const at::Tensor integers = from_stored(*state, values);
+      writer.write(std::span(integers.const_data_ptr<std::int64_t>(),
+                             static_cast<std::size_t>(integers.numel())));
+    } else {
+      writer.write(values);
+    }
+  }
   writer.commit();
 }
 
@@ -82,7 +105,7 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
   const fs::path single = folder / "model.safetensors", index = single.string() + ".index.json";
   const std::vector<Shard> shards = make_shards(model, options);
   if (shards.size() == 1) {
-    write_shard(single, shards[0], read, options.dtype);
+    write_shard(single, shards[0], read);
     fs::remove(index);  // of an earlier export: readers would not know which is meant
   } else {
     nlohmann::json map = nlohmann::json::object();
@@ -90,8 +113,8 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const std::string name =
           fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-      write_shard(folder / name, shards[i], read, options.dtype);
-      for (const Piece* part : shards[i].parts) map[part->name] = name;
+      write_shard(folder / name, shards[i], read);
+      for (const Item& item : shards[i].items) map[item.part->name] = name;
       bytes += shards[i].bytes;
     }
     const nlohmann::json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};

@@ -14,6 +14,7 @@
 #include "engine/models/language_head.h"
 #include "engine/models/random_weights.h"
 #include "engine/models/weights.h"
+#include "engine/nn/block_state.h"
 #include "engine/weights/misfits.h"
 #include "engine/weights/weight_folder.h"
 
@@ -39,6 +40,10 @@ class FileWeights final : public WeightSource {
         if (!is_adapter(part.name)) parts.push_back(&part);
       }
     }
+    for (const BlockState* state : all_states(model)) {
+      if (state->type == at::kFloat) parts.push_back(&state->part);
+      if (state->type != at::kFloat) counters_.insert(state->part.name);
+    }
     const std::optional<std::string> head =
         family_.classifier.empty() ? std::nullopt : reason_for_new_head(parts);
     for (const Piece* part : parts) {
@@ -58,6 +63,13 @@ class FileWeights final : public WeightSource {
     } else {
       found->second.file->read(found->second.name, begin, out);
     }
+  }
+
+  [[nodiscard]] bool read_state(const BlockState& state, std::span<float> out) const override {
+    const auto found = places_.find(state.part.name);
+    if (found == places_.end()) return false;
+    found->second.file->read(found->second.name, 0, out);
+    return true;
   }
 
  private:
@@ -136,7 +148,8 @@ class FileWeights final : public WeightSource {
     std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
       // A tied head may have been saved a second time.
-      const bool expected = (new_head && is_classifier(name)) || name == kLanguageHeadWeight;
+      const bool expected = (new_head && is_classifier(name)) || name == kLanguageHeadWeight ||
+                            counters_.contains(name);
       if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {
@@ -149,6 +162,7 @@ class FileWeights final : public WeightSource {
   const Family& family_;
   std::int64_t seed_;
   std::map<std::string, WeightFolder::Place> places_;  ///< by part name
+  std::set<std::string> counters_;                     ///< of untrained state: each run's own
 };
 
 }  // namespace

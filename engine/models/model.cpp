@@ -4,6 +4,7 @@
 
 #include "engine/models/family.h"
 #include "engine/models/groups.h"
+#include "engine/nn/block_state.h"
 
 namespace dstrain {
 
@@ -29,6 +30,15 @@ std::vector<Parameter*> all_parameters(const Model& model) {
   return list;
 }
 
+std::vector<BlockState*> all_states(const Model& model) {
+  std::vector<BlockState*> list;
+  for (const auto& block : model.blocks) {
+    const std::vector<BlockState*> own = block->state();
+    list.insert(list.end(), own.begin(), own.end());
+  }
+  return list;
+}
+
 ModelCost model_cost(Model& model, const BatchShape& shape) {
   ModelCost cost;
   const GroupedParameters grouped = group_parameters(model);
@@ -48,6 +58,8 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     cost.blocks.push_back(model.blocks[b]->cost(shape));
     cost.blocks.back().groups = grouped.of_block[b];
+    for (const BlockState* state : model.blocks[b]->state())
+      cost.blocks.back().state_bytes += state_bytes(*state);
   }
   if (model.is_language()) {
     // Each token: itself, its label and the label's weight.

@@ -44,6 +44,9 @@ struct ModelInputs {
 /// Every weight once, in the order of the blocks; one that two blocks share is with the first.
 [[nodiscard]] std::vector<Parameter*> all_parameters(const Model& model);
 
+/// Untrained tensors of all blocks, in their order.
+[[nodiscard]] std::vector<BlockState*> all_states(const Model& model);
+
 /// Costs of all blocks for one micro-batch; groups are those of group_parameters().
 [[nodiscard]] ModelCost model_cost(Model& model, const BatchShape& shape);
 

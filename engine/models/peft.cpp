@@ -103,6 +103,10 @@ class AdapterFile final : public WeightSource {
     file_.read(found->second, begin, out);
   }
 
+  [[nodiscard]] bool read_state(const BlockState& state, std::span<float> out) const override {
+    return base_->read_state(state, out);
+  }
+
  private:
   void place(const Family& family, const Piece& part, Misfits& misfits) {
     const std::vector<std::string> names = peft_names(family, part.name);

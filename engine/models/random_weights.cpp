@@ -75,6 +75,9 @@ class RandomWeights final : public WeightSource {
                   std::span<float> out) const override {
     draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
   }
+  [[nodiscard]] bool read_state(const BlockState&, std::span<float>) const override {
+    return false;
+  }
 
  private:
   std::int64_t seed_;

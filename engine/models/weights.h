@@ -26,6 +26,8 @@ class WeightSource {
   /// `parameter`; fp32.
   virtual void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
                           std::span<float> out) const = 0;
+  /// All elements of an untrained tensor of fp32; false where it has its initial value.
+  [[nodiscard]] virtual bool read_state(const BlockState& state, std::span<float> out) const = 0;
 };
 /// Counter-based: a pure function of (seed, tensor name, element).
 [[nodiscard]] std::unique_ptr<WeightSource> make_random_weights(std::int64_t seed);
@@ -46,7 +48,8 @@ struct ExportOptions {
 };
 
 /// Writes config.json and model.safetensors, or shards with an index, that transformers loads. Each
-/// tensor is asked for once, when it is written, so that one at a time is in memory.
+/// tensor is asked for once, when it is written, so that one at a time is in memory; an untrained
+/// one as its stored_part, and it keeps its type whatever `options` says.
 void export_weights(const std::filesystem::path& folder, const Model& model,
                     const TensorReader& read, const ExportOptions& options);
 

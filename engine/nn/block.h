@@ -16,6 +16,7 @@
 
 namespace dstrain {
 
+struct BlockState;
 class Communicator;
 class Linear;
 
@@ -92,13 +93,15 @@ class Block {
   /// All that the block reads. A weight that an earlier block has listed too is shared with it (a
   /// tied head).
   [[nodiscard]] virtual std::vector<Parameter*> parameters() = 0;
+  /// Its untrained tensors; the same objects at every call.
+  [[nodiscard]] virtual std::vector<BlockState*> state() { return {}; }
   /// Linear maps that low-rank adapters may be added to.
   [[nodiscard]] virtual std::vector<Linear*> linears() { return {}; }
   /// `input` is what the block before returned (empty for the stem). The last block returns one
   /// scalar: the weighted sum of the samples' losses, fp32.
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,
                                         const BlockContext& context) = 0;
-  /// Cost of one micro-batch; `groups` is left to the caller.
+  /// Cost of one micro-batch; `groups` and `state_bytes` are left to the caller.
   [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) const = 0;
 };
 

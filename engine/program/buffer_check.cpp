@@ -16,7 +16,8 @@ constexpr int kNoAction = -1;
 /// state of the run.
 bool at_rest(BufferRole role) {
   using enum BufferRole;
-  return role == parameters || role == gradient || role == master || role == moments;
+  return role == parameters || role == gradient || role == master || role == moments ||
+         role == block_state;
 }
 
 /// Used inside one action only.
@@ -125,7 +126,8 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
 std::string BufferChecker::buffer_name(int id) const {
   const Buffer& buffer = program_.buffers[to_index(id)];
   std::string text = fmt::format("buffer {} ({}", id, role_name(buffer.role));
-  const bool block = buffer.role == BufferRole::output || buffer.role == BufferRole::saved;
+  const bool block = buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
+                     buffer.role == BufferRole::block_state;
   if (buffer.owner >= 0) {
     const auto owner = to_index(buffer.owner);
     const std::size_t count = block ? cost_.blocks.size() : cost_.groups.size();
@@ -160,6 +162,10 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   if (b > 0) {
     input = {output, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes};
     needs.reads.push_back(input);
+  }
+  if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
+    const bool changes = training() && a.kind == ActionKind::forward;
+    (changes ? needs.writes : needs.reads).push_back({block_state, a.block});
   }
   if (a.kind != ActionKind::backward) {
     needs.writes.push_back(output_of_block);

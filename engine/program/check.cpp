@@ -122,31 +122,36 @@ void Checker::collectives(int i) {
     problem("{} names {} bytes of workspace instead of {}", name(i), a.workspace, workspace);
 }
 
-/// Each group has the buffers at rest that its layout asks for, once.
+/// Each group and block has the buffers at rest that its layout and cost ask for, once.
 void Checker::resting_state() {
+  const auto expect_buffer = [&](const Buffer& buffer, bool wanted, const std::string& owner) {
+    const auto same = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
+      return other.role == buffer.role && other.owner == buffer.owner;
+    });
+    const bool present = std::ranges::find(program_.buffers, buffer) != program_.buffers.end();
+    if (same != int{wanted} || present != wanted)
+      problem("the buffer list does not hold the {} of {} as it should", role_name(buffer.role),
+              owner);
+  };
   for (int g = 0; g < num_groups(); ++g) {
     const GroupLayout& kind = layout_.groups[to_index(g)];
     const FlatGroup& flat = layout_.flat[to_index(g)];
-    const auto expect_buffer = [&](const Buffer& buffer, bool wanted) {
-      const BufferRole role = buffer.role;
-      const auto same = std::ranges::count_if(program_.buffers, [&](const Buffer& other) {
-        return other.role == role && other.owner == g;
-      });
-      const bool present = std::ranges::find(program_.buffers, buffer) != program_.buffers.end();
-      if (same != int{wanted} || present != wanted)
-        problem("the buffer list does not hold the {} of {} once", role_name(role),
-                cost_.groups[to_index(g)].name);
-    };
+    const std::string& name = cost_.groups[to_index(g)].name;
     const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width) {
       const std::int64_t elements =
           partition == Partition::sharded ? flat.shard_size() : flat.padded();
-      expect_buffer({.role = role, .owner = g, .elements = elements, .width = width}, wanted);
+      expect_buffer({.role = role, .owner = g, .elements = elements, .width = width}, wanted, name);
     };
     const StateWidths& w = layout_.widths;
     expect(BufferRole::parameters, true, kind.parameters, w.compute);
     expect(BufferRole::gradient, kind.trainable, kind.gradients, w.gradient);
     expect(BufferRole::master, kind.trainable && w.master > 0, kind.states, w.master);
-    expect_buffer(moments_of(g, layout_), kind.trainable);
+    expect_buffer(moments_of(g, layout_), kind.trainable, name);
+  }
+  for (int b = 0; b < num_blocks(); ++b) {
+    const BlockCost& block = cost_.blocks[to_index(b)];
+    expect_buffer({.role = BufferRole::block_state, .owner = b, .elements = block.state_bytes},
+                  block.state_bytes > 0, block.name);
   }
 }
 

@@ -37,6 +37,7 @@ struct BlockCost {
   Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
   Bytes backward_workspace =
       0;  ///< transient beyond the two while the block runs backward, input gradient included
+  Bytes state_bytes = 0;                 ///< of its untrained tensors, which every rank holds whole
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
 };
 

@@ -60,6 +60,9 @@ Ledger peak_memory(const Program& program) {
       case wire:
         ledger.gradient_buffers += buffer.bytes();
         break;
+      case block_state:
+        ledger.block_states += buffer.bytes();
+        break;
       case output:
       case saved:
         break;

@@ -12,11 +12,12 @@
 namespace dstrain {
 namespace {
 
-std::array<std::pair<const char*, Bytes>, 9> categories(const Ledger& l) {
+std::array<std::pair<const char*, Bytes>, 10> categories(const Ledger& l) {
   return {{{"parameters", l.parameters},
            {"gradients", l.gradients},
            {"master", l.master},
            {"moments", l.moments},
+           {"block_states", l.block_states},
            {"gather_buffers", l.gather_buffers},
            {"gradient_buffers", l.gradient_buffers},
            {"activations", l.activations},
@@ -29,6 +30,7 @@ std::string category_note(const std::string& category) {
   if (category == "gradients") return "accumulated over the step";
   if (category == "master") return "fp32 weights";
   if (category == "moments") return "of the optimizer";
+  if (category == "block_states") return "running statistics and the like";
   if (category == "gather_buffers") return "whole parameters for a while";
   if (category == "gradient_buffers") return "whole gradients until reduced";
   if (category == "activations") return "at the peak";

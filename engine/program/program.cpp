@@ -101,6 +101,8 @@ const char* role_name(BufferRole role) {
       return "output";
     case saved:
       return "saved tensors";
+    case block_state:
+      return "untrained state";
   }
   return "?";
 }

@@ -44,6 +44,8 @@ enum class BufferRole {
   wire,            ///< gradient of a group in the width of the wire
   output,          ///< of block `owner`; exists from its write to its free
   saved,           ///< tensors that autograd keeps for block `owner`; exists as an output does
+  block_state,     ///< untrained tensors of block `owner`, at rest; changed by forwards of a
+                   ///< training step
 };
 [[nodiscard]] const char* role_name(BufferRole role);
 

@@ -37,14 +37,15 @@ struct Ledger {
   Bytes gradients = 0;
   Bytes master = 0;
   Bytes moments = 0;
+  Bytes block_states = 0;  ///< untrained
   Bytes gather_buffers = 0;
   Bytes gradient_buffers = 0;
   Bytes activations = 0;  ///< peak over the step, saved + boundaries + workspace
   Bytes data = 0;
   Bytes fixed = 0;
   [[nodiscard]] Bytes allocated() const {
-    return parameters + gradients + master + moments + gather_buffers + gradient_buffers +
-           activations + data;
+    return parameters + gradients + master + moments + block_states + gather_buffers +
+           gradient_buffers + activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
 };

@@ -174,6 +174,19 @@ void Executor::allocate_buffers() {
   });
 }
 
+Bytes Executor::allocated_bytes(BufferRole role) const {
+  std::map<const void*, Bytes> distinct;
+  for (const Prepared* prepared : {&training_, &evaluation_}) {
+    for (const int id : prepared->program->buffers_of(role)) {
+      const at::Tensor& tensor = prepared->buffers[to_index(id)];
+      if (tensor.defined()) distinct[tensor.const_data_ptr()] = static_cast<Bytes>(tensor.nbytes());
+    }
+  }
+  Bytes bytes = 0;
+  for (const auto& [place, size] : distinct) bytes += size;
+  return bytes;
+}
+
 void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   const std::shared_ptr<const Event> start =
       pending_.empty() ? moment(lane(Lane::compute)) : pending_.back().end;

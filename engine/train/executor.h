@@ -108,6 +108,8 @@ class Executor {
   [[nodiscard]] at::Tensor gathered_master(int group);
 
   void set_control(const ControlState& state);
+  /// What it has allocated for the buffers of that role in all its programs.
+  [[nodiscard]] Bytes allocated_bytes(BufferRole role) const;
 
   /// Where the values of `step`, which was refused, stopped being finite: looks at parameters and
   /// gradients and runs forward once more, one by one, over the step's micro-batches, which

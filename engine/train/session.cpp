@@ -116,7 +116,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
-      strategy_->layout, groups_,
+      strategy_->layout, groups_, all_states(model_),
       StateOptions{.device = device_.device,
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
@@ -386,6 +386,11 @@ std::map<std::string, std::vector<float>> Session::gathered_weights() {
         begin += part.numel();
       }
     }
+  }
+  for (const BlockState* state : states_->block_states()) {
+    const at::Tensor values = state->value.to(at::kCPU, at::kFloat).contiguous();
+    const auto* begin = values.const_data_ptr<float>();
+    weights[state->part.name].assign(begin, begin + values.numel());
   }
   return weights;
 }

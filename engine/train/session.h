@@ -65,7 +65,7 @@ class Session {
   /// Answers to the first run.generate samples of the test split; none where there is no text.
   /// Collective.
   [[nodiscard]] std::vector<GeneratedAnswer> generate();
-  /// Master weights by file name, whole. Collective; for export and comparison.
+  /// Master weights and untrained state by file name, whole. Collective; for export and comparison.
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:

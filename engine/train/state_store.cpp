@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -62,8 +63,12 @@ Range StateStore::moment_range(int group, int index) const {
   return range.empty() ? Range{} : range;
 }
 
-StateStore::StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options)
-    : layout_(layout), groups_(std::move(groups)), options_(options) {
+StateStore::StateStore(const Layout& layout, ParameterGroups groups,
+                       std::vector<BlockState*> block_states, const StateOptions& options)
+    : layout_(layout),
+      groups_(std::move(groups)),
+      block_states_(std::move(block_states)),
+      options_(options) {
   DSTRAIN_CHECK(layout_.groups.size() == groups_.size() && layout_.flat.size() == groups_.size(),
                 "layout and model differ in their number of groups");
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -126,6 +131,8 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups, const State
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (kind(g).parameters == Partition::replicated) bind_values(g, resident_parameters(g));
   }
+  for (BlockState* state : block_states_)
+    state->value = at::full(state->part.shape, state->initial, fp32.dtype(state->type));
 }
 
 Range StateStore::own_range(int group) const {
@@ -294,6 +301,12 @@ void StateStore::initialize(const WeightSource& source) {
       copied[turn++ % 2].record(stream);
     }
   }
+  for (BlockState* state : block_states_) {
+    if (state->type != at::kFloat) continue;
+    const at::Tensor values = at::empty(state->part.shape, at::kFloat);
+    const std::span out(values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel()));
+    if (source.read_state(*state, out)) state->value.copy_(values);
+  }
   synchronize(options_.device);
   refresh_own_parameters();
 }
@@ -321,6 +334,13 @@ CheckpointPart StateStore::snapshot() const {
           });
     }
   }
+  if (options_.shard_coordinate != 0 || options_.replica_coordinate != 0) return part;
+  for (const BlockState* state : block_states_) {
+    const Piece stored = stored_part(*state);
+    part.slices.push_back(
+        {.name = stored.name, .shape = stored.shape, .range = {0, num_elements(stored.shape)}});
+    part.data.push_back(stored_values(*state));
+  }
   return part;
 }
 
@@ -331,6 +351,7 @@ void StateStore::restore(const CheckpointReader& reader) {
       for (const Piece& part : parameter->parts) known.insert(part.name);
     }
   }
+  for (const BlockState* state : block_states_) known.insert(state->part.name);
   for (const TensorSlice& tensor : reader.tensors()) {
     if (!tensor.name.starts_with("optimizer.") && !known.contains(tensor.name)) {
       throw Error(ErrorKind::checkpoint,
@@ -356,6 +377,14 @@ void StateStore::restore(const CheckpointReader& reader) {
           });
       state_part(g, state, held).copy_(at::from_blob(values.data(), {held.size()}, at::kFloat));
     }
+  }
+  for (BlockState* state : block_states_) {
+    const Piece stored = stored_part(*state);
+    std::vector<float> values(static_cast<std::size_t>(num_elements(stored.shape)));
+    reader.read(
+        {.name = stored.name, .shape = stored.shape, .range = {0, num_elements(stored.shape)}},
+        values);
+    state->value.copy_(from_stored(*state, values));
   }
   refresh_own_parameters();
 }

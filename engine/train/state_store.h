@@ -9,6 +9,7 @@
 #include "engine/kernels/parameter.h"
 #include "engine/models/groups.h"
 #include "engine/models/weights.h"
+#include "engine/nn/block_state.h"
 #include "engine/program/layout.h"
 #include "recipes/schema/optimizers.h"
 
@@ -25,14 +26,15 @@ struct StateOptions {
 };
 
 /// This rank's part of parameters, gradients, master weights and moments, per group, in one flat
-/// buffer of each kind.
+/// buffer of each kind; and the untrained tensors of blocks, whole.
 ///
 /// "Own" is what the rank updates: its shard when states are sharded, else the whole group. Where
 /// parameters rest whole but states are sharded (ZeRO-1, 2), `own_parameters` is a view into
 /// `resident_parameters`; with fp32 compute the own parameters are the master weights themselves.
 class StateStore {
  public:
-  StateStore(const Layout& layout, ParameterGroups groups, const StateOptions& options);
+  StateStore(const Layout& layout, ParameterGroups groups, std::vector<BlockState*> block_states,
+             const StateOptions& options);
 
   [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
   [[nodiscard]] const FlatGroup& flat(int group) const {
@@ -50,6 +52,7 @@ class StateStore {
   /// The part of the gradients that this rank updates with.
   [[nodiscard]] at::Tensor own_gradient(int group) const;
   [[nodiscard]] bool trainable(int group) const { return kind(group).trainable; }
+  [[nodiscard]] const std::vector<BlockState*>& block_states() const { return block_states_; }
 
   /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
   /// without the padding at its end.
@@ -85,7 +88,8 @@ class StateStore {
 
   /// Draws or reads this rank's own part.
   void initialize(const WeightSource& source);
-  /// The slices of master weights and moments that this rank writes; replicas share the work.
+  /// The slices of master weights and moments that this rank writes, where replicas share the work,
+  /// and on the first rank the untrained tensors.
   [[nodiscard]] CheckpointPart snapshot() const;
   void restore(const CheckpointReader& reader);
 
@@ -112,6 +116,7 @@ class StateStore {
 
   Layout layout_;
   ParameterGroups groups_;
+  std::vector<BlockState*> block_states_;
   StateOptions options_;
   /// Per group: where it begins in the buffer of each kind; frozen groups are in the first only.
   std::vector<std::int64_t> parameter_begin_, gradient_begin_, state_begin_;

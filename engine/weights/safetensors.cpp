@@ -32,11 +32,13 @@ const char* safetensors_name(DType dtype) {
       return "F16";
     case bf16:
       return "BF16";
+    case i64:
+      return "I64";
   }
   return "";
 }
 
-int dtype_bytes(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+int dtype_bytes(DType dtype) { return dtype == DType::i64 ? 8 : dtype == DType::f32 ? 4 : 2; }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path), file_(path) {
   SafetensorsHeader header = parse_safetensors(file_.text(), path.string());

@@ -12,7 +12,7 @@
 
 namespace dstrain {
 
-enum class DType { f32, f16, bf16 };
+enum class DType { f32, f16, bf16, i64 };
 [[nodiscard]] const char* safetensors_name(DType dtype);  ///< "F32"
 [[nodiscard]] int dtype_bytes(DType dtype);
 
@@ -52,7 +52,7 @@ struct SafetensorsTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   DType dtype = DType::f32;
-  std::span<const float> values;  ///< converted to `dtype` while writing
+  std::span<const float> values;  ///< converted to `dtype` while writing, which is not i64
 };
 /// First bytes of a file with these tensors: length and JSON, padded to a multiple of 8. `values`
 /// may be empty here.
@@ -69,13 +69,16 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  /// The next tensor's values.
+  /// The next tensor's values; integers for one of i64.
   void write(std::span<const float> values);
+  void write(std::span<const std::int64_t> values);
   /// After the last tensor.
   void commit();
 
  private:
   class AtomicFile;
+  /// The next tensor, which must have so many values.
+  const SafetensorsTensor& next(std::size_t values);
   std::filesystem::path path_;
   std::vector<SafetensorsTensor> tensors_;
   std::size_t next_ = 0;

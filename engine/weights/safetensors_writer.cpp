@@ -115,12 +115,23 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 
-void SafetensorsWriter::write(std::span<const float> values) {
+const SafetensorsTensor& SafetensorsWriter::next(std::size_t values) {
   DSTRAIN_CHECK(next_ < tensors_.size(), path_.string() + ": a tensor too many");
   const SafetensorsTensor& tensor = tensors_[next_++];
   DSTRAIN_CHECK(
-      values.size() * static_cast<std::size_t>(dtype_bytes(tensor.dtype)) == tensor_bytes(tensor),
-      fmt::format("{}: tensor '{}' has {} values", path_.string(), tensor.name, values.size()));
+      values * static_cast<std::size_t>(dtype_bytes(tensor.dtype)) == tensor_bytes(tensor),
+      fmt::format("{}: tensor '{}' has {} values", path_.string(), tensor.name, values));
+  return tensor;
+}
+
+void SafetensorsWriter::write(std::span<const std::int64_t> values) {
+  const SafetensorsTensor& tensor = next(values.size());
+  DSTRAIN_CHECK(tensor.dtype == DType::i64, tensor.name + " has no integers");
+  file_->write(values.data(), values.size_bytes());
+}
+
+void SafetensorsWriter::write(std::span<const float> values) {
+  const SafetensorsTensor& tensor = next(values.size());
   switch (tensor.dtype) {
     using enum DType;
     case f32:
@@ -132,6 +143,8 @@ void SafetensorsWriter::write(std::span<const float> values) {
     case bf16:
       file_->write_narrow(values, float_to_bfloat16);
       break;
+    case i64:
+      DSTRAIN_CHECK(false, tensor.name + " has integers");
   }
 }
 

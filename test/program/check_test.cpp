@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/program/simulate.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -233,6 +234,47 @@ TEST_CASE("a collective inside a block that is missing, moved or changed is repo
     // Of each micro-batch: gather, statistics and exchange of experts in forward and recomputation,
     // one in backward; there is one sequence rank. Evaluation has no statistics.
     CHECK(found == (program.kind == ProgramKind::training ? 2U * (3 + 3 + 1) : 2U));
+  }
+}
+
+TEST_CASE("untrained state is changed by forwards of a training step and read by others",
+          "[program][property]") {
+  Case c = test::make_case(
+      2, 2, 1, 3, {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)});
+  c.cost.blocks[1].state_bytes = 48;
+  const Program training = training_program(c.layout, c.cost, c.options),
+                evaluation = evaluation_program(c.layout, c.cost, c.options),
+                gathering = gathering_program(c.layout, c.cost);
+  for (const Program& program : {training, evaluation, gathering}) {
+    REQUIRE(problems(program, c) == "");
+    REQUIRE(program.buffers_of(BufferRole::block_state).size() == 1);
+    const int state = program.buffers_of(BufferRole::block_state).front();
+    CHECK(peak_memory(program).block_states == 48);
+    for (std::size_t i = 0; i < program.actions.size(); ++i) {
+      const Action& action = program.actions[i];
+      CAPTURE(i, describe(action, c.cost));
+      const bool writes = std::ranges::count(action.writes, state) > 0,
+                 reads = std::ranges::count(action.reads, state) > 0;
+      const bool forward = action.kind == ActionKind::forward && action.block == 1;
+      CHECK(writes == (forward && program.kind == ProgramKind::training));
+      CHECK(reads ==
+            ((forward || (action.kind == ActionKind::recompute && action.block == 1)) && !writes));
+      Program other = program;
+      Action& changed = other.actions[i];
+      std::erase(changed.writes, state);
+      std::erase(changed.reads, state);
+      if (writes || reads) CHECK(problems(other, c) != "");
+      if (!writes) changed.writes.push_back(state);
+      if (writes) changed.reads.push_back(state);
+      CHECK(problems(other, c) != "");
+    }
+    Program other = program;
+    other.buffers[static_cast<std::size_t>(state)].elements = 44;
+    CHECK(problems(other, c) ==
+          "the buffer list does not hold the untrained state of block1 as it should");
+    other = program;
+    other.buffers.push_back({.role = BufferRole::block_state, .owner = 2, .elements = 8});
+    CHECK(problems(other, c) != "");
   }
 }
 

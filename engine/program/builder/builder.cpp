@@ -55,6 +55,11 @@ void add_resting_state(Writer& writer) {
     writer.program.buffers.push_back(moments_of(g, writer.layout));
     resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
   }
+  for (int b = 0; b < writer.num_blocks(); ++b) {
+    const Bytes bytes = writer.cost.blocks[to_index(b)].state_bytes;
+    writer.block_state.push_back(bytes > 0 ? writer.add_buffer(BufferRole::block_state, b, bytes, 1)
+                                           : -1);
+  }
 }
 
 /// Walks over the visits with all parts.
@@ -116,6 +121,8 @@ void Builder::forward(const Visit& visit) {
                 .flops = writer_.cost.blocks[to_index(block)].forward_flops};
   if (writer_.has_backward(block) && !writer_.recomputed(block))
     action.writes.push_back(activations_.take(saved, block, micro_batch));
+  if (const int state = writer_.block_state[to_index(block)]; state >= 0)
+    (writer_.training() ? action.writes : action.reads).push_back(state);
   // Only a backward needs the block's input again.
   if (block > 0 && !writer_.has_backward(block))
     action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
@@ -133,6 +140,8 @@ void Builder::recompute(const Visit& visit) {
                 .writes = {activations_.take(output, block, micro_batch),
                            activations_.take(saved, block, micro_batch)},
                 .flops = writer_.cost.blocks[to_index(block)].forward_flops};
+  if (const int state = writer_.block_state[to_index(block)]; state >= 0)
+    action.reads.push_back(state);
   add(ActionKind::recompute, visit, std::move(action));
 }
 

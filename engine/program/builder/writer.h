@@ -64,6 +64,7 @@ struct Writer {
   const int first_trained;  ///< block
   Program program;
   std::vector<Resting> resting;  ///< by group
+  std::vector<int> block_state;  ///< buffers, by block; -1: it has none
 };
 
 /// What never changes about a group.
