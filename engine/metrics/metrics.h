@@ -10,18 +10,22 @@
 
 namespace dstrain {
 
-/// One optimizer step, all ranks together.
+/// One optimizer step, all ranks together. What of it is written is a row of metric_table.cpp.
 struct StepMetrics {
   std::int64_t step = 0;
-  double epoch = 0;     ///< fraction of epochs done: 1.25
-  double loss = 0;      ///< mean over the global batch
-  double accuracy = 0;  ///< top-1 of the global batch, 0 to 1; nan: not known
+  std::int64_t total_steps = 0;  ///< of the run
+  double epoch = 0;              ///< fraction of epochs done: 1.25
+  std::int64_t epochs = 0;       ///< of the run; 0: its length is given in steps
+  double loss = 0;               ///< mean over the global batch
+  double accuracy = 0;           ///< top-1 of the global batch, 0 to 1; nan: not known
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;
   double tokens_per_s = 0;  ///< of text, padding included; 0 of images
   double mfu = 0;           ///< model FLOP utilisation, 0 to 1; 0: the GPU's peak is not known
   double step_s = 0;
+  double smoothed_step_s = 0;     ///< over the last steps
+  double remaining_s = 0;         ///< until the end of the run
   std::int64_t memory_bytes = 0;  ///< peak on this rank
   double loss_scale = 1;
   std::int64_t skipped_steps = 0;  ///< since the start of the run
@@ -37,6 +41,24 @@ struct EvaluationMetrics {
   double seconds = 0;
 };
 
+/// Something that happened once: "checkpoint_saved", {{"path", "..."}}.
+struct MetricsEvent {
+  std::string_view kind;
+  std::int64_t step = 0;
+  std::vector<std::pair<std::string, std::string>> fields = {};
+};
+
+/// Where metrics go. Each call may throw; the writer counts that and goes on.
+class MetricsSink {
+ public:
+  virtual ~MetricsSink() = default;
+  /// Makes its files; called once, before the rest.
+  virtual void open() {}
+  virtual void write(const StepMetrics&) {}
+  virtual void write(const EvaluationMetrics&) {}
+  virtual void event(const MetricsEvent&) {}
+};
+
 struct MetricsOptions {
   std::filesystem::path metrics;      ///< metrics.jsonl
   std::filesystem::path events;       ///< events.jsonl
@@ -45,10 +67,9 @@ struct MetricsOptions {
       -1;  ///< lines of metrics beyond it are dropped, so that a curve has one value per step
 };
 
-/// Writes metrics of one run, one JSON object per line, and the same numbers for TensorBoard. For
-/// rank 0; not thread-safe. A number that is not finite is the string "nan", "inf" or "-inf", an
-/// accuracy that is not known null. Training never stops because of it: a write that fails is
-/// counted and the first one is logged.
+/// Writes metrics of one run to all sinks: the table of metrics.cpp, and those that are added. For
+/// rank 0; not thread-safe. Training never stops because of it: a write that fails is counted and
+/// the first one is logged.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
@@ -56,18 +77,26 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
+  /// Writes to `sink`, too, after the others; it is open and outlives this.
+  void add(MetricsSink& sink) { sinks_.push_back(&sink); }
+
   void step(const StepMetrics& metrics);
   void evaluation(const EvaluationMetrics& metrics);
-  /// Into events.jsonl with the UTC time: "checkpoint_saved", {{"path", "..."}}.
   void event(std::string_view kind, std::int64_t step,
-             const std::vector<std::pair<std::string, std::string>>& fields = {});
+             std::vector<std::pair<std::string, std::string>> fields = {});
 
-  [[nodiscard]] std::int64_t failed_writes() const;
-  [[nodiscard]] const std::string& first_problem() const;  ///< of a write; empty: none
+  [[nodiscard]] std::int64_t failed_writes() const { return failed_writes_; }
+  /// Of a write; empty: none.
+  [[nodiscard]] const std::string& first_problem() const { return first_problem_; }
 
  private:
-  class Files;
-  std::unique_ptr<Files> files_;
+  template <class Write>
+  void attempt(const Write& write);
+
+  std::vector<std::unique_ptr<MetricsSink>> own_;
+  std::vector<MetricsSink*> sinks_;
+  std::int64_t failed_writes_ = 0;
+  std::string first_problem_;
 };
 
 /// Drops the lines of a JSONL file whose "step" is beyond `step` and a last line that was cut off;

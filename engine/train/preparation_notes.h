@@ -5,7 +5,7 @@
 
 #include "engine/base/rank_record.h"
 #include "engine/data/text/progress_sink.h"
-#include "engine/train/progress.h"
+#include "engine/metrics/progress.h"
 
 namespace dstrain {
 

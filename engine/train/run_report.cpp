@@ -55,7 +55,9 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
                 .resumed_step = first_step}),
       first_step_(first_step),
       start_(start),
-      useful_flops_(useful_flops(session.strategy().training)) {}
+      useful_flops_(useful_flops(session.strategy().training)) {
+  metrics_.add(progress);
+}
 
 void RunReport::begin(bool resumed) {
   metrics_.event(resumed ? "resumed" : "started", first_step_);
@@ -122,22 +124,10 @@ void RunReport::step(const StepOutcome& outcome) {
   }
   const auto samples = static_cast<double>(session_.samples_of_step(outcome.step));
   const double sequence = session_.model().sequence;
-  const double work = sequence > 0 ? samples * sequence : samples;
-  progress_.step({.step = outcome.step + 1,
-                  .total_steps = total,
-                  .epoch = outcome.step / session_.steps_per_epoch() + 1,
-                  .epochs = session_.recipe().run.epochs,
-                  .loss = outcome.loss,
-                  .accuracy = outcome.top1,
-                  .gradient_norm = outcome.gradient_norm,
-                  .rate = work / smoothed_step_s_,
-                  .unit = sequence > 0 ? "tok/s" : "img/s",
-                  .mfu = mfu(smoothed_step_s_),
-                  .step_s = smoothed_step_s_,
-                  .memory_bytes = memory_bytes_,
-                  .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1)});
   metrics_.step({.step = outcome.step + 1,
+                 .total_steps = total,
                  .epoch = epoch_of(outcome.step + 1),
+                 .epochs = session_.recipe().run.epochs,
                  .loss = outcome.loss,
                  .accuracy = outcome.top1,
                  .lr = learning_rate(session_.recipe().optimizer, outcome.step, total),
@@ -146,6 +136,8 @@ void RunReport::step(const StepOutcome& outcome) {
                  .tokens_per_s = samples * sequence / step_s,
                  .mfu = mfu(step_s),
                  .step_s = step_s,
+                 .smoothed_step_s = smoothed_step_s_,
+                 .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1),
                  .memory_bytes = memory_bytes_,
                  .loss_scale = outcome.loss_scale,
                  .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});

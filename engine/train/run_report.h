@@ -9,8 +9,8 @@
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/metrics/metrics.h"
+#include "engine/metrics/progress.h"
 #include "engine/program/plan_report.h"
-#include "engine/train/progress.h"
 #include "engine/train/session.h"
 #include "engine/train/world.h"
 

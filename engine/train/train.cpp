@@ -34,11 +34,11 @@ void keep_host_memory() {
 
 int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
                      RankRecordFile& record) {
-  Progress progress(world.rank);
+  const std::unique_ptr<Progress> progress = make_progress(world.rank);
   const std::vector<VerifyStep> result = verify_strategy(
-      loaded.recipe, world, steps, record, [&](const std::string& text) { progress.note(text); });
+      loaded.recipe, world, steps, record, [&](const std::string& text) { progress->note(text); });
   if (world.rank != 0) return 0;
-  progress.note(verify_report(result, loaded.recipe, world.size));
+  progress->note(verify_report(result, loaded.recipe, world.size));
   return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); })
              ? 0
              : 1;

@@ -56,7 +56,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
       recipe_(loaded.recipe),
       world_(world),
       record_(record),
-      progress_(world.rank),
+      progress_(make_progress(world.rank)),
       base_(hash_base(world, loaded.recipe)),
       place_(agree_on_place(world, record, loaded.recipe.run.output, loaded.name, resume, base_)),
       session_(loaded.recipe, world, record, &preparation_) {
@@ -81,7 +81,7 @@ void Trainer::open_report(Clock::time_point start) {
   }
   write_file_atomically(place_.directory.plan(),
                         plan_json(plan_, session_.strategy(), session_.cost()));
-  report_.emplace(world_, place_.directory, session_, plan_, progress_, first_step_, start);
+  report_.emplace(world_, place_.directory, session_, plan_, *progress_, first_step_, start);
   report_->begin(place_.resume != nullptr);
 }
 

@@ -47,8 +47,8 @@ class Trainer {
   const Recipe& recipe_;
   const World& world_;
   RankRecordFile& record_;
-  Progress progress_;
-  PreparationNotes preparation_{progress_, record_};
+  std::unique_ptr<Progress> progress_;
+  PreparationNotes preparation_{*progress_, record_};
   std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
   RunPlace place_;
   Session session_;

@@ -1,0 +1,172 @@
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+#include "engine/base/job_environment.h"
+#include "engine/metrics/metric_table.h"
+#include "engine/metrics/progress.h"
+#include "engine/metrics/tensorboard.h"
+#include "test/support/catch.h"
+#include "test/support/files.h"
+#include "test/support/temp_dir.h"
+
+namespace fs = std::filesystem;
+using namespace dstrain;
+using namespace dstrain::test;
+
+namespace {
+
+MetricsOptions options_of(const TempDir& dir) {
+  return {.metrics = dir / "metrics.jsonl",
+          .events = dir / "events.jsonl",
+          .tensorboard = dir / "tensorboard"};
+}
+
+StepMetrics some_step() {
+  return {.step = 12,
+          .total_steps = 400,
+          .epoch = 1.25,
+          .epochs = 3,
+          .loss = 0.5,
+          .accuracy = std::numeric_limits<double>::quiet_NaN(),
+          .lr = 0.25,
+          .grad_norm = 0.84,
+          .samples_per_s = 512,
+          .tokens_per_s = 0,
+          .mfu = 0.25,
+          .step_s = 0.25,
+          .smoothed_step_s = 0.5,
+          .remaining_s = 187,
+          .memory_bytes = std::int64_t{3} << 30,
+          .loss_scale = 1024,
+          .skipped_steps = 2};
+}
+
+/// Counts what it is given; `broken`: throws instead.
+class Counter final : public MetricsSink {
+ public:
+  explicit Counter(bool broken) : broken_(broken) {}
+  void write(const StepMetrics&) override { count(); }
+  void write(const EvaluationMetrics&) override { count(); }
+  void event(const MetricsEvent&) override { count(); }
+  int calls = 0;
+
+ private:
+  void count() {
+    ++calls;
+    if (broken_) throw std::runtime_error("the sink is broken");
+  }
+  bool broken_;
+};
+
+}  // namespace
+
+TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
+  const TempDir dir;
+  MetricsWriter writer(options_of(dir));
+  writer.step(some_step());
+  writer.evaluation({.step = 12, .epoch = 1.25, .loss = 0.5, .accuracy = 0.75, .targets = 360});
+  CHECK(slurp(dir / "metrics.jsonl") ==
+        "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,\"lr\":0.25,"
+        "\"grad_norm\":0.84,\"samples_per_s\":512.0,\"tokens_per_s\":0.0,\"mfu\":0.25,"
+        "\"step_s\":0.25,\"memory_bytes\":3221225472,\"loss_scale\":1024.0,\"skipped_steps\":2}\n"
+        "{\"kind\":\"evaluation\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":0.75,"
+        "\"top5\":0.0,\"targets\":360,\"seconds\":0.0}\n");
+}
+
+TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit", "[metrics]") {
+  const TempDir dir;
+  MetricsWriter writer(options_of(dir));
+  writer.step(some_step());
+  const auto file = *fs::directory_iterator(dir / "tensorboard");
+  const std::string content = slurp(file.path());
+  std::set<std::string_view> tags;
+  for (const Metric<StepMetrics>& row : step_metrics()) {
+    if (row.tag.empty()) continue;
+    CAPTURE(row.tag);
+    CHECK(tags.insert(row.tag).second);
+    const std::string tag = std::string(row.tag) + '\x15';  // what begins the value behind it
+    const std::size_t at = content.find(tag);
+    CHECK(at != std::string::npos);
+    CHECK(content.find(tag, at + 1) == std::string::npos);
+  }
+  CHECK(tags.size() == 10);
+  const Scalar gib[] = {{"memory/peak_gib", 3}};
+  const std::string event = tensorboard::scalar_event(0, 12, gib);
+  CHECK(content.find(event.substr(event.find("memory/peak_gib"))) != std::string::npos);
+}
+
+TEST_CASE("no two metrics share a name", "[metrics]") {
+  std::set<std::string_view> names;
+  for (const auto& row : step_metrics()) CHECK(names.insert(row.name).second);
+  names.clear();
+  for (const auto& row : evaluation_metrics()) CHECK(names.insert(row.name).second);
+}
+
+TEST_CASE("a sink that fails costs the others nothing", "[metrics]") {
+  const TempDir dir;
+  Counter broken(true), sound(false);
+  MetricsWriter writer(options_of(dir));
+  writer.add(broken);
+  writer.add(sound);
+  writer.step(some_step());
+  writer.evaluation({.step = 12});
+  writer.event("stopped", 12);
+  CHECK(broken.calls == 3);
+  CHECK(sound.calls == 3);
+  CHECK(writer.failed_writes() == 3);
+  CHECK(writer.first_problem() == "the sink is broken");
+}
+
+TEST_CASE("the line of a step gives smoothed rates and times", "[metrics]") {
+  StepMetrics step = some_step();
+  CHECK(format_step(step) ==
+        "step 12/400  epoch 2/3  loss 0.5000  acc n/a  256 img/s  MFU 12.5%  left 3m 07s  500 ms  "
+        "mem 3.00 GiB  grad 0.84");
+  step.epochs = 0;
+  step.tokens_per_s = 4096;
+  step.mfu = 0;
+  step.memory_bytes = 0;
+  step.accuracy = 0.214;
+  CHECK(format_step(step) ==
+        "step 12/400  loss 0.5000  acc 21.4%  2.05k tok/s  left 3m 07s  500 ms  grad 0.84");
+  step.epoch = 2;  // its last step
+  step.epochs = 3;
+  CHECK(format_step(step).starts_with("step 12/400  epoch 2/3  "));
+}
+
+TEST_CASE("the report pipe gets an object per step and note, and only from rank 0", "[metrics]") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  ::setenv(job_environment::kReportFd, std::to_string(ends[1]).c_str(), 1);
+  make_progress(0)->write(some_step());
+  make_progress(0)->note("done");
+  make_progress(1)->write(some_step());
+  make_progress(1)->note("done");
+  ::unsetenv(job_environment::kReportFd);
+  ::close(ends[1]);
+  std::string text(4096, '\0');
+  const auto size = ::read(ends[0], text.data(), text.size());
+  ::close(ends[0]);
+  REQUIRE(size > 0);
+  text.resize(static_cast<std::size_t>(size));
+  const std::size_t newline = text.find('\n');
+  const auto step = nlohmann::json::parse(text.substr(0, newline));
+  CHECK(step == nlohmann::json{{"kind", "progress"},
+                               {"step", 12},
+                               {"steps", 400},
+                               {"epoch", 2},
+                               {"loss", 0.5},
+                               {"rate", 256.0},
+                               {"unit", "img/s"},
+                               {"mfu", 0.125},
+                               {"memory_bytes", std::int64_t{3} << 30},
+                               {"eta_s", 187.0},
+                               {"text", format_step(some_step())}});
+  CHECK(text.substr(newline + 1) == "{\"kind\":\"note\",\"text\":\"done\"}\n");
+}
