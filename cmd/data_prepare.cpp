@@ -13,6 +13,7 @@
 #include "engine/base/units.h"
 #include "engine/data/text/selection.h"
 #include "engine/data/text_dataset.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -103,11 +104,10 @@ int prepare(const PrepareOptions& options) {
     print_error(format(warning) + "\n");
   }
   const Recipe& recipe = loaded.recipe;
-  using enum DatasetName;
-  if (recipe.data.name != squad && recipe.data.name != metamathqa && recipe.data.name != jsonl) {
+  if (dataset_row(recipe.data.name).modality != Modality::text) {
     throw Error(ErrorKind::usage,
                 "this recipe's data needs no preparation: it is not text of files",
-                "data.name: squad, metamathqa and jsonl are tokenised ahead of a run");
+                "only text is tokenised ahead of a run, such as data.name: jsonl");
   }
   Terminal terminal;
   nlohmann::ordered_json json;

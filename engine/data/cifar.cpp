@@ -77,8 +77,6 @@ class Cifar final : public ImageDataset {
   std::vector<MappedFile> files_;
 };
 
-}  // namespace
-
 std::unique_ptr<ImageDataset> open_cifar(const std::filesystem::path& folder, int classes,
                                          Split split) {
   std::vector<std::string> names;
@@ -93,5 +91,31 @@ std::unique_ptr<ImageDataset> open_cifar(const std::filesystem::path& folder, in
   }
   return std::make_unique<Cifar>(folder, classes, names, records_per_file);
 }
+
+template <int kClasses>
+std::unique_ptr<ImageDataset> open_binary(const DataConfig& data, Split split, int, std::int64_t) {
+  const char* what = kClasses == 100
+                         ? "the folder with train.bin and test.bin"
+                         : "the folder with data_batch_1.bin ... data_batch_5.bin, test_batch.bin";
+  return open_cifar(required_folder(data, what), kClasses, split);
+}
+
+ImageShape cifar_shape(const DataConfig&, int) { return {kCifarSide, kCifarSide, kChannels}; }
+
+template <int kClasses>
+DatasetFacts cifar_facts(const DataConfig&) {
+  return {.classes = kClasses, .train_size = 50000};
+}
+
+}  // namespace
+
+const ImageFormat kCifar10 = {.name = DatasetName::cifar10,
+                              .open = open_binary<10>,
+                              .shape = cifar_shape,
+                              .facts = cifar_facts<10>};
+const ImageFormat kCifar100 = {.name = DatasetName::cifar100,
+                               .open = open_binary<100>,
+                               .shape = cifar_shape,
+                               .facts = cifar_facts<100>};
 
 }  // namespace dstrain::formats

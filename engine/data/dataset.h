@@ -108,7 +108,7 @@ class TextDataset : public Dataset {
 /// are absent).
 struct DatasetFacts {
   int classes = 0;              ///< 0: only the files can say
-  ImageShape shape;             ///< of stored images; channels always right
+  ImageShape shape = {};        ///< of stored images; channels always right
   std::int64_t train_size = 0;  ///< 0: only the files can say
 };
 [[nodiscard]] DatasetFacts dataset_facts(const DataConfig& data, int image_size);

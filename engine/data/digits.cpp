@@ -19,6 +19,7 @@ constexpr int kPixels = kDigitsSide * kDigitsSide;
 constexpr int kClasses = 10;
 constexpr int kLargestValue = 16;
 constexpr std::size_t kDigitsTestEvery = 5;
+constexpr std::int64_t kDigitsTrain = 1437;  ///< of those in the binary
 constexpr std::size_t kMaxFile = std::size_t{16} << 20;
 
 struct Digit {
@@ -122,9 +123,8 @@ class Digits final : public ImageDataset {
   std::vector<Digit> digits_;
 };
 
-}  // namespace
-
-std::unique_ptr<ImageDataset> open_digits(const std::filesystem::path& path, Split split) {
+std::unique_ptr<ImageDataset> open_digits(const DataConfig& data, Split split, int, std::int64_t) {
+  const std::filesystem::path path = data.path;
   const std::string name = path.empty() ? "digits.csv.gz" : path.string();
   std::string content;
   if (path.empty()) {
@@ -135,5 +135,18 @@ std::unique_ptr<ImageDataset> open_digits(const std::filesystem::path& path, Spl
   if (is_gzip(content)) content = gunzip(content, name);
   return std::make_unique<Digits>(content, name, split);
 }
+
+}  // namespace
+
+const ImageFormat kDigits = {
+    .name = DatasetName::digits,
+    .open = open_digits,
+    .shape = [](const DataConfig&, int) { return ImageShape{kDigitsSide, kDigitsSide, 1}; },
+    .facts =
+        [](const DataConfig& data) {
+          return DatasetFacts{.classes = kClasses,
+                              .train_size = data.path.empty() ? kDigitsTrain : 0};
+        },
+};
 
 }  // namespace dstrain::formats

@@ -61,8 +61,6 @@ std::vector<std::pair<std::string, std::string>> read_split(const fs::path& meta
   return entries;
 }
 
-}  // namespace
-
 /// Bossard et al. 2014, "Food-101 - mining discriminative components with random forests". The
 /// label of a class is its line in meta/classes.txt, as in the Hugging Face data set; readers that
 /// sort the names differ in two labels.
@@ -96,5 +94,20 @@ ImageList list_food101(const fs::path& root, Split split) {
   }
   return list;
 }
+
+std::unique_ptr<ImageDataset> open_food101(const DataConfig& data, Split split, int image_size,
+                                           std::int64_t) {
+  const fs::path root = required_folder(data, "the folder with images/ and meta/");
+  return open_image_files(list_food101(root, split), data, image_size);
+}
+
+}  // namespace
+
+const ImageFormat kFood101 = {
+    .name = DatasetName::food101,
+    .open = open_food101,
+    .shape = square_shape,
+    .facts = [](const DataConfig& data) { return facts_of_files(data, list_food101); },
+};
 
 }  // namespace dstrain::formats

@@ -7,25 +7,38 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
-#include "engine/data/image_resize.h"
 
-/// The readers behind open_images(), one .cpp each. All throw Error{data} that names file and
+/// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
 namespace dstrain::formats {
 
+/// A format of images: a file of this folder that defines it, and a row of dataset.cpp.
+struct ImageFormat {
+  DatasetName name;
+  std::unique_ptr<ImageDataset> (*open)(const DataConfig& data, Split split, int image_size,
+                                        std::int64_t seed);
+  /// Of the stored images.
+  ImageShape (*shape)(const DataConfig& data, int image_size);
+  /// DatasetFacts but for the shape; also where the files are absent.
+  DatasetFacts (*facts)(const DataConfig& data);
+};
+
 /// Handwritten digits, 8 x 8 grey: those in the binary when `path` is empty, else a file in the
 /// same format.
-std::unique_ptr<ImageDataset> open_digits(const std::filesystem::path& path, Split split);
-
+extern const ImageFormat kDigits;
 /// Binary version of CIFAR-10 or CIFAR-100 (fine labels) in a folder, memory-mapped.
 /// https://www.cs.toronto.edu/~kriz/cifar.html
-std::unique_ptr<ImageDataset> open_cifar(const std::filesystem::path& folder, int classes,
-                                         Split split);
+extern const ImageFormat kCifar10, kCifar100;
+/// Files in a folder per class.
+extern const ImageFormat kImageFolder;
+extern const ImageFormat kFood101;
+/// Noise that costs no decoding; a pure function of (seed, split, index).
+extern const ImageFormat kRandomImages;
 
-/// Noise that costs no decoding; a pure function of (seed, split, index). `size` images, square.
-std::unique_ptr<ImageDataset> open_random(std::int64_t size, int image_size, std::int64_t seed,
-                                          Split split);
-inline constexpr int kRandomClasses = 101;
+/// data.path, a folder. Error{usage} or Error{data} says that it must name `what`.
+[[nodiscard]] std::filesystem::path required_folder(const DataConfig& data, const char* what);
+/// Samples of a split of random data.
+[[nodiscard]] std::int64_t random_size(const DataConfig& data, Split split);
 
 /// Labelled image files, found but not yet read.
 struct ImageList {
@@ -37,12 +50,13 @@ struct ImageList {
   int classes = 0;
   std::vector<Item> items;
 };
-ImageList list_image_folder(const std::filesystem::path& root, Split split);
-ImageList list_food101(const std::filesystem::path& root, Split split);
-
-/// Decodes each file when it is read and makes it square, RGB. `jpeg_scaling`: a large JPEG is
-/// decoded at a fraction of its size that is enough.
-std::unique_ptr<ImageDataset> open_image_files(ImageList list, const SquareResize& resize,
-                                               bool jpeg_scaling);
+/// Decodes each file when it is read and makes it square, RGB, as data.resize says.
+[[nodiscard]] std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
+                                                             int image_size);
+/// Of the squares that open_image_files() makes.
+[[nodiscard]] ImageShape square_shape(const DataConfig& data, int image_size);
+/// What the list of the training files says; nothing where data.path is no folder.
+[[nodiscard]] DatasetFacts facts_of_files(const DataConfig& data,
+                                          ImageList (*list)(const std::filesystem::path&, Split));
 
 }  // namespace dstrain::formats

@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/image_decode.h"
+#include "engine/data/image_resize.h"
 
 namespace dstrain::formats {
 namespace {
@@ -36,11 +41,49 @@ class ImageFiles final : public ImageDataset {
   int least_side_;
 };
 
+/// 256 for 224 leaves the usual room for a random crop.
+int square_side(const DataConfig& data, int image_size) {
+  if (data.resize_side > 0) return data.resize_side;
+  return data.resize == Fit::stretch ? image_size
+                                     : static_cast<int>(std::lround(image_size * 8.0 / 7.0));
+}
+
 }  // namespace
 
-std::unique_ptr<ImageDataset> open_image_files(ImageList list, const SquareResize& resize,
-                                               bool jpeg_scaling) {
-  return std::make_unique<ImageFiles>(std::move(list), resize, jpeg_scaling);
+std::filesystem::path required_folder(const DataConfig& data, const char* what) {
+  if (data.path.empty()) {
+    throw Error(ErrorKind::usage, fmt::format("data.path is empty; it must name {}", what),
+                "set data.path in the recipe or with --set data.path=...");
+  }
+  if (path_kind(data.path) != PathKind::folder) {
+    throw Error(ErrorKind::data,
+                fmt::format("data.path '{}' is not a folder; it must name {}", data.path, what),
+                "put the data there, or name its folder with --set data.path=... (recipes read "
+                "DSTRAIN_DATA); recipes/vit/*_random_* need no data");
+  }
+  return data.path;
+}
+
+std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
+                                               int image_size) {
+  const int side = square_side(data, image_size);
+  const SquareResize resize = {.fit = data.resize,
+                               .side = side,
+                               .input = std::min(side, image_size),
+                               .filter = data.interpolation};
+  return std::make_unique<ImageFiles>(std::move(list), resize, data.jpeg_scaling);
+}
+
+ImageShape square_shape(const DataConfig& data, int image_size) {
+  const int side = square_side(data, image_size);
+  return {side, side, 3};
+}
+
+DatasetFacts facts_of_files(const DataConfig& data,
+                            ImageList (*list)(const std::filesystem::path&, Split)) {
+  if (path_kind(data.path) != PathKind::folder) return {};
+  const ImageList found = list(data.path, Split::train);
+  return {.classes = found.classes, .train_size = static_cast<std::int64_t>(found.items.size())};
 }
 
 }  // namespace dstrain::formats

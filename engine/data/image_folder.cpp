@@ -107,8 +107,6 @@ ImageList list_single_folder(const fs::path& root, Split split) {
   return list;
 }
 
-}  // namespace
-
 ImageList list_image_folder(const fs::path& root, Split split) {
   try {
     auto list = path_kind(root / "train") == PathKind::folder ? list_split_folders(root, split)
@@ -122,5 +120,20 @@ ImageList list_image_folder(const fs::path& root, Split split) {
                 fmt::format("cannot list {}: {}", error.path1().string(), error.code().message()));
   }
 }
+
+std::unique_ptr<ImageDataset> open_image_folder(const DataConfig& data, Split split, int image_size,
+                                                std::int64_t) {
+  const fs::path root = required_folder(data, "the folder with one folder per class");
+  return open_image_files(list_image_folder(root, split), data, image_size);
+}
+
+}  // namespace
+
+const ImageFormat kImageFolder = {
+    .name = DatasetName::images,
+    .open = open_image_folder,
+    .shape = square_shape,
+    .facts = [](const DataConfig& data) { return facts_of_files(data, list_image_folder); },
+};
 
 }  // namespace dstrain::formats

@@ -12,6 +12,7 @@ namespace {
 /// measure the loader.
 constexpr std::size_t kPoolBytes = std::size_t{4} << 20;
 constexpr std::size_t kWindowStep = 64;
+constexpr int kRandomClasses = 101;
 
 class RandomImages final : public ImageDataset {
  public:
@@ -52,9 +53,22 @@ class RandomImages final : public ImageDataset {
 
 }  // namespace
 
-std::unique_ptr<ImageDataset> open_random(std::int64_t size, int image_size, std::int64_t seed,
-                                          Split split) {
-  return std::make_unique<RandomImages>(size, image_size, seed, split);
+std::int64_t random_size(const DataConfig& data, Split split) {
+  return split == Split::train ? data.samples : std::max(1, data.samples / 10);
 }
+
+const ImageFormat kRandomImages = {
+    .name = DatasetName::random,
+    .open = [](const DataConfig& data, Split split, int image_size,
+               std::int64_t seed) -> std::unique_ptr<ImageDataset> {
+      return std::make_unique<RandomImages>(random_size(data, split), image_size, seed, split);
+    },
+    .shape = [](const DataConfig&,
+                int image_size) { return ImageShape{image_size, image_size, 3}; },
+    .facts =
+        [](const DataConfig& data) {
+          return DatasetFacts{.classes = kRandomClasses, .train_size = data.samples};
+        },
+};
 
 }  // namespace dstrain::formats

@@ -4,26 +4,24 @@
 #include <cmath>
 
 #include "engine/base/error.h"
+#include "engine/data/formats.h"
 #include "engine/data/text/split.h"
 #include "engine/data/text/tokenizer_source.h"
 #include "engine/data/text_rows.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain {
 namespace {
 
 using namespace text;
 
-std::int64_t random_size(const DataConfig& data, Split split) {
-  return split == Split::train ? data.samples : std::max(1, data.samples / 10);
-}
-
 }  // namespace
-
 std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
                                        const std::string& model_weights, std::int64_t vocab_size,
                                        std::int64_t seed, ProgressSink* progress) {
-  if (data.name == DatasetName::random) {
-    return make_random_rows(random_size(data, split), data.sequence, vocab_size, seed, split);
+  if (is_generated(dataset_row(data.name))) {
+    return make_random_rows(formats::random_size(data, split), data.sequence, vocab_size, seed,
+                            split);
   }
   OpenSplit open =
       open_split(data, split == Split::test, tokenizer_source(data, model_weights), progress);
@@ -33,7 +31,7 @@ std::unique_ptr<TextDataset> open_text(const DataConfig& data, Split split,
 
 std::vector<TextSample> sample_prompts(const DataConfig& data, const std::string& model_weights,
                                        int count, ProgressSink* progress) {
-  if (data.name == DatasetName::random || count == 0) return {};
+  if (is_generated(dataset_row(data.name)) || count == 0) return {};
   const OpenSplit open = open_split(data, true, tokenizer_source(data, model_weights), progress);
   const auto tokenizer = Tokenizer::open(tokenizer_file(data, model_weights));
   std::vector<TextSample> samples;

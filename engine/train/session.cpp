@@ -18,6 +18,7 @@
 #include "engine/models/trainable.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -36,9 +37,8 @@ float of_channel(const std::vector<double>& values, std::size_t channel) {
 
 /// "images: shorter side to 256 pixels (bilinear), the middle 224; (value x 0.0039 - [0.5]) / ...".
 std::string describe_images(const DataConfig& data, const ImageShape& stored, int image_size) {
-  const bool of_files = data.name == DatasetName::images || data.name == DatasetName::food101;
   std::string text = "images: ";
-  if (of_files) {
+  if (reads(dataset_row(data.name), "data.resize")) {
     text += fmt::format("{} to {} pixels ({}), ",
                         data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
                         spelling(data.interpolation));

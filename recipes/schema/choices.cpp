@@ -68,24 +68,6 @@ constexpr Choice kInterpolations[] = {
     choice(Interpolation::bicubic, "bicubic", "cubic filter, as PIL's BICUBIC"),
     choice(Interpolation::lanczos, "lanczos", "windowed sinc over three lobes, as PIL's LANCZOS"),
 };
-constexpr Choice kDatasets[] = {
-    choice(DatasetName::digits, "digits",
-           "1,797 real handwritten digits, 8 x 8, part of dstrain; needs no path"),
-    choice(DatasetName::cifar10, "cifar10", "CIFAR-10, binary version; path is its folder"),
-    choice(DatasetName::cifar100, "cifar100", "CIFAR-100, binary version; path is its folder"),
-    choice(DatasetName::images, "images",
-           "JPEG and PNG files as path/train/CLASS and path/test/CLASS, or path/CLASS"),
-    choice(DatasetName::food101, "food101", "Food-101 as published, with images/ and meta/"),
-    choice(DatasetName::squad, "squad",
-           "SQuAD v1.1 or v2; path is the folder with its JSON or parquet files"),
-    choice(DatasetName::metamathqa, "metamathqa",
-           "MetaMathQA; path is its JSON or parquet file, or the folder"),
-    choice(DatasetName::jsonl, "jsonl",
-           "one JSON object per line, put into words by prompt and response; path is the file, or "
-           "a folder with train.jsonl and test.jsonl"),
-    choice(DatasetName::random, "random",
-           "random images or tokens, to measure speed; needs no path"),
-};
 constexpr Choice kLossOn[] = {
     choice(LossOn::all, "all", "every token of the sample, padding left out"),
     choice(LossOn::response, "response", "the answer alone"),
@@ -120,7 +102,6 @@ std::span<const Choice> choices(Recompute) { return kRecompute; }
 std::span<const Choice> choices(Augmentation) { return kAugmentations; }
 std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }
-std::span<const Choice> choices(DatasetName) { return kDatasets; }
 std::span<const Choice> choices(Backend) { return kBackends; }
 
 std::string_view spelling(std::span<const Choice> all, int value) {

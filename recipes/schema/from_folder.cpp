@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "recipes/schema/config_file.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/image_processor.h"
 
@@ -138,8 +139,8 @@ class FolderReader {
   }
 
   void take_preparation(const fs::path& folder) {
-    const DatasetName name = recipe_.data.name;
-    const bool files = name == DatasetName::images || name == DatasetName::food101;
+    const DatasetRow& row = dataset_row(recipe_.data.name);
+    const bool files = reads(row, "data.resize");
     const bool own_size = !files || reader_.given("data.resize") != nullptr ||
                           reader_.given("data.resize_side") != nullptr;
     const auto given = [&](std::string_view path) { return reader_.given(path) != nullptr; };
@@ -153,7 +154,7 @@ class FolderReader {
     fill("data.normalize.scale", data.normalize.scale, found->normalize.scale, found->file);
     fill("data.normalize.mean", data.normalize.mean, found->normalize.mean, found->file);
     fill("data.normalize.std", data.normalize.deviation, found->normalize.deviation, found->file);
-    if (name != DatasetName::random)
+    if (reads(row, "data.interpolation"))
       fill("data.interpolation", data.interpolation, found->interpolation, found->file);
     if (!files) return;
     fill("data.jpeg_scaling", data.jpeg_scaling, false, found->file);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "recipes/schema/choices.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/optimizers.h"
 #include "recipes/schema/text.h"
@@ -70,10 +71,11 @@ void states_fit_compute(const Recipe& r, Findings& f) {
           "use states: fp32, or compute: bf16");
 }
 
-bool is_vision(const Recipe& r) {
+Modality modality_of(const Recipe& r) {
   const ModelFamily* family = family_of(r.model.name);
-  return family != nullptr && family->modality == Modality::images;
+  return family == nullptr ? Modality::text : family->modality;
 }
+bool is_vision(const Recipe& r) { return modality_of(r) == Modality::images; }
 
 /// "bloom or qwen2".
 std::string families_of(Modality modality) {
@@ -84,24 +86,15 @@ std::string families_of(Modality modality) {
   return one_of(names);
 }
 
-bool is_of_files(DatasetName name) {
-  return name == DatasetName::images || name == DatasetName::food101;
-}
-
-bool is_text(DatasetName name) {
-  using enum DatasetName;
-  return name == squad || name == metamathqa || name == jsonl;
-}
-
 void data_fit_the_model(const Recipe& r, Findings& f) {
-  if (r.data.name == DatasetName::random || is_text(r.data.name) != is_vision(r)) return;
+  if (fits(dataset_row(r.data.name), modality_of(r))) return;
   f.error(
       "data.name",
       fmt::format("{} is a data set of {}, model.name {} takes {}", spelling(r.data.name),
                   is_vision(r) ? "text" : "images", r.model.name, is_vision(r) ? "images" : "text"),
       is_vision(r)
           ? fmt::format("use a data set of images, or a model of {}", families_of(Modality::text))
-          : fmt::format("use squad, metamathqa, jsonl or random, or a model of {}",
+          : fmt::format("use {}, or a model of {}", datasets_of(Modality::text),
                         families_of(Modality::images)));
 }
 
@@ -119,9 +112,9 @@ void normalize_by_channel(const Recipe& r, Findings& f) {
 
 /// Images of a fixed size are enlarged on the device, which has one filter.
 void fixed_sizes_are_bilinear(const Recipe& r, Findings& f) {
-  using enum DatasetName;
+  const DatasetRow& row = dataset_row(r.data.name);
   if (r.data.interpolation == Interpolation::bilinear) return;
-  if (r.data.name != digits && r.data.name != cifar10 && r.data.name != cifar100) return;
+  if (row.modality != Modality::images || reads(row, "data.resize")) return;
   f.error("data.interpolation",
           fmt::format("{}, but images of data.name {} are enlarged bilinearly",
                       spelling(r.data.interpolation), spelling(r.data.name)),
@@ -130,21 +123,22 @@ void fixed_sizes_are_bilinear(const Recipe& r, Findings& f) {
 
 void square_holds_the_input(const Recipe& r, Findings& f) {
   const int side = r.data.resize_side, input = r.model.image_size;
-  if (side == 0 || side >= input || !is_of_files(r.data.name)) return;
+  if (side == 0 || side >= input || !reads(dataset_row(r.data.name), "data.resize_side")) return;
   f.error("data.resize_side",
           fmt::format("{} pixels are less than model.image_size ({})", side, input),
           fmt::format("use {} or more", input));
 }
 
-void templates_of_jsonl(const Recipe& r, Findings& f) {
-  if (r.data.name != DatasetName::jsonl || !r.data.response.empty()) return;
-  f.error("data.response", "missing; data.name jsonl is put into words by prompt and response",
+void samples_have_templates(const Recipe& r, Findings& f) {
+  if (!reads(dataset_row(r.data.name), "data.response") || !r.data.response.empty()) return;
+  f.error("data.response",
+          fmt::format("missing; data.name {} is put into words by prompt and response",
+                      spelling(r.data.name)),
           "write for example response: \"{answer}\", and prompt: \"{question} \"");
 }
 
 void data_has_a_path(const Recipe& r, Findings& f) {
-  using enum DatasetName;
-  if (r.data.name == digits || r.data.name == random || !r.data.path.empty()) return;
+  if (!dataset_row(r.data.name).needs_path || !r.data.path.empty()) return;
   f.error("data.path",
           fmt::format("missing; data.name {} is read from files", spelling(r.data.name)),
           "give the folder, for example path: \"${DSTRAIN_DATA:-data}/...\"");
@@ -218,7 +212,7 @@ const std::vector<Rule>& rules() {
       {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
       {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
       {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
-      {templates_of_jsonl, {"data.name", "data.response"}},
+      {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {one_length, {"run.epochs", "run.steps"}},
@@ -253,41 +247,16 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   const auto add = [&](std::initializer_list<std::string_view> paths, const std::string& reason) {
     for (const std::string_view path : paths) fields.push_back({path, reason});
   };
-  if (r.data.name == DatasetName::random) {
-    add({"data.path"}, "data.name random reads no files");
-  } else {
-    add({"data.samples"},
-        fmt::format("only data.name random has it, here it is {}", spelling(r.data.name)));
-  }
+  for (Inactive& field : inactive_data_keys(r, modality_of(r))) fields.push_back(std::move(field));
   const bool vision = is_vision(r);
   if (vision) {
-    add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta",
-         "data.tokenizer", "data.sequence", "data.loss", "data.packing", "data.prompt",
-         "data.response", "data.too_long", "data.bad_record", "data.test_share", "data.subset",
-         "data.cache", "run.generate", "run.generate_tokens"},
+    add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
+         "run.generate_tokens"},
         fmt::format("model.name {} takes images", r.model.name));
   } else {
-    add({"model.image_size", "model.patch_size", "model.channels", "model.classes", "data.augment",
-         "data.resize", "data.resize_side", "data.interpolation", "data.jpeg_scaling",
-         "data.normalize.scale", "data.normalize.mean", "data.normalize.std", "data.crop_padding",
+    add({"model.image_size", "model.patch_size", "model.channels", "model.classes",
          "optimizer.label_smoothing"},
         fmt::format("model.name {} takes text", r.model.name));
-    if (!is_text(r.data.name)) {
-      add({"data.tokenizer", "data.loss", "data.packing", "data.too_long", "data.bad_record",
-           "data.test_share", "data.subset", "data.cache"},
-          "data.name random has no text");
-    }
-    if (r.data.name != DatasetName::jsonl) {
-      add({"data.prompt", "data.response"},
-          fmt::format("only data.name jsonl has it, here it is {}", spelling(r.data.name)));
-    }
-  }
-  if (vision && !is_of_files(r.data.name)) {
-    add({"data.resize", "data.resize_side", "data.jpeg_scaling"},
-        fmt::format("images of data.name {} have one size", spelling(r.data.name)));
-  }
-  if (vision && r.data.name == DatasetName::random) {
-    add({"data.interpolation"}, "data.name random makes images of the model's size");
   }
   if (!vision && r.run.evaluate == "never") {
     add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");

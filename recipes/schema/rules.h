@@ -5,16 +5,13 @@
 #include <vector>
 
 #include "recipes/schema/diagnostics.h"
+#include "recipes/schema/inactive.h"
 #include "recipes/schema/reader.h"
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
-/// A field that changes nothing in this recipe, and why.
-struct Inactive {
-  std::string_view path;
-  std::string reason;
-};
+/// The fields that change nothing in this recipe.
 [[nodiscard]] std::vector<Inactive> inactive_fields(const Recipe& recipe);
 
 /// Checks everything that needs more than one field. A rule is left out when a field that it reads

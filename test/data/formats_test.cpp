@@ -8,6 +8,8 @@
 
 #include "engine/base/error.h"
 #include "engine/data/dataset.h"
+#include "engine/data/text/format.h"
+#include "recipes/schema/datasets.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
@@ -258,6 +260,17 @@ TEST_CASE("facts are known without the files and agree with them", "[data]") {
   REQUIRE(images.classes == 0);
   REQUIRE(images.train_size == 0);
   REQUIRE(images.shape == ImageShape{256, 256, 3});
+}
+
+TEST_CASE("every data set of a recipe has its format", "[data]") {
+  for (const DatasetRow& row : datasets()) {
+    CAPTURE(row.spelling);
+    const DataConfig data = config_of(row.name);
+    CHECK((stored_shape(data, 224).height > 0) == fits(row, Modality::images));
+    if (row.modality == Modality::text) CHECK(text::text_format(data).name == row.name);
+    if (row.modality == Modality::text)
+      CHECK_THROWS_AS(open_images(data, Split::train, 8, 0), Error);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/data/text/format.h"
 #include "engine/data/text/prompts.h"
 #include "engine/data/tokenizer/utf8.h"
 
@@ -39,6 +40,29 @@ std::string read_line(std::string_view line, const Template& prompt, const Templ
   return "";
 }
 
+Sources find_jsonl(const DataConfig& data) {
+  const std::filesystem::path path = data.path;
+  if (is_file(path)) return {.train = json_file(path), .test = {}};
+  Sources found = {.train = json_file(path / "train.jsonl"),
+                   .test = json_file(path / "test.jsonl")};
+  if (found.train.files.empty()) fail_missing(data, "a file, or a folder with train.jsonl");
+  return found;
+}
+
+void read_with_templates(const DataConfig& data, const SourceFiles&,
+                         const std::filesystem::path& file, const std::string&,
+                         const RecordSink& sink) {
+  read_jsonl(file, Template(data.prompt, "data.prompt"), Template(data.response, "data.response"),
+             sink);
+}
+
+void check_templates(const DataConfig& data) {
+  const Template prompt(data.prompt, "data.prompt");
+  if (!Template(data.response, "data.response").empty()) return;
+  throw Error(ErrorKind::usage, "data.response is empty; data.name: jsonl needs it",
+              "say which field is the answer, such as data.response: \"{answer}\"");
+}
+
 }  // namespace
 
 void read_jsonl(const std::filesystem::path& path, const Template& prompt, const Template& response,
@@ -56,5 +80,11 @@ void read_jsonl(const std::filesystem::path& path, const Template& prompt, const
     sink(std::move(record));
   }
 }
+
+const TextFormat kJsonl = {.name = DatasetName::jsonl,
+                           .find = find_jsonl,
+                           .read = read_with_templates,
+                           .check = check_templates,
+                           .record = "line"};
 
 }  // namespace dstrain::text

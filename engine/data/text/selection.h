@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/text/sources.h"
+#include "engine/data/text/source_files.h"
 #include "engine/data/text/token_file.h"
 
 namespace dstrain::text {

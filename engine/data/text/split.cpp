@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/data/text/format.h"
+#include "engine/data/text/sources.h"
 #include "engine/data/text/token_cache.h"
 #include "engine/data/text/tokenise.h"
 
@@ -10,7 +12,7 @@ namespace dstrain::text {
 
 OpenSplit open_split(const DataConfig& data, bool test, const EncoderSource& encoder,
                      ProgressSink* progress) {
-  check_templates(data);
+  if (const auto check = text_format(data).check) check(data);
   const Sources sources = find_sources(data);
   const bool own_test = !sources.test.files.empty();
   const SourceFiles& files = own_test && test ? sources.test : sources.train;

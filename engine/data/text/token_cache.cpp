@@ -14,6 +14,7 @@
 #include "engine/data/text/hash.h"
 #include "engine/data/text/tokenise.h"
 #include "recipes/schema/choices.h"
+#include "recipes/schema/datasets.h"
 
 namespace dstrain::text {
 namespace {
@@ -29,19 +30,12 @@ const char* variable(const char* name) {
   return value == nullptr || *value == '\0' ? nullptr : value;
 }
 
-std::string_view name_of(DatasetName name) {
-  for (const Choice& choice : choices(name)) {
-    if (choice.value == static_cast<int>(name)) return choice.name;
-  }
-  return "text";
-}
-
 /// Everything that the tokens depend on.
 std::string key_of(const DataConfig& data, const SourceFiles& sources, const EncoderSource& encoder,
                    const fs::path& folder) {
-  std::string key = fmt::format("{}\n{}\n{}\n", kFormat, name_of(data.name), encoder.hash);
+  std::string key = fmt::format("{}\n{}\n{}\n", kFormat, spelling(data.name), encoder.hash);
   if (sources.unanswerable) key += "unanswerable\n";
-  if (data.name == DatasetName::jsonl) {
+  if (reads(dataset_row(data.name), "data.prompt")) {
     key += fmt::format("{} {}\n{}{}\n", data.prompt.size(), data.response.size(), data.prompt,
                        data.response);
   }
@@ -87,7 +81,7 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
                       const EncoderSource& encoder, ProgressSink* progress) {
   const fs::path folder = make_cache_folder(data);
   const std::string first = sources.files.front().filename().string();
-  const fs::path path = folder / fmt::format("{}-{}.tokens", name_of(data.name),
+  const fs::path path = folder / fmt::format("{}-{}.tokens", spelling(data.name),
                                              key_of(data, sources, encoder, folder));
   std::string problem;
   if (auto file = TokenFile::open(path, problem)) return std::move(*file);

@@ -4,7 +4,7 @@
 
 #include "engine/data/text/encoder.h"
 #include "engine/data/text/progress_sink.h"
-#include "engine/data/text/sources.h"
+#include "engine/data/text/source_files.h"
 #include "engine/data/text/token_file.h"
 
 namespace dstrain::text {

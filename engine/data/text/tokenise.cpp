@@ -14,6 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/units.h"
+#include "engine/data/text/format.h"
 #include "engine/data/text/hash.h"
 
 namespace dstrain::text {
@@ -244,8 +245,7 @@ std::string describe_record(const DataConfig& data, const SourceFiles& sources,
   DSTRAIN_CHECK(next != firsts.begin() && firsts.size() <= sources.files.size(),
                 "a record before the first file");
   const auto file = static_cast<std::size_t>(next - firsts.begin() - 1);
-  return fmt::format("{}: {} {}", sources.files[file].string(),
-                     data.name == DatasetName::jsonl ? "line" : "record",
+  return fmt::format("{}: {} {}", sources.files[file].string(), text_format(data).record,
                      record - firsts[file] + 1);
 }
 
@@ -271,7 +271,7 @@ TokenFileSummary tokenise(const DataConfig& data, const SourceFiles& sources,
     for (const auto& file : sources.files) {
       const auto bytes = static_cast<double>(std::filesystem::file_size(file));
       pipeline.begin_file();
-      read_source(data, sources, file, encoder.system, [&](Record&& record) {
+      text_format(data).read(data, sources, file, encoder.system, [&](Record&& record) {
         const double share = (bytes_before + record.share * bytes) / all_bytes;
         pipeline.take(std::move(record));
         if (meter.due()) meter.say(share, pipeline.records(), file);

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "engine/data/text/encoder.h"
-#include "engine/data/text/sources.h"
+#include "engine/data/text/source_files.h"
 #include "engine/data/text/token_file.h"
 
 namespace dstrain::text {

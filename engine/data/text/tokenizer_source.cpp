@@ -7,8 +7,10 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/data/text/file_stamp.h"
+#include "engine/data/text/format.h"
 #include "engine/data/text/token_cache.h"
 #include "engine/data/tokenizer/chat_template.h"
+#include "recipes/schema/choices.h"
 
 namespace dstrain::text {
 namespace {
@@ -29,14 +31,13 @@ std::uint32_t end_token(const Tokenizer& tokenizer, const fs::path& file) {
 
 Encoder open_encoder(const DataConfig& data, const fs::path& file) {
   const auto tokenizer = Tokenizer::open(file);
-  const bool chat = data.name == DatasetName::metamathqa;
+  const bool chat = text_format(data).chat;
   if (chat) {
     for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
       if (tokenizer->token_id(name)) continue;
       throw Error(ErrorKind::usage,
-                  fmt::format("{} has no token {}, which the chat prompts of data.name: metamathqa "
-                              "need",
-                              file.string(), name),
+                  fmt::format("{} has no token {}, which the chat prompts of data.name: {} need",
+                              file.string(), name, spelling(data.name)),
                   "use a tokenizer of the Qwen2.5 family; for others, data.name: jsonl with "
                   "data.prompt and data.response");
     }

@@ -1,0 +1,127 @@
+#include "engine/program/builder/transfers.h"
+
+#include <algorithm>
+
+namespace dstrain::builder {
+
+Transfers::Transfers(Writer& writer, Activations& activations)
+    : writer_(writer), activations_(activations) {
+  for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
+    const auto& [block, micro_batch, pass] = writer.visits[to_index(v)];
+    if (pass == Pass::forward && block > 0 && !writer.local(block - 1)) {
+      needs_.push_back({v, {BufferRole::output, block - 1, micro_batch}});
+    } else if (pass == Pass::backward && writer.ends_chunk(block) && !writer.local(block + 1)) {
+      needs_.push_back({v, {BufferRole::output_gradient, block, micro_batch}});
+    }
+  }
+}
+
+/// Where the other rank of the transfer stands: below this one, or above.
+bool Transfers::from_next(const Tensor& tensor) const {
+  const Stages& stages = writer_.layout.stages;
+  const int coordinate = writer_.program.coordinate;
+  const bool own = writer_.local(tensor.block);
+  const int other = own ? stages.rank_of(tensor.block + 1) : stages.rank_of(tensor.block);
+  return other == (coordinate + 1) % stages.ranks();
+}
+
+void Transfers::receive(const Tensor& tensor) {
+  const auto& [role, block, micro_batch] = tensor;
+  Action action{.block = block,
+                .micro_batch = micro_batch,
+                .writes = {activations_.take(role, block, micro_batch)}};
+  const ActionKind kind =
+      from_next(tensor) ? ActionKind::receive_up : ActionKind::receive_down;
+  // Receives of a lane run in turn: a wait for an earlier action than one waited for says nothing.
+  const auto freed = activations_.freed_by(action.writes.front());
+  int& waited = waited_.try_emplace(kind, -1).first->second;
+  if (freed && *freed > waited) {
+    waited = *freed;
+    action.after.push_back(*freed);
+  }
+  received_[tensor] = writer_.add(kind, std::move(action));
+}
+
+/// One transfer ahead of the visit: a rank that waits for the next one has work meanwhile.
+void Transfers::before(int visit) {
+  constexpr std::size_t kAhead = 1;
+  std::size_t until = next_need_;
+  while (until < needs_.size() && needs_[until].visit <= visit) ++until;
+  until = std::min(until + kAhead, needs_.size());
+  for (; next_need_ < until; ++next_need_) receive(needs_[next_need_].tensor);
+}
+
+void Transfers::wait(BufferRole role, int block, int micro_batch, Action& action) {
+  const auto found = received_.find({role, block, micro_batch});
+  if (found == received_.end()) return;
+  action.after.push_back(found->second);
+  received_.erase(found);
+}
+
+void Transfers::send(BufferRole role, int block, int micro_batch, int index) {
+  const Tensor tensor{role, block, micro_batch};
+  const bool down = from_next(tensor);
+  Action action{.block = block,
+                .micro_batch = micro_batch,
+                .reads = {activations_.at(role, block, micro_batch)},
+                .after = {index}};
+  const int sent =
+      writer_.add(down ? ActionKind::send_down : ActionKind::send_up, std::move(action));
+  // One transfer late, so that the compute lane need not wait for it.
+  discard_before(sent);
+  if (role == BufferRole::output && writer_.keeps_output(block)) {
+    sent_[tensor] = sent;
+  } else {
+    to_discard_.push_back({tensor, sent});
+  }
+}
+
+void Transfers::discard_before(int send) {
+  std::erase_if(to_discard_, [&](const auto& entry) {
+    if (entry.second >= send) return false;
+    discard(entry.first, entry.second);
+    return true;
+  });
+}
+
+void Transfers::discard(const Tensor& tensor, int send) {
+  const auto& [role, block, micro_batch] = tensor;
+  const int id = activations_.give_back(role, block, micro_batch);
+  const int freed =
+      writer_.add(ActionKind::discard,
+                  {.block = block, .micro_batch = micro_batch, .frees = {id}, .after = {send}});
+  activations_.set_freed(id, freed);
+}
+
+void Transfers::discard(int block, int micro_batch) {
+  std::erase_if(to_discard_, [&](const auto& entry) {
+    if (entry.first != Tensor{BufferRole::output, block, micro_batch}) return false;
+    discard(entry.first, entry.second);
+    return true;
+  });
+}
+
+void Transfers::wait_sent(BufferRole role, int block, int micro_batch, Action& action) {
+  const auto found = sent_.find({role, block, micro_batch});
+  if (found == sent_.end()) return;
+  action.after.push_back(found->second);
+  sent_.erase(found);
+}
+
+void Transfers::finish() { discard_before(static_cast<int>(writer_.program.actions.size())); }
+
+void Transfers::close() {
+  for (const ActionKind kind : {ActionKind::receive_down, ActionKind::receive_up}) {
+    int waited = -1;
+    for (Action& action : writer_.program.actions) {
+      if (action.kind != kind) continue;
+      if (!action.after.empty()) break;
+      const int freed = activations_.freed_by(action.writes.front()).value();
+      if (freed <= waited) continue;
+      waited = freed;
+      action.after_previous.push_back(freed);
+    }
+  }
+}
+
+}  // namespace dstrain::builder
