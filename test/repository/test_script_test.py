@@ -17,8 +17,8 @@ def run(tests, *options):
         for name in ("setup", "build"):
             (tree / "scripts" / name).write_text("#!/bin/sh\n")
             (tree / "scripts" / name).chmod(0o755)
-        lines = [f'add_test({name} sh -c "{command}")\n' for name, command in tests.items()]
-        lines += [f"set_tests_properties({name} PROPERTIES LABELS cluster)\n" for name in tests if name.startswith("cluster")]
+        lines = [f'add_test([[{name}]] sh -c "{command}")\n' for name, command in tests.items()]
+        lines += [f"set_tests_properties([[{name}]] PROPERTIES LABELS cluster)\n" for name in tests if name.startswith("cluster")]
         (tree / "build/release/CTestTestfile.cmake").write_text("".join(lines))
         done = subprocess.run([tree / "scripts/test", *options], cwd=tree, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr.splitlines()
@@ -35,9 +35,12 @@ assert code == 1 and errors[-1] == "test: failed: bad worse cluster_bad", (code,
 
 code, _, _ = run({"bad": "false", "cluster_once": "test -e seen || ! touch seen"})
 assert code == 1
-for name in ("cluster_once", "once"):  # may try again, and that is said
+for name in ("cluster_once", "once", "layer: once, then again"):  # may try again, and that is said
     code, out, errors = run({name: "test -e seen || ! touch seen"})
-    assert code == 0 and errors[-1] == f"test: failed at first and passed when tried again: {name}", (out, errors)
+    shown = f'"{name}"' if " " in name else name
+    assert code == 0 and errors[-1] == f"test: failed at first and passed when tried again: {shown}", (out, errors)
+code, _, errors = run({"layer: a case, one of two": "false", "bad": "false"})
+assert code == 1 and errors[-1] == 'test: failed: "layer: a case, one of two" bad', (code, errors)
 code, _, errors = run({"good": "true"})
 assert code == 0 and not any("again" in line for line in errors), errors
 

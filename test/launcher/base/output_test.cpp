@@ -25,14 +25,15 @@ std::string expected_lines(int rank, int count) {
 
 }  // namespace
 
-TEST_CASE("logs of 8 ranks with 10^4 lines each are complete and whole", "[launcher][output]") {
+TEST_CASE("logs of 8 ranks with 10^4 lines each are complete and whole",
+          "[launcher][output][alone]") {
   TempDir directory;
   Job job(directory, {"lines", "10000"}, {.ranks = 8});
   REQUIRE(job.wait() == 0);
   for (int rank = 0; rank < 8; ++rank) CHECK((job.log(rank) == expected_lines(rank, 10000)));
 }
 
-TEST_CASE("a console that nobody reads stops no rank", "[launcher][output]") {
+TEST_CASE("a console that nobody reads stops no rank", "[launcher][output][alone]") {
   TempDir directory;
   Job job(directory, {"lines", "300000", "print", "end"},
           {.ranks = 1, .console_to_pipe_unread = true});
@@ -44,7 +45,7 @@ TEST_CASE("a console that nobody reads stops no rank", "[launcher][output]") {
   CHECK((job.log(0) == expected_lines(0, 300000) + "end\n"));
 }
 
-TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output]") {
+TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output][alone]") {
   TempDir directory;
   Job job(directory, {"print", "a\x1b[2Jb\x07"}, {.ranks = 1});
   REQUIRE(job.wait() == 0);
@@ -53,7 +54,7 @@ TEST_CASE("output of ranks cannot drive the terminal", "[launcher][output]") {
 }
 
 TEST_CASE("reports of rank 0 reach the console, the last progress line always",
-          "[launcher][output]") {
+          "[launcher][output][alone]") {
   TempDir directory;
   Job job(directory,
           {"report", R"({"kind":"note","text":"evaluating"})", "report",
@@ -66,14 +67,14 @@ TEST_CASE("reports of rank 0 reach the console, the last progress line always",
 }
 
 TEST_CASE("closed stdin, no terminal and no HOME: ranks run and read an empty stdin",
-          "[launcher][output]") {
+          "[launcher][output][alone]") {
   TempDir directory;
   Job job(directory, {"read-stdin"}, {.ranks = 2, .environment = {"HOME="}, .closed_stdin = true});
   REQUIRE(job.wait() == 0);
   CHECK(contains(job.output(), "[rank 0] stdin gives 0\n"));
 }
 
-TEST_CASE("ranks get the job's environment beside the user's", "[launcher][output]") {
+TEST_CASE("ranks get the job's environment beside the user's", "[launcher][output][alone]") {
   TempDir directory;
   const std::string odd = "a  b; $(id) 'x' \"y\" \xc3\xbc";
   Job job(directory,
@@ -86,7 +87,7 @@ TEST_CASE("ranks get the job's environment beside the user's", "[launcher][outpu
             odd + "\nOMP_NUM_THREADS=7\n" + odd + "\n");
 }
 
-TEST_CASE("secrets reach the ranks and nothing that is written", "[launcher][output]") {
+TEST_CASE("secrets reach the ranks and nothing that is written", "[launcher][output][alone]") {
   TempDir directory;
   const std::string canary = "canary-0123456789";
   Job job(directory,

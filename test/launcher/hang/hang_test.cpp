@@ -52,7 +52,7 @@ bool stack_has(const nlohmann::json& group, const std::string& part) {
 }  // namespace
 
 TEST_CASE("an endless loop ends the job, named with its function and what others wait in",
-          "[launcher][hang]") {
+          "[launcher][hang][alone]") {
   const TempDir directory;
   Job job(directory, all_but(2, 11, {"loop-forever"}), ranks(4));
   const int code = job.wait();
@@ -76,7 +76,7 @@ TEST_CASE("an endless loop ends the job, named with its function and what others
 }
 
 TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in",
-          "[launcher][hang]") {
+          "[launcher][hang][alone]") {
   const TempDir directory;
   JobOptions options = ranks(3);
   options.arguments.insert(options.arguments.end(), {"--tee", "1"});
@@ -101,7 +101,7 @@ TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in"
   CHECK(job.is_gone(std::chrono::seconds(2)));
 }
 
-TEST_CASE("the limit is told once the plan is known", "[launcher][hang]") {
+TEST_CASE("the limit is told once the plan is known", "[launcher][hang][alone]") {
   const TempDir directory;
   struct Row {
     const char* timeout;
@@ -120,7 +120,7 @@ TEST_CASE("the limit is told once the plan is known", "[launcher][hang]") {
 }
 
 TEST_CASE("a rank that skips an all-reduce and waits in the next collective is named",
-          "[launcher][hang]") {
+          "[launcher][hang][alone]") {
   const TempDir directory;
   Job job(directory,
           all_but(3, 11,
@@ -136,7 +136,7 @@ TEST_CASE("a rank that skips an all-reduce and waits in the next collective is n
 }
 
 TEST_CASE("a rank that reads a pipe which nobody writes is named with the pipe",
-          "[launcher][hang]") {
+          "[launcher][hang][alone]") {
   const TempDir directory;
   const std::string fifo = (directory / "train.fifo").string();
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -150,7 +150,8 @@ TEST_CASE("a rank that reads a pipe which nobody writes is named with the pipe",
   CHECK(stack_has(failure["ranks"][0], "read_fifo"));
 }
 
-TEST_CASE("a rank that the kernel holds does not keep the report waiting", "[launcher][hang]") {
+TEST_CASE("a rank that the kernel holds does not keep the report waiting",
+          "[launcher][hang][alone]") {
   const TempDir directory;
   Job job(directory, all_but(0, 4, {"enter", "7", "save", "vfork"}), ranks(4));
   const auto start = Clock::now();
@@ -163,7 +164,7 @@ TEST_CASE("a rank that the kernel holds does not keep the report waiting", "[lau
   CHECK(stack_has(failure["ranks"][0], "state D"));
 }
 
-TEST_CASE("a rank that has ended while the others wait is named", "[launcher][hang]") {
+TEST_CASE("a rank that has ended while the others wait is named", "[launcher][hang][alone]") {
   const TempDir directory;
   Job job(directory, all_but(1, 4, {"exit", "0"}), ranks(4));
   CHECK(job.wait() == 75);
@@ -174,7 +175,7 @@ TEST_CASE("a rank that has ended while the others wait is named", "[launcher][ha
 }
 
 TEST_CASE("ranks that move are no hang, however long the job, nor with detection off",
-          "[launcher][hang]") {
+          "[launcher][hang][alone]") {
   const TempDir directory;
   const bool off = GENERATE(false, true);
   Job job(directory,
@@ -186,7 +187,7 @@ TEST_CASE("ranks that move are no hang, however long the job, nor with detection
 }
 
 TEST_CASE("a rank that works much longer than the others is named on the console",
-          "[launcher][straggler]") {
+          "[launcher][straggler][alone]") {
   const TempDir directory;
   Job job(directory,
           {"section", "step", "on", "2", "steps", "90", "80", "on", "0", "steps", "30", "240", "on",

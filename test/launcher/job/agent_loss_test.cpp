@@ -25,7 +25,7 @@ void wait_for_all(const Job& job) {
 
 }  // namespace
 
-TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss]") {
+TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss][alone]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);
@@ -34,7 +34,7 @@ TEST_CASE("kill -9 of the controller leaves nothing", "[launcher][loss]") {
   CHECK(job.is_gone(milliseconds(2000)));
 }
 
-TEST_CASE("kill -9 of the agent leaves nothing and is reported", "[launcher][loss]") {
+TEST_CASE("kill -9 of the agent leaves nothing and is reported", "[launcher][loss][alone]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);
@@ -45,7 +45,8 @@ TEST_CASE("kill -9 of the agent leaves nothing and is reported", "[launcher][los
   CHECK(job.output().find("was lost (SIGKILL); its ranks were ended") != std::string::npos);
 }
 
-TEST_CASE("a controller killed at any moment of the start leaves nothing", "[launcher][loss]") {
+TEST_CASE("a controller killed at any moment of the start leaves nothing",
+          "[launcher][loss][alone]") {
   const int delay_ms = GENERATE(0, 1, 2, 3, 5, 8, 13, 21, 34);
   TempDir directory;
   Job job(directory, kStubborn);
@@ -55,7 +56,7 @@ TEST_CASE("a controller killed at any moment of the start leaves nothing", "[lau
   CHECK(job.is_gone(milliseconds(2000)));
 }
 
-TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job", "[launcher][loss]") {
+TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job", "[launcher][loss][alone]") {
   TempDir directory;
   Job job(directory, kStubborn);
   wait_for_all(job);
@@ -69,7 +70,8 @@ TEST_CASE("a stopped agent does not keep Ctrl-C from ending the job", "[launcher
   CHECK(job.is_gone(milliseconds(2000)));
 }
 
-TEST_CASE("combined local transports end the agent of the named node alone", "[launcher][loss]") {
+TEST_CASE("combined local transports end the agent of the named node alone",
+          "[launcher][loss][alone]") {
   std::vector<std::unique_ptr<Transport>> parts;
   parts.push_back(make_local_transport(0, {"/bin/cat"}));
   parts.push_back(make_local_transport(1, {"/bin/cat"}));

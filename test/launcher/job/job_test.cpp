@@ -28,7 +28,7 @@ int count(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a job whose ranks end with 0 ends with 0 and leaves recipe, environment and logs",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {"print", "hello"}, {.ranks = 3});
   REQUIRE(job.wait() == 0);
@@ -41,7 +41,8 @@ TEST_CASE("a job whose ranks end with 0 ends with 0 and leaves recipe, environme
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[launcher][job]") {
+TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal",
+          "[launcher][job][alone]") {
   struct Row {
     Script script;
     int code;
@@ -71,7 +72,7 @@ TEST_CASE("the job's exit code is the failed rank's code, or 128 + signal", "[la
 TEST_CASE(
     "a recipe that a rank refuses before its first step leaves no run directory, and its "
     "error is told once",
-    "[launcher][job]") {
+    "[launcher][job][alone]") {
   const std::string code = GENERATE("64", "65", "69", "74");
   TempDir directory;
   Job job(directory,
@@ -87,7 +88,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that has come to a step keeps its directory, whatever ends it",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {"enter", "0", "step", "fail", "65", "bad record", "exit", "65"},
           {.ranks = 1});
@@ -97,7 +98,7 @@ TEST_CASE("a run that has come to a step keeps its directory, whatever ends it",
 
 TEST_CASE(
     "a dead rank ends all others within a second and is named with step, action and last lines",
-    "[launcher][job]") {
+    "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory,
           {"ignore-term", "on", "2", "enter", "17", "backward(layer.7), micro-batch 2", "print",
@@ -131,7 +132,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the rank that fails is blamed even when its peers' ends come first",
-          "[launcher][job][root]") {
+          "[launcher][job][root][alone]") {
   // Peers notice and end before the cause does: by exit 75 at once, or by a plain exit code while
   // the cause, which has recorded its error, is still on its way out.
   const int round = GENERATE(range(0, 25));
@@ -164,7 +165,7 @@ TEST_CASE("the rank that fails is blamed even when its peers' ends come first",
 }
 
 TEST_CASE("asked once to stop, the ranks finish: 0 for a person, 75 for a scheduler",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   const int number = GENERATE(SIGINT, SIGHUP, SIGTERM, SIGUSR1);
   TempDir directory;
   Job job(directory,
@@ -180,7 +181,7 @@ TEST_CASE("asked once to stop, the ranks finish: 0 for a person, 75 for a schedu
 }
 
 TEST_CASE("ranks that end well without a checkpoint were done, whoever asked them to stop",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {"finish-on-term", "print", "ready", "sleep", "30000"}, {.ranks = 2});
   REQUIRE(job.prints("[rank 0] ready"));
@@ -191,7 +192,7 @@ TEST_CASE("ranks that end well without a checkpoint were done, whoever asked the
   CHECK(!contains(job.output(), "--resume"));
 }
 
-TEST_CASE("asked to stop, a save that fails is 74 whatever the signal", "[launcher][job]") {
+TEST_CASE("asked to stop, a save that fails is 74 whatever the signal", "[launcher][job][alone]") {
   const int number = GENERATE(SIGINT, SIGTERM);
   TempDir directory;
   Job job(directory,
@@ -207,7 +208,8 @@ TEST_CASE("asked to stop, a save that fails is 74 whatever the signal", "[launch
   CHECK(!contains(job.output(), "--resume"));
 }
 
-TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure", "[launcher][job]") {
+TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure",
+          "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {"print", "ready", "sleep", "30000"}, {.ranks = 2});
   REQUIRE(job.prints("[rank 0] ready"));
@@ -218,7 +220,7 @@ TEST_CASE("Ctrl-C before a rank can save ends with 130 and is no failure", "[lau
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launcher][job]") {
+TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory,
           {"ignore-term", "daemon", "child", "print", "ready", "on", "1", "signal", "19", "all",
@@ -234,7 +236,8 @@ TEST_CASE("Ctrl-C twice ends ranks that ignore SIGTERM or are stopped", "[launch
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("daemonised grandchildren and children of a rank end with the job", "[launcher][job]") {
+TEST_CASE("daemonised grandchildren and children of a rank end with the job",
+          "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {"daemon", "child", "print", "done"}, {.ranks = 2});
   REQUIRE(job.wait() == 0);
@@ -242,7 +245,7 @@ TEST_CASE("daemonised grandchildren and children of a rank end with the job", "[
   CHECK(job.alive().empty());
 }
 
-TEST_CASE("a program that cannot be run is named", "[launcher][job]") {
+TEST_CASE("a program that cannot be run is named", "[launcher][job][alone]") {
   TempDir directory;
   Job job(directory, {}, {.ranks = 2, .command = {"/no/such/program"}});
   REQUIRE(job.wait() == 127);
@@ -250,7 +253,7 @@ TEST_CASE("a program that cannot be run is named", "[launcher][job]") {
 }
 
 TEST_CASE("eight jobs at once do not collide, and each holds its own rendezvous port",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   TempDir directories[8];
   std::vector<std::unique_ptr<Job>> jobs;
   for (auto& directory : directories) {
@@ -263,7 +266,7 @@ TEST_CASE("eight jobs at once do not collide, and each holds its own rendezvous 
   }
 }
 
-TEST_CASE("a failure of one job leaves another one alone", "[launcher][job]") {
+TEST_CASE("a failure of one job leaves another one alone", "[launcher][job][alone]") {
   TempDir first;
   TempDir second;
   Job survivor(first, {"print", "ready", "sleep", "1500", "print", "went on"}, {.ranks = 2});
@@ -274,7 +277,7 @@ TEST_CASE("a failure of one job leaves another one alone", "[launcher][job]") {
   CHECK(contains(survivor.output(), "went on"));
 }
 
-TEST_CASE("four ranks run their first line within half a second", "[launcher][job]") {
+TEST_CASE("four ranks run their first line within half a second", "[launcher][job][alone]") {
   TempDir directory;
   const auto start = Clock::now();
   Job job(directory, {"print", "first line"}, {.ranks = 4});
@@ -284,7 +287,7 @@ TEST_CASE("four ranks run their first line within half a second", "[launcher][jo
 }
 
 TEST_CASE("the report repeats a rank's last words without their backtrace, the log has all",
-          "[launcher][job]") {
+          "[launcher][job][alone]") {
   TempDir directory;
   Script script = {"on", "1", "print", "CUDA out of memory"};
   for (int frame = 0; frame < 60; ++frame)
