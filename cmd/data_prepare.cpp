@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
@@ -113,7 +114,7 @@ int prepare(const PrepareOptions& options) {
   nlohmann::ordered_json json;
   for (const Split split : {Split::train, Split::test}) {
     const char* name = split == Split::train ? "train" : "test";
-    if (split == Split::test && recipe.run.evaluate == "never") continue;
+    if (split == Split::test && recipe.run.evaluate.is_never()) continue;
     const TextStatistics statistics =
         text_statistics(recipe.data, split, recipe.model.weights, recipe.run.seed, &terminal);
     if (options.json) {
@@ -136,9 +137,7 @@ Command add_data_prepare(CLI::App& root) {
       "out, what packing saves. A run that finds its text tokenised starts at once.\n"
       "Example: dstrain data prepare recipes/bloom/bloom-560m_squad.yaml");
   app->add_option("recipe,--recipe", options->recipe, "Recipe file (YAML).")->required();
-  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+  add_overrides(*app, options->overrides);
   app->add_flag("--json", options->json, "Print one JSON object instead of text.");
   return {app, [options] { return prepare(*options); }};
 }

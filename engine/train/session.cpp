@@ -49,7 +49,7 @@ std::string describe_images(const DataConfig& data, const ImageShape& stored, in
 }
 
 /// A run that does not needs no test split: data.test_share may be 0.
-bool evaluates(const Recipe& recipe) { return recipe.run.evaluate != "never"; }
+bool evaluates(const Recipe& recipe) { return !recipe.run.evaluate.is_never(); }
 
 constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 
 #include "engine/base/clock.h"
@@ -15,15 +14,6 @@
 
 namespace dstrain {
 namespace {
-
-/// "never", "epoch" or a number of steps, as steps; 0: never.
-std::int64_t interval(const std::string& every, std::int64_t steps_per_epoch) {
-  if (every == "never") return 0;
-  if (every == "epoch") return steps_per_epoch;
-  std::int64_t steps = 0;
-  std::from_chars(every.data(), every.data() + every.size(), steps);
-  return steps;
-}
 
 /// What plan.json is made for: the rates that `dstrain doctor --measure` found for this device,
 /// else the built-in ones; in any case this device's memory. A broken file costs the prediction
@@ -114,9 +104,8 @@ void Trainer::restore() {
 
 void Trainer::run() {
   const std::int64_t total = session_.total_steps();
-  const std::int64_t save_every =
-      interval(recipe_.run.checkpoint.every, session_.steps_per_epoch());
-  const std::int64_t evaluate_every = interval(recipe_.run.evaluate, session_.steps_per_epoch());
+  const std::int64_t save_every = recipe_.run.checkpoint.every.in_steps(session_.steps_per_epoch());
+  const std::int64_t evaluate_every = recipe_.run.evaluate.in_steps(session_.steps_per_epoch());
   // One step is queued behind the one under way, so that the device never waits for the host.
   const std::size_t ahead = world_.device.is_cuda() ? 1 : 0;
   const auto due = [&](std::int64_t every, std::int64_t step) {

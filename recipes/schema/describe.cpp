@@ -51,7 +51,6 @@ void describe(ModelConfig& c, Visitor& v) {
            .source = sources,
            .required = true,
            .unless = "weights",
-           .form = Form::name,
            .names = model_names()});
   v.field("classes", c.classes,
           {.text = "Outputs of the head; 0 takes the number of classes of the data.",
@@ -394,8 +393,7 @@ void describe(RunConfig& c, Visitor& v) {
            .least = 0,
            .most = kMostSteps});
   v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .least = 0});
-  v.field("evaluate", c.evaluate,
-          {.text = "How often the test split is evaluated.", .form = Form::interval});
+  v.field("evaluate", c.evaluate, {.text = "How often the test split is evaluated."});
   v.field("generate", c.generate,
           {.text = "Answers to test samples that are written out after each evaluation (text).",
            .unit = "samples",
@@ -411,8 +409,7 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field(
       "every", c.every,
       {.text = "How often a checkpoint is saved, and after the last step; when the run is asked "
-               "to stop, always.",
-       .form = Form::interval});
+               "to stop, always."});
   v.field("keep", c.keep,
           {.text = "Newest checkpoints that are kept.", .least = 1, .most = 1000000});
   v.field("asynchronous", c.asynchronous,

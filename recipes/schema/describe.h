@@ -11,13 +11,6 @@
 
 namespace dstrain {
 
-/// What a string may hold.
-enum class Form {
-  text,
-  name,     ///< one of Field::names
-  interval  ///< "never", "epoch" or a whole number of steps from 1
-};
-
 /// All that is known of one field.
 struct Field {
   std::string_view text = {};  ///< one sentence: what it is and what a special value means
@@ -28,10 +21,9 @@ struct Field {
   bool below_most = false;   ///< `most` itself is not allowed
   std::string_view source = {};
   bool required = false;
-  std::string_view unless = {};  ///< key of the same section without which it is required
-  Form form = Form::text;
-  std::span<const Choice> names = {};
-  std::size_t length = 0;  ///< of a list; 0: any
+  std::string_view unless = {};        ///< key of the same section without which it is required
+  std::span<const Choice> names = {};  ///< what a text may be; empty: anything
+  std::size_t length = 0;              ///< of a list; 0: any
 };
 
 /// An enumeration, or a list of one, without its type.
@@ -48,8 +40,8 @@ struct EnumListSlot {
   std::span<const Choice> all;
 };
 /// The place in a struct that a field fills.
-using Slot = std::variant<int*, long*, double*, bool*, std::string*, std::vector<double>*,
-                          std::vector<std::string>*, EnumSlot, EnumListSlot>;
+using Slot = std::variant<int*, long*, double*, bool*, std::string*, Interval*,
+                          std::vector<double>*, std::vector<std::string>*, EnumSlot, EnumListSlot>;
 
 class Visitor;
 /// The only place where the fields are named: each calls `visitor.field` or `visitor.section` once

@@ -41,16 +41,10 @@ Json type_of(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, bool*>) {
       json["type"] = "boolean";
     } else if constexpr (std::is_same_v<Target, std::string*>) {
-      switch (about.form) {
-        case Form::name:
-          return one_word(about.names);
-        case Form::interval:
-          json["oneOf"] = {{{"enum", {"never", "epoch"}}}, {{"type", "integer"}, {"minimum", 1}}};
-          return json;
-        case Form::text:
-          json["type"] = "string";
-          return json;
-      }
+      if (!about.names.empty()) return one_word(about.names);
+      json["type"] = "string";
+    } else if constexpr (std::is_same_v<Target, Interval*>) {
+      json["oneOf"] = {{{"enum", {"never", "epoch"}}}, {{"type", "integer"}, {"minimum", 1}}};
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       return one_word(target.all);
     } else {

@@ -207,6 +207,8 @@ bool YamlReader::read_value(const std::string& path, const Node& node, const Slo
       return true;
     } else if constexpr (std::is_same_v<Target, std::string*>) {
       return read_string(path, node, about, *target);
+    } else if constexpr (std::is_same_v<Target, Interval*>) {
+      return read_interval(path, node, *target);
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       int value = 0;
       if (!read_choice(path, node, target.all, value)) return false;
@@ -351,17 +353,10 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
                   "text is one line of UTF-8");
   }
   const std::string& text = expanded.text;
-  if (about.form == Form::name) {
+  if (!about.names.empty()) {
     int ignored = 0;
     const Node word(Node::Kind::scalar, node.place, text);
     if (!read_choice(path, word, about.names, ignored)) return false;
-  } else if (about.form == Form::interval && text != "never" && text != "epoch") {
-    const Number<long> steps = read_integer(text);
-    if (!steps.value || *steps.value < 1 || *steps.value > std::numeric_limits<int>::max()) {
-      return refuse(
-          path, node, fmt::format("'{}' is not an interval", shown(text)),
-          steps.hint.empty() ? "write never, epoch or a number of steps from 1" : steps.hint);
-    }
   }
   if (!expanded.variables.empty()) {  // a list has several texts
     std::vector<std::string>& all = variables_[path];
@@ -369,6 +364,18 @@ bool YamlReader::read_string(const std::string& path, const Node& node, const Fi
   }
   value = std::move(expanded.text);
   return true;
+}
+
+bool YamlReader::read_interval(const std::string& path, const Node& node, Interval& value) {
+  std::string text;
+  if (!read_string(path, node, {}, text)) return false;
+  if (const auto interval = interval_from(text)) {
+    value = *interval;
+    return true;
+  }
+  const std::string hint = read_integer(text).hint;
+  return refuse(path, node, fmt::format("'{}' is not an interval", shown(text)),
+                hint.empty() ? "write never, epoch or a number of steps from 1" : hint);
 }
 
 }  // namespace dstrain

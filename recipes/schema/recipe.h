@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "recipes/schema/interval.h"
+
 /// What a recipe says, as plain structs. `describe()` of each (recipes/schema/describe.h) is the
 /// only place where a field is named and explained; reader, `recipe show`, REFERENCE.md and the
 /// JSON schema are all made from it.
@@ -177,7 +179,7 @@ struct MemoryConfig {
 };
 
 struct CheckpointConfig {
-  std::string every = "epoch";  ///< "never", "epoch" or a number of steps
+  Interval every;
   int keep = 2;
   bool asynchronous = true;
 
@@ -188,9 +190,9 @@ struct RunConfig {
   int epochs = 0;  ///< epochs or steps, not both
   int steps = 0;
   long seed = 42;
-  std::string evaluate = "epoch";  ///< "never", "epoch" or a number of steps
-  int generate = 0;                ///< answers written out after each evaluation
-  int generate_tokens = 64;        ///< longest answer
+  Interval evaluate;
+  int generate = 0;          ///< answers written out after each evaluation
+  int generate_tokens = 64;  ///< longest answer
   CheckpointConfig checkpoint;
   std::string output = "runs";  ///< parent of the run directory
 

@@ -45,6 +45,8 @@ nlohmann::ordered_json json_value(const Slot& slot) {
       auto names = nlohmann::ordered_json::array();
       for (const int value : source.get(source.at)) names.push_back(spelling(source.all, value));
       return names;
+    } else if constexpr (std::is_same_v<Source, Interval*>) {
+      return to_text(*source);
     } else {
       return *source;
     }

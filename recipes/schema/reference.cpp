@@ -29,15 +29,9 @@ std::string type_text(const Slot& slot, const Field& about) {
     } else if constexpr (std::is_same_v<Target, bool*>) {
       return "true or false";
     } else if constexpr (std::is_same_v<Target, std::string*>) {
-      switch (about.form) {
-        case Form::name:
-          return "one word";
-        case Form::interval:
-          return "never, epoch or a number of steps from 1";
-        case Form::text:
-          return "text";
-      }
-      return {};
+      return about.names.empty() ? "text" : "one word";
+    } else if constexpr (std::is_same_v<Target, Interval*>) {
+      return "never, epoch or a number of steps from 1";
     } else if constexpr (std::is_same_v<Target, EnumSlot>) {
       return "one word";
     } else if constexpr (std::is_same_v<Target, EnumListSlot>) {

@@ -258,7 +258,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
          "optimizer.label_smoothing"},
         fmt::format("model.name {} takes text", r.model.name));
   }
-  if (!vision && r.run.evaluate == "never") {
+  if (!vision && r.run.evaluate.is_never()) {
     add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");
   }
   const auto& augment = r.data.augment;

@@ -37,6 +37,8 @@ std::string yaml_value(const Slot& slot) {
     using Source = decltype(source);
     if constexpr (std::is_same_v<Source, std::string*>) {
       return yaml_string(*source);
+    } else if constexpr (std::is_same_v<Source, Interval*>) {
+      return to_text(*source);
     } else if constexpr (std::is_same_v<Source, std::vector<std::string>*>) {
       std::vector<std::string> quoted;
       for (const std::string& text : *source) quoted.push_back(yaml_string(text));

@@ -60,7 +60,7 @@ TEST_CASE("every kind of value arrives in its field", "[recipe]") {
   CHECK(r.parallel.backend == Backend::gloo);
   CHECK(r.memory.recompute == Recompute::blocks);
   CHECK(r.run.seed == 9007199254740993);
-  CHECK(r.run.evaluate == "20");
+  CHECK(r.run.evaluate == Interval{.kind = Interval::Kind::steps, .steps = 20});
   CHECK_FALSE(r.run.checkpoint.asynchronous);
   CHECK(loaded.warnings.empty());
 }
