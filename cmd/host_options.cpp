@@ -9,18 +9,6 @@
 namespace dstrain {
 namespace {
 
-/// "auto", "off" or seconds.
-std::string set_hang_timeout(const std::string& text, double& seconds) {
-  if (text == "auto") {
-    seconds = 0;
-  } else if (text == "off") {
-    seconds = -1;
-  } else if (!CLI::detail::lexical_cast(text, seconds) || !(seconds > 0)) {
-    return "'" + text + "': use auto, off or a number of seconds above 0";
-  }
-  return {};
-}
-
 /// An unset variable of a shell must not turn into a job on this machine alone.
 const CLI::Validator kNotEmpty(
     [](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
@@ -84,8 +72,11 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
   app.add_option_function<std::string>(
          "--hang-timeout",
          [&options](const std::string& text) {
-           const std::string error = set_hang_timeout(text, options.hang_timeout_s);
-           if (!error.empty()) throw CLI::ValidationError("--hang-timeout", error);
+           try {
+             options.hang_limit = launcher::hang_limit_from(text);
+           } catch (const Error& error) {
+             throw CLI::ValidationError("--hang-timeout", error.what());
+           }
          },
          "Seconds without progress after which a rank is hung; auto takes the limit from the plan "
          "and "

@@ -35,9 +35,9 @@ class HangWatch {
   using Clock = std::chrono::steady_clock;
 
   HangWatch() = default;
-  /// `host`, `run_directory` and `limit_s` as in PrepareJob.
-  HangWatch(std::string host, std::filesystem::path run_directory, double limit_s)
-      : host_(std::move(host)), stalls_(limit_s), run_directory_(std::move(run_directory)) {}
+  /// `host`, `run_directory` and `limit` as in PrepareJob.
+  HangWatch(std::string host, std::filesystem::path run_directory, HangLimit limit)
+      : host_(std::move(host)), stalls_(limit), run_directory_(std::move(run_directory)) {}
 
   /// The controller asked for all states; their frames follow from advance(). A second time while
   /// the stacks are being taken asks for nothing more.

@@ -26,22 +26,32 @@ std::size_t index(RankSection section) {
 }  // namespace
 
 std::chrono::milliseconds StallWatch::period() const {
-  const double seconds = fixed_s_ > 0 ? std::clamp(fixed_s_ / 4, 0.05, kPeriod_s) : kPeriod_s;
+  const bool fixed = limit_.kind == HangLimit::Kind::fixed;
+  const double seconds = fixed ? std::clamp(limit_.seconds / 4, 0.05, kPeriod_s) : kPeriod_s;
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
 double StallWatch::limit_s(RankSection section, bool has_begun) const {
-  if (fixed_s_ < 0) return std::numeric_limits<double>::infinity();
-  if (!has_begun) return std::max(fixed_s_, kLong_s);
-  if (fixed_s_ > 0) return fixed_s_;
-  const double least = is_long(section) ? kLong_s : planned_floor_s();
+  switch (limit_.kind) {
+    case HangLimit::Kind::learned:
+      return has_begun ? learned_limit_s(section) : kLong_s;
+    case HangLimit::Kind::fixed:
+      return has_begun ? limit_.seconds : std::max(limit_.seconds, kLong_s);
+    case HangLimit::Kind::off:
+      break;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+double StallWatch::learned_limit_s(RankSection section) const {
+  const double min = is_long(section) ? kLong_s : planned_floor_s();
   const Pauses& pauses = pauses_.at(index(section));
   if (pauses.count < kSamples) {
-    return is_long(section) || planned_step_s_ > 0 ? least : kShortUnlearned_s;
+    return is_long(section) || planned_step_s_ > 0 ? min : kShortUnlearned_s;
   }
   // One long pause, such as a wait for another rank's save, must not put off detection for hours.
-  const double most = std::max({kLong_s, least, 2 * pauses.longest_s});
-  return std::clamp(kFactor * pauses.longest_s, least, most);
+  const double max = std::max({kLong_s, min, 2 * pauses.longest_s});
+  return std::clamp(kFactor * pauses.longest_s, min, max);
 }
 
 /// A device works for a whole step while its rank only waits.

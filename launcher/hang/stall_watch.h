@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/rank_record.h"
+#include "launcher/base/hang_limit.h"
 
 namespace dstrain::launcher {
 
@@ -37,9 +38,9 @@ class StallWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `limit_s` as in PrepareJob: a limit for every section, 0: learned, negative: nothing stalls. A
-  /// rank that has not recorded anything yet still loads its program, which the limit is not for.
-  explicit StallWatch(double limit_s = 0) : fixed_s_(limit_s) {}
+  /// A fixed limit holds for every section. A rank that has not recorded anything yet still loads
+  /// its program, which the limit is not for.
+  explicit StallWatch(HangLimit limit = {}) : limit_(limit) {}
 
   /// How long to wait between two calls of look().
   [[nodiscard]] std::chrono::milliseconds period() const;
@@ -70,9 +71,10 @@ class StallWatch {
   };
   static constexpr std::size_t kNumSections = 6;
 
+  [[nodiscard]] double learned_limit_s(RankSection section) const;
   [[nodiscard]] double planned_floor_s() const;
 
-  double fixed_s_ = 0;
+  HangLimit limit_;
   double planned_step_s_ = 0;
   Clock::time_point last_look_{};
   std::map<int, Seen> seen_;

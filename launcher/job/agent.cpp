@@ -327,7 +327,7 @@ class Agent {
     // Only rank 0 accepts: once it is gone, a peer's attempt to connect must fail at once.
     rendezvous_.reset();
     started_ = true;
-    hangs_ = HangWatch(job_.host, job_.run_directory, job_.stall_limit_s);
+    hangs_ = HangWatch(job_.host, job_.run_directory, job_.hang_limit);
   }
 
   /// A variable as the ranks will see it: the job's own, else this process's.

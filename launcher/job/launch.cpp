@@ -87,7 +87,7 @@ PrepareJob make_job(const LaunchOptions& options, const NodePlacement& node, int
                  .world_size = world_size,
                  .cores = local ? node.host.cores : 0,
                  .rendezvous_address = node.first_rank == 0 ? node.host.address : "",
-                 .stall_limit_s = options.hang_timeout_s,
+                 .hang_limit = options.hang_limit,
                  .tee = options.tee};
   job.command.push_back(RunLayout(run).recipe().string());
   if (!resume_from.empty()) {

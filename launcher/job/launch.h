@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/base/console.h"
+#include "launcher/base/hang_limit.h"
 #include "launcher/base/interrupts.h"
 #include "launcher/base/run_directory.h"
 #include "launcher/base/tee.h"
@@ -39,7 +40,7 @@ struct LaunchOptions {
   bool dry_run = false;
   int max_restarts = 0;  ///< after a failure that another start may cure; refilled by progress
   int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's
-  double hang_timeout_s = 0;                  ///< 0: learned; negative: off
+  HangLimit hang_limit = {};
   std::vector<std::string> environment = {};  ///< --env: NAME or NAME=VALUE for the ranks
   Tee tee = {};                               ///< ranks whose output is shown
   bool ship = false;                          ///< copy our own tree to hosts that lack it

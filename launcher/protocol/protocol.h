@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "launcher/base/hang_limit.h"
 #include "launcher/base/tee.h"
 #include "launcher/protocol/frame.h"
 #include "launcher/protocol/wire.h"
@@ -15,7 +16,7 @@ namespace dstrain::launcher {
 
 /// Version of the messages below; controller and agent must agree, the hello says which each
 /// speaks.
-inline constexpr std::int64_t kProtocolVersion = 5;
+inline constexpr std::int64_t kProtocolVersion = 6;
 /// First word of a hello.
 inline constexpr std::string_view kProgram = "dstrain";
 
@@ -54,10 +55,10 @@ struct PrepareJob {
   int cores = 1;  ///< of this node, shared by its ranks
   /// The agent of rank 0 binds this address for the rendezvous; empty on the others.
   std::string rendezvous_address;
-  int generation = 0;        ///< counts the starts of this job, from 0
-  std::string secret = {};   ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
-  int lease_ms = 0;          ///< end the ranks after so long without a ping; 0: never
-  double stall_limit_s = 0;  ///< 0: learned; negative: never call a rank hung
+  int generation = 0;       ///< counts the starts of this job, from 0
+  std::string secret = {};  ///< 32 bytes, for the rendezvous (engine/base/handshake.h)
+  int lease_ms = 0;         ///< end the ranks after so long without a ping; 0: never
+  HangLimit hang_limit = {};
   /// A file of the run directory that must be seen here, or the directory is not shared.
   std::string token = {};
   std::string peer_address = {};  ///< of another node, to choose the network interface by; or empty
@@ -66,7 +67,7 @@ struct PrepareJob {
   static auto fields(auto& m) {
     return std::tie(m.run_directory, m.working_directory, m.command, m.environment, m.host,
                     m.first_rank, m.num_ranks, m.world_size, m.cores, m.rendezvous_address,
-                    m.generation, m.secret, m.lease_ms, m.stall_limit_s, m.token, m.peer_address,
+                    m.generation, m.secret, m.lease_ms, m.hang_limit, m.token, m.peer_address,
                     m.tee);
   }
 };

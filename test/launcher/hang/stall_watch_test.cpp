@@ -149,7 +149,7 @@ TEST_CASE("a rank that has recorded nothing yet may load its program for long", 
 }
 
 TEST_CASE("each rank stalls for itself", "[stall]") {
-  StallWatch watch(5);
+  StallWatch watch({.kind = HangLimit::Kind::fixed, .seconds = 5});
   auto now = StallWatch::Clock::now();
   std::vector<Stall> stalls;
   for (int second = 0; second < 8 && stalls.empty(); ++second) {
@@ -163,8 +163,9 @@ TEST_CASE("each rank stalls for itself", "[stall]") {
 }
 
 TEST_CASE("short limits are looked at often enough", "[stall]") {
-  REQUIRE(StallWatch(0.4).period() <= milliseconds(100));
-  REQUIRE(StallWatch(0).period() == seconds(1));
+  REQUIRE(StallWatch({.kind = HangLimit::Kind::fixed, .seconds = 0.4}).period() <=
+          milliseconds(100));
+  REQUIRE(StallWatch().period() == seconds(1));
 }
 
 }  // namespace dstrain::launcher
