@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
@@ -28,9 +29,7 @@ void add_options(CLI::App& app, BenchOptions& options) {
   app.add_option("recipe", options.recipe,
                  "Recipe file (YAML); its data are replaced by random ones.")
       ->required();
-  app.add_option("--set", options.overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+  add_overrides(app, options.overrides);
   app.add_option("--warmup", options.warmup, "Steps before the timed ones. Default: 5.")
       ->check(CLI::Range(1, 10000));
   app.add_option("--steps", options.steps, "Timed steps. Default: 20.")

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/train/train.h"
 
 namespace dstrain {
@@ -17,9 +18,7 @@ Command add_engine(CLI::App& root) {
       "and mpirun can, too:\n"
       "  torchrun --no-python --nproc_per_node=2 dstrain engine recipes/quickstart.yaml");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
-  app->add_option("--set", options->overrides, "Override one value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+  add_overrides(*app, options->overrides);
   app->add_option(
       "--resume", options->resume,
       "Run directory or checkpoint directory to go on from; default: never, start anew.");

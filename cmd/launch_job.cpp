@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "cmd/host_options.h"
+#include "cmd/overrides.h"
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
 #include "engine/base/output.h"
@@ -33,9 +34,7 @@ std::vector<std::string> own_command_line() {
 
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("recipe", options.recipe, "Recipe file (YAML).")->required();
-  app.add_option("--set", options.overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+  add_overrides(app, options.overrides);
   add_host_options(app, options.launch);
 }
 

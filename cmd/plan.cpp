@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "engine/data/dataset.h"
@@ -63,9 +64,7 @@ Command add_plan(CLI::App& root) {
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
       ->check(CLI::Range(1, 1 << 20));
-  app->add_option("--set", options->overrides, "Override a value: path.to.key=value. Repeatable.")
-      ->expected(1)
-      ->take_all();
+  add_overrides(*app, options->overrides);
   app->add_option("--machine", options->machine,
                   "Rates and memory of one rank: h200, cpu, or a part of the name of a device that "
                   "doctor --measure\n"

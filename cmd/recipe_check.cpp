@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
@@ -51,10 +52,7 @@ Command add_recipe_check(CLI::App& root) {
       "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
       "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
   app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
-  app->add_option("--set", options->overrides,
-                  "Override one value, as path.to.key=value; may be repeated. Default: none.")
-      ->allow_extra_args(false)
-      ->type_name("K=V");
+  add_overrides(*app, options->overrides);
   return {app, [options] { return check_recipes(*options); }};
 }
 

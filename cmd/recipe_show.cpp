@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cmd/command.h"
+#include "cmd/overrides.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 #include "recipes/schema/render.h"
@@ -35,10 +36,7 @@ Command add_recipe_show(CLI::App& root) {
       "the file, --set or the default. The output is a recipe that gives the same run.\n"
       "Example: dstrain recipe show recipes/quickstart.yaml --set optimizer.lr=1e-3");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
-  app->add_option("--set", options->overrides,
-                  "Override one value, as path.to.key=value; may be repeated. Default: none.")
-      ->allow_extra_args(false)
-      ->type_name("K=V");
+  add_overrides(*app, options->overrides);
   app->add_flag("--json", options->json, "Print JSON for programs: file, values, origins.");
   return {app, [options] { return show(*options); }};
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "engine/base/error.h"
 #include "engine/base/output.h"
@@ -14,25 +15,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The options of the launch that the script must repeat.
-std::vector<std::string> launch_arguments(const launcher::LaunchOptions& launch) {
-  const launcher::LaunchOptions defaults;
+constexpr const char* kGroup = "SLURM";
+
+/// Options of the launch that a batch script does not repeat: it brings a recipe of its own, Slurm
+/// chooses the hosts, and each start of the job resumes by itself.
+constexpr std::array kNotRepeated = {
+    "recipe",       "--set",      "--hosts",         "--hostfile",
+    "--ssh-config", "--ship",     "--ssh-tree-from", "--ssh-tree-radix",
+    "--resume",     "--run-name", "--dry-run"};
+
+/// The other options that were given, as words.
+std::vector<std::string> launch_arguments(const CLI::App& app) {
   std::vector<std::string> words;
-  const auto add = [&words](const std::string& name, const auto& value, const auto& otherwise) {
-    if (value != otherwise) words.insert(words.end(), {name, fmt::format("{}", value)});
-  };
-  add("--ranks", launch.request.ranks, 0);
-  add("--include", launch.request.include, std::string());
-  add("--exclude", launch.request.exclude, std::string());
-  for (const std::string& entry : launch.environment) words.insert(words.end(), {"--env", entry});
-  add("--max-restarts", launch.max_restarts, defaults.max_restarts);
-  add("--min-ranks", launch.min_ranks, defaults.min_ranks);
-  if (launch.hang_timeout_s < 0) {
-    words.insert(words.end(), {"--hang-timeout", "off"});
-  } else {
-    add("--hang-timeout", launch.hang_timeout_s, 0.0);
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_group() == kGroup ||
+        std::ranges::find(kNotRepeated, name) != kNotRepeated.end()) {
+      continue;
+    }
+    for (const std::string& value : option->results()) {
+      words.push_back(name);
+      if (option->get_expected_max() > 0) words.push_back(value);  // else a flag
+    }
   }
-  add("--tee", to_text(launch.tee), to_text(defaults.tee));
   return words;
 }
 
@@ -66,14 +71,14 @@ int known_world_size(const JobOptions& job, const launcher::SubmitOptions& optio
 
 void add_submit_options(CLI::App& app, SubmitRequest& request) {
   launcher::SubmitOptions& options = request.options;
-  const char* group = "SLURM";
+  request.app = &app;
   CLI::Option* slurm =
       app.add_flag("--slurm", request.slurm,
                    "Put the job into Slurm's queue, with a copy of recipe and program, and return; "
                    "see slurm/README.md.");
-  slurm->group(group);
-  const auto add = [&app, slurm, group](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->needs(slurm)->group(group);
+  slurm->group(kGroup);
+  const auto add = [&app, slurm](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->needs(slurm)->group(kGroup);
   };
   add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(CLI::Range(1, 65536));
   add("--ranks-per-node", options.ranks_per_node,
@@ -109,7 +114,7 @@ int submit_job(const JobOptions& job, const SubmitRequest& request) {
   options.output = loaded.recipe.run.output;
   options.program = fs::read_symlink("/proc/self/exe");
   options.working_directory = fs::current_path();
-  options.launch = launch_arguments(job.launch);
+  options.launch = launch_arguments(*request.app);
   if (job.launch.dry_run) {
     launcher::refuse_secrets(options);
     print_text(launcher::batch_script(

@@ -11,6 +11,7 @@ namespace dstrain {
 struct SubmitRequest {
   bool slurm = false;
   launcher::SubmitOptions options;
+  const CLI::App* app = nullptr;  ///< of the launch, whose options the script repeats
 };
 
 /// --slurm, --nodes, --ranks-per-node, --gpus-per-node, --time, --partition, --account, --qos,
