@@ -30,6 +30,8 @@ class Axes {
 };
 /// Ranks that differ on these see different samples.
 inline constexpr Axes kDataAxes = {Axis::data, Axis::shard};
+inline constexpr Axes kAllAxes = {Axis::pipeline, Axis::data,     Axis::shard,
+                                  Axis::expert,   Axis::sequence, Axis::tensor};
 
 /// Degree of each axis, in the order of kAxes; all at least 1.
 struct Degrees {

@@ -73,6 +73,20 @@ class BufferChecker {
   }
 
   [[nodiscard]] Needs needs(int i) const;
+  [[nodiscard]] bool local(int block) const {
+    return layout_.stages.rank_of(block) == program_.coordinate;
+  }
+  [[nodiscard]] bool ends_chunk(int block) const {
+    return to_index(block) + 1 < cost_.blocks.size() &&
+           layout_.stages.chunk_of(block) != layout_.stages.chunk_of(block + 1);
+  }
+  /// A block of this rank reads the group.
+  [[nodiscard]] bool holds(int group) const {
+    for (int b = 0; b < static_cast<int>(cost_.blocks.size()); ++b) {
+      if (local(b) && std::ranges::count(cost_.blocks[to_index(b)].groups, group) > 0) return true;
+    }
+    return false;
+  }
   void block_needs(const Action& a, Needs& needs) const;
   void reduce_needs(const Action& a, Needs& needs) const;
   void match(int i, const std::vector<int>& ids, const std::vector<Need>& needs, const char* verb);
@@ -91,7 +105,9 @@ class BufferChecker {
   std::vector<std::string>& problems_;
   std::vector<Content> contents_;          ///< by buffer
   std::vector<bool> recomputed_;           ///< [micro-batch, block]
-  std::vector<bool> backward_;             ///< by block
+  std::vector<bool> backward_;             ///< by block: this rank runs it
+  int first_trained_ = 0;                  ///< block, of any rank
+  int last_reader_ = kNoAction;            ///< block that reads a batch last
   std::vector<int> cleared_;               ///< by group: clear of the gradient it collects now
   std::vector<int> added_;                 ///< by group: backwards that added to it
   std::vector<int> held_;                  ///< by group: gather that holds it now
@@ -121,12 +137,26 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
     if (a.kind == ActionKind::recompute)
       recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
   }
+  const auto trains = [&](const BlockCost& block) {
+    return std::ranges::any_of(block.groups, [&](int g) { return trainable(g); });
+  };
+  first_trained_ =
+      static_cast<int>(std::ranges::find_if(cost.blocks, trains) - cost.blocks.begin());
+  const auto first_backward = std::ranges::find(backward_, true);
+  if (first_backward != backward_.end()) {
+    last_reader_ = static_cast<int>(first_backward - backward_.begin());
+  } else {
+    for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+      if (local(b)) last_reader_ = b;
+    }
+  }
 }
 
 std::string BufferChecker::buffer_name(int id) const {
   const Buffer& buffer = program_.buffers[to_index(id)];
   std::string text = fmt::format("buffer {} ({}", id, role_name(buffer.role));
   const bool block = buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
+                     buffer.role == BufferRole::output_gradient ||
                      buffer.role == BufferRole::block_state;
   if (buffer.owner >= 0) {
     const auto owner = to_index(buffer.owner);
@@ -173,18 +203,23 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
     if (keeps) needs.writes.push_back(saved_of_block);
     if (a.kind == ActionKind::recompute) return;
     if (b > 0 && !backward_[b]) needs.frees.push_back(input);
-    if (!training() && b + 1 == cost_.blocks.size()) {
-      needs.frees.push_back(output_of_block);
-      needs.frees.push_back({batch, -1, -1, m});
-    }
+    if (!training() && b + 1 == cost_.blocks.size()) needs.frees.push_back(output_of_block);
+    if (a.block == last_reader_ && !backward_[b]) needs.frees.push_back({batch, -1, -1, m});
     return;
   }
   needs.reads.push_back(output_of_block);
   needs.reads.push_back(saved_of_block);
   needs.frees = {output_of_block, saved_of_block};
   if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
-  if (std::ranges::find(backward_, true) - backward_.begin() == a.block)
-    needs.frees.push_back({batch, -1, -1, m});
+  if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
+  if (ends_chunk(a.block)) {
+    const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes};
+    needs.reads.push_back(own);
+    needs.frees.push_back(own);
+  }
+  if (b > 0 && ends_chunk(a.block - 1) && a.block > first_trained_)
+    needs.writes.push_back(
+        {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes});
   for (const int g : block.groups) {
     if (!trainable(g)) continue;
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
@@ -231,6 +266,21 @@ Needs BufferChecker::needs(int i) const {
     case ActionKind::release:
       needs.frees.push_back({gathered, -1, a.group});
       break;
+    case ActionKind::send_down:
+    case ActionKind::send_up:
+    case ActionKind::receive_down:
+    case ActionKind::receive_up:
+    case ActionKind::discard: {
+      // A rank sends its own blocks' outputs and receives the gradients of them.
+      const bool receives = a.kind == ActionKind::receive_down || a.kind == ActionKind::receive_up;
+      const Need tensor = {local(a.block) != receives ? output : output_gradient, a.block, -1,
+                           a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes};
+      (a.kind == ActionKind::discard ? needs.frees
+       : receives                    ? needs.writes
+                                     : needs.reads)
+          .push_back(tensor);
+      break;
+    }
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
@@ -248,7 +298,7 @@ Needs BufferChecker::needs(int i) const {
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-        if (trainable(g)) needs.reads.push_back({gradient, g});
+        if (trainable(g) && holds(g)) needs.reads.push_back({gradient, g});
       }
       break;
     case ActionKind::update:
@@ -305,7 +355,8 @@ void BufferChecker::read(int i, int id) {
   }
   const BufferRole role = program_.buffers[to_index(id)].role;
   const bool of_micro_batch = role == BufferRole::batch || role == BufferRole::output ||
-                              role == BufferRole::saved || role == BufferRole::whole_gradient;
+                              role == BufferRole::saved || role == BufferRole::output_gradient ||
+                              role == BufferRole::whole_gradient;
   if (of_micro_batch && content.micro_batch != action(i).micro_batch)
     problem("{} reads {}, which holds micro-batch {}", name(i), buffer_name(id),
             content.micro_batch);
@@ -317,7 +368,7 @@ void BufferChecker::write(int i, int id) {
   Content& content = contents_[to_index(id)];
   const Action& a = action(i);
   const BufferRole role = program_.buffers[to_index(id)].role;
-  const bool adds = a.kind == ActionKind::backward;
+  const bool adds = a.kind == ActionKind::backward && role == BufferRole::whole_gradient;
   if (!at_rest(role) && !scratch(role)) {
     if (adds && (!content.filled || content.micro_batch != a.micro_batch)) {
       problem("{} adds to {}, which holds no gradient of that micro-batch", name(i),
@@ -394,7 +445,7 @@ void BufferChecker::count_gradients(int i) {
 void BufferChecker::each_reduced_once(int runs) {
   if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    if (!trainable(g)) continue;
+    if (!trainable(g) || !holds(g)) continue;
     const bool from_slot = layout_.reduced_from_slot(g);
     std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
     for (const int i : reduces_[to_index(g)])
@@ -423,7 +474,7 @@ void BufferChecker::run() {
       holder = i;
     } else if (a.kind == ActionKind::release || a.kind == ActionKind::update) {
       held_[to_index(a.group)] = kNoAction;  // an update changes a shard only
-    } else if (a.block >= 0 && training()) {
+    } else if (runs_block(a.kind) && training()) {
       for (const int group : cost_.blocks[to_index(a.block)].groups) {
         if (layout_.gathered(group) && held_[to_index(group)] == kNoAction)
           problem("{} reads {}, which is not gathered", name(i),

@@ -6,6 +6,7 @@
 #include "engine/base/index.h"
 #include "engine/program/buffer_check.h"
 #include "engine/program/lane_order.h"
+#include "engine/program/line_check.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -67,9 +68,20 @@ class Checker {
   }
   [[nodiscard]] int num_blocks() const { return static_cast<int>(cost_.blocks.size()); }
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost_.groups.size()); }
+  [[nodiscard]] bool local(int block) const {
+    return layout_.stages.rank_of(block) == program_.coordinate;
+  }
+  /// A block of this rank reads the group.
+  [[nodiscard]] bool holds(int group) const {
+    for (int b = 0; b < num_blocks(); ++b) {
+      if (local(b) && std::ranges::count(cost_.blocks[to_index(b)].groups, group) > 0) return true;
+    }
+    return false;
+  }
 
   void fields(int i);
   void collectives(int i);
+  void direction(int i);
   void resting_state();
   void waits(int i);
 
@@ -92,10 +104,14 @@ void Checker::fields(int i) {
   using enum ActionKind;
   const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
                          a.kind == reduce || a.kind == update;
-  const bool has_micro_batch =
-      runs_block(a.kind) || a.kind == load || a.kind == clear || a.kind == reduce;
-  if (runs_block(a.kind) ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
+  const bool has_block = runs_block(a.kind) || transfers(a.kind) || a.kind == discard;
+  const bool has_micro_batch = has_block || a.kind == load || a.kind == clear || a.kind == reduce;
+  if (has_block ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
+  } else if (runs_block(a.kind) && !local(a.block)) {
+    problem("{}: another coordinate of the pipeline has the block", name(i));
+  } else if (transfers(a.kind)) {
+    direction(i);
   }
   if (has_group ? a.group < 0 || a.group >= num_groups() : a.group != kNone) {
     problem("{} names group {} of {}", name(i), a.group, num_groups());
@@ -106,10 +122,26 @@ void Checker::fields(int i) {
   }
 }
 
+/// A transfer goes to or comes from the coordinate that has the other side of the boundary.
+void Checker::direction(int i) {
+  const Action& a = actions_[to_index(i)];
+  const Stages& stages = layout_.stages;
+  const bool last = a.block + 1 == num_blocks();
+  if (last || local(a.block) == local(a.block + 1)) {
+    problem("{}: that output stays on its rank", name(i));
+    return;
+  }
+  const int other = stages.rank_of(local(a.block) ? a.block + 1 : a.block);
+  const bool to_next = a.kind == ActionKind::send_down || a.kind == ActionKind::receive_up;
+  const int ranks = stages.ranks();
+  if ((program_.coordinate + (to_next ? 1 : ranks - 1)) % ranks != other)
+    problem("{}: coordinate {} has the other side", name(i), other);
+}
+
 /// Those of the layout and inside the block, and the workspace of the block or the update.
 void Checker::collectives(int i) {
   const Action& a = actions_[to_index(i)];
-  if (a.comm != collectives_of(a, program_.kind, layout_, cost_))
+  if (a.comm != collectives_of(a, program_, layout_, cost_))
     problem("{} names other collectives than the layout or its block asks for", name(i));
   Bytes workspace = 0;
   if (runs_block(a.kind)) {
@@ -134,6 +166,7 @@ void Checker::resting_state() {
               owner);
   };
   for (int g = 0; g < num_groups(); ++g) {
+    const bool held = holds(g);
     const GroupLayout& kind = layout_.groups[to_index(g)];
     const FlatGroup& flat = layout_.flat[to_index(g)];
     const std::string& name = cost_.groups[to_index(g)].name;
@@ -143,15 +176,15 @@ void Checker::resting_state() {
       expect_buffer({.role = role, .owner = g, .elements = elements, .width = width}, wanted, name);
     };
     const StateWidths& w = layout_.widths;
-    expect(BufferRole::parameters, true, kind.parameters, w.compute);
-    expect(BufferRole::gradient, kind.trainable, kind.gradients, w.gradient);
-    expect(BufferRole::master, kind.trainable && w.master > 0, kind.states, w.master);
-    expect_buffer(moments_of(g, layout_), kind.trainable, name);
+    expect(BufferRole::parameters, held, kind.parameters, w.compute);
+    expect(BufferRole::gradient, held && kind.trainable, kind.gradients, w.gradient);
+    expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master);
+    expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
   }
   for (int b = 0; b < num_blocks(); ++b) {
     const BlockCost& block = cost_.blocks[to_index(b)];
     expect_buffer({.role = BufferRole::block_state, .owner = b, .elements = block.state_bytes},
-                  block.state_bytes > 0, block.name);
+                  local(b) && block.state_bytes > 0, block.name);
   }
 }
 
@@ -193,7 +226,7 @@ void Checker::gathers() {
     ++times[to_index(a.group)];
   }
   for (int g = 0; g < num_groups(); ++g) {
-    const int wanted = int{layout_.gathered(g) && !layout_.gathered_into_slot(g)};
+    const int wanted = int{holds(g) && layout_.gathered(g) && !layout_.gathered_into_slot(g)};
     if (times[to_index(g)] != wanted)
       problem("{} is gathered {} times instead of {}", cost_.groups[to_index(g)].name,
               times[to_index(g)], wanted);
@@ -212,8 +245,8 @@ void Checker::loads() {
     problem("{} micro-batches of {} are loaded", next, program_.micro_batches);
 }
 
-/// Forward through the blocks, backward through them in the other order, each exactly once per
-/// micro-batch, and one micro-batch after the other.
+/// Forward through the rank's blocks, backward through them in the other order, each exactly once
+/// per micro-batch. That neighbours of other ranks are in between follows from the buffers.
 void Checker::block_order() {
   const auto table = [&] {
     return std::vector(to_index(program_.micro_batches),
@@ -240,16 +273,14 @@ void Checker::block_order() {
                  : cost_.blocks.size();
   for (int m = 0; m < program_.micro_batches; ++m) {
     const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)];
-    if (m > 0 && training() && f[0] != kNone && backward[to_index(m) - 1][first_trained] != kNone) {
-      must_precede(backward[to_index(m) - 1][first_trained], f[0]);
-    }
     for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
+      if (!local(static_cast<int>(k))) continue;
       const std::string& block = cost_.blocks[k].name;
       if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
       if (k >= first_trained && b[k] == kNone)
         problem("backward({}), micro-batch {} is missing", block, m);
       if (k > 0 && f[k] != kNone && f[k - 1] != kNone) must_precede(f[k - 1], f[k]);
-      if (b[k] != kNone && f.back() != kNone) must_precede(f.back(), b[k]);
+      if (b[k] != kNone && f[k] != kNone) must_precede(f[k], b[k]);
       if (k > 0 && b[k] != kNone && b[k - 1] != kNone) must_precede(b[k], b[k - 1]);
       if (r[k] == kNone) continue;
       if (f[k] != kNone) must_precede(f[k], r[k]);
@@ -272,7 +303,7 @@ void Checker::step_end() {
       ++updates[to_index(actions_[to_index(i)].group)];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
-    const int wanted = layout_.groups[g].trainable ? 1 : 0;
+    const int wanted = layout_.groups[g].trainable && holds(static_cast<int>(g)) ? 1 : 0;
     if (updates[g] != wanted) {
       problem("{} is updated {} times instead of {}", cost_.groups[g].name, updates[g],
               wanted == 1 ? "once" : "never");
@@ -326,6 +357,27 @@ std::vector<std::string> Checker::run() {
 std::vector<std::string> check(const Program& program, const Layout& layout,
                                const ModelCost& cost) {
   return Checker(program, layout, cost).run();
+}
+
+std::vector<std::string> check(const std::vector<Program>& line, const Layout& layout,
+                               const ModelCost& cost) {
+  std::vector<std::string> problems;
+  if (to_index(layout.pipeline_degree()) != line.size())
+    problems.push_back(fmt::format("{} programs for {} coordinates of the pipeline", line.size(),
+                                   layout.pipeline_degree()));
+  for (std::size_t c = 0; c < line.size(); ++c) {
+    if (line[c].coordinate != static_cast<int>(c))
+      problems.push_back(
+          fmt::format("the program of coordinate {} stands at {}", line[c].coordinate, c));
+  }
+  if (!problems.empty()) return problems;
+  for (const Program& program : line) {
+    for (const std::string& text : check(program, layout, cost))
+      problems.push_back(
+          line.size() == 1 ? text : fmt::format("coordinate {}: {}", program.coordinate, text));
+  }
+  if (problems.empty()) check_line(line, cost, problems);
+  return problems;
 }
 
 }  // namespace dstrain

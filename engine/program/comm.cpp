@@ -16,6 +16,10 @@ const char* comm_axis_name(CommAxis axis) {
       return "sequence";
     case CommAxis::expert:
       return "expert";
+    case CommAxis::pipeline:
+      return "pipeline";
+    case CommAxis::world:
+      return "world";
   }
   return "?";
 }
@@ -34,6 +38,10 @@ Axes axes_of(CommAxis axis) {
       return Axis::sequence;
     case CommAxis::expert:
       return Axis::expert;
+    case CommAxis::pipeline:
+      return Axis::pipeline;
+    case CommAxis::world:
+      return kAllAxes;
   }
   return kDataAxes;
 }
@@ -48,6 +56,10 @@ const char* comm_name(CommOp op) {
       return "all-reduce";
     case CommOp::all_to_all:
       return "all-to-all";
+    case CommOp::send:
+      return "send";
+    case CommOp::receive:
+      return "receive";
   }
   return "?";
 }

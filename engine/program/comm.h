@@ -6,14 +6,15 @@
 /// What a program says of a collective: operation, ranks and bytes.
 namespace dstrain {
 
-/// The ranks of a collective: along one axis of the mesh, or along both data axes (batch).
-enum class CommAxis { shard, data, batch, tensor, sequence, expert };
-inline constexpr int kNumCommAxes = 6;
+/// The ranks of a collective: along one axis of the mesh, along both data axes (batch) or along all
+/// (world).
+enum class CommAxis { shard, data, batch, tensor, sequence, expert, pipeline, world };
+inline constexpr int kNumCommAxes = 8;
 [[nodiscard]] const char* comm_axis_name(CommAxis axis);
 /// Those of the mesh that its groups lie along.
 [[nodiscard]] Axes axes_of(CommAxis axis);
 
-enum class CommOp { all_gather, reduce_scatter, all_reduce, all_to_all };
+enum class CommOp { all_gather, reduce_scatter, all_reduce, all_to_all, send, receive };
 [[nodiscard]] const char* comm_name(CommOp op);
 
 /// One collective of an action.
@@ -22,6 +23,7 @@ struct Comm {
   CommAxis axis = CommAxis::batch;
   int width = 4;    ///< bytes of an element on the wire
   Bytes bytes = 0;  ///< of the full buffer: the output of an all-gather, else the input
+  int peer = -1;    ///< send, receive: coordinate of the other rank on the axis
   bool operator==(const Comm&) const = default;
 };
 

@@ -28,6 +28,12 @@ void add(Hash& hash, const Layout& layout) {
     for (const int degree : {layout.expert_degree, layout.sequence_degree, layout.tensor_degree})
       hash.add(std::int64_t{degree});
   }
+  if (layout.stages != Stages{}) {
+    for (const auto* list : {&layout.stages.first_block, &layout.stages.rank}) {
+      hash.add(static_cast<std::int64_t>(list->size()));
+      for (const int entry : *list) hash.add(std::int64_t{entry});
+    }
+  }
   const StateWidths& w = layout.widths;
   for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
     hash.add(std::int64_t{width});
@@ -62,7 +68,7 @@ void add(Hash& hash, const Action& action) {
   for (const Comm& comm : action.comm) {
     for (const std::int64_t field :
          {static_cast<std::int64_t>(comm.op), static_cast<std::int64_t>(comm.axis),
-          std::int64_t{comm.width}, comm.bytes}) {
+          std::int64_t{comm.width}, comm.bytes, std::int64_t{comm.peer}}) {
       hash.add(field);
     }
   }
@@ -81,7 +87,7 @@ std::uint64_t hash(const Program& program, const Layout& layout) {
   add(hash, layout);
   for (const std::int64_t field :
        {static_cast<std::int64_t>(program.kind), std::int64_t{program.micro_batches},
-        static_cast<std::int64_t>(program.actions.size()),
+        std::int64_t{program.coordinate}, static_cast<std::int64_t>(program.actions.size()),
         static_cast<std::int64_t>(program.buffers.size())}) {
     hash.add(field);
   }
@@ -94,6 +100,12 @@ std::uint64_t hash(const Program& program, const Layout& layout) {
   }
   for (const Action& action : program.actions) add(hash, action);
   return hash.value();
+}
+
+std::uint64_t hash(const std::vector<Program>& line, const Layout& layout) {
+  Hash all;
+  for (const Program& program : line) all.add(static_cast<std::int64_t>(hash(program, layout)));
+  return line.size() == 1 ? hash(line.front(), layout) : all.value();
 }
 
 }  // namespace dstrain

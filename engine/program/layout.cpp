@@ -25,6 +25,10 @@ CommExtent Layout::extent(CommAxis axis) const {
       return {sequence_degree, tensor_degree};
     case CommAxis::expert:
       return {expert_degree, below_expert};
+    case CommAxis::pipeline:
+      return {pipeline_degree(), data_ranks() * below_shard};
+    case CommAxis::world:
+      return {pipeline_degree() * data_ranks() * below_shard, 1};
   }
   return {};
 }
@@ -116,6 +120,7 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
   layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
   layout.replica_degree = mesh.degree(kDataAxes) / layout.shard_degree;
+  layout.stages = even_stages(static_cast<int>(cost.blocks.size()), mesh.degree(Axis::pipeline));
   layout.expert_degree = mesh.degree(Axis::expert);
   layout.sequence_degree = mesh.degree(Axis::sequence);
   layout.tensor_degree = mesh.degree(Axis::tensor);

@@ -7,6 +7,7 @@
 #include "engine/mesh/shard.h"
 #include "engine/program/comm.h"
 #include "engine/program/cost.h"
+#include "engine/program/pipeline.h"
 
 namespace dstrain {
 
@@ -58,12 +59,14 @@ struct Layout {
   std::vector<FlatGroup> flat;  ///< per group, cut for the shard axis
   StateWidths widths;
   MatrixRule matrix_rule;
+  Stages stages;           ///< which pipeline coordinate holds which blocks
   int shard_degree = 1;    ///< ranks that share one copy of the state
   int replica_degree = 1;  ///< copies of the state (data axis)
   int expert_degree = 1;
   int sequence_degree = 1;
   int tensor_degree = 1;
 
+  [[nodiscard]] int pipeline_degree() const { return stages.ranks(); }
   /// Ranks that see different samples.
   [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }
   [[nodiscard]] CommExtent extent(CommAxis axis) const;

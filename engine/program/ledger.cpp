@@ -8,7 +8,8 @@ namespace {
 
 /// Outputs and saved tensors exist from the action that writes them to the one that frees them.
 bool transient(const Buffer& buffer) {
-  return buffer.role == BufferRole::output || buffer.role == BufferRole::saved;
+  return buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
+         buffer.role == BufferRole::output_gradient;
 }
 
 Bytes peak_activations(const Program& program) {
@@ -65,6 +66,7 @@ Ledger peak_memory(const Program& program) {
         break;
       case output:
       case saved:
+      case output_gradient:
         break;
     }
   }

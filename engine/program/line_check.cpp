@@ -16,8 +16,8 @@ constexpr int kNothing = -1;
 /// What one run leaves to the next is in the second.
 constexpr int kRunsOfLine = 2;
 
-/// The actions of all ranks as nodes of one graph. Nodes of actions that end together, as a send and
-/// its receive do, are one.
+/// The actions of all ranks as nodes of one graph. Nodes of actions that end together, as a send
+/// and its receive do, are one.
 class LineChecker {
  public:
   LineChecker(const std::vector<Program>& line, const ModelCost& cost,
@@ -98,8 +98,7 @@ bool LineChecker::pair_transfers(int rank, ActionKind send, ActionKind receive, 
     return false;
   }
   for (std::size_t k = 0; k < sends.size(); ++k) {
-    const Action &a = actions(rank)[to_index(sends[k])],
-                 &b = actions(other)[to_index(receives[k])];
+    const Action &a = actions(rank)[to_index(sends[k])], &b = actions(other)[to_index(receives[k])];
     const bool same = a.block == b.block && a.micro_batch == b.micro_batch &&
                       role(rank, a.reads.front()) == role(other, b.writes.front()) &&
                       a.comm.front().bytes == b.comm.front().bytes;

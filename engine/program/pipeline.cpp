@@ -27,6 +27,16 @@ int Stages::end_block(int chunk, int blocks) const {
   return chunk + 1 < chunks() ? first_block[to_index(chunk) + 1] : blocks;
 }
 
+Stages even_stages(int blocks, int ranks) {
+  DSTRAIN_CHECK(ranks >= 1 && ranks <= blocks, "a pipeline needs at least a block per rank");
+  Stages stages{.first_block = {}, .rank = {}};
+  for (int r = 0; r < ranks; ++r) {
+    stages.first_block.push_back(r * blocks / ranks);
+    stages.rank.push_back(r);
+  }
+  return stages;
+}
+
 PipelineSchedule gpipe(const Stages& stages, int micro_batches) {
   one_chunk_per_rank(stages);
   PipelineSchedule schedule(to_index(stages.ranks()));
@@ -60,6 +70,16 @@ PipelineSchedule forwards(const Stages& stages, int micro_batches) {
       schedule[to_index(stages.rank[to_index(c)])].push_back({Pass::forward, c, m});
   }
   return schedule;
+}
+
+PipelineSchedule make_schedule(ScheduleName name, const Stages& stages, int micro_batches) {
+  switch (name) {
+    case ScheduleName::one_f_one_b:
+      return one_f_one_b(stages, micro_batches);
+    case ScheduleName::gpipe:
+      return gpipe(stages, micro_batches);
+  }
+  return {};
 }
 
 std::vector<Visit> block_visits(const std::vector<ChunkVisit>& visits, const Stages& stages,

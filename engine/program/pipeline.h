@@ -25,6 +25,10 @@ struct Stages {
   bool operator==(const Stages&) const = default;
 };
 
+/// One chunk per rank, in rank order, of as many blocks each as can be. Error{internal} with more
+/// ranks than blocks.
+[[nodiscard]] Stages even_stages(int blocks, int ranks);
+
 /// One stay of a rank in a chunk.
 struct ChunkVisit {
   Pass pass = Pass::forward;
@@ -35,6 +39,10 @@ struct ChunkVisit {
 
 /// Per pipeline coordinate, in the order in which the rank runs them.
 using PipelineSchedule = std::vector<std::vector<ChunkVisit>>;
+
+enum class ScheduleName { one_f_one_b, gpipe };
+[[nodiscard]] PipelineSchedule make_schedule(ScheduleName name, const Stages& stages,
+                                             int micro_batches);
 
 /// All forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965, sec. 2.3). One chunk per
 /// rank, in rank order.

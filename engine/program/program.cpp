@@ -18,6 +18,8 @@ const char* action_name(ActionKind kind) {
       return "gather";
     case release:
       return "release";
+    case discard:
+      return "discard";
     case forward:
       return "forward";
     case recompute:
@@ -32,6 +34,12 @@ const char* action_name(ActionKind kind) {
       return "norm";
     case update:
       return "update";
+    case send_down:
+    case send_up:
+      return "send";
+    case receive_down:
+    case receive_up:
+      return "receive";
   }
   return "?";
 }
@@ -46,8 +54,21 @@ const char* lane_name(Lane lane) {
       return "reduce";
     case Lane::copy_in:
       return "copy_in";
+    case Lane::send_down:
+      return "send_down";
+    case Lane::send_up:
+      return "send_up";
+    case Lane::receive_down:
+      return "receive_down";
+    case Lane::receive_up:
+      return "receive_up";
   }
   return "?";
+}
+
+bool transfers(ActionKind kind) {
+  using enum ActionKind;
+  return kind == send_down || kind == send_up || kind == receive_down || kind == receive_up;
 }
 
 bool runs_block(ActionKind kind) {
@@ -64,7 +85,16 @@ Lane lane_of(ActionKind kind) {
       return Lane::gather;
     case reduce:
       return Lane::reduce;
+    case send_down:
+      return Lane::send_down;
+    case send_up:
+      return Lane::send_up;
+    case receive_down:
+      return Lane::receive_down;
+    case receive_up:
+      return Lane::receive_up;
     case release:
+    case discard:
     case forward:
     case recompute:
     case clear:
@@ -103,6 +133,8 @@ const char* role_name(BufferRole role) {
       return "saved tensors";
     case block_state:
       return "untrained state";
+    case output_gradient:
+      return "gradient of the output";
   }
   return "?";
 }
@@ -161,7 +193,7 @@ bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
 
 }  // namespace
 
-std::vector<Comm> collectives_of(const Action& action, ProgramKind program, const Layout& layout,
+std::vector<Comm> collectives_of(const Action& action, const Program& program, const Layout& layout,
                                  const ModelCost& cost) {
   const ActionKind kind = action.kind;
   const int group = action.group;
@@ -180,10 +212,19 @@ std::vector<Comm> collectives_of(const Action& action, ProgramKind program, cons
     const Bytes bytes = layout.update_bytes(group);
     if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
-    add(CommOp::all_reduce, CommAxis::batch, kFloatBytes, kNumStepSums * kFloatBytes);
+    add(CommOp::all_reduce, CommAxis::world, kFloatBytes, kNumStepSums * kFloatBytes);
+  } else if (transfers(kind)) {
+    const bool sends = kind == ActionKind::send_down || kind == ActionKind::send_up;
+    const bool to_next = kind == ActionKind::send_down || kind == ActionKind::receive_up;
+    const int ranks = layout.pipeline_degree();
+    list.push_back({.op = sends ? CommOp::send : CommOp::receive,
+                    .axis = CommAxis::pipeline,
+                    .width = widths.compute,
+                    .bytes = cost.blocks.at(to_index(action.block)).boundary_bytes,
+                    .peer = (program.coordinate + (to_next ? 1 : ranks - 1)) % ranks});
   } else if (runs_block(kind)) {
     for (const Exchange& e : cost.blocks.at(to_index(action.block)).exchanges) {
-      if (runs_in(e.pass, kind, program)) add(e.op, e.axis, e.width, e.bytes);
+      if (runs_in(e.pass, kind, program.kind)) add(e.op, e.axis, e.width, e.bytes);
     }
   }
   return list;

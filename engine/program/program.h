@@ -13,6 +13,7 @@ enum class ActionKind {
   load,       ///< next micro-batch to the device, augmented
   gather,     ///< whole parameters of a group from its shards
   release,    ///< frees the group's gathered parameters
+  discard,    ///< frees the block's output, or the gradient of it, that has been sent
   forward,    ///< block forward; keeps what backward needs if it writes the block's saved tensors
   recompute,  ///< block forward again, keeping what backward needs
   clear,      ///< the group's whole gradient gets a buffer that holds nothing yet
@@ -21,31 +22,50 @@ enum class ActionKind {
   norm,       ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
   update,     ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
               ///< whole ones (Muon) are gathered in it
+  // Between neighbours of a pipeline: the output of `block`, or the gradient of that output. Down
+  // is towards coordinate + 1, modulo the pipeline's ranks. Both directions of a link have lanes of
+  // their own, as a rank that waits in one must go on in the other.
+  send_down,
+  send_up,
+  receive_down,  ///< what the rank above sends down
+  receive_up,    ///< what the rank below sends up
 };
 [[nodiscard]] const char* action_name(ActionKind kind);
+/// Sends and receives.
+[[nodiscard]] bool transfers(ActionKind kind);
 /// Forward, recompute and backward.
 [[nodiscard]] bool runs_block(ActionKind kind);
 
 /// Actions of one lane run in list order; order across lanes is only `Action::after`.
-enum class Lane { compute, gather, reduce, copy_in };
-inline constexpr int kNumLanes = 4;
+enum class Lane {
+  compute,
+  gather,
+  reduce,
+  copy_in,
+  send_down,
+  send_up,
+  receive_down,
+  receive_up,
+};
+inline constexpr int kNumLanes = 8;
 [[nodiscard]] const char* lane_name(Lane lane);
 [[nodiscard]] Lane lane_of(ActionKind kind);
 
 enum class BufferRole {
-  parameters,      ///< of group `owner`, at rest
-  gradient,        ///< of group `owner`, at rest
-  master,          ///< of group `owner`
-  moments,         ///< of group `owner`, all of them
-  batch,           ///< inputs of one micro-batch
-  gathered,        ///< whole parameters of a group until they are released
-  whole_gradient,  ///< gradient of a group until it is reduced
-  shard_sum,       ///< reduced shard before it is added to the gradient at rest
-  wire,            ///< gradient of a group in the width of the wire
-  output,          ///< of block `owner`; exists from its write to its free
-  saved,           ///< tensors that autograd keeps for block `owner`; exists as an output does
-  block_state,     ///< untrained tensors of block `owner`, at rest; changed by forwards of a
-                   ///< training step
+  parameters,       ///< of group `owner`, at rest
+  gradient,         ///< of group `owner`, at rest
+  master,           ///< of group `owner`
+  moments,          ///< of group `owner`, all of them
+  batch,            ///< inputs of one micro-batch
+  gathered,         ///< whole parameters of a group until they are released
+  whole_gradient,   ///< gradient of a group until it is reduced
+  shard_sum,        ///< reduced shard before it is added to the gradient at rest
+  wire,             ///< gradient of a group in the width of the wire
+  output,           ///< of block `owner`; exists from its write to its free
+  saved,            ///< tensors that autograd keeps for block `owner`; exists as an output does
+  output_gradient,  ///< of the output of block `owner`, the last one of a chunk
+  block_state,      ///< untrained tensors of block `owner`, at rest; changed by forwards of a
+                    ///< training step
 };
 [[nodiscard]] const char* role_name(BufferRole role);
 
@@ -64,7 +84,7 @@ struct Buffer {
 
 struct Action {
   ActionKind kind = ActionKind::load;
-  int block = -1;  ///< forward, recompute, backward
+  int block = -1;  ///< forward, recompute, backward, send, receive, discard
   int group = -1;  ///< gather, release, clear, reduce, update
   int micro_batch = -1;
   std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
@@ -82,7 +102,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// fp32 numbers that norm sums over the data ranks: squared norm, loss, top-1, top-5, targets,
+/// fp32 numbers that norm sums over all ranks: squared norm, loss, top-1, top-5, targets,
 /// votes to stop.
 inline constexpr int kNumStepSums = 6;
 
@@ -100,6 +120,7 @@ struct Program {
   std::vector<Action> actions;
   std::vector<Buffer> buffers;
   int micro_batches = 1;
+  int coordinate = 0;  ///< of the rank on the pipeline axis
 
   /// Indices of the buffers of one role, in order.
   [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
@@ -114,6 +135,7 @@ struct ProgramOptions {
   /// Per block: it keeps only its input and runs forward again before its backward. Blocks beyond
   /// the end of the list keep everything, and so does the head.
   std::vector<bool> recompute{};
+  ScheduleName schedule = ScheduleName::one_f_one_b;  ///< of a pipeline
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
@@ -127,17 +149,21 @@ struct ProgramOptions {
 /// sharded (2, 3: reduced after each). With one data rank there is neither gather nor reduce. A
 /// group that several blocks read has slots of its own, and its gradient is reduced after the last
 /// of them. Frozen groups have no gradient, and the backward pass ends at the first block that
-/// trains anything. The list is the same on every rank, and running it in list order on one lane is
-/// also correct.
+/// trains anything.
+///
+/// The list is the same on every rank with one `coordinate` on the pipeline axis (layout.stages);
+/// with one such coordinate, running it in list order on one lane is also correct. Where a chunk
+/// begins or ends between ranks, outputs are received and sent, and their gradients.
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
-                                       const ProgramOptions& options);
+                                       const ProgramOptions& options, int coordinate = 0);
 /// Forward of one micro-batch. Parameters that rest whole must be whole (gathering_program);
 /// `options.micro_batches` and `recompute` are ignored.
 [[nodiscard]] Program evaluation_program(const Layout& layout, const ModelCost& cost,
-                                         const ProgramOptions& options);
+                                         const ProgramOptions& options, int coordinate = 0);
 /// ZeRO-1 and 2: all-gathers of the resident parameters, as an evaluation after an update needs
 /// them; else empty.
-[[nodiscard]] Program gathering_program(const Layout& layout, const ModelCost& cost);
+[[nodiscard]] Program gathering_program(const Layout& layout, const ModelCost& cost,
+                                        int coordinate = 0);
 
 /// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
 /// a forward writes the saved tensors.
@@ -147,14 +173,15 @@ struct ProgramOptions {
 [[nodiscard]] Buffer moments_of(int group, const Layout& layout);
 
 /// The collectives of an action that has its kind, group and block: those that the layout asks of
-/// gather, reduce, update and norm, and those inside the block of forward, recompute and backward.
-[[nodiscard]] std::vector<Comm> collectives_of(const Action& action, ProgramKind program,
+/// gather, reduce, update and norm, those inside the block of forward, recompute and backward, and
+/// the transfer of a send or receive.
+[[nodiscard]] std::vector<Comm> collectives_of(const Action& action, const Program& program,
                                                const Layout& layout, const ModelCost& cost);
 
 /// An axis and the lane on which its collectives run; each pair has a communicator of its own, so
 /// that lanes never wait for each other inside NCCL.
 struct CommChannel {
-  CommAxis axis = CommAxis::batch;
+  CommAxis axis = CommAxis::world;
   Lane lane = Lane::compute;
   auto operator<=>(const CommChannel&) const = default;
 };
@@ -174,9 +201,17 @@ struct CommChannel {
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 
+/// The same for the programs of all coordinates of a pipeline, in order, and what they must keep
+/// together: each send has its receive, of the same tensor and size, in the order of both lanes;
+/// all ranks meet in the collectives of the whole line in one order; and no rank waits for another
+/// one that waits for it, whatever the speeds, where a send takes until its receive.
+[[nodiscard]] std::vector<std::string> check(const std::vector<Program>& line, const Layout& layout,
+                                             const ModelCost& cost);
+
 /// Equal exactly when the programs (and the layout they belong to) are; exchanged by the ranks
-/// before the first step.
+/// before the first step. Of a line of one program: that of the program.
 [[nodiscard]] std::uint64_t hash(const Program& program, const Layout& layout);
+[[nodiscard]] std::uint64_t hash(const std::vector<Program>& line, const Layout& layout);
 
 /// FLOPs of forward and backward of one rank's step, recomputation not counted.
 [[nodiscard]] Flops useful_flops(const Program& program);

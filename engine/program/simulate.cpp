@@ -119,7 +119,12 @@ Player::Duration Player::duration(const Action& action) const {
     case ActionKind::gather:
     case ActionKind::reduce:
     case ActionKind::release:
+    case ActionKind::discard:
     case ActionKind::clear:
+    case ActionKind::send_down:
+    case ActionKind::send_up:
+    case ActionKind::receive_down:
+    case ActionKind::receive_up:
       break;
   }
   return time;

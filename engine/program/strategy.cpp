@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "recipes/schema/optimizers.h"
 
 namespace dstrain {
@@ -43,9 +44,14 @@ int moment_bytes(const Recipe& recipe, OptimizerName name) {
   return static_cast<int>(optimizer_row(name).moments.size()) * width;
 }
 
-void must_pass(const Program& program, const Layout& layout, const ModelCost& cost) {
-  const std::vector<std::string> problems = check(program, layout, cost);
+/// The programs of one kind on all coordinates of the pipeline, checked.
+template <typename Make>
+std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, const Make& make) {
+  std::vector<Program> line;
+  for (int c = 0; c < layout.pipeline_degree(); ++c) line.push_back(make(c));
+  const std::vector<std::string> problems = check(line, layout, cost);
   DSTRAIN_CHECK(problems.empty(), problems.front());
+  return line;
 }
 
 }  // namespace
@@ -118,7 +124,7 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
 }
 
 Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
-                       const Machine& machine) {
+                       const Machine& machine, int rank) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
@@ -139,20 +145,25 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
       options.recompute = choice->blocks;
       break;
   }
-  Program training = training_program(layout, cost, options);
-  Program evaluation = evaluation_program(layout, cost, options);
-  Program gathering = gathering_program(layout, cost);
-  must_pass(training, layout, cost);
-  must_pass(evaluation, layout, cost);
-  must_pass(gathering, layout, cost);
+  auto training =
+      make_line(layout, cost, [&](int c) { return training_program(layout, cost, options, c); });
+  auto evaluation =
+      make_line(layout, cost, [&](int c) { return evaluation_program(layout, cost, options, c); });
+  auto gathering =
+      make_line(layout, cost, [&](int c) { return gathering_program(layout, cost, c); });
+  std::uint64_t combined = 0;
+  for (const auto* line : {&training, &evaluation, &gathering})
+    combined = combined * 0x9E3779B97F4A7C15ULL + hash(*line, layout);
+  const std::size_t own = to_index(mesh.coordinate(rank, Axis::pipeline));
   return {.mesh = mesh,
           .layout = std::move(layout),
           .batch = batch,
           .options = options,
           .recompute = std::move(choice),
-          .training = std::move(training),
-          .evaluation = std::move(evaluation),
-          .gathering = std::move(gathering)};
+          .training = std::move(training[own]),
+          .evaluation = std::move(evaluation[own]),
+          .gathering = std::move(gathering[own]),
+          .hash = combined};
 }
 
 }  // namespace dstrain

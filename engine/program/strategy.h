@@ -29,9 +29,11 @@ struct Strategy {
   BatchPlan batch;
   ProgramOptions options;
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
-  Program training;                          ///< one optimizer step
+  Program training;                          ///< one optimizer step of this rank
   Program evaluation;                        ///< one micro-batch
   Program gathering;                         ///< before the first evaluation after an update
+  /// Of these programs on all coordinates of the pipeline, the same on every rank.
+  std::uint64_t hash = 0;
 };
 
 /// Degrees of all axes: the data ranks are what the other axes leave of the world; under ZeRO they
@@ -53,9 +55,9 @@ struct Strategy {
 
 /// `cost` is that of a micro-batch of recipe.batch.micro samples in the recipe's compute type
 /// (compute width of state_widths). `machine` says what a rank may hold, which matters under
-/// memory.recompute: auto only, and must then be the same on all ranks. All programs pass `check`;
-/// a program that does not is Error{internal}.
+/// memory.recompute: auto only, and must then be the same on all ranks. The programs are those of
+/// `rank`; those of its whole pipeline line pass `check`, or it is Error{internal}.
 [[nodiscard]] Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
-                                     const Machine& machine);
+                                     const Machine& machine, int rank = 0);
 
 }  // namespace dstrain

@@ -264,7 +264,7 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
     two_ago.record(lane(Lane::compute));
   }
   const StreamScope scope(lane(Lane::compute));
-  communicator(kBatchChannel).all_reduce(sums, ReduceOp::sum);
+  communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
   return means(sums.cpu().const_data_ptr<double>());
 }
 
@@ -413,6 +413,13 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
   using enum ActionKind;
   switch (action.kind) {
     case load:
+      break;
+    case discard:
+    case send_down:
+    case send_up:
+    case receive_down:
+    case receive_up:
+      DSTRAIN_CHECK(false, "transfers of a pipeline are not run yet");
       break;
     case gather:
       this->gather(prepared, action);
@@ -571,7 +578,7 @@ void Executor::norm(const StepInputs& inputs) {
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }
   if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
-  communicator(kBatchChannel).all_reduce(sums_, ReduceOp::sum);
+  communicator(kWorldChannel).all_reduce(sums_, ReduceOp::sum);
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,

@@ -29,8 +29,8 @@ namespace dstrain {
 
 /// Of the channels that the training program uses, and of all data ranks on the compute lane.
 using Communicators = std::map<CommChannel, std::unique_ptr<CountingCommunicator>>;
-/// The channel of norm and of what the ranks agree on; always there.
-inline constexpr CommChannel kBatchChannel = {CommAxis::batch, Lane::compute};
+/// The channel of norm and of what all ranks agree on; always there.
+inline constexpr CommChannel kWorldChannel = {CommAxis::world, Lane::compute};
 
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {

@@ -98,7 +98,7 @@ NonFiniteSite Executor::find_non_finite(BatchSource& source, std::int64_t step) 
 }
 
 NonFiniteSite Executor::first_of_all_ranks(const NonFiniteSite& own) {
-  Communicator& all = communicator(kBatchChannel);
+  Communicator& all = communicator(kWorldChannel);
   const at::Tensor host = at::zeros({all.size(), kFields}, at::kFloat);
   // Magnitudes beyond fp32, of fp64 or none, would make the sum infinite.
   const auto largest = std::min(own.largest_input, double{std::numeric_limits<float>::max()});

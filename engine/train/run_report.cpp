@@ -254,8 +254,8 @@ void RunReport::report_communication(std::int64_t steps) {
   const auto purpose = [](const CommChannel& channel) {
     if (channel.lane == Lane::gather) return "parameters";
     if (channel.lane == Lane::compute) {
-      if (channel.axis == CommAxis::batch) return "norm, metrics and statistics of blocks";
-      return channel.axis == CommAxis::shard ? "momentum of matrices" : "activations inside blocks";
+      if (channel.axis == CommAxis::world) return "norm and metrics";
+      return channel.axis == CommAxis::shard ? "momentum of matrices" : "inside blocks";
     }
     return channel.axis == CommAxis::shard ? "gradients" : "gradients of replicas";
   };

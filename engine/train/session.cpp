@@ -105,7 +105,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
   strategy_ = std::make_unique<Strategy>(
-      make_strategy(recipe, cost_, world.size, planned_machine(recipe, world, record)));
+      make_strategy(recipe, cost_, world.size, planned_machine(recipe, world, record), world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
 
   record.enter(-1, "compare programs");
@@ -186,7 +186,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     return communicator;
   };
   std::vector<CommChannel> all = channels(strategy_->training);
-  if (std::ranges::find(all, kBatchChannel) == all.end()) all.push_back(kBatchChannel);
+  if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   const Mesh& mesh = strategy_->mesh;
   for (const CommChannel& channel : all) {
     communicators_[channel] = open(channel, mesh.group(world.rank, axes_of(channel.axis)));
@@ -197,10 +197,8 @@ void Session::compare_programs(const World& world, RankRecordFile& record) {
   // Through the store: ranks of different programs would open different communicators and wait for
   // each other.
   const std::string settings = resolved_yaml({.recipe = recipe_});
-  const std::string own = fmt::format(
-      "{:016x}-{:016x}-{:016x}-{:016x}", hash(strategy_->training, strategy_->layout),
-      hash(strategy_->evaluation, strategy_->layout), hash(strategy_->gathering, strategy_->layout),
-      std::hash<std::string>{}(settings));
+  const std::string own =
+      fmt::format("{:016x}-{:016x}", strategy_->hash, std::hash<std::string>{}(settings));
   world.store->set(fmt::format("program/{}", world.rank), own);
   const CollectiveScope scope(&record, "agree", world.size);
   const std::string verdict_key = "program/verdict";
@@ -364,7 +362,7 @@ EvaluationTotals Session::evaluate() {
 
 std::vector<GeneratedAnswer> Session::generate() {
   if (prompts_.empty()) return {};
-  return dstrain::generate(*executor_, *communicators_.at(kBatchChannel), prompts_, *tokenizer_,
+  return dstrain::generate(*executor_, *communicators_.at(kWorldChannel), prompts_, *tokenizer_,
                            {.device = device_.device,
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,

@@ -229,7 +229,7 @@ TEST_CASE("each pair of an axis and a lane is one channel", "[program]") {
   const CommChannel gather = {CommAxis::shard, Lane::gather};
   const CommChannel reduce = {CommAxis::shard, Lane::reduce};
   const CommChannel replicas = {CommAxis::data, Lane::reduce};
-  const CommChannel norm = {CommAxis::batch, Lane::compute};
+  const CommChannel norm = {CommAxis::world, Lane::compute};
   const auto of = [](int stage, int shard, int copies) {
     return channels(training(make_case(stage, shard, copies, 3, {})));
   };

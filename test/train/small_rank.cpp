@@ -234,7 +234,7 @@ Recipe recipe_of(const Setup& setup) {
 Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   Communicators opened;
   std::vector<CommChannel> all = channels(strategy.training);
-  if (std::ranges::find(all, kBatchChannel) == all.end()) all.push_back(kBatchChannel);
+  if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   for (const CommChannel& channel : all) {
     const std::vector<int> ranks = strategy.mesh.group(rank, axes_of(channel.axis));
     opened[channel] = make_counting(

@@ -81,6 +81,11 @@ int Activations::take(BufferRole role, int block, int micro_batch) {
   return id;
 }
 
+std::optional<int> Activations::freed_by(int id) const {
+  const auto found = freed_by_.find(id);
+  return found == freed_by_.end() ? std::nullopt : std::optional(found->second);
+}
+
 int Activations::at(BufferRole role, int block, int micro_batch) const {
   const auto found = taken_.find({role, block, micro_batch});
   DSTRAIN_CHECK(found != taken_.end(), "no activation of that block and micro-batch");

@@ -47,6 +47,9 @@ class Activations {
   [[nodiscard]] int at(BufferRole role, int block, int micro_batch) const;
   /// The same; it is empty from now on.
   int give_back(BufferRole role, int block, int micro_batch);
+  /// The last action so far that freed buffer `id`.
+  [[nodiscard]] std::optional<int> freed_by(int id) const;
+  void set_freed(int id, int action) { freed_by_[id] = action; }
 
  private:
   struct Key {
@@ -56,6 +59,7 @@ class Activations {
   };
   Writer& writer_;
   std::map<Key, int> taken_;
+  std::map<int, int> freed_by_;
   std::map<std::pair<BufferRole, int>, std::vector<int>> empty_;  ///< by role and block
 };
 

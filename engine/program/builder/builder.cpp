@@ -6,6 +6,7 @@
 #include "engine/program/builder/activations.h"
 #include "engine/program/builder/gradients.h"
 #include "engine/program/builder/parameters.h"
+#include "engine/program/builder/transfers.h"
 
 namespace dstrain {
 namespace builder {
@@ -13,6 +14,7 @@ namespace builder {
 std::vector<GroupUse> group_uses(const Writer& writer) {
   std::vector<GroupUse> uses(writer.cost.groups.size());
   for (int b = 0; b < writer.num_blocks(); ++b) {
+    if (!writer.local(b)) continue;
     for (const int g : writer.groups_of(b)) {
       uses[to_index(g)].shared = uses[to_index(g)].first_block >= 0;
       if (!uses[to_index(g)].shared) uses[to_index(g)].first_block = b;
@@ -28,6 +30,7 @@ std::vector<GroupUse> group_uses(const Writer& writer) {
 int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
   int most = 1;
   for (int b = 0; b < writer.num_blocks(); ++b) {
+    if (!writer.local(b)) continue;
     const auto own = std::ranges::count_if(writer.groups_of(b),
                                            [&](int g) { return !uses[to_index(g)].shared; });
     most = std::max(most, static_cast<int>(own));
@@ -37,10 +40,12 @@ int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
 
 namespace {
 
-void add_resting_state(Writer& writer) {
+/// Of the groups that this rank's blocks read.
+void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
   const StateWidths& widths = writer.layout.widths;
   writer.resting.resize(writer.cost.groups.size());
   for (int g = 0; g < writer.num_groups(); ++g) {
+    if (uses[to_index(g)].first_block < 0) continue;
     Resting& resting = writer.resting[to_index(g)];
     const GroupLayout& kind = writer.layout.groups[to_index(g)];
     const FlatGroup& flat = writer.layout.flat[to_index(g)];
@@ -56,7 +61,7 @@ void add_resting_state(Writer& writer) {
     resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
   }
   for (int b = 0; b < writer.num_blocks(); ++b) {
-    const Bytes bytes = writer.cost.blocks[to_index(b)].state_bytes;
+    const Bytes bytes = writer.local(b) ? writer.cost.blocks[to_index(b)].state_bytes : 0;
     writer.block_state.push_back(bytes > 0 ? writer.add_buffer(BufferRole::block_state, b, bytes, 1)
                                            : -1);
   }
@@ -65,13 +70,14 @@ void add_resting_state(Writer& writer) {
 /// Walks over the visits with all parts.
 class Builder {
  public:
-  explicit Builder(Writer& writer)
+  Builder(Writer& writer, const std::vector<GroupUse>& uses)
       : writer_(writer),
-        uses_(group_uses(writer)),
         batches_(writer),
-        parameters_(writer, uses_),
-        gradients_(writer, uses_),
-        activations_(writer) {}
+        parameters_(writer, uses),
+        gradients_(writer, uses),
+        activations_(writer),
+        transfers_(writer, activations_),
+        last_reader_(writer.last_reader()) {}
 
   void run();
 
@@ -84,11 +90,12 @@ class Builder {
   int add(ActionKind kind, const Visit& visit, Action action);
 
   Writer& writer_;
-  const std::vector<GroupUse> uses_;
   Batches batches_;
   Parameters parameters_;
   Gradients gradients_;
   Activations activations_;
+  Transfers transfers_;
+  const int last_reader_;  ///< block
 };
 
 std::vector<int> Builder::inputs_of(const Visit& visit) const {
@@ -107,9 +114,11 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps);
   batches_.wait(visit.micro_batch, action);
   parameters_.wait(visit.block, action);
+  transfers_.wait(BufferRole::output, visit.block - 1, visit.micro_batch, action);
   const int index = writer_.add(kind, std::move(action));
   // The batch is read until the last of these: labels by the head, images by a recomputed stem.
   batches_.read_by(visit.micro_batch, index);
+  for (const int id : writer_.action(index).frees) activations_.set_freed(id, index);
   return index;
 }
 
@@ -126,11 +135,13 @@ void Builder::forward(const Visit& visit) {
   // Only a backward needs the block's input again.
   if (block > 0 && !writer_.has_backward(block))
     action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
-  if (!writer_.training() && block + 1 == writer_.num_blocks()) {
+  if (!writer_.training() && block + 1 == writer_.num_blocks())
     action.frees.push_back(activations_.give_back(output, block, micro_batch));
+  if (block == last_reader_ && !writer_.has_backward(block))
     action.frees.push_back(batches_.buffer(micro_batch));
-  }
-  add(ActionKind::forward, visit, std::move(action));
+  const int index = add(ActionKind::forward, visit, std::move(action));
+  if (writer_.ends_chunk(block) && !writer_.local(block + 1))
+    transfers_.send(output, block, micro_batch, index);
 }
 
 void Builder::recompute(const Visit& visit) {
@@ -148,7 +159,10 @@ void Builder::recompute(const Visit& visit) {
 void Builder::backward(const Visit& visit) {
   using enum BufferRole;
   const auto& [block, micro_batch, pass] = visit;
-  if (writer_.recomputed(block)) recompute(visit);
+  if (writer_.recomputed(block)) {
+    transfers_.discard(block, micro_batch);
+    recompute(visit);
+  }
   const Layout& layout = writer_.layout;
   std::vector<int> trained;
   // A block that trains little of itself is spared the products for the weights' gradients.
@@ -168,13 +182,26 @@ void Builder::backward(const Visit& visit) {
     action.reads.push_back(id);
     action.frees.push_back(id);
   }
+  transfers_.wait_sent(output, block, micro_batch, action);
+  if (writer_.ends_chunk(block)) {
+    const int id = activations_.give_back(output_gradient, block, micro_batch);
+    action.reads.push_back(id);
+    action.frees.push_back(id);
+    transfers_.wait(output_gradient, block, micro_batch, action);
+  }
   for (const int group : trained) action.writes.push_back(gradients_.buffer(group));
-  // The block before makes its output anew, or has no backward that would free it.
-  if (block > 0 && (writer_.recomputed(block - 1) || !writer_.has_backward(block - 1)))
+  // Within a chunk the gradient goes from block to block at once.
+  const bool hands_on =
+      block > 0 && writer_.ends_chunk(block - 1) && writer_.has_backward(block - 1);
+  if (hands_on) action.writes.push_back(activations_.take(output_gradient, block - 1, micro_batch));
+  // The block before makes its output anew, has no backward that would free it, or runs elsewhere.
+  if (block > 0 && !writer_.keeps_output(block - 1))
     action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
-  if (block == writer_.first_trained) action.frees.push_back(batches_.buffer(micro_batch));
+  if (block == last_reader_) action.frees.push_back(batches_.buffer(micro_batch));
   const int index = add(ActionKind::backward, visit, std::move(action));
   gradients_.after(visit, index);
+  if (hands_on && !writer_.local(block - 1))
+    transfers_.send(output_gradient, block - 1, micro_batch, index);
 }
 
 void Builder::run() {
@@ -182,12 +209,15 @@ void Builder::run() {
     const Visit& visit = writer_.visits[to_index(v)];
     batches_.before(visit.micro_batch);
     parameters_.before(v);
+    transfers_.before(v);
     visit.pass == Pass::forward ? forward(visit) : backward(visit);
     parameters_.after(v);
   }
+  transfers_.finish();
   if (writer_.training()) gradients_.finish();
   batches_.close();
   parameters_.close();
+  transfers_.close();
 }
 
 void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramOptions& options) {
@@ -201,46 +231,57 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
     for (const int g : block.groups) read.at(to_index(g)) = true;
   }
   DSTRAIN_CHECK(std::ranges::find(read, false) == read.end(), "a group that no block reads");
+  std::vector<int> holder(cost.groups.size(), -1);
+  for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+    for (const int g : cost.blocks[to_index(b)].groups) {
+      int& rank = holder[to_index(g)];
+      DSTRAIN_CHECK(rank < 0 || rank == layout.stages.rank_of(b),
+                    cost.groups[to_index(g)].name + " is read on two coordinates of the pipeline");
+      rank = layout.stages.rank_of(b);
+    }
+  }
   DSTRAIN_CHECK(
       options.micro_batches >= 1 && options.prefetch >= 0,
       fmt::format("{} micro-batches, prefetch {}", options.micro_batches, options.prefetch));
 }
 
 Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
-              const ProgramOptions& options, const PipelineSchedule& schedule) {
+              const ProgramOptions& options, int coordinate, const PipelineSchedule& schedule) {
   check_arguments(layout, cost, options);
-  const Stages stages;
+  DSTRAIN_CHECK(coordinate >= 0 && coordinate < layout.pipeline_degree(), "no such coordinate");
   const int blocks = static_cast<int>(cost.blocks.size());
   const int first_trained = kind == ProgramKind::training ? first_trained_block(cost) : 0;
-  Writer writer(kind, layout, cost, options,
-                block_visits(schedule.front(), stages, blocks, first_trained));
-  add_resting_state(writer);
-  Builder(writer).run();
+  Writer writer(kind, layout, cost, options, coordinate,
+                block_visits(schedule[to_index(coordinate)], layout.stages, blocks, first_trained));
+  const std::vector<GroupUse> uses = group_uses(writer);
+  add_resting_state(writer, uses);
+  Builder(writer, uses).run();
   return std::move(writer.program);
 }
 
 }  // namespace
 }  // namespace builder
 
-Program training_program(const Layout& layout, const ModelCost& cost,
-                         const ProgramOptions& options) {
-  return builder::build(ProgramKind::training, layout, cost, options,
-                        one_f_one_b(Stages{}, options.micro_batches));
+Program training_program(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
+                         int coordinate) {
+  return builder::build(ProgramKind::training, layout, cost, options, coordinate,
+                        make_schedule(options.schedule, layout.stages, options.micro_batches));
 }
 
 Program evaluation_program(const Layout& layout, const ModelCost& cost,
-                           const ProgramOptions& options) {
+                           const ProgramOptions& options, int coordinate) {
   const ProgramOptions one = {.micro_batches = 1, .prefetch = options.prefetch};
-  return builder::build(ProgramKind::evaluation, layout, cost, one, forwards(Stages{}, 1));
+  return builder::build(ProgramKind::evaluation, layout, cost, one, coordinate,
+                        forwards(layout.stages, 1));
 }
 
-Program gathering_program(const Layout& layout, const ModelCost& cost) {
+Program gathering_program(const Layout& layout, const ModelCost& cost, int coordinate) {
   const ProgramOptions options;
   builder::check_arguments(layout, cost, options);
-  builder::Writer writer(ProgramKind::gathering, layout, cost, options, {});
-  builder::add_resting_state(writer);
-  const std::vector<builder::GroupUse> none(cost.groups.size());
-  builder::Parameters(writer, none).gather_resident();
+  builder::Writer writer(ProgramKind::gathering, layout, cost, options, coordinate, {});
+  const std::vector<builder::GroupUse> uses = builder::group_uses(writer);
+  builder::add_resting_state(writer, uses);
+  builder::gather_resident(writer);
   return std::move(writer.program);
 }
 

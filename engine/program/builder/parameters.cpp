@@ -144,11 +144,11 @@ void Parameters::close() {
   }
 }
 
-void Parameters::gather_resident() {
-  for (int g = 0; g < writer_.num_groups(); ++g) {
-    const int resting = writer_.resting[to_index(g)].parameters;
-    if (writer_.layout.gathered(g) && !writer_.layout.gathered_into_slot(g) && resting >= 0)
-      writer_.add(ActionKind::gather, {.group = g, .writes = {resting}});
+void gather_resident(Writer& writer) {
+  for (int g = 0; g < writer.num_groups(); ++g) {
+    const int resting = writer.resting[to_index(g)].parameters;
+    if (writer.layout.gathered(g) && !writer.layout.gathered_into_slot(g) && resting >= 0)
+      writer.add(ActionKind::gather, {.group = g, .writes = {resting}});
   }
 }
 

@@ -24,8 +24,6 @@ class Parameters {
   void close();
   /// The buffer in which a visit reads the group now.
   [[nodiscard]] int buffer(int group) const;
-  /// All-gathers of what rests whole.
-  void gather_resident();
 
  private:
   /// Where a group's whole parameters are, as far as the list is written.
@@ -50,5 +48,8 @@ class Parameters {
   std::vector<Held> held_;           ///< by group
   std::deque<FreeSlot> free_slots_;  ///< longest free first
 };
+
+/// All-gathers of what rests whole.
+void gather_resident(Writer& writer);
 
 }  // namespace dstrain::builder

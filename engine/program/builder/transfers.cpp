@@ -16,13 +16,10 @@ Transfers::Transfers(Writer& writer, Activations& activations)
   }
 }
 
-/// Where the other rank of the transfer stands: below this one, or above.
-bool Transfers::from_next(const Tensor& tensor) const {
+/// The coordinate of the other rank of the transfer.
+int Transfers::other_side(const Tensor& tensor) const {
   const Stages& stages = writer_.layout.stages;
-  const int coordinate = writer_.program.coordinate;
-  const bool own = writer_.local(tensor.block);
-  const int other = own ? stages.rank_of(tensor.block + 1) : stages.rank_of(tensor.block);
-  return other == (coordinate + 1) % stages.ranks();
+  return stages.rank_of(writer_.local(tensor.block) ? tensor.block + 1 : tensor.block);
 }
 
 void Transfers::receive(const Tensor& tensor) {
@@ -30,8 +27,9 @@ void Transfers::receive(const Tensor& tensor) {
   Action action{.block = block,
                 .micro_batch = micro_batch,
                 .writes = {activations_.take(role, block, micro_batch)}};
-  const ActionKind kind =
-      from_next(tensor) ? ActionKind::receive_up : ActionKind::receive_down;
+  const int ranks = writer_.layout.pipeline_degree();
+  const bool from_above = (other_side(tensor) + 1) % ranks == writer_.program.coordinate;
+  const ActionKind kind = from_above ? ActionKind::receive_down : ActionKind::receive_up;
   // Receives of a lane run in turn: a wait for an earlier action than one waited for says nothing.
   const auto freed = activations_.freed_by(action.writes.front());
   int& waited = waited_.try_emplace(kind, -1).first->second;
@@ -60,7 +58,9 @@ void Transfers::wait(BufferRole role, int block, int micro_batch, Action& action
 
 void Transfers::send(BufferRole role, int block, int micro_batch, int index) {
   const Tensor tensor{role, block, micro_batch};
-  const bool down = from_next(tensor);
+  // Of two ranks each is above and below the other; all then goes down.
+  const bool down =
+      other_side(tensor) == (writer_.program.coordinate + 1) % writer_.layout.pipeline_degree();
   Action action{.block = block,
                 .micro_batch = micro_batch,
                 .reads = {activations_.at(role, block, micro_batch)},

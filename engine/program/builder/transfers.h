@@ -41,7 +41,7 @@ class Transfers {
   void receive(const Tensor& tensor);
   void discard_before(int send);
   void discard(const Tensor& tensor, int send);
-  [[nodiscard]] bool from_next(const Tensor& tensor) const;
+  [[nodiscard]] int other_side(const Tensor& tensor) const;
 
   Writer& writer_;
   Activations& activations_;
@@ -49,7 +49,7 @@ class Transfers {
   std::size_t next_need_ = 0;
   std::map<ActionKind, int> waited_;  ///< by kind of receive: compute action waited for so far
   std::map<Tensor, int> received_;    ///< not yet waited for
-  std::map<Tensor, int> sent_;      ///< freed by a backward
+  std::map<Tensor, int> sent_;        ///< freed by a backward
   std::vector<std::pair<Tensor, int>> to_discard_;
 };
 

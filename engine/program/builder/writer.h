@@ -23,7 +23,7 @@ struct Resting {
 /// The program under way and what its parts share.
 struct Writer {
   Writer(ProgramKind kind, const Layout& layout_in, const ModelCost& cost_in,
-         const ProgramOptions& options_in, std::vector<Visit> visits_in)
+         const ProgramOptions& options_in, int coordinate, std::vector<Visit> visits_in)
       : layout(layout_in),
         cost(cost_in),
         options(options_in),
@@ -31,11 +31,12 @@ struct Writer {
         first_trained(kind == ProgramKind::training ? first_trained_block(cost_in) : 0) {
     program.kind = kind;
     program.micro_batches = options.micro_batches;
+    program.coordinate = coordinate;
   }
 
   int add(ActionKind kind, Action action) {
     action.kind = kind;
-    action.comm = collectives_of(action, program.kind, layout, cost);
+    action.comm = collectives_of(action, program, layout, cost);
     program.actions.push_back(std::move(action));
     return static_cast<int>(program.actions.size()) - 1;
   }
@@ -50,7 +51,30 @@ struct Writer {
   [[nodiscard]] const std::vector<int>& groups_of(int block) const {
     return cost.blocks[to_index(block)].groups;
   }
+  /// This rank runs the block.
+  [[nodiscard]] bool local(int block) const {
+    return layout.stages.rank_of(block) == program.coordinate;
+  }
+  /// The block after it, if any, is in another chunk.
+  [[nodiscard]] bool ends_chunk(int block) const {
+    return block + 1 < num_blocks() &&
+           layout.stages.chunk_of(block + 1) != layout.stages.chunk_of(block);
+  }
   [[nodiscard]] bool has_backward(int block) const { return training() && block >= first_trained; }
+  /// Its output stays until its own backward.
+  [[nodiscard]] bool keeps_output(int block) const {
+    return local(block) && has_backward(block) && !recomputed(block);
+  }
+  /// The last block of this rank that reads a batch: where it runs backward, the first such block.
+  [[nodiscard]] int last_reader() const {
+    int last_forward = -1;
+    for (int b = 0; b < num_blocks(); ++b) {
+      if (!local(b)) continue;
+      if (has_backward(b)) return b;
+      last_forward = b;
+    }
+    return last_forward;
+  }
   [[nodiscard]] bool recomputed(int block) const {
     const bool head = block + 1 == num_blocks();
     return !head && to_index(block) < options.recompute.size() &&
