@@ -13,6 +13,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/data/order.h"
 #include "engine/data/text_dataset.h"
 #include "engine/models/trainable.h"
