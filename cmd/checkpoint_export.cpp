@@ -51,8 +51,8 @@ std::filesystem::path checkpoint_of(const std::string& source) {
 /// The run's model; a head that is in the checkpoint says the number of classes.
 Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
   ModelInputs inputs{.sequence = recipe.data.sequence};
-  for (const TensorSlice& tensor : reader.tensors()) {
-    if (tensor.name == "classifier.bias") inputs.classes = static_cast<int>(tensor.range.size());
+  for (const Piece& tensor : reader.tensors()) {
+    if (tensor.name == "classifier.bias") inputs.classes = static_cast<int>(tensor.numel());
   }
   return make_trainable_model(recipe, inputs);
 }
@@ -64,14 +64,14 @@ class Weights {
           Model& model)
       : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model) {
     recipe_.lora.weights.clear();  // what it started from stands in the checkpoint
-    for (const TensorSlice& tensor : reader.tensors()) saved_.insert(tensor.name);
+    for (const Piece& tensor : reader.tensors()) saved_.insert(tensor.name);
   }
 
   std::vector<float> read(const Piece& part) {
-    const std::int64_t size = num_elements(part.shape);
-    std::vector<float> values(static_cast<std::size_t>(size));
+    const Piece whole(part.name, part.shape);
+    std::vector<float> values(static_cast<std::size_t>(whole.numel()));
     if (saved_.contains(part.name)) {
-      reader_.read({.name = part.name, .shape = part.shape, .range = {0, size}}, values);
+      reader_.read(whole, values);
     } else {
       read_base(part, values);
     }

@@ -9,18 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/mesh/shard.h"
+#include "engine/mesh/pieces.h"
 #include "engine/store/store.h"
 
 namespace dstrain {
-
-/// A contiguous piece of a logical fp32 tensor, in flat element order, that this rank writes or
-/// wants.
-struct TensorSlice {
-  std::string name;  ///< "vit.embeddings.cls_token", "optimizer.exp_avg/vit.embeddings.cls_token"
-  std::vector<std::int64_t> shape;  ///< of the whole tensor
-  Range range;                      ///< elements of the flattened tensor
-};
 
 /// What a checkpoint says beside tensors; all of it is in the manifest.
 struct CheckpointState {
@@ -37,8 +29,10 @@ struct CheckpointState {
 
 /// One rank's part of a save, already on the host and owned by the save until it has ended.
 struct CheckpointPart {
-  std::vector<TensorSlice> slices;
-  std::vector<std::vector<float>> data;  ///< one per slice
+  /// Boxes of fp32 tensors: "vit.embeddings.cls_token",
+  /// "optimizer.exp_avg/vit.embeddings.cls_token"
+  std::vector<Piece> pieces;
+  std::vector<std::vector<float>> data;  ///< one per piece
 };
 
 struct SaveResult {
@@ -125,10 +119,10 @@ class CheckpointReader {
   static std::unique_ptr<CheckpointReader> open(const std::filesystem::path& path, bool verify);
   virtual ~CheckpointReader() = default;
   [[nodiscard]] virtual const CheckpointState& state() const = 0;
-  [[nodiscard]] virtual std::vector<TensorSlice> tensors() const = 0;  ///< whole tensors
-  /// Fills `out` with slice.range of the tensor; Error{checkpoint} when name, shape or range do not
-  /// match, or a value is not finite.
-  virtual void read(const TensorSlice& slice, std::span<float> out) const = 0;
+  [[nodiscard]] virtual std::vector<Piece> tensors() const = 0;  ///< whole tensors
+  /// Fills `out` with a box of a tensor, however the ranks that saved had cut it; Error{checkpoint}
+  /// when name, shape or box do not match, or a value is not finite.
+  virtual void read(const Piece& wanted, std::span<float> out) const = 0;
 };
 
 }  // namespace dstrain

@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
+#include "engine/mesh/pieces.h"
 
 namespace dstrain {
 namespace {
@@ -19,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "dstrain-checkpoint";
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kMost = std::int64_t{1}
                                << 60;  ///< elements or steps; 4 x 2^60 bytes still fit
 constexpr std::size_t kDepth = 8;
@@ -45,9 +48,10 @@ class Parser {
     const Json json = parse();
     if (!json.is_object()) fail("is not a JSON object");
     if (text(json, "format") != kFormat) fail("is not a checkpoint of dstrain");
-    const std::int64_t version = integer(json, "version", 0, kMost);
-    if (version != kVersion) {
-      fail(fmt::format("has format version {}, this dstrain reads version {}", version, kVersion));
+    version_ = integer(json, "version", 0, kMost);
+    if (version_ < 1 || version_ > kVersion) {
+      fail(fmt::format("has format version {}, this dstrain reads versions 1 to {}", version_,
+                       kVersion));
     }
     Manifest manifest{.state = state(object(json, "state")), .files = {}, .tensors = {}};
     files(array(json, "files"), manifest);
@@ -83,7 +87,7 @@ class Parser {
   /// The hash proves that the file is as written, not who wrote it: depth, keys and values are
   /// bounded all the same.
   [[nodiscard]] Json parse() const {
-    constexpr std::size_t kBytesPerValue = 4;  // of a list of small numbers, more of anything else
+    constexpr std::size_t kBytesPerValue = 2;  // of a list of digits, more of anything else
     return parse_json(text_, where_,
                       {.bytes = static_cast<std::uint64_t>(kManifestLimit),
                        .depth = kDepth,
@@ -172,48 +176,149 @@ class Parser {
   void tensors(const Json& list, Manifest& manifest) const {
     std::set<std::string> names;
     for (const Json& item : list) {
-      StoredTensor tensor{.name = text(item, "name"), .shape = {}, .slices = {}};
+      StoredTensor tensor{.name = text(item, "name"), .shape = {}, .boxes = {}};
       if (!names.insert(tensor.name).second)
         fail(fmt::format("has the tensor '{}' twice", tensor.name));
       if (text(item, "dtype") != "F32")
         fail(fmt::format("stores '{}' in a type other than F32", tensor.name));
       for (const Json& dim : array(item, "shape"))
         tensor.shape.push_back(number(dim, "shape", 0, kMost));
-      const std::int64_t elements = num_elements(tensor.shape);
-      if (elements < 0)
+      if (num_elements(tensor.shape) < 0)
         fail(fmt::format("gives '{}' a shape of more than 2^60 elements", tensor.name));
-      for (const Json& slice : array(item, "slices")) {
-        const std::string name = text(slice, "file");
-        const auto file = file_index_.find(name);
-        if (file == file_index_.end()) {
-          fail(fmt::format("puts '{}' into {}, which is not among its files", tensor.name,
-                           shown_json(name)));
-        }
-        const StoredSlice stored{
-            file->second,
-            {integer(slice, "begin", 0, kMost), integer(slice, "end", 0, kMost)},
-            integer(slice, "offset", 0, 4 * kMost - 1)};
-        const std::int64_t bytes = manifest.files[stored.file].bytes;
-        if (stored.range.empty() || stored.range.end > elements) {
-          fail(fmt::format("gives '{}' of {} elements the slice [{}, {})", tensor.name, elements,
-                           stored.range.begin, stored.range.end));
-        }
-        if (stored.offset > bytes || stored.range.size() > (bytes - stored.offset) / 4) {
-          fail(fmt::format("puts {} elements of '{}' at byte {} of {}, which has {} bytes",
-                           stored.range.size(), tensor.name, stored.offset, name, bytes));
-        }
-        tensor.slices.push_back(stored);
+      const Piece whole(tensor.name, tensor.shape);
+      if (version_ == 1) {
+        for (const Json& slice : array(item, "slices")) add_slice(slice, whole, manifest, tensor);
+      } else {
+        for (const Json& box : array(item, "boxes")) add_box(box, whole, manifest, tensor);
       }
       manifest.tensors.push_back(std::move(tensor));
     }
   }
 
+  void add_box(const Json& item, const Piece& whole, const Manifest& manifest,
+               StoredTensor& tensor) const {
+    if (!item.is_array() || item.size() != 6)
+      fail(fmt::format("has a box of '{}' that is not a list of six numbers", tensor.name));
+    std::array<std::int64_t, 6> n{};
+    for (std::size_t i = 0; i < n.size(); ++i) n[i] = number(item[i], "boxes", 0, 4 * kMost - 1);
+    const StoredBox box{static_cast<std::size_t>(n[0]), {n[1], n[2]}, {n[3], n[4]}, n[5]};
+    if (box.file >= manifest.files.size()) {
+      fail(fmt::format("puts '{}' into file {}, it lists {}", tensor.name, box.file,
+                       manifest.files.size()));
+    }
+    if (box.rows.empty() || box.rows.end > whole.rows.end || box.columns.empty() ||
+        box.columns.end > whole.columns.end) {
+      fail(fmt::format("gives '{}' of {} rows and {} columns the {}", tensor.name, whole.rows.end,
+                       whole.columns.end, box_text(box.rows, box.columns)));
+    }
+    check_bytes(manifest.files[box.file], tensor.name, box.offset,
+                box.rows.size() * box.columns.size());
+    tensor.boxes.push_back(box);
+  }
+
+  /// Of version 1: a range of the flattened tensor, which is up to three boxes.
+  void add_slice(const Json& item, const Piece& whole, const Manifest& manifest,
+                 StoredTensor& tensor) const {
+    const std::string name = text(item, "file");
+    const auto file = file_index_.find(name);
+    if (file == file_index_.end()) {
+      fail(fmt::format("puts '{}' into {}, which is not among its files", tensor.name,
+                       shown_json(name)));
+    }
+    const Range range{integer(item, "begin", 0, kMost), integer(item, "end", 0, kMost)};
+    const std::int64_t offset = integer(item, "offset", 0, 4 * kMost - 1);
+    if (range.empty() || range.end > whole.numel()) {
+      fail(fmt::format("gives '{}' of {} elements the slice [{}, {})", tensor.name, whole.numel(),
+                       range.begin, range.end));
+    }
+    check_bytes(manifest.files[file->second], tensor.name, offset, range.size());
+    for (const auto& [box, place] : slices_of({whole}, range)) {
+      tensor.boxes.push_back(
+          {file->second, box.rows, box.columns, offset + 4 * (place - range.begin)});
+    }
+  }
+
+  void check_bytes(const FileRecord& file, const std::string& tensor, std::int64_t offset,
+                   std::int64_t elements) const {
+    if (offset <= file.bytes && elements <= (file.bytes - offset) / 4) return;
+    fail(fmt::format("puts {} elements of '{}' at byte {} of {}, which has {} bytes", elements,
+                     tensor, offset, file.name, file.bytes));
+  }
+
   std::string_view text_;
   const std::string& where_;
+  std::int64_t version_ = 0;
   std::map<std::string, std::size_t> file_index_;
 };
 
+/// Goes down the rows of a tensor from one edge of a box to the next and keeps the boxes that the
+/// rows between two edges meet: they must stand side by side without a gap.
+class CoverageCheck {
+ public:
+  CoverageCheck(const StoredTensor& tensor, const std::string& where)
+      : tensor_(tensor), whole_(tensor.name, tensor.shape), where_(where) {}
+
+  /// The boxes are sorted by their first rows, none is empty or outside of the tensor.
+  void run() {
+    if (whole_.numel() == 0) return;
+    auto next = tensor_.boxes.begin();
+    for (std::int64_t row = 0; row < whole_.rows.end;) {
+      while (!ends_.empty() && ends_.begin()->first == row) close(ends_.begin());
+      for (; next != tensor_.boxes.end() && next->rows.begin == row; ++next) open(*next);
+      std::int64_t edge = ends_.empty() ? whole_.rows.end : ends_.begin()->first;
+      if (next != tensor_.boxes.end()) edge = std::min(edge, next->rows.begin);
+      if (width_ != whole_.columns.end) fail("lacks the", {row, edge}, first_gap());
+      row = edge;
+    }
+  }
+
+ private:
+  using Ends = std::multimap<std::int64_t, const StoredBox*>;
+
+  void open(const StoredBox& box) {
+    const auto after = open_.lower_bound(box.columns.begin);
+    if (after != open_.end()) refuse_overlap(box, *after->second);
+    if (after != open_.begin()) refuse_overlap(box, *std::prev(after)->second);
+    open_.emplace_hint(after, box.columns.begin, &box);
+    ends_.emplace(box.rows.end, &box);
+    width_ += box.columns.size();
+  }
+  void close(Ends::iterator end) {
+    width_ -= end->second->columns.size();
+    open_.erase(end->second->columns.begin);
+    ends_.erase(end);
+  }
+  void refuse_overlap(const StoredBox& a, const StoredBox& b) const {
+    const Range columns = intersect(a.columns, b.columns);
+    if (!columns.empty()) fail("has twice the", intersect(a.rows, b.rows), columns);
+  }
+  [[nodiscard]] Range first_gap() const {
+    std::int64_t covered = 0;
+    for (const auto& [begin, box] : open_) {
+      if (begin > covered) return {covered, begin};
+      covered = box->columns.end;
+    }
+    return {covered, whole_.columns.end};
+  }
+  [[noreturn]] void fail(const char* how, Range rows, Range columns) const {
+    throw Error(ErrorKind::checkpoint, fmt::format("{} {} {} of '{}'", where_, how,
+                                                   box_text(rows, columns), tensor_.name));
+  }
+
+  const StoredTensor& tensor_;
+  Piece whole_;
+  const std::string& where_;
+  std::map<std::int64_t, const StoredBox*> open_;  ///< by first column
+  Ends ends_;                                      ///< of the open ones, by end of rows
+  std::int64_t width_ = 0;                         ///< columns of the open ones together
+};
+
 }  // namespace
+
+std::string box_text(Range rows, Range columns) {
+  return fmt::format("rows [{}, {}), columns [{}, {})", rows.begin, rows.end, columns.begin,
+                     columns.end);
+}
 
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointState& s = manifest.state;
@@ -238,17 +343,15 @@ std::string manifest_text(const Manifest& manifest) {
   text += "],\n\"tensors\": [";
   separator = "\n";
   for (const StoredTensor& tensor : manifest.tensors) {
-    Json slices = Json::array();
-    for (const StoredSlice& slice : tensor.slices) {
-      slices.push_back({{"file", manifest.files.at(slice.file).name},
-                        {"begin", slice.range.begin},
-                        {"end", slice.range.end},
-                        {"offset", slice.offset}});
+    Json boxes = Json::array();
+    for (const StoredBox& box : tensor.boxes) {
+      boxes.push_back(Json::array({box.file, box.rows.begin, box.rows.end, box.columns.begin,
+                                   box.columns.end, box.offset}));
     }
     text +=
         separator +
         json_text(Json{
-            {"name", tensor.name}, {"dtype", "F32"}, {"shape", tensor.shape}, {"slices", slices}});
+            {"name", tensor.name}, {"dtype", "F32"}, {"shape", tensor.shape}, {"boxes", boxes}});
     separator = ",\n";
   }
   text += "]";
@@ -268,7 +371,7 @@ void merge_manifest(Manifest& manifest, const Manifest& part) {
     index.emplace(manifest.tensors[i].name, i);
   std::vector<StoredTensor> added;  // appended at the end: the index points into manifest.tensors
   for (StoredTensor tensor : part.tensors) {
-    for (StoredSlice& slice : tensor.slices) slice.file += first_file;
+    for (StoredBox& box : tensor.boxes) box.file += first_file;
     const auto found = index.find(tensor.name);
     if (found == index.end()) {
       added.push_back(std::move(tensor));
@@ -279,32 +382,17 @@ void merge_manifest(Manifest& manifest, const Manifest& part) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("ranks disagree about the shape of '{}'", tensor.name));
     }
-    whole.slices.insert(whole.slices.end(), tensor.slices.begin(), tensor.slices.end());
+    whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
   }
   std::ranges::move(added, std::back_inserter(manifest.tensors));
 }
 
 void check_coverage(Manifest& manifest, const std::string& where) {
   for (StoredTensor& tensor : manifest.tensors) {
-    std::ranges::sort(tensor.slices, {},
-                      [](const StoredSlice& slice) { return slice.range.begin; });
-    const std::int64_t elements = num_elements(tensor.shape);
-    std::int64_t covered = 0;
-    for (const StoredSlice& slice : tensor.slices) {
-      if (slice.range.begin != covered) {
-        const bool gap = slice.range.begin > covered;
-        throw Error(
-            ErrorKind::checkpoint,
-            fmt::format("{} {} elements [{}, {}) of '{}'", where, gap ? "lacks" : "has twice the",
-                        gap ? covered : slice.range.begin,
-                        gap ? slice.range.begin : std::min(covered, slice.range.end), tensor.name));
-      }
-      covered = slice.range.end;
-    }
-    if (covered != elements) {
-      throw Error(ErrorKind::checkpoint, fmt::format("{} lacks elements [{}, {}) of '{}'", where,
-                                                     covered, elements, tensor.name));
-    }
+    std::ranges::sort(tensor.boxes, {}, [](const StoredBox& box) {
+      return std::pair(box.rows.begin, box.columns.begin);
+    });
+    CoverageCheck(tensor, where).run();
   }
 }
 

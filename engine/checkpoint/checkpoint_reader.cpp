@@ -7,9 +7,11 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/finite.h"
+#include "engine/base/index.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
@@ -88,40 +90,36 @@ class Reader final : public CheckpointReader {
   [[nodiscard]] const CheckpointState& state() const override { return manifest_.state; }
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
 
-  [[nodiscard]] std::vector<TensorSlice> tensors() const override {
-    std::vector<TensorSlice> tensors;
-    for (const StoredTensor& tensor : manifest_.tensors) {
-      tensors.push_back({tensor.name, tensor.shape, {0, num_elements(tensor.shape)}});
-    }
+  [[nodiscard]] std::vector<Piece> tensors() const override {
+    std::vector<Piece> tensors;
+    for (const StoredTensor& tensor : manifest_.tensors)
+      tensors.emplace_back(tensor.name, tensor.shape);
     return tensors;
   }
 
-  void read(const TensorSlice& wanted, std::span<float> out) const override {
+  void read(const Piece& wanted, std::span<float> out) const override {
     const StoredTensor& tensor = find(wanted);
-    const Range range = wanted.range;
-    if (range.begin < 0 || range.end < range.begin || range.end > num_elements(tensor.shape) ||
-        range.size() != static_cast<std::int64_t>(out.size())) {
-      throw Error(
-          ErrorKind::checkpoint,
-          fmt::format("elements [{}, {}) of '{}' do not fit {} values of its {} elements in {}",
-                      range.begin, range.end, wanted.name, out.size(), num_elements(tensor.shape),
-                      directory_.path().string()));
+    const Piece whole(tensor.name, tensor.shape);
+    const auto inside = [](Range part, Range all) {
+      return part.begin >= 0 && part.begin <= part.end && part.end <= all.end;
+    };
+    if (!inside(wanted.rows, whole.rows) || !inside(wanted.columns, whole.columns) ||
+        std::cmp_not_equal(wanted.numel(), out.size())) {
+      throw Error(ErrorKind::checkpoint,
+                  fmt::format("{} of '{}' do not fit {} values of its {} rows and {} columns in {}",
+                              box_text(wanted.rows, wanted.columns), wanted.name, out.size(),
+                              whole.rows.end, whole.columns.end, directory_.path().string()));
     }
-    auto slice = std::ranges::upper_bound(tensor.slices, range.begin, {},
-                                          [](const StoredSlice& s) { return s.range.end; });
-    for (; slice != tensor.slices.end() && slice->range.begin < range.end; ++slice) {
-      const Range part = intersect(slice->range, range);
-      const Descriptor fd(open_verified(slice->file));
-      read_exactly(
-          fd.get(), path_of(slice->file), slice->offset + 4 * (part.begin - slice->range.begin),
-          std::as_writable_bytes(out.subspan(static_cast<std::size_t>(part.begin - range.begin),
-                                             static_cast<std::size_t>(part.size()))));
+    for (const StoredBox& box : tensor.boxes) {
+      if (box.rows.begin >= wanted.rows.end) break;  // they are sorted
+      read_shared(box, wanted, out);
     }
     if (const std::int64_t bad = first_non_finite(out); bad >= 0) {
-      throw Error(ErrorKind::checkpoint,
-                  fmt::format("{}: tensor '{}' holds {} at element {}", directory_.path().string(),
-                              wanted.name, out[static_cast<std::size_t>(bad)], range.begin + bad),
-                  "take an older checkpoint; `dstrain checkpoint list` shows them");
+      throw Error(
+          ErrorKind::checkpoint,
+          fmt::format("{}: tensor '{}' holds {} at element {}", directory_.path().string(),
+                      wanted.name, out[static_cast<std::size_t>(bad)], wanted.whole_index(bad)),
+          "take an older checkpoint; `dstrain checkpoint list` shows them");
     }
   }
 
@@ -134,6 +132,27 @@ class Reader final : public CheckpointReader {
     struct stat status{};
   };
 
+  /// The part of `wanted` that `box` holds.
+  void read_shared(const StoredBox& box, const Piece& wanted, std::span<float> out) const {
+    const Range rows = intersect(box.rows, wanted.rows);
+    const Range columns = intersect(box.columns, wanted.columns);
+    if (rows.empty() || columns.empty()) return;
+    // Rows that follow one another without a gap both in the file and in `out` are read at once.
+    const bool solid = box.columns == wanted.columns;
+    const std::int64_t step = solid ? rows.size() : 1;
+    const Descriptor fd(open_verified(box.file));
+    const std::filesystem::path path = path_of(box.file);
+    for (std::int64_t row = rows.begin; row < rows.end; row += step) {
+      const std::int64_t from =
+          (row - box.rows.begin) * box.columns.size() + columns.begin - box.columns.begin;
+      const std::int64_t to =
+          (row - wanted.rows.begin) * wanted.columns.size() + columns.begin - wanted.columns.begin;
+      read_exactly(
+          fd.get(), path, box.offset + 4 * from,
+          std::as_writable_bytes(out.subspan(to_index(to), to_index(step * columns.size()))));
+    }
+  }
+
   [[nodiscard]] std::filesystem::path path_of(std::size_t file) const {
     return directory_.path() / manifest_.files[file].name;
   }
@@ -145,7 +164,7 @@ class Reader final : public CheckpointReader {
                             (directory_.path() / file.name).string(), bytes, file.bytes));
   }
 
-  [[nodiscard]] const StoredTensor& find(const TensorSlice& wanted) const {
+  [[nodiscard]] const StoredTensor& find(const Piece& wanted) const {
     const auto found = index_.find(wanted.name);
     if (found == index_.end()) {
       throw Error(ErrorKind::checkpoint,

@@ -8,6 +8,7 @@
 #include <set>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -49,9 +50,9 @@ void refuse_non_finite(const CheckpointPart& part) {
   for (std::size_t i = 0; i < part.data.size(); ++i) {
     const std::int64_t bad = first_non_finite(part.data[i]);
     if (bad < 0) continue;
-    throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", part.slices[i].name,
+    throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", part.pieces[i].name,
                                              part.data[i][static_cast<std::size_t>(bad)],
-                                             part.slices[i].range.begin + bad));
+                                             part.pieces[i].whole_index(bad)));
   }
 }
 
@@ -175,27 +176,27 @@ class Save {
     try {
       Manifest part;
       part.state.step = state_.step;
-      DSTRAIN_CHECK(part_.slices.size() == part_.data.size(), "one buffer per slice");
+      DSTRAIN_CHECK(part_.pieces.size() == part_.data.size(), "one buffer per piece");
       refuse_non_finite(part_);
       std::vector<SafetensorsTensor> stored;
-      std::vector<const TensorSlice*> slices;
-      for (std::size_t i = 0; i < part_.slices.size(); ++i) {
-        const TensorSlice& slice = part_.slices[i];
+      std::vector<const Piece*> pieces;
+      for (std::size_t i = 0; i < part_.pieces.size(); ++i) {
+        const Piece& piece = part_.pieces[i];
         const std::vector<float>& values = part_.data[i];
-        DSTRAIN_CHECK(slice.range.size() == static_cast<std::int64_t>(values.size()),
-                      "buffer and range of '" + slice.name + "' agree");
-        if (values.empty() && num_elements(slice.shape) != 0) continue;
+        DSTRAIN_CHECK(std::cmp_equal(piece.numel(), values.size()),
+                      "buffer and box of '" + piece.name + "' agree");
+        if (values.empty() && num_elements(piece.shape) != 0) continue;
         if (values.empty()) {
-          part.tensors.push_back({slice.name, slice.shape, {}});
+          part.tensors.push_back({piece.name, piece.shape, {}});
           continue;
         }
-        stored.push_back({fmt::format("{}@{}", slice.name, slice.range.begin),
-                          {slice.range.size()},
+        stored.push_back({fmt::format("{}@{}", piece.name, piece.whole_index(0)),
+                          {piece.rows.size(), piece.columns.size()},
                           DType::f32,
                           values});
-        slices.push_back(&slice);
+        pieces.push_back(&piece);
       }
-      write_file(stored, slices, part);
+      write_file(stored, pieces, part);
       part_ = {};  // the snapshot is large and no longer needed
       return manifest_text(part);
     } catch (const std::exception& error) {
@@ -205,7 +206,7 @@ class Save {
   }
 
   void write_file(const std::vector<SafetensorsTensor>& stored,
-                  const std::vector<const TensorSlice*>& slices, Manifest& part) {
+                  const std::vector<const Piece*>& pieces, Manifest& part) {
     // On a network file system another node's new directory may not be visible yet; making it again
     // is harmless.
     fs::create_directory(temporary_);
@@ -215,9 +216,10 @@ class Save {
                                            {"rank", std::to_string(options_.rank)}}));
     std::map<std::string, std::size_t> index;
     for (std::size_t i = 0; i < stored.size(); ++i) {
-      const auto [at, is_new] = index.emplace(slices[i]->name, part.tensors.size());
-      if (is_new) part.tensors.push_back({slices[i]->name, slices[i]->shape, {}});
-      part.tensors[at->second].slices.push_back({0, slices[i]->range, file.bytes()});
+      const Piece& piece = *pieces[i];
+      const auto [at, is_new] = index.emplace(piece.name, part.tensors.size());
+      if (is_new) part.tensors.push_back({piece.name, piece.shape, {}});
+      part.tensors[at->second].boxes.push_back({0, piece.rows, piece.columns, file.bytes()});
       file.write(std::as_bytes(stored[i].values));
     }
     part.files.push_back(file.finish());

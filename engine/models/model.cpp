@@ -51,7 +51,7 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
       if (!parameter->hidden_matrix) continue;
       ++group.hidden_tensors;
       for (const Piece& part : parameter->parts)
-        group.matrices.push_back({part.shape[0], part.shape[1]});
+        group.matrices.push_back({part.rows.size(), part.columns.size()});
     }
     cost.groups.push_back(std::move(group));
   }

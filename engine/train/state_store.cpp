@@ -24,20 +24,17 @@
 namespace dstrain {
 namespace {
 
-/// Calls `visit(parameter, part, part range, group offset)` for every file tensor that meets
-/// `range` of the flat group.
+/// Calls `visit(parameter, part, offset)` for every parameter that meets `range` of the flat group:
+/// `part` is its elements there, counted from its own start, `offset` where they begin in a buffer
+/// of the range.
 template <class Visit>
-void for_each_slice(const std::vector<Parameter*>& parameters, const FlatGroup& flat, Range range,
-                    Visit visit) {
+void for_each_met(const std::vector<Parameter*>& parameters, const FlatGroup& flat, Range range,
+                  Visit visit) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    std::int64_t begin = flat.offset(i);
-    for (const Piece& part : parameters[i]->parts) {
-      const std::int64_t size = part.numel();
-      const Range met = intersect(range, {begin, begin + size});
-      if (!met.empty())
-        visit(*parameters[i], part, Range{met.begin - begin, met.end - begin}, met.begin);
-      begin += size;
-    }
+    const std::int64_t begin = flat.offset(i);
+    const Range met = intersect(range, {begin, begin + flat.size(i)});
+    if (!met.empty())
+      visit(*parameters[i], Range{met.begin - begin, met.end - begin}, met.begin - range.begin);
   }
 }
 
@@ -253,15 +250,11 @@ void StateStore::read_flat(const WeightSource& source, int group, Range range, f
         const Range piece{begin, std::min(begin + kPiece, range.end)};
         const std::span values(out + (begin - range.begin), static_cast<std::size_t>(piece.size()));
         std::ranges::fill(values, 0.0F);
-        const auto& parameters = groups_[to_index(group)];
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-          const std::int64_t first = flat(group).offset(i);
-          const Range met = intersect(piece, {first, first + flat(group).size(i)});
-          if (met.empty()) continue;
-          source.read(*parameters[i], {met.begin - first, met.end - first},
-                      values.subspan(static_cast<std::size_t>(met.begin - begin),
-                                     static_cast<std::size_t>(met.size())));
-        }
+        for_each_met(groups_[to_index(group)], flat(group), piece,
+                     [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                       source.read(parameter, part,
+                                   values.subspan(to_index(offset), to_index(part.size())));
+                     });
       }
     } catch (...) {
       const std::scoped_lock lock(mutex);
@@ -311,6 +304,17 @@ void StateStore::initialize(const WeightSource& source) {
   refresh_own_parameters();
 }
 
+template <class Visit>
+void StateStore::for_each_state_box(int group, int state, Range range, Visit visit) const {
+  for_each_met(groups_[to_index(group)], flat(group), range,
+               [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                 for (auto& [box, place] : slices_of(parameter.parts, part)) {
+                   box.name = state_name(state, parameter, box.name);
+                   visit(std::move(box), offset + place - part.begin);
+                 }
+               });
+}
+
 CheckpointPart StateStore::snapshot() const {
   CheckpointPart part;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
@@ -324,21 +328,16 @@ CheckpointPart StateStore::snapshot() const {
       if (saved.empty()) continue;
       const at::Tensor host = state_part(g, state, saved).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
-      for_each_slice(
-          groups_[to_index(g)], flat(g), saved,
-          [&](const Parameter& parameter, const Piece& tensor, Range range, std::int64_t place) {
-            const std::string name = state_name(state, parameter, tensor.name);
-            const float* begin = values + (place - saved.begin);
-            part.slices.push_back({.name = name, .shape = tensor.shape, .range = range});
-            part.data.emplace_back(begin, begin + range.size());
-          });
+      for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
+        const float* begin = values + offset;
+        part.data.emplace_back(begin, begin + box.numel());
+        part.pieces.push_back(std::move(box));
+      });
     }
   }
   if (options_.shard_coordinate != 0 || options_.replica_coordinate != 0) return part;
   for (const BlockState* state : block_states_) {
-    const Piece stored = stored_part(*state);
-    part.slices.push_back(
-        {.name = stored.name, .shape = stored.shape, .range = {0, num_elements(stored.shape)}});
+    part.pieces.push_back(stored_part(*state));
     part.data.push_back(stored_values(*state));
   }
   return part;
@@ -352,7 +351,7 @@ void StateStore::restore(const CheckpointReader& reader) {
     }
   }
   for (const BlockState* state : block_states_) known.insert(state->part.name);
-  for (const TensorSlice& tensor : reader.tensors()) {
+  for (const Piece& tensor : reader.tensors()) {
     if (!tensor.name.starts_with("optimizer.") && !known.contains(tensor.name)) {
       throw Error(ErrorKind::checkpoint,
                   fmt::format("the checkpoint is of another model: this one has no tensor '{}'",
@@ -367,23 +366,16 @@ void StateStore::restore(const CheckpointReader& reader) {
       const Range held = state == 0 ? own : moment_range(g, state - 1);
       if (held.empty()) continue;
       std::vector<float> values(static_cast<std::size_t>(held.size()), 0.0F);
-      for_each_slice(
-          groups_[to_index(g)], flat(g), held,
-          [&](const Parameter& parameter, const Piece& tensor, Range range, std::int64_t place) {
-            const std::string name = state_name(state, parameter, tensor.name);
-            const auto out = std::span(values).subspan(static_cast<std::size_t>(place - held.begin),
-                                                       static_cast<std::size_t>(range.size()));
-            reader.read({.name = name, .shape = tensor.shape, .range = range}, out);
-          });
+      for_each_state_box(g, state, held, [&](const Piece& box, std::int64_t offset) {
+        reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
+      });
       state_part(g, state, held).copy_(at::from_blob(values.data(), {held.size()}, at::kFloat));
     }
   }
   for (BlockState* state : block_states_) {
     const Piece stored = stored_part(*state);
-    std::vector<float> values(static_cast<std::size_t>(num_elements(stored.shape)));
-    reader.read(
-        {.name = stored.name, .shape = stored.shape, .range = {0, num_elements(stored.shape)}},
-        values);
+    std::vector<float> values(to_index(stored.numel()));
+    reader.read(stored, values);
     state->value.copy_(from_stored(*state, values));
   }
   refresh_own_parameters();

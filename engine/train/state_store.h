@@ -88,7 +88,7 @@ class StateStore {
 
   /// Draws or reads this rank's own part.
   void initialize(const WeightSource& source);
-  /// The slices of master weights and moments that this rank writes, where replicas share the work,
+  /// The boxes of master weights and moments that this rank writes, where replicas share the work,
   /// and on the first rank the untrained tensors.
   [[nodiscard]] CheckpointPart snapshot() const;
   void restore(const CheckpointReader& reader);
@@ -110,6 +110,10 @@ class StateStore {
   /// In checkpoints, of the master weights (state 0) or a moment (state - 1).
   [[nodiscard]] std::string state_name(int state, const Parameter& parameter,
                                        const std::string& tensor) const;
+  /// Calls `visit(box, offset)` for the boxes of a state's tensors that `range` of the group holds:
+  /// `offset` is where a box begins in a buffer of the range.
+  template <class Visit>
+  void for_each_state_box(int group, int state, Range range, Visit visit) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();

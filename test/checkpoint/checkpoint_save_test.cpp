@@ -61,7 +61,7 @@ TEST_CASE("a rank that cannot write fails the save on all ranks and costs nothin
                                       100'100};  // only rank 1's shard exceeds the limit
         const Range range{begin[rank], begin[rank + 1]};
         saver->start(test_state(2, 3),
-                     {{{"w", {100'100}, range}},
+                     {{{"w", {100'100}, range, {0, 1}}},
                       {std::vector<float>(static_cast<std::size_t>(range.size()), 1.0f)}});
         results[static_cast<std::size_t>(rank)] = saver->wait().value();
       });
@@ -98,7 +98,7 @@ TEST_CASE("values that are not finite are refused by all ranks and named", "[che
       const auto saver = make_saver(
           store, {.root = dir.path(), .rank = rank, .world_size = 2, .keep = 1, .attempt = "1"});
       CheckpointPart part = test_part(2, 2, rank);
-      if (rank == 1) part.data[5][70] = value;
+      if (rank == 1) part.data.back()[70] = value;
       saver->start(test_state(2, 2), std::move(part));
       results[static_cast<std::size_t>(rank)] = saver->wait().value();
     });
@@ -170,15 +170,15 @@ TEST_CASE("ranks whose parts leave a gap or overlap do not make a checkpoint", "
   const auto second =
       make_saver(store, {.root = dir.path(), .rank = 1, .world_size = 2, .attempt = "1"});
   const auto part = [](Range range) {
-    return CheckpointPart{{{"w", {9}, range}},
+    return CheckpointPart{{{"w", {9}, range, {0, 1}}},
                           {std::vector<float>(static_cast<std::size_t>(range.size()))}};
   };
   first->start(test_state(1, 2), part({0, 5}));
   second->start(test_state(1, 2), part({begin, 9}));
   const SaveResult result = first->wait().value();
   REQUIRE_FALSE(result.ok);
-  REQUIRE(contains(result.error, begin == 6 ? "lacks elements [5, 6) of 'w'"
-                                            : "has twice the elements [4, 5) of 'w'"));
+  REQUIRE(contains(result.error, begin == 6 ? "lacks the rows [5, 6), columns [0, 1) of 'w'"
+                                            : "has twice the rows [4, 5), columns [0, 1) of 'w'"));
   REQUIRE(second->wait()->error == result.error);
   REQUIRE(fs::is_empty(dir.path()));
 }

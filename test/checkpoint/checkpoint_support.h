@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -49,25 +50,34 @@ inline CheckpointState test_state(std::int64_t step, int world) {
   return state;
 }
 
+inline void add_test_box(CheckpointPart& part, std::size_t tensor, const Piece& box,
+                         std::int64_t step) {
+  std::vector<float> values;
+  for (std::int64_t element = 0; element < box.numel(); ++element)
+    values.push_back(test_value(tensor, box.whole_index(element), step));
+  part.pieces.push_back(box);
+  part.data.push_back(std::move(values));
+}
+
+/// What a rank holds of the flat tensors, of which each has an even part.
 inline CheckpointPart test_part(std::int64_t step, int world, int rank) {
   CheckpointPart part;
   const auto tensors = test_tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Range range = even_part(tensors[i].size, world, rank);
-    std::vector<float> values;
-    for (std::int64_t element = range.begin; element < range.end; ++element) {
-      values.push_back(test_value(i, element, step));
-    }
-    part.slices.push_back({tensors[i].name, tensors[i].shape, range});
-    part.data.push_back(std::move(values));
+    const Piece whole(tensors[i].name, tensors[i].shape);
+    if (whole.numel() == 0) add_test_box(part, i, whole, step);
+    for (const auto& [box, offset] : slices_of({whole}, even_part(tensors[i].size, world, rank)))
+      add_test_box(part, i, box, step);
   }
   return part;
 }
 
+using PartOfRank = std::function<CheckpointPart(int rank)>;
+
 /// Saves on `world` ranks that are threads; one result per rank.
 inline std::vector<SaveResult> save_on(const std::filesystem::path& root, int world,
-                                       std::int64_t step, int keep = 2,
-                                       const std::string& attempt = "1") {
+                                       std::int64_t step, int keep, const std::string& attempt,
+                                       const PartOfRank& part_of) {
   const auto store = make_memory_store();
   std::vector<SaveResult> results(static_cast<std::size_t>(world));
   std::vector<std::jthread> threads;
@@ -79,7 +89,7 @@ inline std::vector<SaveResult> save_on(const std::filesystem::path& root, int wo
                                             .keep = keep,
                                             .attempt = attempt,
                                             .timeout = std::chrono::seconds(60)});
-      saver->start(test_state(step, world), test_part(step, world, rank));
+      saver->start(test_state(step, world), part_of(rank));
       results[static_cast<std::size_t>(rank)] = saver->wait().value();
     });
   }
@@ -87,9 +97,30 @@ inline std::vector<SaveResult> save_on(const std::filesystem::path& root, int wo
   return results;
 }
 
+inline std::vector<SaveResult> save_on(const std::filesystem::path& root, int world,
+                                       std::int64_t step, int keep = 2,
+                                       const std::string& attempt = "1") {
+  return save_on(root, world, step, keep, attempt,
+                 [&](int rank) { return test_part(step, world, rank); });
+}
+
 inline bool all_ok(const std::vector<SaveResult>& results) {
   for (const SaveResult& result : results) {
     if (!result.ok) return false;
+  }
+  return true;
+}
+
+/// True when every element of the box is that of `step`.
+inline bool box_holds_step(const CheckpointReader& reader, std::size_t tensor, const Piece& box,
+                           std::int64_t step) {
+  std::vector<float> values(static_cast<std::size_t>(box.numel()), -1.0f);
+  reader.read(box, values);
+  for (std::int64_t element = 0; element < box.numel(); ++element) {
+    if (values[static_cast<std::size_t>(element)] !=
+        test_value(tensor, box.whole_index(element), step)) {
+      return false;
+    }
   }
   return true;
 }
@@ -100,12 +131,8 @@ inline bool holds_step(const CheckpointReader& reader, std::int64_t step, int wo
   for (int rank = 0; rank < world; ++rank) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const Range range = even_part(tensors[i].size, world, rank);
-      std::vector<float> values(static_cast<std::size_t>(range.size()), -1.0f);
-      reader.read({tensors[i].name, tensors[i].shape, range}, values);
-      for (std::int64_t element = range.begin; element < range.end; ++element) {
-        if (values[static_cast<std::size_t>(element - range.begin)] != test_value(i, element, step))
-          return false;
-      }
+      for (const auto& [box, offset] : slices_of({{tensors[i].name, tensors[i].shape}}, range))
+        if (!box_holds_step(reader, i, box, step)) return false;
     }
   }
   return true;

@@ -80,12 +80,9 @@ TEST_CASE("any slice is read across shards", "[checkpoint][property]") {
   for (int i = 0; i < 300; ++i) {
     const auto begin = static_cast<std::int64_t>(random() % 2113);
     const auto end = begin + static_cast<std::int64_t>(random() % (2113 - begin));
-    std::vector<float> values(static_cast<std::size_t>(end - begin));
-    reader->read({"big", {64, 33}, {begin, end}}, values);
     bool equal = true;
-    for (std::int64_t at = begin; at < end; ++at) {
-      equal = equal && values[static_cast<std::size_t>(at - begin)] == test_value(5, at, 5);
-    }
+    for (const auto& [box, offset] : slices_of({{"big", {64, 33}}}, {begin, end}))
+      equal = equal && box_holds_step(*reader, 5, box, 5);
     CAPTURE(begin, end);
     REQUIRE(equal);
   }
@@ -97,7 +94,7 @@ TEST_CASE("a shard is a safetensors file", "[checkpoint]") {
   const SafetensorsFile file(dir / "step-00000008" / "rank0001.safetensors");
   REQUIRE(file.metadata().at("step") == "8");
   REQUIRE(file.entries().at("big@1056").dtype == "F32");
-  REQUIRE(file.entries().at("big@1056").shape == std::vector<std::int64_t>{1056});
+  REQUIRE(file.entries().at("big@1056").shape == std::vector<std::int64_t>{32, 33});
   std::vector<float> values(2);
   file.read("big@1056", 10, values);
   REQUIRE(values == std::vector<float>{test_value(5, 1066, 8), test_value(5, 1067, 8)});
@@ -108,16 +105,19 @@ TEST_CASE("what does not match the checkpoint is an error that names it", "[chec
   REQUIRE(all_ok(save_on(dir.path(), 2, 8)));
   const auto reader = CheckpointReader::open(dir / "step-00000008", true);
   std::vector<float> three(3);
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"tail.bias", {3}, {0, 3}}, three); }),
+  REQUIRE(contains(checkpoint_error([&] { reader->read({"tail.bias", {3}}, three); }),
                    "no tensor 'tail.bias'"));
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {1, 3}, {0, 3}}, three); }),
+  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {1, 3}}, three); }),
                    "'head.bias' has shape [3]"));
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {3}, {1, 4}}, three); }),
-                   "elements [1, 4) of 'head.bias' do not fit"));
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {3}, {0, 2}}, three); }),
-                   "do not fit 3 values"));
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {3}, {-3, 0}}, three); }),
-                   "do not fit"));
+  const auto misfit = [&](Range rows, Range columns) {
+    return checkpoint_error([&] { reader->read({"head.bias", {3}, rows, columns}, three); });
+  };
+  REQUIRE(
+      contains(misfit({1, 4}, {0, 1}), "rows [1, 4), columns [0, 1) of 'head.bias' do not fit"));
+  REQUIRE(contains(misfit({0, 2}, {0, 1}), "do not fit 3 values of its 3 rows and 1 columns"));
+  REQUIRE(contains(misfit({-3, 0}, {0, 1}), "do not fit"));
+  REQUIRE(contains(misfit({0, 1}, {0, 3}), "do not fit"));
+  REQUIRE(contains(misfit({3, 0}, {0, -1}), "do not fit"));
 }
 
 TEST_CASE("a flipped bit in any file is found before a value is handed out",
@@ -265,30 +265,18 @@ TEST_CASE("hostile manifests are refused", "[checkpoint]") {
   REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[1e400,11]"),
                    "a number beyond the range of double"));
   REQUIRE(contains(changed("\"shape\":[37,11]", "\"shape\":[37,12]"),
-                   "lacks elements [407, 444) of 'layer.0.weight'"));
-  REQUIRE(contains(changed("\"begin\":0,\"end\":407", "\"begin\":1,\"end\":407"),
-                   "lacks elements [0, 1)"));
-  REQUIRE(contains(changed("\"begin\":0,\"end\":407", "\"begin\":0,\"end\":408"),
-                   "of 407 elements the slice [0, 408)"));
-  REQUIRE(
-      contains(changed("\"begin\":0,\"end\":407", "\"begin\":9,\"end\":9"), "the slice [9, 9)"));
+                   "lacks the rows [0, 37), columns [11, 12) of 'layer.0.weight'"));
   REQUIRE(contains(changed("\"bytes\":", "\"bytes\":1"), "bytes, the manifest says"));
-  REQUIRE(contains(changed("\"offset\":", "\"offset\":18446744073709551615,\"was\":"),
-                   "'offset' is not a whole"));
-  REQUIRE(contains(changed("\"offset\":", "\"offset\":4611686018427387000,\"was\":"), "which has"));
   REQUIRE(contains(changed("\"step\":100", "\"step\":100,\"step\":100"),
                    "the key 'step' is there twice"));
   REQUIRE(contains(changed("\"step\":100", "\"step\":\"100\""), "'step' is not a whole number"));
-  REQUIRE(contains(changed("\"version\": 1", "\"version\": 2"), "format version 2"));
+  REQUIRE(contains(changed("\"version\": 2", "\"version\": 3"),
+                   "format version 3, this dstrain reads versions 1 to 2"));
   REQUIRE(contains(changed("\"loss_scale\":32768.0", "\"loss_scale\":null"),
                    "'loss_scale' is not a number"));
   REQUIRE(contains(changed("\"dtype\":\"F32\"", "\"dtype\":\"F16\""), "other than F32"));
   REQUIRE(contains(changed("\"head.bias\"", "\"layer.0.weight\""),
                    "has the tensor 'layer.0.weight' twice"));
-  const std::string slice = good.substr(
-      good.find("{\"file\""), good.find('}', good.find("{\"file\"")) - good.find("{\"file\"") + 1);
-  REQUIRE(contains(changed(slice, slice + "," + slice),
-                   "has twice the elements [0, 407) of 'layer.0.weight'"));
   REQUIRE(contains(refused(std::string(100'000, '[')), "nested more than 8 deep"));
   REQUIRE(contains(refused("{\"a\": " + std::string(100'000, '[') + std::string(100'000, ']')),
                    "nested more than 8 deep"));

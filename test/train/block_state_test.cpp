@@ -30,7 +30,7 @@ TEST_CASE("untrained state is saved by one rank and restored on any number",
     CheckpointPart part = rank.states->snapshot();
     {
       const std::scoped_lock lock(mutex);
-      for (const TensorSlice& slice : part.slices) {
+      for (const Piece& slice : part.pieces) {
         if (slice.name.starts_with("norm.running") || slice.name == "norm.samples")
           written.push_back(slice.name);
       }

@@ -103,7 +103,7 @@ TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[tr
       });
   const auto reader = CheckpointReader::open(folder / "step-00000005", /*verify=*/true);
   CHECK(reader->state().base == "random weights of seed 42");
-  for (const TensorSlice& tensor : reader->tensors()) {
+  for (const Piece& tensor : reader->tensors()) {
     CAPTURE(tensor.name);
     CHECK((tensor.name.find("lora_") != std::string::npos ||
            tensor.name.find("classifier.") != std::string::npos));
