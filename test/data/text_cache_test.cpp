@@ -11,6 +11,7 @@
 #include "engine/base/file.h"
 #include "engine/data/text/build_lock.h"
 #include "engine/data/text/file_stamp.h"
+#include "engine/data/text/sources.h"
 #include "engine/data/text/split.h"
 #include "engine/data/text/token_cache.h"
 #include "test/data/text_files.h"
