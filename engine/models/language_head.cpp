@@ -65,7 +65,7 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
   cost.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel());
   // Sum and output of the norm; the logits are made again in backward, a few rows at a time.
   cost.saved_bytes = 2 * stream + statistics;
-  cost.boundary_bytes = kFloatBytes;
+  cost.boundary = {{{}, kFloatBytes}};
   // Loss and hit of each row. Backward, the gradient of the norm's output with the logits, or then
   // with that of both inputs.
   const Bytes per_row = 2 * rows * kFloatBytes;

@@ -85,7 +85,7 @@ class PreNormLayer final : public Block {
     // on, so the boundary counts it. What follows a norm keeps the norm's output.
     cost.saved_bytes = (place_.first ? 0 : stream) + 2 * norm_statistics +
                        attention_.saved_bytes(rows, shape.compute_bytes) + kept_by_mlp;
-    cost.boundary_bytes = 2 * stream;
+    cost.boundary.assign(2, {{rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     cost.forward_workspace = std::max(stream, in_mlp.forward);
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside

@@ -177,7 +177,7 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   const auto again = [&](std::size_t k) {
     return recomputed_[to_index(m) * cost_.blocks.size() + k];
   };
-  const Need output_of_block = {output, a.block, -1, m, block.boundary_bytes};
+  const Need output_of_block = {output, a.block, -1, m, block.boundary_bytes()};
   const Need saved_of_block = {saved, a.block, -1, m, block.saved_bytes};
   for (const int g : block.groups) {
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
@@ -190,7 +190,7 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   needs.reads.push_back({batch, -1, -1, m, cost_.batch_bytes});
   Need input;
   if (b > 0) {
-    input = {output, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes};
+    input = {output, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()};
     needs.reads.push_back(input);
   }
   if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
@@ -213,13 +213,13 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
   if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
   if (ends_chunk(a.block)) {
-    const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes};
+    const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes()};
     needs.reads.push_back(own);
     needs.frees.push_back(own);
   }
   if (b > 0 && ends_chunk(a.block - 1) && a.block > first_trained_)
     needs.writes.push_back(
-        {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes});
+        {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()});
   for (const int g : block.groups) {
     if (!trainable(g)) continue;
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
@@ -274,7 +274,7 @@ Needs BufferChecker::needs(int i) const {
       // A rank sends its own blocks' outputs and receives the gradients of them.
       const bool receives = a.kind == ActionKind::receive_down || a.kind == ActionKind::receive_up;
       const Need tensor = {local(a.block) != receives ? output : output_gradient, a.block, -1,
-                           a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes};
+                           a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes()};
       (a.kind == ActionKind::discard ? needs.frees
        : receives                    ? needs.writes
                                      : needs.reads)

@@ -26,6 +26,17 @@ struct GroupCost {
   std::vector<MatrixShape> matrices = {};
 };
 
+/// A tensor that a block hands to the next one. A rank that receives it must know its shape.
+struct BoundaryTensor {
+  std::vector<std::int64_t> shape;
+  int width = 2;  ///< bytes of an element, which is of the compute type; of the loss: 4
+  [[nodiscard]] Bytes bytes() const {
+    Bytes product = width;
+    for (const std::int64_t size : shape) product *= size;
+    return product;
+  }
+};
+
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares
 /// it with what autograd saved).
 struct BlockCost {
@@ -33,12 +44,18 @@ struct BlockCost {
   std::vector<int> groups;  ///< parameter groups the block reads
   Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
   Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
-  Bytes boundary_bytes = 0;     ///< output handed to the next block (kept as its input)
+  std::vector<BoundaryTensor> boundary = {};  ///< what it hands on, which is kept as the next input
   Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
   Bytes backward_workspace =
       0;  ///< transient beyond the two while the block runs backward, input gradient included
   Bytes state_bytes = 0;                 ///< of its untrained tensors, which every rank holds whole
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
+
+  [[nodiscard]] Bytes boundary_bytes() const {
+    Bytes sum = 0;
+    for (const BoundaryTensor& tensor : boundary) sum += tensor.bytes();
+    return sum;
+  }
 };
 
 struct ModelCost {

@@ -158,8 +158,8 @@ Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
   // Without a backward, what autograd would save is freed as the forward goes on.
   if (kind == forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
   // The gradient of the block's output is already there.
-  if (kind == recompute) return block.forward_workspace + block.boundary_bytes;
-  if (kind == backward) return block.backward_workspace + block.boundary_bytes;
+  if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
+  if (kind == backward) return block.backward_workspace + block.boundary_bytes();
   return 0;
 }
 
@@ -220,7 +220,7 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
     list.push_back({.op = sends ? CommOp::send : CommOp::receive,
                     .axis = CommAxis::pipeline,
                     .width = widths.compute,
-                    .bytes = cost.blocks.at(to_index(action.block)).boundary_bytes,
+                    .bytes = cost.blocks.at(to_index(action.block)).boundary_bytes(),
                     .peer = (program.coordinate + (to_next ? 1 : ranks - 1)) % ranks});
   } else if (runs_block(kind)) {
     for (const Exchange& e : cost.blocks.at(to_index(action.block)).exchanges) {

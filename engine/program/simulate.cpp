@@ -71,8 +71,8 @@ std::int64_t Player::owned(int group) const {
 /// it saves.
 double Player::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
-  Bytes bytes = block.saved_bytes + block.boundary_bytes;
-  if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes;
+  Bytes bytes = block.saved_bytes + block.boundary_bytes();
+  if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
   if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
   for (const int group : block.groups) {
     const bool trains =
@@ -153,7 +153,7 @@ Simulation Player::play() {
   result_.ledger = peak_memory(program_);
   result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
-    result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes);
+    result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
   std::array<double, kNumLanes> free_at{};
   double began = 0;

@@ -281,7 +281,7 @@ TEST_CASE("every block with adapters keeps exactly the bytes that its cost state
     test::LiveBytes memory;
     const std::int64_t start = memory.live();
     test::BlockRun run = test::run_forward(block, before, batch, context);
-    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();
   }

@@ -35,10 +35,12 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
     (void)memory.take_peak();
     const std::int64_t start = memory.live();
     test::BlockRun run = test::run_forward(*block, before, batch, context);
-    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
-    Bytes boundary = 0;
-    for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());
-    CHECK(boundary == cost.boundary_bytes);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
+    REQUIRE(run.output.size() == cost.boundary.size());
+    for (std::size_t t = 0; t < run.output.size(); ++t) {
+      CHECK(run.output[t].sizes() == at::IntArrayRef(cost.boundary[t].shape));
+      CHECK(static_cast<Bytes>(run.output[t].nbytes()) == cost.boundary[t].bytes());
+    }
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();
   }

@@ -38,10 +38,12 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
     (void)memory.take_peak();
     const std::int64_t start = memory.live();
     test::BlockRun run = test::run_forward(*block, before, batch, context);
-    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes);
-    Bytes boundary = 0;
-    for (const at::Tensor& tensor : run.output) boundary += static_cast<Bytes>(tensor.nbytes());
-    CHECK(boundary == cost.boundary_bytes);
+    CHECK(memory.live() - start == cost.saved_bytes + cost.boundary_bytes());
+    REQUIRE(run.output.size() == cost.boundary.size());
+    for (std::size_t t = 0; t < run.output.size(); ++t) {
+      CHECK(run.output[t].sizes() == at::IntArrayRef(cost.boundary[t].shape));
+      CHECK(static_cast<Bytes>(run.output[t].nbytes()) == cost.boundary[t].bytes());
+    }
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();
   }
@@ -67,7 +69,7 @@ TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost
   // On a CPU the GELU adds its bias in a tensor of its own.
   const Bytes biased = Bytes{8} * 65 * config.mlp_width * 4;
   CHECK(memory.take_peak() <=
-        cost.saved_bytes + cost.boundary_bytes + cost.forward_workspace + biased);
+        cost.saved_bytes + cost.boundary_bytes() + cost.forward_workspace + biased);
   // As the layer above returns them: one tensor for both.
   const at::Tensor gradient = at::ones_like(run.output[0]);
   const Tensors input_gradients = test::run_backward(run, {gradient, gradient});

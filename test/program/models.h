@@ -19,7 +19,7 @@ inline ModelCost small_model(int blocks) {
                            .groups = {b},
                            .forward_flops = 1e9 * (b + 1),
                            .saved_bytes = 1000 * (b + 1),
-                           .boundary_bytes = 100 * (b + 1),
+                           .boundary = {{{100 * (b + 1)}, 1}},
                            .forward_workspace = 10,
                            .backward_workspace = 300});
   }
@@ -37,7 +37,7 @@ inline ModelCost vit_like_model() {
                            .groups = {static_cast<int>(cost.blocks.size())},
                            .forward_flops = flops,
                            .saved_bytes = saved,
-                           .boundary_bytes = boundary,
+                           .boundary = {{{boundary}, 1}},
                            .forward_workspace = boundary,
                            .backward_workspace = 4 * boundary});
   };

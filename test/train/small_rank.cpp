@@ -87,7 +87,7 @@ BlockCost plain_cost(const std::string& name, const BatchShape& shape, std::int6
           .groups = {},
           .forward_flops = 1e3,
           .saved_bytes = 2 * rows,
-          .boundary_bytes = rows};
+          .boundary = {{{shape.micro_batch, width}, kFloatBytes}}};
 }
 
 class Stem final : public Block {

@@ -66,11 +66,11 @@ BlockCost BloomStem::cost(const BatchShape& shape) const {
   const std::int64_t rows = shape.micro_batch * config_.sequence;
   BlockCost cost;
   cost.name = name_;
-  cost.boundary_bytes = rows * config_.width * shape.compute_bytes;
+  cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
   // The rows of the table, with the statistics of their norm. Backward, their gradient and the
   // output's.
-  cost.saved_bytes = cost.boundary_bytes + LayerNorm::kNumStatistics * rows * kFloatBytes;
-  cost.backward_workspace = 2 * cost.boundary_bytes;
+  cost.saved_bytes = cost.boundary_bytes() + LayerNorm::kNumStatistics * rows * kFloatBytes;
+  cost.backward_workspace = 2 * cost.boundary_bytes();
   return cost;
 }
 

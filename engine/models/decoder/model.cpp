@@ -64,8 +64,8 @@ Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockCont
 BlockCost DecoderStem::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
-  cost.boundary_bytes = shape.micro_batch * config_.sequence * config_.width * shape.compute_bytes;
-  cost.backward_workspace = cost.boundary_bytes;  // the gradient of what it returned
+  cost.boundary = {{{shape.micro_batch * config_.sequence, config_.width}, shape.compute_bytes}};
+  cost.backward_workspace = cost.boundary_bytes();  // the gradient of what it returned
   return cost;
 }
 

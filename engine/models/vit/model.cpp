@@ -87,11 +87,11 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   cost.forward_flops = projection_.flops(patch_rows);
   cost.saved_bytes =
       patch_rows * pixels * shape.compute_bytes;  // rows of patches, for the weight's gradient
-  cost.boundary_bytes = shape.micro_batch * config_.tokens() * config_.width * shape.compute_bytes;
+  cost.boundary = {{{shape.micro_batch * config_.tokens(), config_.width}, shape.compute_bytes}};
   // The projected patches, forward until the positions are added; their gradient, and that of the
   // sequence, backward.
   cost.forward_workspace = embedded;
-  cost.backward_workspace = embedded + cost.boundary_bytes;
+  cost.backward_workspace = embedded + cost.boundary_bytes();
   return cost;
 }
 
@@ -130,7 +130,7 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   cost.forward_flops = classifier_.flops(shape.micro_batch);
   // Sum and output of the norm with its statistics, logits and their log-sum-exp.
   cost.saved_bytes = 2 * token + 3 * shape.micro_batch * kFloatBytes + logits;
-  cost.boundary_bytes = kFloatBytes;
+  cost.boundary = {{{}, kFloatBytes}};
   // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
   // and of what led to them.
   cost.forward_workspace = 2 * token + 4 * shape.micro_batch * kFloatBytes;

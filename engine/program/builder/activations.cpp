@@ -72,7 +72,7 @@ int Activations::take(BufferRole role, int block, int micro_batch) {
   if (empty.empty()) {
     const BlockCost& cost = writer_.cost.blocks[to_index(block)];
     id = writer_.add_buffer(role, block,
-                            role == BufferRole::saved ? cost.saved_bytes : cost.boundary_bytes, 1);
+                            role == BufferRole::saved ? cost.saved_bytes : cost.boundary_bytes(), 1);
   } else {
     id = empty.back();
     empty.pop_back();
