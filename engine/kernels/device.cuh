@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/dtype.h"
 
 /// What the kernels share: eight elements at a time, sums over warps and blocks, dispatch over
 /// dtypes.

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/kernels/gemm.h"
+#include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/linear/gemm.h"
 
 namespace dstrain::ops {
 

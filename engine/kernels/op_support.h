@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/dtype.h"
 #include "engine/kernels/parameter.h"
 
 /// What the operators share; not for other layers.

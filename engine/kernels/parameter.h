@@ -18,7 +18,7 @@ enum class Init {
   uniform,           ///< mean 0, std `init_std`: within sqrt(3) `init_std`
 };
 
-/// A weight in eight bits, made and read by the operators (engine/kernels/fp8.h).
+/// A weight in eight bits, made and read by the operators (engine/kernels/linear/fp8.h).
 struct Fp8Copies {
   at::Tensor rows, columns, scale;
   std::uint64_t version = 0;  ///< of the value that they were made of

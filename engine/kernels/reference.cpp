@@ -2,6 +2,9 @@
 #include <limits>
 #include <vector>
 
+#include "engine/kernels/embedding/kernels.h"
+#include "engine/kernels/loss/kernels.h"
+#include "engine/kernels/norm/kernels.h"
 #include "engine/kernels/reference_view.h"
 
 /// The operators' kernels as their definitions read, in double.

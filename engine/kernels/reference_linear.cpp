@@ -6,6 +6,9 @@
 #include <limits>
 
 #include "engine/base/philox.h"
+#include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/reference_view.h"
 
 /// The kernels around matrix products as their definitions read, in double.

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/dtype.h"
 
 namespace dstrain::kernels::reference {
 

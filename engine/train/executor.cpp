@@ -16,7 +16,7 @@
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/optimizer.h"
 
 namespace dstrain {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/data/loader.h"
 #include "engine/device/device.h"
 #include "engine/device/stream.h"
-#include "engine/kernels/augment.h"
+#include "engine/kernels/image/augment.h"
 #include "engine/nn/block.h"
 
 namespace dstrain {

@@ -3,7 +3,8 @@
 namespace dstrain {
 
 /// How many steps in a row were skipped as not finite. A step that lowers a dynamic loss scale is
-/// part of the search for it and not counted; the least scale (engine/kernels/control.h) ends that.
+/// part of the search for it and not counted; the least scale (engine/kernels/optimizer/control.h)
+/// ends that.
 class SkipStreak {
  public:
   /// `loss_scale`: before the next step.

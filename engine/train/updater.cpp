@@ -7,8 +7,8 @@
 #include <cstddef>
 
 #include "engine/base/error.h"
-#include "engine/kernels/matrix_update.h"
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/matrix_update.h"
+#include "engine/kernels/optimizer/optimizer.h"
 
 namespace dstrain {
 namespace {

@@ -10,7 +10,7 @@
 namespace dstrain {
 
 /// What recipes, states, checkpoints and plans know of an update rule. Its arithmetic is in
-/// engine/kernels/optimizer_rules.h.
+/// engine/kernels/optimizer/optimizer_rules.h.
 struct OptimizerRow {
   OptimizerName name;
   std::string_view spelling;

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "engine/kernels/attention_heads.h"
+#include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/bench.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/kernels/attention_heads.h"
+#include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"

@@ -1,4 +1,4 @@
-#include "engine/kernels/augment.h"
+#include "engine/kernels/image/augment.h"
 
 #include <ATen/ops/empty.h>
 

@@ -14,7 +14,7 @@
 
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/op_support.h"
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/optimizer.h"
 #include "test/support/catch.h"
 
 /// How long a kernel takes on a GPU: what the benchmarks share.

@@ -1,4 +1,4 @@
-#include "engine/kernels/gemm.h"
+#include "engine/kernels/linear/gemm.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -13,8 +13,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/kernels/fp8.h"
-#include "engine/kernels/gemm_cache.h"
+#include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/gemm_cache.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernels/augment.h"
+#include "engine/kernels/image/augment.h"
 #include "test/gpu/bench.h"
 
 /// How long every kernel takes on an H200 at the shapes of real models; hidden, run with

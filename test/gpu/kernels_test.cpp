@@ -7,10 +7,10 @@
 
 #include <limits>
 
-#include "engine/kernels/control.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
-#include "engine/kernels/optimizer_update.h"
+#include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/non_finite_rows.h"
 #include "test/kernels/tensors.h"

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "engine/kernels/fp8.h"
-#include "engine/kernels/gemm.h"
+#include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/bench.h"
 

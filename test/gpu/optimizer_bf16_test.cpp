@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/kernels/control.h"
-#include "engine/kernels/matrix_update.h"
-#include "engine/kernels/optimizer.h"
-#include "engine/kernels/optimizer_update.h"
+#include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/matrix_update.h"
+#include "engine/kernels/optimizer/optimizer.h"
+#include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "engine/base/error.h"
-#include "engine/kernels/attention_heads.h"
+#include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/attention_bounds.h"

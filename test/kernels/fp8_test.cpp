@@ -1,4 +1,4 @@
-#include "engine/kernels/fp8.h"
+#include "engine/kernels/linear/fp8.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "engine/kernels/gemm.h"
+#include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"

@@ -1,4 +1,4 @@
-#include "engine/kernels/gemm.h"
+#include "engine/kernels/linear/gemm.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
@@ -15,7 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
-#include "engine/kernels/gemm_cache.h"
+#include "engine/kernels/linear/gemm_cache.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"

@@ -9,9 +9,9 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
-#include "engine/kernels/optimizer.h"
-#include "engine/kernels/optimizer_update.h"
-#include "engine/kernels/stochastic_rounding.h"
+#include "engine/kernels/optimizer/optimizer.h"
+#include "engine/kernels/optimizer/optimizer_update.h"
+#include "engine/kernels/optimizer/stochastic_rounding.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 

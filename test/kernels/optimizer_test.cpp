@@ -1,4 +1,4 @@
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/optimizer.h"
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty.h>
@@ -10,7 +10,7 @@
 #include <limits>
 #include <utility>
 
-#include "engine/kernels/matrix_update.h"
+#include "engine/kernels/optimizer/matrix_update.h"
 #include "test/kernels/optimizer_bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"

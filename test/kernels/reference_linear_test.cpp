@@ -4,8 +4,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "engine/base/philox.h"
-#include "engine/kernels/fp8.h"
 #include "engine/kernels/kernels.h"
+#include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"

@@ -3,12 +3,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include "engine/kernels/control.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
-#include "engine/kernels/optimizer.h"
-#include "engine/kernels/optimizer_update.h"
+#include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/optimizer.h"
+#include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/optimizer_bounds.h"
 #include "test/kernels/tensors.h"

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/optimizer.h"
 #include "engine/models/language_head.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"

@@ -14,7 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json.h"
-#include "engine/kernels/optimizer.h"
+#include "engine/kernels/optimizer/optimizer.h"
 #include "engine/models/language_head.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"

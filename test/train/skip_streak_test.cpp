@@ -1,6 +1,6 @@
 #include "engine/train/skip_streak.h"
 
-#include "engine/kernels/control.h"
+#include "engine/kernels/optimizer/control.h"
 #include "test/support/catch.h"
 
 using namespace dstrain;

@@ -1,0 +1,263 @@
+#include <algorithm>
+
+#include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/device.cuh"
+
+/// Kernels that walk down columns: bias + GELU, and sums over rows for the gradients of biases. A
+/// thread owns a few columns, eight warps of a block share them and take every eighth row,
+/// blockIdx.y divides the rows further.
+namespace dstrain::kernels {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr std::int64_t kBlocks = 1056;  // about eight per SM of an H200
+
+/// Elements of a thread: a pack, or one where rows are not aligned.
+std::int64_t width(std::int64_t cols) { return cols % cuda::kPack == 0 ? cuda::kPack : 1; }
+std::int64_t column_blocks(std::int64_t cols) {
+  return cuda::blocks_for(cols, width(cols) * cuda::kWarp);
+}
+
+}  // namespace
+
+std::int64_t column_partials(std::int64_t rows, std::int64_t cols) {
+  const std::int64_t most = std::max<std::int64_t>(1, (rows + 4 * kWarps - 1) / (4 * kWarps));
+  return std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(1, column_blocks(cols)), 1,
+                                  most);
+}
+
+namespace cuda {
+namespace {
+
+struct Normal {
+  float cdf, pdf;
+};
+
+/// Standard normal distribution: exact for fp32; for 16-bit types one exponential serves both
+/// (Abramowitz & Stegun 7.1.26, error below 2e-7, far under their rounding), since GELU is
+/// otherwise bound by arithmetic.
+template <typename T>
+__device__ Normal normal(float x) {
+  constexpr float kPdf0 = 0.3989422804014327f, kSqrtHalf = 0.7071067811865475f;
+  if constexpr (std::is_same_v<T, float>) {
+    return {0.5f * erfcf(-x * kSqrtHalf), kPdf0 * expf(-0.5f * x * x)};
+  } else {
+    const float exponential = __expf(-0.5f * x * x);
+    const float t = __fdividef(1.0f, 1.0f + 0.3275911f * kSqrtHalf * fabsf(x));
+    const float series =
+        t * (0.254829592f +
+             t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    const float tail = 0.5f * series * exponential;
+    return {x > 0 ? 1.0f - tail : tail, kPdf0 * exponential};
+  }
+}
+
+/// What GELU multiplies x by, and the derivative of that, as `cdf` and `pdf`: of the normal
+/// distribution, or of sigmoid(2u), which is 0.5 (1 + tanh(u)).
+template <typename T, Gelu kKind>
+__device__ Normal gate(float x) {
+  if constexpr (kKind == Gelu::erf) {
+    return normal<T>(x);
+  } else {
+    constexpr float kTwice = 1.5957691216057308f, kCubic = 0.044715f;  // 2 sqrt(2/pi)
+    const float square = x * x;
+    const float u2 = kTwice * x * (1.0f + kCubic * square);
+    float share;
+    if constexpr (std::is_same_v<T, float>) {
+      share = 1.0f / (1.0f + expf(-u2));
+    } else {
+      share = __fdividef(1.0f, 1.0f + __expf(-u2));
+    }
+    return {share, share * (1.0f - share) * kTwice * (1.0f + 3.0f * kCubic * square)};
+  }
+}
+
+template <typename T, int V, Gelu kKind>
+__global__ void __launch_bounds__(kWarps* kWarp) bias_gelu_kernel(const BiasGelu a) {
+  const std::int64_t packs = a.cols / V;
+  const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp;
+  if (pack >= packs) return;
+  float bias[V];
+  load<T, V>(a.bias, pack).unpack(bias);
+#pragma unroll 2
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + threadIdx.x / kWarp;
+       row < a.rows; row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
+    float x[V];
+    load<T, V>(a.z, row * packs + pack).unpack(x);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      x[i] += bias[i];
+      x[i] *= gate<T, kKind>(x[i]).cdf;
+    }
+    store(a.y, row * packs + pack, Pack<T, V>::of(x));
+  }
+}
+
+/// What a sum over rows runs over, and what it writes on the way.
+template <typename T, int V>
+struct PlainColumns {
+  const void* x;
+  __device__ PlainColumns(const ColumnSum& a, std::int64_t) : x(a.x) {}
+  __device__ void operator()(std::int64_t index, float (&out)[V]) const {
+    load<T, V>(x, index).unpack(out);
+  }
+};
+
+template <typename T, int V, Gelu kKind>
+struct GeluColumns {
+  const void* z;
+  const void* grad_y;
+  void* grad_z;
+  float bias[V];
+  __device__ GeluColumns(const BiasGeluBackward& a, std::int64_t pack)
+      : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z) {
+    load<T, V>(a.bias, pack).unpack(bias);
+  }
+  __device__ void operator()(std::int64_t index, float (&out)[V]) const {
+    float x[V];
+    load<T, V>(z, index).unpack(x);
+    load<T, V>(grad_y, index).unpack(out);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      x[i] += bias[i];
+      const Normal n = gate<T, kKind>(x[i]);
+      out[i] *= n.cdf + x[i] * n.pdf;
+    }
+    store(grad_z, index, Pack<T, V>::of(out));
+  }
+};
+
+template <int V, typename Columns, typename Args>
+__global__ void __launch_bounds__(kWarps* kWarp) column_sum_kernel(const Args a) {
+  __shared__ float warps[kWarps][kWarp * V];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t packs = a.cols / V;
+  const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
+  float total[V] = {};
+  if (pack < packs) {
+    const Columns columns(a, pack);
+#pragma unroll 4
+    for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kWarps + warp; row < a.rows;
+         row += static_cast<std::int64_t>(gridDim.y) * kWarps) {
+      float value[V];
+      columns(row * packs + pack, value);
+#pragma unroll
+      for (int i = 0; i < V; ++i) total[i] += value[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < V; ++i) warps[warp][lane * V + i] = total[i];
+  __syncthreads();
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp * V + threadIdx.x;
+  if (static_cast<int>(threadIdx.x) < kWarp * V && column < a.cols && a.partial != nullptr) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += warps[w][threadIdx.x];
+    a.partial[static_cast<std::int64_t>(blockIdx.y) * a.cols + column] = sum;
+  }
+}
+
+constexpr int kReduceRows = 32;
+
+__global__ void __launch_bounds__(kWarp* kReduceRows)
+    add_partials_kernel(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
+                        float* second, std::int64_t split) {
+  __shared__ float sums[kReduceRows][kWarp + 1];
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  float sum = 0;
+  if (column < cols) {
+    for (std::int64_t row = threadIdx.y; row < rows; row += kReduceRows)
+      sum += partial[row * cols + column];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < cols) {
+    for (int y = 1; y < kReduceRows; ++y) sum += sums[y][threadIdx.x];
+    float& out = column < split ? first[column] : second[column - split];
+    out += sum;
+  }
+}
+
+template <typename Args>
+dim3 column_grid(const Args& args) {
+  return {static_cast<unsigned>(column_blocks(args.cols)),
+          static_cast<unsigned>(column_partials(args.rows, args.cols))};
+}
+
+}  // namespace
+
+void add_partials(const float* partial, std::int64_t rows, std::int64_t cols, float* first,
+                  float* second, std::int64_t split, cudaStream_t stream) {
+  add_partials_kernel<<<blocks_for(cols, kWarp), dim3(kWarp, kReduceRows), 0, stream>>>(
+      partial, rows, cols, first, second, split);
+  check_launch("add_partials");
+}
+
+namespace {
+
+template <Gelu kKind>
+void launch_bias_gelu(const BiasGelu& args, cudaStream_t stream) {
+  with_type(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (width(args.cols) == kPack) {
+      bias_gelu_kernel<T, kPack, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    } else {
+      bias_gelu_kernel<T, 1, kKind><<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    }
+  });
+  check_launch("bias_gelu");
+}
+
+template <Gelu kKind>
+void launch_bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
+  with_type(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (width(args.cols) == kPack) {
+      column_sum_kernel<kPack, GeluColumns<T, kPack, kKind>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    } else {
+      column_sum_kernel<1, GeluColumns<T, 1, kKind>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    }
+  });
+  check_launch("bias_gelu_backward");
+}
+
+}  // namespace
+
+void bias_gelu(const BiasGelu& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  const auto launch =
+      args.kind == Gelu::erf ? launch_bias_gelu<Gelu::erf> : launch_bias_gelu<Gelu::tanh>;
+  launch(args, stream);
+}
+
+void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  const auto launch = args.kind == Gelu::erf ? launch_bias_gelu_backward<Gelu::erf>
+                                             : launch_bias_gelu_backward<Gelu::tanh>;
+  launch(args, stream);
+  if (args.grad_bias == nullptr) return;
+  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.grad_bias,
+               nullptr, args.cols, stream);
+}
+
+void column_sum(const ColumnSum& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (width(args.cols) == kPack) {
+      column_sum_kernel<kPack, PlainColumns<T, kPack>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    } else {
+      column_sum_kernel<1, PlainColumns<T, 1>>
+          <<<column_grid(args), kWarps * kWarp, 0, stream>>>(args);
+    }
+  });
+  check_launch("column_sum");
+  add_partials(args.partial, column_partials(args.rows, args.cols), args.cols, args.sum, nullptr,
+               args.cols, stream);
+}
+
+}  // namespace cuda
+}  // namespace dstrain::kernels

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Activations with their bias, dropout, and sums over rows: arguments, the GPU version and the
+/// reference. The rules are in engine/kernels/kernels.h.
+namespace dstrain::kernels {
+
+/// x Phi(x), exact or by 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Hendrycks & Gimpel 2016,
+/// arXiv:1606.08415.
+enum class Gelu { erf, tanh };
+
+/// y = gelu(z + bias). z is the GEMM's output without bias: adding it here and again in backward
+/// costs nothing, and z is written once.
+struct BiasGelu {
+  const void* z;     ///< [rows, cols]
+  const void* bias;  ///< [cols]
+  void* y;           ///< [rows, cols]
+  std::int64_t rows, cols;
+  DType dtype;
+  Gelu kind = Gelu::erf;
+};
+
+/// grad_z = grad_y * gelu'(z + bias), and grad_bias += its sum over rows (before rounding).
+struct BiasGeluBackward {
+  const void* z;
+  const void* bias;
+  const void* grad_y;
+  void* grad_z;      ///< may alias grad_y
+  float* grad_bias;  ///< null: not wanted
+  float* partial;    ///< scratch, [column_partials(rows, cols), cols]; null without grad_bias
+  std::int64_t rows, cols;
+  DType dtype;
+  Gelu kind = Gelu::erf;
+};
+
+/// sum += sum of x over rows.
+struct ColumnSum {
+  const void* x;   ///< [rows, cols]
+  float* sum;      ///< [cols]
+  float* partial;  ///< scratch, [column_partials(rows, cols), cols]
+  std::int64_t rows, cols;
+  DType dtype;
+};
+[[nodiscard]] std::int64_t column_partials(std::int64_t rows, std::int64_t cols);
+
+/// h = silu(gate) * up, silu(x) = x / (1 + exp(-x)); one rounding. Shazeer 2020, arXiv:2002.05202,
+/// eq. 5.
+struct Swiglu {
+  const void* gate_up;  ///< [rows, 2 cols]: of each row gate, then up
+  void* h;              ///< [rows, cols]
+  std::int64_t rows, cols;
+  DType dtype;
+};
+
+/// The gradient of gate and up, and h once more, in one pass.
+struct SwigluBackward {
+  const void* gate_up;
+  const void* grad_h;
+  void* grad_gate_up;  ///< may alias gate_up
+  void* h;             ///< bit for bit what forward gave; null: not wanted
+  std::int64_t rows, cols;
+  DType dtype;
+};
+
+/// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
+/// `key` falls into the lowest `share` of [0, 1).
+struct Dropout {
+  const void* x;
+  void* y;  ///< may alias x
+  std::int64_t count;
+  const std::int64_t* seed;  ///< [1], where x is; with `place` it makes the key (dropout_key)
+  std::uint64_t place;
+  float share;
+  DType dtype;
+};
+
+namespace cuda {
+void bias_gelu(const BiasGelu& args, cudaStream_t stream);
+void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream);
+void column_sum(const ColumnSum& args, cudaStream_t stream);
+void swiglu(const Swiglu& args, cudaStream_t stream);
+void swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
+void dropout(const Dropout& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void bias_gelu(const BiasGelu& args);
+void bias_gelu_backward(const BiasGeluBackward& args);
+void column_sum(const ColumnSum& args);
+void swiglu(const Swiglu& args);
+void swiglu_backward(const SwigluBackward& args);
+void dropout(const Dropout& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels

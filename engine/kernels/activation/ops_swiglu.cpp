@@ -1,0 +1,116 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/linear/linear_map.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+#include "engine/kernels/ops.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor forward_of(const at::Tensor& gate_up) {
+  const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
+  if (!gate_up.is_cuda()) {
+    const at::Tensor both = gate_up.to(at::kFloat);
+    return (at::silu(both.narrow(1, 0, cols)) * both.narrow(1, cols, cols))
+        .to(gate_up.scalar_type());
+  }
+  at::Tensor h = at::empty({rows, cols}, gate_up.options());
+  kernels::cuda::swiglu({.gate_up = gate_up.const_data_ptr(),
+                         .h = h.mutable_data_ptr(),
+                         .rows = rows,
+                         .cols = cols,
+                         .dtype = kernel_dtype(gate_up)},
+                        current_stream());
+  return h;
+}
+
+struct SwigluGradients {
+  at::Tensor gate_up, h;
+};
+
+/// The gradient of gate and up; with `again` also what forward gave.
+SwigluGradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
+  const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
+  if (!gate_up.is_cuda()) {
+    const at::Tensor both = gate_up.to(at::kFloat), dh32 = dh.to(at::kFloat);
+    const at::Tensor gate = both.narrow(1, 0, cols), up = both.narrow(1, cols, cols);
+    const at::Tensor grad = at::cat({at::silu_backward(dh32 * up, gate), dh32 * at::silu(gate)}, 1);
+    return {grad.to(gate_up.scalar_type()), again ? forward_of(gate_up) : at::Tensor()};
+  }
+  SwigluGradients out{at::empty_like(gate_up), again ? at::empty_like(dh) : at::Tensor()};
+  kernels::cuda::swiglu_backward({.gate_up = gate_up.const_data_ptr(),
+                                  .grad_h = dh.const_data_ptr(),
+                                  .grad_gate_up = out.gate_up.mutable_data_ptr(),
+                                  .h = again ? out.h.mutable_data_ptr() : nullptr,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .dtype = kernel_dtype(gate_up)},
+                                 current_stream());
+  return out;
+}
+
+struct Swiglu : torch::autograd::Function<Swiglu> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input) {
+    const at::Tensor gate_up = dense(input);
+    context->save_for_backward({gate_up});
+    return forward_of(gate_up);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    return {backward_of(context->get_saved_variables()[0], dense(grads[0]), false).gate_up};
+  }
+};
+
+struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, Parameter* weight) {
+    const at::Tensor gate_up = dense(input);
+    const LinearOutput out = apply_linear(forward_of(gate_up), *weight, nullptr);
+    context->save_for_backward({gate_up, out.scale});
+    keep(context, "weight", weight);
+    return out.y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &gate_up = saved[0], &scale = saved[1];
+    Parameter& weight = kept(context, "weight");
+    const LinearGradient dy(grads[0], weight, /*for_input=*/true);
+    SwigluGradients gradients = backward_of(gate_up, dy.input(), weight.trainable);
+    if (weight.trainable) {
+      at::Tensor& h = gradients.h;
+      if (scale.defined()) h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, scale).columns;
+      dy.add_to_parameters(h, scale, nullptr);
+    }
+    return {gradients.gate_up, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) % 2 == 0,
+                fmt::format("swiglu: gate_up {}", shape_of(gate_up)));
+  return Swiglu::apply(gate_up);
+}
+
+at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight) {
+  DSTRAIN_CHECK(gate_up.dim() == 2 && gate_up.size(1) == 2 * matrix_of(weight, gate_up).size(1),
+                fmt::format("swiglu_linear: gate_up {}, weight {}", shape_of(gate_up),
+                            shape_of(weight.value)));
+  return SwigluLinear::apply(gate_up, anchor_for(gate_up, weight.trainable), &weight);
+}
+
+}  // namespace dstrain::ops

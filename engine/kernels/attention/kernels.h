@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// What lies between a product and attention: arguments, the GPU version and the reference. The
+/// rules are in engine/kernels/kernels.h.
+namespace dstrain::kernels {
+
+/// Where attention's heads lie in a row of qkv: all queries, all keys, all values; or, interleaved,
+/// query, key and value of one head after the other (then kv_heads = heads).
+struct HeadLayout {
+  std::int64_t heads, kv_heads, head_dim;
+  bool interleaved;
+
+  struct Place {
+    int part;  ///< 0 query, 1 key, 2 value
+    std::int64_t head;
+  };
+  [[nodiscard]] constexpr std::int64_t slots() const { return heads + 2 * kv_heads; }
+  [[nodiscard]] constexpr std::int64_t width() const { return slots() * head_dim; }
+  [[nodiscard]] constexpr Place place(std::int64_t slot) const {
+    if (interleaved) return {static_cast<int>(slot % 3), slot / 3};
+    if (slot < heads) return {0, slot};
+    if (slot < heads + kv_heads) return {1, slot - heads};
+    return {2, slot - heads - kv_heads};
+  }
+  [[nodiscard]] constexpr std::int64_t slot(Place place) const {
+    if (interleaved) return 3 * place.head + place.part;
+    return place.head + (place.part > 0 ? heads : 0) + (place.part > 1 ? kv_heads : 0);
+  }
+};
+
+/// Rotary positions in place on the query and key heads: of each head, elements (i, i + head_dim/2)
+/// turn by position * theta^(-2i/head_dim). Su et al. 2021, arXiv:2104.09864, eq. 34, pairs as in
+/// Qwen2.
+struct RotateHeads {
+  void* qkv;           ///< [rows, layout.width()]
+  const float* table;  ///< [length, head_dim/2, 2]: cosine and sine; length > any position
+  const std::int32_t* positions;  ///< [rows]; null: row % tokens
+  std::int64_t rows, tokens;
+  HeadLayout layout;  ///< head_dim a multiple of 16
+  DType dtype;
+};
+
+/// Gradients of query, key, value, each [batch, its heads, tokens, head_dim or more] of any strides
+/// (last one 1), into rows like qkv; further elements of a head are left out. With a table, query
+/// and key turn back on the way.
+struct PackHeads {
+  const void* source[3];
+  std::int64_t stride[3][3];      ///< of batch, head, token, in elements; multiples of 8
+  const float* table;             ///< as in RotateHeads; null: no turn
+  const std::int32_t* positions;  ///< as in RotateHeads
+  void* out;                      ///< [batch * tokens, layout.width()]
+  std::int64_t batch, tokens;
+  HeadLayout layout;  ///< head_dim a multiple of 8, with a table of 16
+  DType dtype;
+};
+
+/// Query, key and value heads with further elements behind their own that make softmax(scale * q
+/// k^T) the one with linear biases: q gets slope / scale in two roundings hi + lo, as (256 hi, hi,
+/// 256 lo, lo); k gets its position 256 a + b, as (a, b, a, b), exact in bf16 and fp16; the rest is
+/// zero. Press et al. 2022, arXiv:2108.12409, sec. 3; the part of the bias that is the same for all
+/// keys drops out of the softmax.
+struct StretchHeads {
+  const void* qkv;                       ///< [rows, layout.width()]
+  const std::int32_t* positions;         ///< [rows]; null: row % tokens; below kAlibiPositions
+  void* query;                           ///< [rows, heads, stretched]
+  void* key;                             ///< [rows, kv_heads, stretched]
+  void* value;                           ///< the same; null: values stay as they are
+  std::int64_t rows, tokens, stretched;  ///< stretched: head_dim + 4 or more, a multiple of 8
+  HeadLayout layout;                     ///< head_dim a multiple of 8
+  float inverse_scale;
+  DType dtype;
+};
+inline constexpr std::int64_t kAlibiPositions = 1 << 16;
+
+/// Slope of one head's linear bias: 2^(-8 (head + 1) / p), p the largest power of two not above
+/// `heads`; the heads beyond p have 2^(-4 (2 (head - p) + 1) / p), as BLOOM has them.
+[[nodiscard]] double alibi_slope(std::int64_t head, std::int64_t heads);
+
+/// Rows of `from` elements to rows of `to`: cut, or zeros behind.
+struct ResizeRows {
+  const void* source;
+  void* out;
+  std::int64_t rows, from, to;  ///< from and to multiples of 8
+  DType dtype;
+};
+
+namespace cuda {
+void rotate_heads(const RotateHeads& args, cudaStream_t stream);
+void pack_heads(const PackHeads& args, cudaStream_t stream);
+void stretch_heads(const StretchHeads& args, cudaStream_t stream);
+void resize_rows(const ResizeRows& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void rotate_heads(const RotateHeads& args);
+void pack_heads(const PackHeads& args);
+void stretch_heads(const StretchHeads& args);
+void resize_rows(const ResizeRows& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels

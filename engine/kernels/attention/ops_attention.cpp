@@ -1,0 +1,202 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/base/error.h"
+#include "engine/kernels/attention/attention_backends.h"
+#include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Everything about one attention but its tensors; kept from forward to backward.
+struct Plan {
+  AttentionShape shape;
+  std::optional<StretchedWidths> stretched;  ///< linear biases stand in the heads
+  std::int64_t longest = 0;
+
+  [[nodiscard]] Masking masking(const Sequences& sequences) const {
+    return {.causal = shape.causal,
+            .biased = shape.alibi && !stretched,
+            .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
+            .sequences = sequences};
+  }
+  /// What the backend sees; all but cuDNN want values as wide as keys.
+  [[nodiscard]] Heads heads(Backend backend, const at::Tensor& qkv,
+                            const Sequences& sequences) const {
+    if (!stretched) return split_heads(qkv, shape, sequences);
+    StretchedWidths widths = *stretched;
+    if (backend != Backend::cudnn) widths.value = widths.query_key;
+    return stretch_heads(qkv, shape, sequences, widths);
+  }
+
+  void save(AutogradContext* context) const {
+    const StretchedWidths widths = stretched.value_or(StretchedWidths{});
+    context->saved_data["plan"] = std::vector<std::int64_t>{shape.batch,
+                                                            shape.heads,
+                                                            shape.kv_heads,
+                                                            shape.head_dim,
+                                                            shape.interleaved ? 1 : 0,
+                                                            shape.causal ? 1 : 0,
+                                                            shape.alibi ? 1 : 0,
+                                                            widths.query_key,
+                                                            widths.value,
+                                                            longest};
+    const RopeScaling& scaling = shape.rope_scaling;
+    context->saved_data["rope"] =
+        std::vector<double>{shape.rope_theta, scaling.factor, scaling.low_factor,
+                            scaling.high_factor, scaling.positions};
+  }
+  static Plan load(AutogradContext* context) {
+    const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
+    const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
+    Plan plan{.shape = {.batch = all[0],
+                        .heads = all[1],
+                        .kv_heads = all[2],
+                        .head_dim = all[3],
+                        .interleaved = all[4] != 0,
+                        .causal = all[5] != 0,
+                        .rope_theta = rope[0],
+                        .rope_scaling = {.factor = rope[1],
+                                         .low_factor = rope[2],
+                                         .high_factor = rope[3],
+                                         .positions = rope[4]},
+                        .alibi = all[6] != 0},
+              .stretched = std::nullopt,
+              .longest = all[9]};
+    if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};
+    return plan;
+  }
+};
+
+Attended attend_by(const Plan& plan, const at::Tensor& qkv, const Sequences& sequences) {
+  const Masking masking = plan.masking(sequences);
+  const std::int64_t width = plan.stretched ? plan.stretched->query_key : plan.shape.head_dim;
+  const Backend backend = backend_for(qkv, width, sequences.starts.defined());
+  if (backend == Backend::cudnn) {
+    try {
+      return attend(backend, plan.heads(backend, qkv, sequences), masking);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
+      return attend(Backend::flash, plan.heads(Backend::flash, qkv, sequences), masking);
+    }
+  }
+  return attend(backend, plan.heads(backend, qkv, sequences), masking);
+}
+
+/// Saved are qkv, rotated, and what the backend made; stretched heads are built again in backward,
+/// since one pass over qkv costs less than keeping them through the model.
+struct Attention : torch::autograd::Function<Attention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const Plan& plan,
+                            const Sequences& sequences) {
+    const AttentionShape& shape = plan.shape;
+    const at::Tensor qkv = dense(input);
+    if (shape.rope_theta > 0) rotate_heads(qkv, shape, sequences);
+    const Attended all = attend_by(plan, qkv, sequences);
+    context->save_for_backward({qkv, all.out, all.log_sum_exp, all.seed, all.offset,
+                                sequences.starts, sequences.positions});
+    context->saved_data["backend"] = static_cast<std::int64_t>(all.backend);
+    plan.save(context);
+    const at::Tensor by_token = all.out.transpose(1, 2);
+    if (by_token.size(3) == shape.head_dim) return by_token.reshape({qkv.size(0), shape.width()});
+    return resize_rows(by_token, shape.head_dim).view({qkv.size(0), shape.width()});
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Plan plan = Plan::load(context);
+    const at::Tensor& qkv = saved[0];
+    const Attended forward{
+        .backend = static_cast<Backend>(context->saved_data.at("backend").toInt()),
+        .out = saved[1],
+        .log_sum_exp = saved[2],
+        .seed = saved[3],
+        .offset = saved[4]};
+    const Sequences sequences{.starts = saved[5], .longest = plan.longest, .positions = saved[6]};
+    const std::int64_t batch = forward.out.size(0), width = forward.out.size(3);
+    at::Tensor grad =
+        dense(grads[0]).view({batch, qkv.size(0) / batch, plan.shape.heads, plan.shape.head_dim});
+    if (width != plan.shape.head_dim) grad = resize_rows(grad, width);
+    const Heads in = plan.heads(forward.backend, qkv, sequences);
+    return {pack_heads(attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences)),
+                       qkv, plan.shape, sequences),
+            {},
+            {}};
+  }
+};
+
+void check(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences) {
+  DSTRAIN_CHECK(qkv.dim() == 2 && shape.batch > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
+                    shape.head_dim > 0 && shape.heads % shape.kv_heads == 0 &&
+                    qkv.size(0) % shape.batch == 0 && qkv.size(1) == shape.qkv_width(),
+                fmt::format("attention: qkv {}, batch {}, heads {} and {} of {}", shape_of(qkv),
+                            shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
+  DSTRAIN_CHECK(!shape.interleaved || shape.heads == shape.kv_heads,
+                "attention: interleaved heads are not shared");
+  DSTRAIN_CHECK(shape.rope_theta == 0 || shape.head_dim % 2 == 0,
+                "attention: rotary positions need pairs of elements");
+  DSTRAIN_CHECK(!shape.alibi || shape.causal,
+                "attention: linear biases are those of causal models");
+  if (qkv.is_cuda() && shape.head_dim % 8 != 0) {
+    throw Error(ErrorKind::internal,
+                fmt::format("attention with {} elements a head", shape.head_dim),
+                "a multiple of 8 works on a GPU");
+  }
+  const auto is_index = [&](const at::Tensor& x) {
+    return x.defined() && x.scalar_type() == at::kInt && x.device() == qkv.device() &&
+           x.dim() == 1 && x.is_contiguous();
+  };
+  const bool packed = sequences.starts.defined();
+  DSTRAIN_CHECK(
+      !packed || (is_index(sequences.starts) && is_index(sequences.positions) &&
+                  sequences.starts.size(0) > 1 && sequences.positions.size(0) == qkv.size(0) &&
+                  sequences.longest > 0),
+      "attention: packed sequences need starts, positions (int32, beside qkv) and longest");
+  DSTRAIN_CHECK(!shape.alibi || (packed ? sequences.longest : qkv.size(0) / shape.batch) <=
+                                    kernels::kAlibiPositions,
+                "attention: too many positions for linear biases");
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
+                     const Sequences& sequences) {
+  check(qkv, shape, sequences);
+  Plan plan{.shape = shape, .stretched = std::nullopt, .longest = sequences.longest};
+  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat)
+    plan.stretched = stretched_widths(shape.head_dim);
+  return Attention::apply(qkv, plan, sequences);
+}
+
+std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  return shape.alibi && element_bytes < kFloatBytes ? stretched_widths(shape.head_dim).query_key
+                                                    : shape.head_dim;
+}
+
+std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t rows,
+                                   int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  std::int64_t elements = shape.qkv_width() + shape.width();
+  const std::int64_t width = attention_head_width(shape, element_bytes);
+  // The output at the width of stretched values is kept beside the one that is returned.
+  const std::int64_t value = stretched_widths(shape.head_dim).value;
+  if (width != shape.head_dim && value != shape.head_dim) elements += shape.heads * value;
+  return rows * (elements * element_bytes + shape.heads * kFloatBytes);
+}
+
+at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,
+                               const Sequences& sequences, StretchedWidths widths) {
+  check(qkv, shape, sequences);
+  return Attention::apply(
+      qkv, Plan{.shape = shape, .stretched = widths, .longest = sequences.longest}, sequences);
+}
+
+}  // namespace dstrain::ops

@@ -1,0 +1,94 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/embedding/kernels.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+#include "engine/kernels/ops.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor embedding_forward_cpu(const at::Tensor& tokens, const at::Tensor& table) {
+  if (tokens.numel() > 0) {
+    const auto [low, high] = at::aminmax(tokens);
+    const std::int64_t least = low.item<std::int64_t>(), most = high.item<std::int64_t>();
+    DSTRAIN_CHECK(
+        least >= 0 && most < table.size(0),
+        fmt::format("embed_tokens: tokens {} to {}, table {}", least, most, shape_of(table)));
+  }
+  return at::index_select(table, 0, tokens);
+}
+
+at::Tensor embedding_forward_cuda(const at::Tensor& tokens, const at::Tensor& table) {
+  at::Tensor out = at::empty({tokens.numel(), table.size(1)}, table.options());
+  kernels::cuda::embed_tokens({.tokens = tokens.const_data_ptr<std::int64_t>(),
+                               .table = table.const_data_ptr(),
+                               .out = out.mutable_data_ptr(),
+                               .rows = tokens.numel(),
+                               .vocab = table.size(0),
+                               .dim = table.size(1),
+                               .dtype = kernel_dtype(table)},
+                              current_stream());
+  return out;
+}
+
+/// On the CPU, index_add_ goes through the rows in order.
+void embedding_backward_cpu(const at::Tensor& tokens, const at::Tensor& dy,
+                            const at::Tensor& gradient) {
+  gradient.view({-1, dy.size(1)}).index_add_(0, tokens, dy.to(at::kFloat));
+}
+
+void embedding_backward_cuda(const at::Tensor& tokens, const at::Tensor& dy,
+                             const at::Tensor& gradient) {
+  const std::int64_t rows = tokens.numel(), dim = dy.size(1), vocab = gradient.numel() / dim;
+  const at::Tensor scratch =
+      at::empty({kernels::embed_tokens_scratch(rows, vocab, dim)}, dy.options().dtype(at::kByte));
+  kernels::cuda::embed_tokens_backward({.tokens = tokens.const_data_ptr<std::int64_t>(),
+                                        .grad_out = dy.const_data_ptr(),
+                                        .grad_table = gradient.mutable_data_ptr<float>(),
+                                        .scratch = scratch.mutable_data_ptr(),
+                                        .rows = rows,
+                                        .vocab = vocab,
+                                        .dim = dim,
+                                        .dtype = kernel_dtype(dy)},
+                                       current_stream());
+}
+
+struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens,
+                            const std::optional<at::Tensor>&, Parameter* table) {
+    context->save_for_backward({tokens});
+    keep(context, "table", table);
+    return tokens.is_cuda() ? embedding_forward_cuda(tokens, table->value)
+                            : embedding_forward_cpu(tokens, table->value);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const at::Tensor tokens = context->get_saved_variables()[0], dy = dense(grads[0]);
+    const at::Tensor gradient = wanted_gradient(kept(context, "table"), dy);
+    if (gradient.defined() && tokens.numel() > 0)
+      (dy.is_cuda() ? embedding_backward_cuda : embedding_backward_cpu)(tokens, dy, gradient);
+    return {{}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor embed_tokens(const at::Tensor& tokens, Parameter& table) {
+  DSTRAIN_CHECK(table.value.defined() && value_of(table, table.value).dim() == 2 &&
+                    tokens.scalar_type() == at::kLong && tokens.device() == table.value.device(),
+                fmt::format("embed_tokens: tokens {} not int64 on the device of the table {}",
+                            shape_of(tokens), shape_of(table.value)));
+  return EmbedTokens::apply(dense(tokens).flatten(), anchor_for(table.value, table.trainable),
+                            &table);
+}
+
+}  // namespace dstrain::ops

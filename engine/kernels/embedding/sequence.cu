@@ -1,0 +1,125 @@
+#include "engine/kernels/device.cuh"
+#include "engine/kernels/embedding/kernels.h"
+
+/// Kernels that move rows: images to patches, patches to sequences.
+namespace dstrain::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// One thread writes V neighbours of a patch's line, so writes are dense and reads come in lines of
+/// the patch.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads) patchify_kernel(const Patchify a, std::int64_t count) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const std::int64_t line = a.patch / V, across = a.width / a.patch, down = a.height / a.patch;
+  std::int64_t rest = index;
+  const std::int64_t x = rest % line;
+  rest /= line;
+  const std::int64_t y = rest % a.patch;
+  rest /= a.patch;
+  const std::int64_t channel = rest % a.channels;
+  rest /= a.channels;
+  const std::int64_t column = rest % across;
+  rest /= across;
+  const std::int64_t row = rest % down, image = rest / down;
+  const std::int64_t source =
+      ((image * a.channels + channel) * a.height + row * a.patch + y) * a.width / V +
+      column * line + x;
+  store(a.patches, index, load<T, V>(a.images, source));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    embed_sequence_kernel(const EmbedSequence a, std::int64_t count) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const std::int64_t packs = a.dim / kPack, pack = index % packs;
+  const std::int64_t token = index / packs % a.tokens, image = index / packs / a.tokens;
+  float value[kPack], position[kPack];
+  const Pack<T> source =
+      token == 0 ? load<T, kPack>(a.class_token, pack)
+                 : load<T, kPack>(a.patches, (image * (a.tokens - 1) + token - 1) * packs + pack);
+  source.unpack(value);
+  load<T, kPack>(a.positions, token * packs + pack).unpack(position);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) value[i] += position[i];
+  store(a.out, index, Pack<T>::of(value));
+}
+
+/// One thread owns eight columns of one token and walks through the batch: no partial sums needed.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    embed_sequence_backward_kernel(const EmbedSequenceBackward a) {
+  const std::int64_t packs = a.dim / kPack;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= a.tokens * packs) return;
+  const std::int64_t pack = index % packs, token = index / packs;
+  float total[kPack] = {};
+#pragma unroll 8
+  for (std::int64_t image = 0; image < a.batch; ++image) {
+    const Pack<T> grad = load<T, kPack>(a.grad_out, image * a.tokens * packs + index);
+    float value[kPack];
+    grad.unpack(value);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) total[i] += value[i];
+    if (token > 0) store(a.grad_patches, (image * (a.tokens - 1) + token - 1) * packs + pack, grad);
+  }
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    a.grad_positions[index * kPack + i] += total[i];
+    if (token == 0) a.grad_class_token[pack * kPack + i] += total[i];
+  }
+}
+
+void require_packs(const char* kernel, const char* what, std::int64_t size) {
+  if (size % kPack != 0) {
+    throw Error(ErrorKind::internal,
+                std::string(kernel) + ": " + what + " is " + std::to_string(size),
+                "a multiple of 8 works on a GPU");
+  }
+}
+
+}  // namespace
+
+void patchify(const Patchify& args, cudaStream_t stream) {
+  const std::int64_t elements = args.batch * args.channels * args.height * args.width;
+  if (elements == 0) return;
+  const auto launch = [&](auto zero, auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    const std::int64_t count = elements / kWidth;
+    patchify_kernel<decltype(zero), kWidth>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+  };
+  with_type(args.dtype, [&](auto zero) {
+    if (args.patch % 8 == 0) return launch(zero, std::integral_constant<int, 8>{});
+    if (args.patch % 2 == 0) return launch(zero, std::integral_constant<int, 2>{});
+    launch(zero, std::integral_constant<int, 1>{});
+  });
+  check_launch("patchify");
+}
+
+void embed_sequence(const EmbedSequence& args, cudaStream_t stream) {
+  require_packs("embed_sequence", "dim", args.dim);
+  const std::int64_t count = args.batch * args.tokens * args.dim / kPack;
+  if (count == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    embed_sequence_kernel<decltype(zero)>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+  });
+  check_launch("embed_sequence");
+}
+
+void embed_sequence_backward(const EmbedSequenceBackward& args, cudaStream_t stream) {
+  require_packs("embed_sequence_backward", "dim", args.dim);
+  const std::int64_t count = args.tokens * args.dim / kPack;
+  if (count == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    embed_sequence_backward_kernel<decltype(zero)>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args);
+  });
+  check_launch("embed_sequence_backward");
+}
+
+}  // namespace dstrain::kernels::cuda

@@ -1,0 +1,85 @@
+#include "engine/kernels/linear/fp8.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+
+#include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+using kernels::Fp8Format;
+
+at::ScalarType dtype_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2;
+}
+
+constexpr double kLeastAbsMax = 1e-30;
+
+Quantized quantize_cpu(const at::Tensor& x, Fp8Format format, Sides sides,
+                       const at::Tensor& known) {
+  const double largest = format == Fp8Format::e4m3 ? 448 : 57344;
+  const at::Tensor x32 = x.to(at::kFloat);
+  Quantized out{.scale = known};
+  if (!known.defined()) out.scale = x32.abs().max().clamp_min(kLeastAbsMax) / largest;
+  const at::Tensor codes =
+      (x32 * out.scale.reciprocal()).clamp(-largest, largest).to(dtype_of(format));
+  if (sides != Sides::columns) out.rows = codes;
+  if (sides != Sides::rows) out.columns = codes.t().contiguous();
+  return out;
+}
+
+}  // namespace
+
+Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const at::Tensor& known) {
+  if (!x.is_cuda()) return quantize_cpu(x, format, sides, known);
+  const std::int64_t rows = x.size(0), cols = x.size(1);
+  const auto codes = x.options().dtype(dtype_of(format));
+  Quantized out{.scale = known};
+  if (sides != Sides::columns) out.rows = at::empty({rows, cols}, codes);
+  if (sides != Sides::rows) out.columns = at::empty({cols, rows}, codes);
+  at::Tensor partial;
+  if (!known.defined()) {
+    out.scale = scratch(x, {});
+    partial = scratch(x, {kernels::kAbsMaxPartials});
+    kernels::cuda::abs_max({.x = x.const_data_ptr(),
+                            .partial = partial.mutable_data_ptr<float>(),
+                            .count = x.numel(),
+                            .dtype = kernel_dtype(x)},
+                           current_stream());
+  }
+  const auto bytes = [](const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<std::uint8_t*>(tensor.mutable_data_ptr()) : nullptr;
+  };
+  kernels::cuda::quantize({.x = x.const_data_ptr(),
+                           .out = bytes(out.rows),
+                           .out_t = bytes(out.columns),
+                           .partial = partial.defined() ? partial.const_data_ptr<float>() : nullptr,
+                           .scale = out.scale.mutable_data_ptr<float>(),
+                           .rows = rows,
+                           .cols = cols,
+                           .format = format,
+                           .dtype = kernel_dtype(x)},
+                          current_stream());
+  return out;
+}
+
+Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides) {
+  if (weight.version == 0) return quantize(matrix, Fp8Format::e4m3, sides);
+  Fp8Copies& copies = weight.fp8_copies;
+  if (copies.version != weight.version) {
+    copies = {};  // first, so that memory is not held twice
+    const Quantized made = quantize(matrix, Fp8Format::e4m3, Sides::both);
+    copies = {made.rows, made.columns, made.scale, weight.version};
+  }
+  return {copies.rows, copies.columns, copies.scale};
+}
+
+bool runs_in_fp8(const Parameter& weight, const at::Tensor& x) {
+  const std::int64_t outputs = weight.shape.empty() ? 0 : weight.shape.front();
+  return weight.fp8 && outputs > 0 && x.size(0) > 0 && x.size(0) % 16 == 0 && outputs % 16 == 0 &&
+         (weight.numel() / outputs) % 16 == 0 && (!x.is_cuda() || x.element_size() == 2);
+}
+
+}  // namespace dstrain::ops

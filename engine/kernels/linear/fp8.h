@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/kernels/dtype.h"
+#include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/parameter.h"
+
+/// Tensors in FP8 with one factor for all elements, taken from the tensor at hand: values are x *
+/// largest code / max |x|, rounded to the nearest code. Micikevicius et al. 2022, arXiv:2209.05433.
+namespace dstrain::ops {
+
+struct Quantized {
+  at::Tensor rows = {};     ///< [R, C]; undefined where not wanted
+  at::Tensor columns = {};  ///< [C, R]; likewise
+  at::Tensor scale = {};    ///< fp32 scalar by which codes are multiplied
+};
+
+enum class Sides { rows, columns, both };
+
+/// x [R, C], dense. With `known` it is the scale, and x is not searched for its largest value.
+[[nodiscard]] Quantized quantize(const at::Tensor& x, kernels::Fp8Format format, Sides sides,
+                                 const at::Tensor& known = {});
+
+/// The weight's value as matrix [N, K] in e4m3; kept from one call to the next while
+/// `weight.version` counts.
+[[nodiscard]] Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides);
+
+/// Whether products of `rows` rows like `x` with the weight run in FP8: it asks for it, all three
+/// sizes are multiples of 16 (cuBLASLt has nothing else), and the compute dtype has 16 bits (on the
+/// CPU, which only rounds as FP8 does, any).
+[[nodiscard]] bool runs_in_fp8(const Parameter& weight, const at::Tensor& x);
+
+}  // namespace dstrain::ops

@@ -1,0 +1,101 @@
+#include "engine/kernels/linear/linear_map.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+using kernels::Fp8Format;
+
+/// Weight and bias gradient by one product that reads dy once, where that is faster.
+bool add_together(const at::Tensor& x, const at::Tensor& dy, Parameter& weight, Parameter& bias) {
+  if (!dy.is_cuda()) return false;
+  const GradientTarget to_weight = gradient_target(weight, dy), to_bias = gradient_target(bias, dy);
+  const at::Tensor sums = to_bias.add ? scratch(dy, {dy.size(1)}) : to_bias.tensor;
+  if (!multiply_and_sum(dy.t(), x, to_weight.tensor.view({dy.size(1), x.size(1)}), sums,
+                        to_weight.add)) {
+    weight.gradient_empty = !to_weight.add;
+    bias.gradient_empty = !to_bias.add;
+    return false;
+  }
+  if (to_bias.add) to_bias.tensor.add_(sums);
+  return true;
+}
+
+}  // namespace
+
+at::Tensor matrix_of(const Parameter& weight, const at::Tensor& x) {
+  const at::Tensor& value = value_of(weight, x);
+  return value.view({value.size(0), -1});
+}
+
+void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias) {
+  const at::Tensor matrix = matrix_of(weight, x);
+  DSTRAIN_CHECK(x.dim() == 2 && matrix.size(1) == x.size(1) &&
+                    (bias == nullptr || value_of(*bias, x).numel() == matrix.size(0)),
+                fmt::format("linear: x {}, weight {}, bias {}", shape_of(x), shape_of(weight.value),
+                            bias == nullptr ? "none" : shape_of(bias->value)));
+}
+
+LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+  const at::Tensor matrix = matrix_of(weight, x);
+  LinearOutput out{.y = at::empty({x.size(0), matrix.size(0)}, x.options())};
+  ProductOptions options;
+  if (bias != nullptr) options.bias = value_of(*bias, x);
+  if (!runs_in_fp8(weight, x)) {
+    multiply(x, matrix.t(), out.y, options);
+    if (weight.trainable) out.kept = x;
+    return out;
+  }
+  const Quantized x8 = quantize(x, Fp8Format::e4m3, weight.trainable ? Sides::both : Sides::rows);
+  const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
+  options.a_scale = x8.scale;
+  options.b_scale = weight8.scale;
+  options.fast = true;
+  multiply(x8.rows, weight8.rows.t(), out.y, options);
+  out.kept = x8.columns;
+  out.scale = x8.scale;
+  return out;
+}
+
+LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input)
+    : dy_(dy.contiguous()), weight_(weight) {
+  if (!runs_in_fp8(weight, dy) || !(for_input || weight.trainable)) return;
+  const Sides sides = !for_input ? Sides::columns : weight.trainable ? Sides::both : Sides::rows;
+  fp8_ = quantize(dy_, Fp8Format::e5m2, sides);
+}
+
+at::Tensor LinearGradient::input() const {
+  const at::Tensor matrix = matrix_of(weight_, dy_);
+  at::Tensor dx = at::empty({dy_.size(0), matrix.size(1)}, dy_.options());
+  if (!fp8_.scale.defined()) {
+    multiply(dy_, matrix, dx);
+  } else {
+    const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns);
+    multiply(fp8_.rows, weight8.columns.t(), dx, {.a_scale = fp8_.scale, .b_scale = weight8.scale});
+  }
+  return dx;
+}
+
+void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale,
+                                       Parameter* bias) const {
+  const bool train_bias = bias != nullptr && bias->trainable;
+  const bool eight_bits = fp8_.scale.defined();
+  if (train_bias && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias))
+    return;
+  if (train_bias) add_bias_gradient(dy_, gradient_of(*bias, dy_));
+  if (!weight_.trainable) return;
+  if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);
+  const GradientTarget target = gradient_target(weight_, dy_);
+  multiply(fp8_.columns, kept.t(), target.tensor.view({dy_.size(1), kept.size(0)}),
+           {.add = target.add, .a_scale = fp8_.scale, .b_scale = scale});
+}
+
+}  // namespace dstrain::ops

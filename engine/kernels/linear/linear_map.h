@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/parameter.h"
+
+/// Products with a weight [N, ...] and their gradients, in the precision that it asks for: the
+/// compute dtype, or FP8 with input and weight in e4m3 and the gradient of the output in e5m2. What
+/// the operators with a weight share; not for other layers.
+namespace dstrain::ops {
+
+/// The weight as [N, K], whatever its trailing shape; checked as by value_of.
+[[nodiscard]] at::Tensor matrix_of(const Parameter& weight, const at::Tensor& x);
+
+/// Throws unless x is [M, K], and bias, if any, [N].
+void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter* bias);
+
+struct LinearOutput {
+  at::Tensor y;
+  /// What the weight's gradient needs of x: x itself, or its columns in FP8; undefined for a frozen
+  /// weight.
+  at::Tensor kept = {};
+  at::Tensor scale = {};  ///< of FP8, also for a frozen weight; else undefined
+};
+
+/// y = x weight^T (+ bias); x is dense.
+[[nodiscard]] LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
+
+/// The gradient of y, for the gradients of x and of the parameters.
+class LinearGradient {
+ public:
+  /// `for_input`: input() will be called.
+  LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input);
+
+  /// dy weight.
+  [[nodiscard]] at::Tensor input() const;
+  /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
+  /// trained. `kept` and `scale` as apply_linear gave them.
+  void add_to_parameters(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
+
+ private:
+  at::Tensor dy_;
+  Parameter& weight_;
+  Quantized fp8_;  ///< of dy; undefined in the compute dtype
+};
+
+}  // namespace dstrain::ops

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Losses: arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h.
+namespace dstrain::kernels {
+
+/// Cross entropy over many classes, in place: each row of logits becomes its gradient, grad_loss *
+/// weight * (softmax - one-hot). A row of weight 0 is not read and becomes zeros; a label outside
+/// [0, classes) gives a nan loss.
+struct VocabLoss {
+  void* logits;                ///< [rows, stride]; elements from `classes` on are left alone
+  const std::int64_t* labels;  ///< [rows]
+  const float* weights;        ///< [rows]
+  const float* grad_loss;      ///< [1]; null: logits stay as they are
+  float* loss;                 ///< [rows], weighted
+  float* top1;  ///< [rows]: weight where no class scores higher, ties to the lower index
+  std::int64_t rows, classes;
+  std::int64_t stride;  ///< multiple of 8, at least classes
+  DType dtype;
+};
+
+/// totals [4] += sum of loss, sum of top1, 0, sum of weights; loss_sum = the first.
+struct VocabTotals {
+  const float* loss;     ///< [rows]
+  const float* top1;     ///< [rows]
+  const float* weights;  ///< [rows]
+  float* loss_sum;       ///< [1]; null: not wanted
+  float* totals;
+  std::int64_t rows;
+};
+
+/// Weighted cross entropy with label smoothing. Szegedy et al. 2016, arXiv:1512.00567, sec. 7. A
+/// row of weight 0 is not read; a label outside [0, classes) gives a nan loss. No alignment needed.
+struct CrossEntropy {
+  const void* logits;          ///< [batch, classes]
+  const std::int64_t* labels;  ///< [batch]
+  const float* weights;        ///< [batch]
+  float* log_sum_exp;          ///< [batch], kept for backward
+  float* rows;                 ///< scratch, [4, batch]
+  float* loss;                 ///< [1]
+  float* totals;               ///< [4] += loss, top-1, top-5, samples
+  std::int64_t batch, classes;
+  float smoothing;
+  DType dtype;
+};
+
+/// grad_logits = grad_loss * weight * (softmax - smoothed target).
+struct CrossEntropyBackward {
+  const void* logits;
+  const std::int64_t* labels;
+  const float* weights;
+  const float* log_sum_exp;
+  const float* grad_loss;  ///< [1]
+  void* grad_logits;
+  std::int64_t batch, classes;
+  float smoothing;
+  DType dtype;
+};
+
+namespace cuda {
+void vocab_loss(const VocabLoss& args, cudaStream_t stream);
+void vocab_totals(const VocabTotals& args, cudaStream_t stream);
+void cross_entropy(const CrossEntropy& args, cudaStream_t stream);
+void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void vocab_loss(const VocabLoss& args);
+void vocab_totals(const VocabTotals& args);
+void cross_entropy(const CrossEntropy& args);
+void cross_entropy_backward(const CrossEntropyBackward& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels

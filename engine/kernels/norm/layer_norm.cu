@@ -1,0 +1,28 @@
+#include <algorithm>
+
+#include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/norm.cuh"
+
+namespace dstrain::kernels {
+
+std::int64_t norm_partials(std::int64_t rows) {
+  return std::min(cuda::kNormBlocks,
+                  std::max<std::int64_t>(1, (rows + cuda::kNormWarps - 1) / cuda::kNormWarps));
+}
+
+namespace cuda {
+
+void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream) {
+  launch_norm("add_layer_norm", args, stream);
+}
+
+void add_layer_norm_backward(const AddLayerNormBackward& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  const std::int64_t blocks = launch_norm_backward("add_layer_norm_backward", args, stream);
+  if (args.grad_weight == nullptr) return;
+  add_partials(args.partial, blocks, 2 * args.dim, args.grad_weight, args.grad_bias, args.dim,
+               stream);
+}
+
+}  // namespace cuda
+}  // namespace dstrain::kernels

@@ -1,0 +1,208 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsqrt.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+#include "engine/kernels/ops.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RmsNormed {
+  at::Tensor sum, y, rstd;
+};
+
+RmsNormed rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
+                               const at::Tensor& weight, double eps) {
+  const at::Tensor sum = delta.defined() ? x + delta : x, wide = sum.to(at::kFloat);
+  const at::Tensor rstd = at::rsqrt(wide.pow(2).mean(-1) + eps);
+  return {sum, weight * (wide * rstd.unsqueeze(1)).to(x.scalar_type()), rstd};
+}
+
+RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
+                                const at::Tensor& weight, double eps) {
+  RmsNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
+                .y = at::empty_like(x),
+                .rstd = scratch(x, {x.size(0)})};
+  kernels::cuda::add_rms_norm({.x = x.const_data_ptr(),
+                               .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
+                               .weight = weight.const_data_ptr(),
+                               .sum = delta.defined() ? out.sum.mutable_data_ptr() : nullptr,
+                               .y = out.y.mutable_data_ptr(),
+                               .rstd = out.rstd.mutable_data_ptr<float>(),
+                               .rows = x.size(0),
+                               .dim = x.size(1),
+                               .eps = static_cast<float>(eps),
+                               .dtype = kernel_dtype(x)},
+                              current_stream());
+  return out;
+}
+
+struct RmsNormGradients {
+  at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
+};
+
+/// `grad_weight` is undefined for a frozen weight.
+at::Tensor rms_norm_backward_cpu(const RmsNormGradients& grads, const RmsNormed& saved,
+                                 const at::Tensor& weight, const at::Tensor& grad_weight) {
+  const at::Tensor rstd = saved.rstd.unsqueeze(1), x_hat = saved.sum.to(at::kFloat) * rstd;
+  const at::Tensor grad_y = grads.grad_y.to(at::kFloat), scaled = grad_y * weight.to(at::kFloat);
+  if (grad_weight.defined()) grad_weight.add_((grad_y * x_hat).sum(0).view_as(grad_weight));
+  at::Tensor dx = rstd * (scaled - x_hat * (scaled * x_hat).mean(-1, true));
+  if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
+  return dx.to(saved.sum.scalar_type());
+}
+
+at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed& saved,
+                                  const at::Tensor& weight, const at::Tensor& grad_weight) {
+  const std::int64_t rows = saved.sum.size(0), dim = saved.sum.size(1);
+  const bool wanted = grad_weight.defined();
+  at::Tensor dx = at::empty_like(saved.sum), partial;
+  if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), dim});
+  kernels::cuda::add_rms_norm_backward(
+      {.sum = saved.sum.const_data_ptr(),
+       .weight = weight.const_data_ptr(),
+       .grad_y = grads.grad_y.const_data_ptr(),
+       .grad_sum = grads.grad_sum.defined() ? grads.grad_sum.const_data_ptr() : nullptr,
+       .rstd = saved.rstd.const_data_ptr<float>(),
+       .grad_x = dx.mutable_data_ptr(),
+       .grad_weight = wanted ? grad_weight.mutable_data_ptr<float>() : nullptr,
+       .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
+       .rows = rows,
+       .dim = dim,
+       .dtype = kernel_dtype(dx)},
+      current_stream());
+  return dx;
+}
+
+struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& x,
+                               const std::optional<at::Tensor>& delta,
+                               const std::optional<at::Tensor>&, Parameter* weight, double eps) {
+    const auto forward_on = x.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
+    const RmsNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
+                                     value_of(*weight, x).view({x.size(1)}), eps);
+    context->save_for_backward({out.sum, out.rstd});
+    context->saved_data["delta"] = delta.has_value();
+    context->set_materialize_grads(false);
+    keep(context, "weight", weight);
+    return {delta ? out.sum : x, out.y};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const bool has_delta = context->saved_data.at("delta").toBool();
+    at::Tensor dx = grads[0];
+    if (grads[1].defined()) {
+      Parameter& weight = kept(context, "weight");
+      const auto backward_on = saved[0].is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
+      dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+                       {.sum = saved[0], .y = {}, .rstd = saved[1]},
+                       value_of(weight, saved[0]).view({saved[0].size(1)}),
+                       wanted_gradient(weight, saved[0]));
+    }
+    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}};
+  }
+};
+
+/// Query heads (part 0) or key heads (1) of rows like qkv, [M, heads, head_dim]; a view.
+at::Tensor heads_view(const at::Tensor& qkv, const AttentionShape& shape, int part) {
+  const at::Tensor all = qkv.view({qkv.size(0), shape.heads + 2 * shape.kv_heads, shape.head_dim});
+  return part == 0 ? all.narrow(1, 0, shape.heads) : all.narrow(1, shape.heads, shape.kv_heads);
+}
+
+/// A dense copy of them, one head a row.
+at::Tensor head_rows(const at::Tensor& qkv, const AttentionShape& shape, int part) {
+  return heads_view(qkv, shape, part)
+      .clone(at::MemoryFormat::Contiguous)
+      .view({-1, shape.head_dim});
+}
+
+struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const std::optional<at::Tensor>&, const AttentionShape& shape,
+                            Parameter* query_weight, Parameter* key_weight, double eps) {
+    const auto forward_on = qkv.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
+    Parameter* weights[] = {query_weight, key_weight};
+    variable_list saved;
+    for (int part = 0; part < 2; ++part) {
+      const RmsNormed normed =
+          forward_on(head_rows(qkv, shape, part), {},
+                     value_of(*weights[part], qkv).view({shape.head_dim}), eps);
+      const at::Tensor heads = heads_view(qkv, shape, part);
+      heads.copy_(normed.y.view(heads.sizes()));
+      saved.insert(saved.end(), {normed.sum, normed.rstd});
+    }
+    context->mark_dirty({qkv});
+    context->save_for_backward(saved);
+    context->saved_data["shape"] =
+        std::vector<std::int64_t>{shape.heads, shape.kv_heads, shape.head_dim};
+    keep(context, "query", query_weight);
+    keep(context, "key", key_weight);
+    return qkv;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const std::vector<std::int64_t> sizes = context->saved_data.at("shape").toIntVector();
+    const AttentionShape shape{.heads = sizes[0], .kv_heads = sizes[1], .head_dim = sizes[2]};
+    const at::Tensor grad = dense(grads[0]);
+    const auto backward_on = grad.is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
+    Parameter* weights[] = {&kept(context, "query"), &kept(context, "key")};
+    at::Tensor dqkv = grad.clone();
+    for (int part = 0; part < 2; ++part) {
+      const std::size_t first = static_cast<std::size_t>(part) * 2;
+      const at::Tensor heads = heads_view(dqkv, shape, part);
+      heads.copy_(backward_on({.grad_y = head_rows(grad, shape, part), .grad_sum = {}},
+                              {.sum = saved[first], .y = {}, .rstd = saved[first + 1]},
+                              value_of(*weights[part], grad).view({shape.head_dim}),
+                              wanted_gradient(*weights[part], grad))
+                      .view(heads.sizes()));
+    }
+    return {dqkv, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor norm_query_key(const at::Tensor& qkv, const AttentionShape& shape,
+                          Parameter& query_weight, Parameter& key_weight, double eps) {
+  DSTRAIN_CHECK(qkv.dim() == 2 && qkv.is_contiguous() && qkv.size(1) == shape.qkv_width() &&
+                    !shape.interleaved && query_weight.numel() == shape.head_dim &&
+                    key_weight.numel() == shape.head_dim,
+                fmt::format("norm of query and key: qkv {}, heads {} and {} of {}", shape_of(qkv),
+                            shape.heads, shape.kv_heads, shape.head_dim));
+  const bool trainable = query_weight.trainable || key_weight.trainable;
+  return NormQueryKey::apply(qkv, qkv.requires_grad() ? std::nullopt : anchor_for(qkv, trainable),
+                             shape, &query_weight, &key_weight, eps);
+}
+
+std::int64_t norm_query_key_saved_bytes(const AttentionShape& shape, std::int64_t rows,
+                                        int element_bytes) {
+  constexpr int kFloatBytes = 4;
+  return rows * (shape.heads + shape.kv_heads) * (shape.head_dim * element_bytes + kFloatBytes);
+}
+
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_MD,
+                                               const std::optional<at::Tensor>& delta_MD,
+                                               Parameter& weight, double eps) {
+  DSTRAIN_CHECK(x_MD.dim() == 2 && value_of(weight, x_MD).numel() == x_MD.size(1),
+                fmt::format("RMS norm: x {}, weight {}", shape_of(x_MD), shape_of(weight.value)));
+  DSTRAIN_CHECK(!delta_MD || (delta_MD->sizes() == x_MD.sizes() &&
+                              delta_MD->scalar_type() == x_MD.scalar_type()),
+                fmt::format("RMS norm: x {}, delta {} or another dtype", shape_of(x_MD),
+                            shape_of(*delta_MD)));
+  const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
+  variable_list out = AddRmsNorm::apply(
+      x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable), &weight, eps);
+  return {out[0], out[1]};
+}
+
+}  // namespace dstrain::ops

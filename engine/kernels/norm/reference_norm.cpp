@@ -1,0 +1,53 @@
+#include <cmath>
+#include <vector>
+
+#include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/reference_view.h"
+
+/// RMS norm as its definition reads, in double.
+namespace dstrain::kernels::reference {
+
+void add_rms_norm(const AddRmsNorm& a) {
+  const View x(a.x, a.dtype), delta(a.delta, a.dtype), sum(delta ? a.sum : a.x, a.dtype),
+      y(a.y, a.dtype), weight(a.weight, a.dtype);
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const std::int64_t first = row * a.dim;
+    double square = 0;
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      if (delta) sum.set(first + i, x.at(first + i) + delta.at(first + i));
+      square += std::pow(sum.at(first + i), 2) / static_cast<double>(a.dim);
+    }
+    const double rstd = 1 / std::sqrt(square + static_cast<double>(a.eps));
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      y.set(first + i, sum.at(first + i) * rstd);  // rounded before the weight comes
+      y.set(first + i, y.at(first + i) * weight.at(i));
+    }
+    a.rstd[row] = static_cast<float>(rstd);
+  }
+}
+
+void add_rms_norm_backward(const AddRmsNormBackward& a) {
+  const View sum(a.sum, a.dtype), weight(a.weight, a.dtype), grad_y(a.grad_y, a.dtype),
+      past(a.grad_sum, a.dtype), grad_x(a.grad_x, a.dtype);
+  std::vector<double> grad_weight(static_cast<std::size_t>(a.dim));
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const std::int64_t first = row * a.dim;
+    const auto rstd = static_cast<double>(a.rstd[row]);
+    double mean_grad_x = 0;
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      const double grad = grad_y.at(first + i), x_hat = sum.at(first + i) * rstd;
+      grad_weight[static_cast<std::size_t>(i)] += grad * x_hat;
+      mean_grad_x += grad * weight.at(i) * x_hat / static_cast<double>(a.dim);
+    }
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      const double through =
+          grad_y.at(first + i) * weight.at(i) - sum.at(first + i) * rstd * mean_grad_x;
+      grad_x.set(first + i, rstd * through + (past ? past.at(first + i) : 0));
+    }
+  }
+  if (a.grad_weight == nullptr) return;
+  for (std::int64_t i = 0; i < a.dim; ++i)
+    add_to(a.grad_weight[i], grad_weight[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace dstrain::kernels::reference

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/optimizer_rules.h"
+
+/// The tail of a training step on flat shards, without host synchronisation: everything a later
+/// kernel must know about the step stands in StepControl on the device.
+///
+/// States are fp32 beside a compute copy, or all bf16: then master is the compute copy (bf16, and
+/// `compute` undefined or the same memory), moments are bf16 too, arithmetic stays fp32, and
+/// results are rounded stochastically, since a small step on a bf16 number would round to nothing.
+/// Gradients are fp32 in both cases.
+namespace dstrain::optimizer {
+
+/// Adds the sum of squares of `gradient` (fp32, flat) times `factor` to element 0 of `sum` (fp32).
+/// Deterministic.
+void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& sum);
+
+struct FinishOptions {
+  double clip_norm = 0;  ///< 0: no clipping
+  bool dynamic_loss_scale = false;
+  int growth_interval =
+      2000;  ///< finite steps before the scale doubles; it halves at each non-finite one
+};
+/// From the sum of squares over all ranks (element 0 of `sum`): norm, factor, skip, next loss scale
+/// and counters. Clip: factor = min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
+void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
+                      const FinishOptions& options);
+
+/// One step of a rule on what a rank owns. One pass: reads gradient, master and moments; writes
+/// master, moments and the compute copy. Does nothing when control[kSkip] is 1. All flat, same
+/// length; `compute` fp32/bf16/fp16, or undefined when master is read; a direction (MuonMomentum)
+/// is fp32 or bf16, and bf16 beside bf16 states.
+struct Step {
+  at::Tensor master;
+  std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order
+  at::Tensor gradient, compute;
+  Rule rule;
+  /// Of bf16 states: random bits are a function of seed, step, and first_element + i, the element's
+  /// position in the whole, so that results do not depend on how it is divided into shards.
+  std::uint64_t seed = 0;
+  std::int64_t first_element = 0;
+};
+void update(const Step& step, const at::Tensor& control);
+
+}  // namespace dstrain::optimizer
