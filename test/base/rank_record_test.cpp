@@ -52,7 +52,7 @@ TEST_CASE("a group of one makes no collectives", "[record]") {
   REQUIRE(record.get().progress == 0);
 }
 
-TEST_CASE("the time of a step is its work and its waiting; what is between steps is neither",
+TEST_CASE("the time of a step is its work and its waiting, what is between steps is neither",
           "[record]") {
   auto record = RankRecordFile::anonymous();
   const auto sleep = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };

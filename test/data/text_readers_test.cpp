@@ -140,7 +140,7 @@ TEST_CASE("bytes that are not UTF-8 cost only the record they are in", "[text]")
   REQUIRE(problems(squad(ignored)) == std::vector<std::string>{""});
 }
 
-TEST_CASE("MetaMathQA becomes a chat; what rephrases one question is one group", "[text]") {
+TEST_CASE("MetaMathQA becomes a chat, what rephrases one question is one group", "[text]") {
   const auto records = metamathqa(
       Json::array({metamathqa_entry("What is 2+2?", "The answer is: 4", "What is two and two?")})
           .dump());

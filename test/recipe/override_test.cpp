@@ -18,7 +18,7 @@ std::string error_of(const std::vector<std::string>& overrides) {
 
 }  // namespace
 
-TEST_CASE("--set replaces, adds and makes sections; the last one wins", "[recipe]") {
+TEST_CASE("option --set replaces, adds and makes sections, the last one wins", "[recipe]") {
   const Recipe r = parse_recipe(small_recipe(), "r.yaml",
                                 {"batch.global=32", "batch.global=128", "parallel.zero.stage=3",
                                  "optimizer.betas=[0.9, 0.98]", "data.augment=[random_crop]",
@@ -33,7 +33,7 @@ TEST_CASE("--set replaces, adds and makes sections; the last one wins", "[recipe
   CHECK(r.model.weights.empty());
 }
 
-TEST_CASE("--set repairs a value that the file has wrong", "[recipe]") {
+TEST_CASE("option --set repairs a value that the file has wrong", "[recipe]") {
   CHECK(parse_recipe(small_recipe("precision: { compute: fp64 }\n"), "r.yaml",
                      {"precision.compute=bf16"})
             .recipe.precision.compute == ComputeType::bf16);

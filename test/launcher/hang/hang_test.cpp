@@ -85,7 +85,9 @@ TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in"
           {"section", "step", "all", "print", "started", "progress", "20", "30", "collective", "5",
            "all_reduce", "sleep", "100000"},
           options);
-  REQUIRE(job.prints("[rank 1] started"));
+  const bool started = job.prints("[rank 1] started");
+  INFO(job.output());
+  REQUIRE(started);
   const pid_t stopped = pid_of(job, 1);
   REQUIRE(::kill(stopped, SIGSTOP) == 0);
   const int code = job.wait();

@@ -159,7 +159,7 @@ TEST_CASE("what eu-stack and gdb print becomes frames of threads", "[stacks]") {
           std::vector<std::string>{"read () from /lib/libc.so.6", "main (argc=1) at x.cpp:3"});
 }
 
-TEST_CASE("threads of our own are shown, equal ones once; those of libraries are counted",
+TEST_CASE("threads of our own are shown, equal ones once, those of libraries are counted",
           "[stacks]") {
   const std::vector<ThreadStack> threads = {
       {.thread = 7, .name = "rank", .kernel = "futex() in futex_wait", .frames = {"wait", "main"}},

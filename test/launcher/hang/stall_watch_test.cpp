@@ -8,9 +8,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+constexpr HangLimit fixed(double limit_s) {
+  return {.kind = HangLimit::Kind::fixed, .seconds = limit_s};
+}
+
 /// Looks once a period at one rank that moves when told to.
 struct Watched {
-  explicit Watched(double limit_s = 0) : watch(limit_s) {}
+  explicit Watched(HangLimit limit = {}) : watch(limit) {}
 
   std::vector<Stall> look(bool moves, StallWatch::Clock::duration later = seconds(1)) {
     now += later;
@@ -18,9 +22,9 @@ struct Watched {
     const RankProgress rank{.rank = 3, .section = section, .progress = progress};
     return watch.look(now, std::span(&rank, 1));
   }
-  /// Seconds without progress until a stall is told; -1 when `most` pass without.
-  int stands_until_told(int most) {
-    for (int second = 1; second <= most; ++second) {
+  /// Seconds without progress until a stall is told; -1 when `max` pass without.
+  int stands_until_told(int max) {
+    for (int second = 1; second <= max; ++second) {
       const auto stalls = look(/*moves=*/false);
       if (!stalls.empty()) {
         told = stalls.front();
@@ -40,13 +44,13 @@ struct Watched {
 }  // namespace
 
 TEST_CASE("a rank that moves never stalls", "[stall]") {
-  Watched rank(/*limit_s=*/2);
+  Watched rank(fixed(2));
   for (int i = 0; i < 100; ++i) REQUIRE(rank.look(/*moves=*/true).empty());
 }
 
 TEST_CASE("a fixed limit holds in every section", "[stall]") {
   using enum RankSection;
-  Watched rank(/*limit_s=*/10);
+  Watched rank(fixed(10));
   rank.section = GENERATE(init, data, step, evaluate, checkpoint, finish);
   (void)rank.look(true);
   // Looks of a short period count at most two periods each.
@@ -119,7 +123,7 @@ TEST_CASE("one very long pause does not put off detection for hours", "[stall]")
 }
 
 TEST_CASE("time in which the agent itself did not run counts for nobody", "[stall]") {
-  Watched rank(/*limit_s=*/60);
+  Watched rank(fixed(60));
   (void)rank.look(true);
   REQUIRE(rank.look(false, std::chrono::hours(8)).empty());
   REQUIRE(rank.watch.stalled_s(3) <= 2);
@@ -127,7 +131,7 @@ TEST_CASE("time in which the agent itself did not run counts for nobody", "[stal
 }
 
 TEST_CASE("a stall that lasts is told again, but not at every look", "[stall]") {
-  Watched rank(/*limit_s=*/20);
+  Watched rank(fixed(20));
   (void)rank.look(true);
   REQUIRE(rank.stands_until_told(30) == 21);
   REQUIRE(rank.stands_until_told(30) == 10);
@@ -135,21 +139,21 @@ TEST_CASE("a stall that lasts is told again, but not at every look", "[stall]") 
   REQUIRE(rank.stands_until_told(30) == 21);
 }
 
-TEST_CASE("a negative limit calls nobody hung", "[stall]") {
-  Watched rank(/*limit_s=*/-1);
+TEST_CASE("no rank is hung when the limit is off", "[stall]") {
+  Watched rank({.kind = HangLimit::Kind::off});
   (void)rank.look(true);
   REQUIRE(rank.stands_until_told(5000) == -1);
 }
 
 TEST_CASE("a rank that has recorded nothing yet may load its program for long", "[stall]") {
-  Watched rank(/*limit_s=*/5);
+  Watched rank(fixed(5));
   REQUIRE(rank.stands_until_told(1000) == -1);
   REQUIRE(rank.stands_until_told(1000) > 0);
   REQUIRE(rank.told.limit_s == 1800);
 }
 
 TEST_CASE("each rank stalls for itself", "[stall]") {
-  StallWatch watch({.kind = HangLimit::Kind::fixed, .seconds = 5});
+  StallWatch watch(fixed(5));
   auto now = StallWatch::Clock::now();
   std::vector<Stall> stalls;
   for (int second = 0; second < 8 && stalls.empty(); ++second) {
@@ -163,8 +167,7 @@ TEST_CASE("each rank stalls for itself", "[stall]") {
 }
 
 TEST_CASE("short limits are looked at often enough", "[stall]") {
-  REQUIRE(StallWatch({.kind = HangLimit::Kind::fixed, .seconds = 0.4}).period() <=
-          milliseconds(100));
+  REQUIRE(StallWatch(fixed(0.4)).period() <= milliseconds(100));
   REQUIRE(StallWatch().period() == seconds(1));
 }
 

@@ -136,7 +136,7 @@ TEST_CASE("each wrong --hosts, --include and --exclude gives its message",
   test::compare_with_file(all, "test/launcher/golden/host_options.txt");
 }
 
-TEST_CASE("--hosts is the short form", "[launcher][hosts]") {
+TEST_CASE("option --hosts is the short form", "[launcher][hosts]") {
   CHECK(lines_of(parse_hosts("a:8, me@b.c:4,[fd00::1]:2,10.0.0.1:1,localhost:3", kThisHost)) ==
         Lines{"a 8", "b.c 4 user me", "fd00::1 2", "10.0.0.1 1", "localhost 3 here"});
 }

@@ -63,7 +63,7 @@ TEST_CASE("a build is shipped with its modules", "[ship]") {
   CHECK(start_program(temp / "cmd/dstrain") == (temp / "cmd/dstrain").string());
 }
 
-TEST_CASE("a program alone is a tree of one file; none is an error", "[ship]") {
+TEST_CASE("a program alone is a tree of one file, none is an error", "[ship]") {
   const dstrain::test::TempDir temp;
   put(temp / "some folder/it's", "program");
   const ShipTree tree = ship_tree(temp / "some folder/it's");
