@@ -48,7 +48,7 @@ Command add_recipe_check(CLI::App& root) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* app = root.add_subcommand(
       "check",
-      "Read recipes and list every mistake with its place and what would do; start nothing.\n"
+      "Read recipes and list every mistake with its place and how to fix it; start nothing.\n"
       "Exit code 0 when all are good (warnings allowed), 64 otherwise.\n"
       "Example: dstrain recipe check recipes/quickstart.yaml --set batch.micro=32");
   app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();

@@ -12,7 +12,7 @@ ModelSizes read_sizes(ConfigFile& file, const ModelFamily& family) {
       file.add_problem(fmt::format("{}: no {}", file.path().string(), key));
       continue;
     }
-    sizes.*size.size = file.size(key, size.most, sizes.*size.size, size.image);
+    sizes.*size.size = file.size(key, size.max, sizes.*size.size, size.image);
   }
   return sizes;
 }
@@ -49,9 +49,9 @@ void check_limits(const ModelFamily& family, const ModelSizes& sizes, Problems& 
   for (const ModelSize& size : family.sizes) {
     const std::int64_t value = sizes.*size.size;
     if (size.optional && value == 0) continue;
-    if (value < 1 || value > size.most) {
+    if (value < 1 || value > size.max) {
       problems.push_back(
-          fmt::format("model.{}: {} is not between 1 and {}", size.key, value, size.most));
+          fmt::format("model.{}: {} is not between 1 and {}", size.key, value, size.max));
     }
   }
 }

@@ -103,10 +103,10 @@ double ConfigFile::number(const char* key, double otherwise) {
   return otherwise;
 }
 
-double ConfigFile::number_within(const char* key, double least, double most, double otherwise) {
+double ConfigFile::number_within(const char* key, double min, double max, double otherwise) {
   const double value = number(key, otherwise);
-  if (value >= least && value <= most) return value;
-  refuse(key, fmt::format("a number from {} to {}", least, most));
+  if (value >= min && value <= max) return value;
+  refuse(key, fmt::format("a number from {} to {}", min, max));
   return otherwise;
 }
 
@@ -117,17 +117,17 @@ bool ConfigFile::flag(const char* key, bool otherwise) {
   return otherwise;
 }
 
-std::int64_t ConfigFile::size(const char* key, std::int64_t most, std::int64_t otherwise,
+std::int64_t ConfigFile::size(const char* key, std::int64_t max, std::int64_t otherwise,
                               bool pair) {
   if (!has(key)) return otherwise;
   const nlohmann::json& value = json_[key];
   const bool two = pair && value.is_array() && value.size() == 2 && value[0] == value[1];
   const nlohmann::json& one = two ? value[0] : value;
   if (one.is_number_unsigned() && one.get<std::uint64_t>() >= 1 &&
-      one.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)) {
+      one.get<std::uint64_t>() <= static_cast<std::uint64_t>(max)) {
     return one.get<std::int64_t>();
   }
-  refuse(key, fmt::format("a whole number from 1 to {}", most));
+  refuse(key, fmt::format("a whole number from 1 to {}", max));
   return otherwise;
 }
 

@@ -48,11 +48,11 @@ class ConfigFile {
 
   [[nodiscard]] std::string text(const char* key, const std::string& otherwise) const;
   [[nodiscard]] double number(const char* key, double otherwise);
-  /// From `least` to `most`.
-  [[nodiscard]] double number_within(const char* key, double least, double most, double otherwise);
+  /// From `min` to `max`.
+  [[nodiscard]] double number_within(const char* key, double min, double max, double otherwise);
   [[nodiscard]] bool flag(const char* key, bool otherwise);
-  /// From 1 to `most`; with `pair` also twice the same, as height and width may stand apart.
-  [[nodiscard]] std::int64_t size(const char* key, std::int64_t most, std::int64_t otherwise,
+  /// From 1 to `max`; with `pair` also twice the same, as height and width may stand apart.
+  [[nodiscard]] std::int64_t size(const char* key, std::int64_t max, std::int64_t otherwise,
                                   bool pair = false);
 
   /// "config.json: KEY is VALUE; it must be WANTED".

@@ -8,9 +8,9 @@
 namespace dstrain {
 namespace {
 
-constexpr double kMostSize = 65536;
-constexpr double kMostBatch = 1 << 24;
-constexpr double kMostSteps = 2000000000;
+constexpr double kMaxSize = 65536;
+constexpr double kMaxBatch = 1 << 24;
+constexpr double kMaxSteps = 2000000000;
 
 /// "ViT, arXiv:2010.11929, table 1; BLOOM, ...".
 std::string family_sources() {
@@ -54,59 +54,57 @@ void describe(ModelConfig& c, Visitor& v) {
            .names = model_names()});
   v.field("classes", c.classes,
           {.text = "Outputs of the head; 0 takes the number of classes of the data.",
-           .least = 0,
-           .most = 10000000});
+           .min = 0,
+           .max = 10000000});
   v.field("weights", c.weights,
           {.text = "Folder with config.json and safetensors to start from; empty starts from "
                    "random weights."});
   v.field("image_size", c.image_size,
           {.text = "Side of the square input; 0 takes what folder or name say.",
            .unit = "pixels",
-           .least = 0,
-           .most = 16384});
+           .min = 0,
+           .max = 16384});
   v.field("patch_size", c.patch_size,
           {.text = "Side of a patch; 0 takes what folder or name say.",
            .unit = "pixels",
-           .least = 0,
-           .most = 1024});
-  v.field(
-      "channels", c.channels,
-      {.text = "Colours per pixel; 0 takes what folder or name say.", .least = 0, .most = 1024});
+           .min = 0,
+           .max = 1024});
+  v.field("channels", c.channels,
+          {.text = "Colours per pixel; 0 takes what folder or name say.", .min = 0, .max = 1024});
   v.field("width", c.width,
           {.text = "Length of a token vector; 0 takes what folder or name say.",
-           .least = 0,
-           .most = kMostSize});
-  v.field(
-      "layers", c.layers,
-      {.text = "Transformer layers; 0 takes what folder or name say.", .least = 0, .most = 4096});
+           .min = 0,
+           .max = kMaxSize});
+  v.field("layers", c.layers,
+          {.text = "Transformer layers; 0 takes what folder or name say.", .min = 0, .max = 4096});
   v.field("heads", c.heads,
           {.text = "Attention heads per layer; 0 takes what folder or name say.",
-           .least = 0,
-           .most = 4096});
+           .min = 0,
+           .max = 4096});
   v.field("mlp_width", c.mlp_width,
           {.text = "Hidden width of the MLP; 0 takes what folder or name say.",
-           .least = 0,
-           .most = 1048576});
+           .min = 0,
+           .max = 1048576});
   v.field("kv_heads", c.kv_heads,
           {.text = "Key and value heads per layer, where queries are grouped; 0 takes what folder "
                    "or name say.",
-           .least = 0,
-           .most = 4096,
+           .min = 0,
+           .max = 4096,
            .source = "arXiv:2305.13245"});
   v.field(
       "head_dim", c.head_dim,
       {.text = "Elements of a head, where they do not follow from width and heads; 0 takes what "
                "folder or name say.",
-       .least = 0,
-       .most = 4096});
+       .min = 0,
+       .max = 4096});
   v.field("vocab_size", c.vocab_size,
           {.text = "Rows of the token embedding; 0 takes what folder or name say.",
            .unit = "tokens",
-           .least = 0,
-           .most = 16777216});
+           .min = 0,
+           .max = 16777216});
   v.field("rope_theta", c.rope_theta,
           {.text = "Base of the rotary positions; 0 takes what folder or name say.",
-           .least = 0,
+           .min = 0,
            .source = "arXiv:2104.09864"});
   v.field("frozen", c.frozen,
           {.text = "Patterns (* and ?) of the names of tensors that are not trained."});
@@ -114,23 +112,22 @@ void describe(ModelConfig& c, Visitor& v) {
 
 void describe(LoraConfig& c, Visitor& v) {
   static const std::string targets =
-      "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is held "
+      "Patterns (* and ?) of the linear maps that get an adapter; one without a dot is matched "
       "against the last part of the name. Empty: " +
       usual_targets() + ".";
   v.field("rank", c.rank,
           {.text = "Rank of the adapters; 0 trains the weights themselves.",
-           .least = 0,
-           .most = 4096,
+           .min = 0,
+           .max = 4096,
            .source = "arXiv:2106.09685, sec. 4.1"});
-  v.field("alpha", c.alpha,
-          {.text = "The adapters' product is scaled by alpha / rank.",
-           .least = 0,
-           .above_least = true});
+  v.field(
+      "alpha", c.alpha,
+      {.text = "The adapters' product is scaled by alpha / rank.", .min = 0, .above_min = true});
   v.field("dropout", c.dropout,
           {.text = "Share of an adapter's input that is set to zero in training.",
-           .least = 0,
-           .most = 1,
-           .below_most = true});
+           .min = 0,
+           .max = 1,
+           .below_max = true});
   v.field("targets", c.targets, {.text = targets});
   v.field(
       "also_train", c.also_train,
@@ -152,8 +149,8 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("resize_side", c.resize_side,
           {.text = "Side of that square; 0 takes model.image_size, times 8/7 with resize crop.",
            .unit = "pixels",
-           .least = 0,
-           .most = 16384});
+           .min = 0,
+           .max = 16384});
   v.field("interpolation", c.interpolation,
           {.text = "Filter of the resize; it widens with the reduction."});
   v.field("jpeg_scaling", c.jpeg_scaling,
@@ -162,25 +159,25 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("crop_padding", c.crop_padding,
           {.text = "Zeros around the image before random_crop cuts it.",
            .unit = "pixels",
-           .least = 0,
-           .most = 1024});
+           .min = 0,
+           .max = 1024});
   v.field("samples", c.samples,
           {.text = "Training samples of an epoch of random data.",
            .unit = "samples",
-           .least = 1,
-           .most = kMostSteps});
+           .min = 1,
+           .max = kMaxSteps});
   v.field("tokenizer", c.tokenizer,
           {.text = "tokenizer.json or its folder; empty takes model.weights."});
   v.field("sequence", c.sequence,
           {.text = "Length of a sample of text; shorter ones are filled up.",
            .unit = "tokens",
-           .least = 2,
-           .most = 1048576});
+           .min = 2,
+           .max = 1048576});
   v.field("subset", c.subset,
           {.text = "Uses the first so many samples of each split; 0 uses all.",
            .unit = "samples",
-           .least = 0,
-           .most = kMostSteps});
+           .min = 0,
+           .max = kMaxSteps});
   v.field("loss", c.loss, {.text = "Tokens whose prediction is trained."});
   v.field("packing", c.packing,
           {.text = "Puts several samples into one sequence; none attends to another."});
@@ -192,105 +189,102 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("bad_record", c.bad_record, {.text = "What becomes of a record that cannot be used."});
   v.field("test_share", c.test_share,
           {.text = "Share of the samples held out for evaluation where there is no test split.",
-           .least = 0,
-           .most = 1,
-           .below_most = true});
+           .min = 0,
+           .max = 1,
+           .below_max = true});
   v.field("cache", c.cache,
           {.text = "Folder for tokenised data; empty takes tokens/ in dstrain's cache folder."});
   v.field("workers", c.workers,
           {.text = "Threads that read and decode, per rank.",
            .unit = "threads",
-           .least = 1,
-           .most = 1024});
-  v.field(
-      "prefetch", c.prefetch,
-      {.text = "Micro-batches decoded ahead.", .unit = "micro-batches", .least = 1, .most = 1024});
+           .min = 1,
+           .max = 1024});
+  v.field("prefetch", c.prefetch,
+          {.text = "Micro-batches decoded ahead.", .unit = "micro-batches", .min = 1, .max = 1024});
   v.section("normalize", c.normalize,
             "What becomes of a pixel's value from 0 to 255: (value x scale - mean) / std.");
 }
 
 void describe(NormalizeConfig& c, Visitor& v) {
-  v.field("scale", c.scale,
-          {.text = "Factor of the stored value.", .least = 0, .above_least = true});
+  v.field("scale", c.scale, {.text = "Factor of the stored value.", .min = 0, .above_min = true});
   v.field("mean", c.mean, {.text = "Taken off: one number per channel, or one for all."});
-  v.field("std", c.deviation,
-          {.text = "Divides: one number per channel, or one for all.",
-           .least = 0,
-           .above_least = true});
+  v.field(
+      "std", c.deviation,
+      {.text = "Divides: one number per channel, or one for all.", .min = 0, .above_min = true});
 }
 
 void describe(BatchConfig& c, Visitor& v) {
   v.field("global", c.global,
           {.text = "Samples of one optimizer step over all ranks.",
            .unit = "samples",
-           .least = 1,
-           .most = kMostBatch,
+           .min = 1,
+           .max = kMaxBatch,
            .required = true});
   v.field("micro", c.micro,
           {.text = "Samples that one rank takes through the model at once; the rest of the global "
                    "batch is accumulated.",
            .unit = "samples",
-           .least = 1,
-           .most = kMostBatch,
+           .min = 1,
+           .max = kMaxBatch,
            .required = true});
 }
 
 void describe(OptimizerConfig& c, Visitor& v) {
   v.field("name", c.name, {.text = "Update rule."});
   v.field("lr", c.lr,
-          {.text = "Highest learning rate.", .least = 0, .above_least = true, .required = true});
+          {.text = "Highest learning rate.", .min = 0, .above_min = true, .required = true});
   v.field(
       "betas", c.betas,
       {.text =
            "Decay of the first and the second moment (adamw); of the gradients in a step and of "
            "the moment (lion, by default [0.9, 0.99]); muon's are of its adamw.",
-       .least = 0,
-       .most = 1,
-       .below_most = true,
+       .min = 0,
+       .max = 1,
+       .below_max = true,
        .source = "Adam, arXiv:1412.6980, algorithm 1",
        .length = 2});
   v.field("eps", c.eps,
           {.text = "Added to the root of the second moment (adamw, and that of muon).",
-           .least = 0,
-           .above_least = true});
+           .min = 0,
+           .above_min = true});
   v.field(
       "momentum", c.momentum,
       {.text = "Decay of the velocity (sgd) or the average of gradients (muon, by default 0.95).",
-       .least = 0,
-       .most = 1,
-       .below_most = true});
+       .min = 0,
+       .max = 1,
+       .below_max = true});
   v.field("nesterov", c.nesterov,
           {.text = "The gradient counts once more beside the average (muon)."});
   v.field("ns_steps", c.ns_steps,
           {.text = "Newton-Schulz iterations that orthogonalise an update (muon).",
-           .least = 1,
-           .most = 99});
+           .min = 1,
+           .max = 99});
   v.field("adjust_lr", c.adjust_lr,
           {.text = "Learning rate of a matrix by its shape, rows x columns (muon)."});
   v.field("weight_decay", c.weight_decay,
           {.text = "Share of each weight, biases and norms included, taken off per step, times the "
                    "learning rate; muon's default is 0.1.",
-           .least = 0});
+           .min = 0});
   v.field("no_decay", c.no_decay,
           {.text = "Patterns (* and ?) of the names of tensors without weight decay."});
   v.field("clip_norm", c.clip_norm,
           {.text = "Gradients are scaled down to this global norm; 0 leaves them as they are.",
-           .least = 0,
+           .min = 0,
            .source = "arXiv:1211.5063, sec. 3.2"});
   v.field("label_smoothing", c.label_smoothing,
           {.text = "Share of the target given to all classes alike.",
-           .least = 0,
-           .most = 1,
-           .below_most = true,
+           .min = 0,
+           .max = 1,
+           .below_max = true,
            .source = "arXiv:1512.00567, sec. 7"});
   v.field("schedule", c.schedule, {.text = "Course of the learning rate after the warm-up."});
   v.field("warmup_steps", c.warmup_steps,
           {.text = "Steps over which the learning rate rises in a straight line from 0.",
            .unit = "steps",
-           .least = 0,
-           .most = kMostSteps});
+           .min = 0,
+           .max = kMaxSteps});
   v.field("final_lr_ratio", c.final_lr_ratio,
-          {.text = "Learning rate of the last step, as a share of lr.", .least = 0, .most = 1});
+          {.text = "Learning rate of the last step, as a share of lr.", .min = 0, .max = 1});
 }
 
 void describe(PrecisionConfig& c, Visitor& v) {
@@ -305,20 +299,19 @@ void describe(PrecisionConfig& c, Visitor& v) {
           {.text = "Skipped steps in a row after which the run ends with exit code 93; steps that "
                    "lower the loss scale (fp16) are not counted.",
            .unit = "steps",
-           .least = 1,
-           .most = kMostSteps});
+           .min = 1,
+           .max = kMaxSteps});
   v.section("loss_scale", c.loss_scale,
             "Dynamic loss scale (fp16): halved after a step that is not finite.");
 }
 
 void describe(LossScaleConfig& c, Visitor& v) {
-  v.field("initial", c.initial,
-          {.text = "Factor at the first step.", .least = 0, .above_least = true});
+  v.field("initial", c.initial, {.text = "Factor at the first step.", .min = 0, .above_min = true});
   v.field("growth_interval", c.growth_interval,
           {.text = "Finite steps in a row after which it doubles.",
            .unit = "steps",
-           .least = 1,
-           .most = kMostSteps,
+           .min = 1,
+           .max = kMaxSteps,
            .source = "arXiv:1710.03740, sec. 3.2"});
 }
 
@@ -327,26 +320,26 @@ void describe(ParallelConfig& c, Visitor& v) {
   v.field("tensor", c.tensor,
           {.text = "Ranks that split the matrices of one layer.",
            .unit = "ranks",
-           .least = 1,
-           .most = kMostSize,
+           .min = 1,
+           .max = kMaxSize,
            .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
   v.field("sequence", c.sequence,
           {.text = "Ranks that split one sequence.",
            .unit = "ranks",
-           .least = 1,
-           .most = kMostSize,
+           .min = 1,
+           .max = kMaxSize,
            .source = "DeepSpeed-Ulysses, arXiv:2309.14509"});
   v.field("pipeline", c.pipeline,
           {.text = "Stages that the list of blocks is cut into.",
            .unit = "ranks",
-           .least = 1,
-           .most = kMostSize,
+           .min = 1,
+           .max = kMaxSize,
            .source = "1F1B, arXiv:2006.09503, sec. 3.2"});
   v.field("expert", c.expert,
           {.text = "Ranks that split the experts of a layer.",
            .unit = "ranks",
-           .least = 1,
-           .most = kMostSize,
+           .min = 1,
+           .max = kMaxSize,
            .source = "GShard, arXiv:2006.16668"});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
 }
@@ -355,19 +348,19 @@ void describe(ZeroConfig& c, Visitor& v) {
   v.field("stage", c.stage,
           {.text = "0 splits nothing (DDP), 1 the optimizer states, 2 also the gradients, 3 also "
                    "the parameters.",
-           .least = 0,
-           .most = 3,
+           .min = 0,
+           .max = 3,
            .source = "ZeRO, arXiv:1910.02054, sec. 5"});
   v.field("shard", c.shard,
           {.text = "Ranks that share one copy of the split states; 0 means all data ranks.",
            .unit = "ranks",
-           .least = 0,
-           .most = kMostSize});
+           .min = 0,
+           .max = kMaxSize});
   v.field("prefetch", c.prefetch,
           {.text = "Parameter groups gathered ahead of their use (stage 3).",
            .unit = "groups",
-           .least = 0,
-           .most = 4096});
+           .min = 0,
+           .max = 4096});
 }
 
 void describe(MemoryConfig& c, Visitor& v) {
@@ -377,30 +370,30 @@ void describe(MemoryConfig& c, Visitor& v) {
           {.text = "Memory that one rank may hold, by which recompute: auto and dstrain plan go; 0 "
                    "takes the GPU's (auto: the smallest one's less 4 %), and no limit on the CPU.",
            .unit = "GiB",
-           .least = 0,
-           .most = 1048576});
+           .min = 0,
+           .max = 1048576});
 }
 
 void describe(RunConfig& c, Visitor& v) {
   v.field("epochs", c.epochs,
           {.text = "Length of the run; 0 where steps says it.",
            .unit = "epochs",
-           .least = 0,
-           .most = 10000000});
+           .min = 0,
+           .max = 10000000});
   v.field("steps", c.steps,
           {.text = "Length of the run; 0 where epochs says it.",
            .unit = "optimizer steps",
-           .least = 0,
-           .most = kMostSteps});
-  v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .least = 0});
+           .min = 0,
+           .max = kMaxSteps});
+  v.field("seed", c.seed, {.text = "All random numbers are a function of it.", .min = 0});
   v.field("evaluate", c.evaluate, {.text = "How often the test split is evaluated."});
   v.field("generate", c.generate,
           {.text = "Answers to test samples that are written out after each evaluation (text).",
            .unit = "samples",
-           .least = 0,
-           .most = 1024});
+           .min = 0,
+           .max = 1024});
   v.field("generate_tokens", c.generate_tokens,
-          {.text = "Longest of these answers.", .unit = "tokens", .least = 1, .most = 65536});
+          {.text = "Longest of these answers.", .unit = "tokens", .min = 1, .max = 65536});
   v.section("checkpoint", c.checkpoint, "What is saved to go on from.");
   v.field("output", c.output, {.text = "Folder in which each run makes its own folder."});
 }
@@ -410,8 +403,7 @@ void describe(CheckpointConfig& c, Visitor& v) {
       "every", c.every,
       {.text = "How often a checkpoint is saved, and after the last step; when the run is asked "
                "to stop, always."});
-  v.field("keep", c.keep,
-          {.text = "Newest checkpoints that are kept.", .least = 1, .most = 1000000});
+  v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
 }

@@ -15,10 +15,10 @@ namespace dstrain {
 struct Field {
   std::string_view text = {};  ///< one sentence: what it is and what a special value means
   std::string_view unit = {};
-  std::optional<double> least = {};
-  std::optional<double> most = {};
-  bool above_least = false;  ///< `least` itself is not allowed
-  bool below_most = false;   ///< `most` itself is not allowed
+  std::optional<double> min = {};
+  std::optional<double> max = {};
+  bool above_min = false;  ///< `min` itself is not allowed
+  bool below_max = false;  ///< `max` itself is not allowed
   std::string_view source = {};
   bool required = false;
   std::string_view unless = {};        ///< key of the same section without which it is required

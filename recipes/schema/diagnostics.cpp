@@ -10,7 +10,7 @@
 namespace dstrain {
 namespace {
 
-constexpr int kMostErrors = 50;
+constexpr int kMaxErrors = 50;
 
 std::string lines(const std::vector<Diagnostic>& diagnostics) {
   std::string text;
@@ -37,7 +37,7 @@ RecipeError::RecipeError(std::vector<Diagnostic> diagnostics)
     : Error(ErrorKind::usage, lines(diagnostics)), diagnostics_(std::move(diagnostics)) {}
 
 void Diagnostics::error(Place place, std::string_view path, std::string message, std::string hint) {
-  if (++num_errors_ <= kMostErrors) {
+  if (++num_errors_ <= kMaxErrors) {
     add(Severity::error, place, path, std::move(message), std::move(hint));
   }
 }
@@ -78,9 +78,9 @@ std::vector<Diagnostic> Diagnostics::take(Severity severity) {
   for (const Entry& entry : entries_) {
     if (entry.diagnostic.severity == severity) taken.push_back(entry.diagnostic);
   }
-  if (severity == Severity::error && num_errors_ > kMostErrors) {
+  if (severity == Severity::error && num_errors_ > kMaxErrors) {
     taken.push_back({.file = file_,
-                     .message = fmt::format("{} more mistakes", num_errors_ - kMostErrors),
+                     .message = fmt::format("{} more mistakes", num_errors_ - kMaxErrors),
                      .hint = "repair the ones above first"});
   }
   return taken;

@@ -33,12 +33,12 @@ struct ModelSize {
   std::array<const char*, 2> file_keys;  ///< as written today and, or null, in earlier files
   int ModelConfig::* member;
   std::int64_t ModelSizes::* size;
-  std::int64_t most;
+  std::int64_t max;
   bool image = false;     ///< of the image: the model's name leaves it open
-  bool optional = false;  ///< follows from the other sizes where nobody says it
+  bool optional = false;  ///< follows from the other sizes where it is not given
 };
 
-/// A model that somebody published.
+/// A published model.
 struct PublishedModel {
   std::string_view name;  ///< that `model.name` accepts
   /// Further such names, and so those of Hugging Face; empty: none.

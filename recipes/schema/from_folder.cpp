@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostPositions = 1 << 30;
+constexpr std::int64_t kMaxPositions = 1 << 30;
 
 class FolderReader {
  public:
@@ -107,7 +107,7 @@ class FolderReader {
   }
 
   void take_size(ConfigFile& file, const ModelSize& size) {
-    const auto in_file = static_cast<int>(file.size(file.key_of(size), size.most, 0, size.image));
+    const auto in_file = static_cast<int>(file.size(file.key_of(size), size.max, 0, size.image));
     int& in_recipe = recipe_.model.*size.member;
     const std::string path = fmt::format("model.{}", size.key);
     if (in_file == 0 || !reader_.usable(path)) return;
@@ -123,7 +123,7 @@ class FolderReader {
   /// Rotary positions end where the model's training did; those of BLOOM (ALiBi) have no end.
   void compare_positions(ConfigFile& file, const ModelFamily& family) {
     if (family.positions == nullptr || !reader_.usable("data.sequence")) return;
-    const std::int64_t positions = file.size(family.positions, kMostPositions, 0);
+    const std::int64_t positions = file.size(family.positions, kMaxPositions, 0);
     const int sequence = recipe_.data.sequence;
     if (positions == 0 || sequence <= positions) return;
     const std::string text = fmt::format("{} tokens, but {} has {} {}", sequence,

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostSide = 16384;
+constexpr int kMaxSide = 16384;
 const std::vector<double> kHalf = {0.5, 0.5, 0.5};
 const std::vector<double> kClipMean = {0.48145466, 0.4578275, 0.40821073};
 const std::vector<double> kClipStd = {0.26862954, 0.26130258, 0.27577711};
@@ -80,7 +80,7 @@ class Reader {
     const nlohmann::json& value = file_.json().at(key);
     const auto pixels = [&](const nlohmann::json& number) {
       const bool good = number.is_number_unsigned() && number.get<std::uint64_t>() >= 1 &&
-                        number.get<std::uint64_t>() <= kMostSide;
+                        number.get<std::uint64_t>() <= kMaxSide;
       return good ? number.get<int>() : 0;
     };
     Side side;
@@ -95,7 +95,7 @@ class Reader {
     if (side.pixels > 0) return side;
     file_.refuse(key, fmt::format("a number from 1 to {}, {{height, width}} of one such number or "
                                   "{{shortest_edge}}",
-                                  kMostSide));
+                                  kMaxSide));
     return otherwise;
   }
 

@@ -24,8 +24,8 @@ void add_limits(Json& type, const Field& about, bool whole) {
   const auto number = [&](double value) {
     return whole ? Json(static_cast<long>(value)) : Json(value);
   };
-  if (about.least) type[about.above_least ? "exclusiveMinimum" : "minimum"] = number(*about.least);
-  if (about.most) type[about.below_most ? "exclusiveMaximum" : "maximum"] = number(*about.most);
+  if (about.min) type[about.above_min ? "exclusiveMinimum" : "minimum"] = number(*about.min);
+  if (about.max) type[about.below_max ? "exclusiveMaximum" : "maximum"] = number(*about.max);
 }
 
 Json type_of(const Slot& slot, const Field& about) {

@@ -101,7 +101,7 @@ LoadedRecipe load_recipe(const std::filesystem::path& file,
                          const std::vector<std::string>& overrides) {
   std::optional<std::string> text;
   try {
-    if (path_exists(file)) text = read_file(file, kMostRecipeBytes);
+    if (path_exists(file)) text = read_file(file, kMaxRecipeBytes);
   } catch (const Error& error) {
     fail(shown_path(file), error.what(),
          error.hint().empty() ? "give the path of a recipe (.yaml)" : error.hint());

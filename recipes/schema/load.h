@@ -21,7 +21,7 @@ struct Diagnostic {
   int column = 0;
   std::string path = {};     ///< "optimizer.lr"
   std::string message = {};  ///< what was found and which rule it breaks
-  std::string hint = {};     ///< what would do
+  std::string hint = {};     ///< what to write instead
 };
 /// "file:line:column: error: path: message" and, where there is one, a line "  hint: ...".
 [[nodiscard]] std::string format(const Diagnostic& diagnostic);

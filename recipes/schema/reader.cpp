@@ -35,11 +35,11 @@ const char* kind_name(Node::Kind kind) {
 }
 
 std::string limits(const Field& about) {
-  const std::string least =
-      about.least ? fmt::format("{} {}", about.above_least ? "above" : "from", *about.least) : "";
-  const std::string most =
-      about.most ? fmt::format("{} {}", about.below_most ? "below" : "to", *about.most) : "";
-  return least.empty() || most.empty() ? least + most : least + " " + most;
+  const std::string min =
+      about.min ? fmt::format("{} {}", about.above_min ? "above" : "from", *about.min) : "";
+  const std::string max =
+      about.max ? fmt::format("{} {}", about.below_max ? "below" : "to", *about.max) : "";
+  return min.empty() || max.empty() ? min + max : min + " " + max;
 }
 
 std::string last_word(std::string_view path) {
@@ -276,7 +276,7 @@ bool YamlReader::is_unquoted(const std::string& path, const Node& node, const ch
 }
 
 bool YamlReader::read_number(const std::string& path, const Node& node, const Field& about,
-                             long least, long most, long& value) {
+                             long min, long max, long& value) {
   if (!is_unquoted(path, node, "a whole number")) return false;
   const Number<long> number = read_integer(node.text);
   if (!number.value) {
@@ -284,14 +284,13 @@ bool YamlReader::read_number(const std::string& path, const Node& node, const Fi
                   number.hint.empty() ? std::string(about.text) : number.hint);
   }
   // Without a stated limit the type is the limit.
-  if (*number.value < least || *number.value > most) {
-    if (about.least && about.most) {
+  if (*number.value < min || *number.value > max) {
+    if (about.min && about.max) {
       return in_range(path, node, about, static_cast<double>(*number.value));
     }
-    return refuse(
-        path, node,
-        fmt::format("{} does not fit: the range is {} to {}", shown(node.text), least, most),
-        std::string(about.text));
+    return refuse(path, node,
+                  fmt::format("{} does not fit: the range is {} to {}", shown(node.text), min, max),
+                  std::string(about.text));
   }
   if (!in_range(path, node, about, static_cast<double>(*number.value))) return false;
   value = *number.value;
@@ -313,9 +312,8 @@ bool YamlReader::read_number(const std::string& path, const Node& node, const Fi
 
 bool YamlReader::in_range(const std::string& path, const Node& node, const Field& about,
                           double value) {
-  const bool low =
-      about.least && (about.above_least ? value <= *about.least : value < *about.least);
-  const bool high = about.most && (about.below_most ? value >= *about.most : value > *about.most);
+  const bool low = about.min && (about.above_min ? value <= *about.min : value < *about.min);
+  const bool high = about.max && (about.below_max ? value >= *about.max : value > *about.max);
   if (!low && !high) return true;
   return refuse(path, node, fmt::format("{} is out of range: {}", shown(node.text), limits(about)),
                 std::string(about.text));

@@ -54,8 +54,8 @@ class YamlReader final : public Visitor {
   void report_unknown();
 
   bool read_value(const std::string& path, const Node& node, const Slot& slot, const Field& about);
-  bool read_number(const std::string& path, const Node& node, const Field& about, long least,
-                   long most, long& value);
+  bool read_number(const std::string& path, const Node& node, const Field& about, long min,
+                   long max, long& value);
   bool read_number(const std::string& path, const Node& node, const Field& about, double& value);
   bool read_choice(const std::string& path, const Node& node, std::span<const Choice> all,
                    int& value);

@@ -63,8 +63,8 @@ struct LoraConfig {
   double alpha = 16;
   double dropout = 0;
   std::vector<std::string> targets;  ///< patterns of the names of linear maps
-  std::vector<std::string>
-      also_train;       ///< patterns of tensor names trained in full beside the adapters
+  /// Patterns of tensor names trained in full beside the adapters.
+  std::vector<std::string> also_train;
   std::string weights;  ///< folder of a PEFT adapter to start from; empty: new adapters
 
   bool operator==(const LoraConfig&) const = default;

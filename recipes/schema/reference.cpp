@@ -13,9 +13,8 @@ namespace {
 
 std::string limits_after(const Field& about) {
   std::string text;
-  if (about.least)
-    text += fmt::format(" {} {}", about.above_least ? "above" : "from", *about.least);
-  if (about.most) text += fmt::format(" {} {}", about.below_most ? "below" : "to", *about.most);
+  if (about.min) text += fmt::format(" {} {}", about.above_min ? "above" : "from", *about.min);
+  if (about.max) text += fmt::format(" {} {}", about.below_max ? "below" : "to", *about.max);
   return text;
 }
 

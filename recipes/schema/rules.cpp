@@ -18,9 +18,9 @@ namespace dstrain {
 namespace {
 
 /// What a rule sees and where it reports.
-class Findings {
+class RuleContext {
  public:
-  Findings(const YamlReader& reader, Diagnostics& diagnostics)
+  RuleContext(const YamlReader& reader, Diagnostics& diagnostics)
       : reader_(reader), diagnostics_(diagnostics) {}
 
   [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
@@ -45,30 +45,30 @@ std::string divisors_near(int number, int wish) {
   return below == above ? fmt::format("use {}", below) : fmt::format("use {} or {}", below, above);
 }
 
-void patch_divides_image(const Recipe& r, Findings& f) {
+void patch_divides_image(const Recipe& r, RuleContext& context) {
   const auto& m = r.model;
   if (m.image_size == 0 || m.patch_size == 0 || m.image_size % m.patch_size == 0) return;
-  f.error("model.patch_size",
-          fmt::format("{} does not divide model.image_size ({})", m.patch_size, m.image_size),
-          divisors_near(m.image_size, m.patch_size));
+  context.error("model.patch_size",
+                fmt::format("{} does not divide model.image_size ({})", m.patch_size, m.image_size),
+                divisors_near(m.image_size, m.patch_size));
 }
 
-void heads_divide_width(const Recipe& r, Findings& f) {
+void heads_divide_width(const Recipe& r, RuleContext& context) {
   const auto& m = r.model;
   if (m.width == 0 || m.heads == 0 || m.head_dim != 0 || m.width % m.heads == 0) return;
-  f.error("model.heads", fmt::format("{} does not divide model.width ({})", m.heads, m.width),
-          divisors_near(m.width, m.heads));
+  context.error("model.heads", fmt::format("{} does not divide model.width ({})", m.heads, m.width),
+                divisors_near(m.width, m.heads));
 }
 
-void states_fit_compute(const Recipe& r, Findings& f) {
+void states_fit_compute(const Recipe& r, RuleContext& context) {
   using enum ComputeType;
   if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
       r.precision.compute == fp8)
     return;
-  f.error("precision.states",
-          fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
-                      spelling(r.precision.compute)),
-          "use states: fp32, or compute: bf16");
+  context.error("precision.states",
+                fmt::format("bf16 states need a bf16 computation, precision.compute is {}",
+                            spelling(r.precision.compute)),
+                "use states: fp32, or compute: bf16");
 }
 
 Modality modality_of(const Recipe& r) {
@@ -86,9 +86,9 @@ std::string families_of(Modality modality) {
   return one_of(names);
 }
 
-void data_fit_the_model(const Recipe& r, Findings& f) {
+void data_fit_the_model(const Recipe& r, RuleContext& context) {
   if (fits(dataset_row(r.data.name), modality_of(r))) return;
-  f.error(
+  context.error(
       "data.name",
       fmt::format("{} is a data set of {}, model.name {} takes {}", spelling(r.data.name),
                   is_vision(r) ? "text" : "images", r.model.name, is_vision(r) ? "images" : "text"),
@@ -98,71 +98,72 @@ void data_fit_the_model(const Recipe& r, Findings& f) {
                         families_of(Modality::images)));
 }
 
-void normalize_by_channel(const Recipe& r, Findings& f) {
+void normalize_by_channel(const Recipe& r, RuleContext& context) {
   const auto& n = r.data.normalize;
   const std::pair<std::string_view, std::size_t> lengths[] = {
       {"data.normalize.mean", n.mean.size()}, {"data.normalize.std", n.deviation.size()}};
   for (const auto& [path, length] : lengths) {
     if (length != 1 && length != 3) {
-      f.error(path, fmt::format("{} numbers; images have 1 or 3 channels", length),
-              "give one for all channels, or one for each of three");
+      context.error(path, fmt::format("{} numbers; images have 1 or 3 channels", length),
+                    "give one for all channels, or one for each of three");
     }
   }
 }
 
 /// Images of a fixed size are enlarged on the device, which has one filter.
-void fixed_sizes_are_bilinear(const Recipe& r, Findings& f) {
+void fixed_sizes_are_bilinear(const Recipe& r, RuleContext& context) {
   const DatasetRow& row = dataset_row(r.data.name);
   if (r.data.interpolation == Interpolation::bilinear) return;
   if (row.modality != Modality::images || reads(row, "data.resize")) return;
-  f.error("data.interpolation",
-          fmt::format("{}, but images of data.name {} are enlarged bilinearly",
-                      spelling(r.data.interpolation), spelling(r.data.name)),
-          "use interpolation: bilinear, or store the images as files (data.name images)");
+  context.error("data.interpolation",
+                fmt::format("{}, but images of data.name {} are enlarged bilinearly",
+                            spelling(r.data.interpolation), spelling(r.data.name)),
+                "use interpolation: bilinear, or store the images as files (data.name images)");
 }
 
-void square_holds_the_input(const Recipe& r, Findings& f) {
+void square_holds_the_input(const Recipe& r, RuleContext& context) {
   const int side = r.data.resize_side, input = r.model.image_size;
   if (side == 0 || side >= input || !reads(dataset_row(r.data.name), "data.resize_side")) return;
-  f.error("data.resize_side",
-          fmt::format("{} pixels are less than model.image_size ({})", side, input),
-          fmt::format("use {} or more", input));
+  context.error("data.resize_side",
+                fmt::format("{} pixels are less than model.image_size ({})", side, input),
+                fmt::format("use {} or more", input));
 }
 
-void samples_have_templates(const Recipe& r, Findings& f) {
+void samples_have_templates(const Recipe& r, RuleContext& context) {
   if (!reads(dataset_row(r.data.name), "data.response") || !r.data.response.empty()) return;
-  f.error("data.response",
-          fmt::format("missing; data.name {} is put into words by prompt and response",
-                      spelling(r.data.name)),
-          "write for example response: \"{answer}\", and prompt: \"{question} \"");
+  context.error("data.response",
+                fmt::format("missing; data.name {} is put into words by prompt and response",
+                            spelling(r.data.name)),
+                "write for example response: \"{answer}\", and prompt: \"{question} \"");
 }
 
-void data_has_a_path(const Recipe& r, Findings& f) {
+void data_has_a_path(const Recipe& r, RuleContext& context) {
   if (!dataset_row(r.data.name).needs_path || !r.data.path.empty()) return;
-  f.error("data.path",
-          fmt::format("missing; data.name {} is read from files", spelling(r.data.name)),
-          "give the folder, for example path: \"${DSTRAIN_DATA:-data}/...\"");
+  context.error("data.path",
+                fmt::format("missing; data.name {} is read from files", spelling(r.data.name)),
+                "give the folder, for example path: \"${DSTRAIN_DATA:-data}/...\"");
 }
 
-void micro_fits_in_global(const Recipe& r, Findings& f) {
+void micro_fits_in_global(const Recipe& r, RuleContext& context) {
   if (r.batch.micro <= r.batch.global) return;
-  f.error("batch.micro",
-          fmt::format("{} is more than batch.global ({})", r.batch.micro, r.batch.global),
-          fmt::format("use at most {}, or raise batch.global", r.batch.global));
+  context.error("batch.micro",
+                fmt::format("{} is more than batch.global ({})", r.batch.micro, r.batch.global),
+                fmt::format("use at most {}, or raise batch.global", r.batch.global));
 }
 
-void one_length(const Recipe& r, Findings& f) {
+void one_length(const Recipe& r, RuleContext& context) {
   if (r.run.epochs > 0 && r.run.steps > 0) {
-    f.error("run.steps",
-            fmt::format("the length is given twice: run.epochs is {} and run.steps {}",
-                        r.run.epochs, r.run.steps),
-            "keep one; with --set put the other to 0");
+    context.error("run.steps",
+                  fmt::format("the length is given twice: run.epochs is {} and run.steps {}",
+                              r.run.epochs, r.run.steps),
+                  "keep one; with --set put the other to 0");
   } else if (r.run.epochs == 0 && r.run.steps == 0) {
-    f.error("run.epochs", "missing; the run has no length", "give run.epochs or run.steps, from 1");
+    context.error("run.epochs", "missing; the run has no length",
+                  "give run.epochs or run.steps, from 1");
   }
 }
 
-void supported_degrees(const Recipe& r, Findings& f) {
+void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
   const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
                                                       {"parallel.sequence", p.sequence},
@@ -170,36 +171,36 @@ void supported_degrees(const Recipe& r, Findings& f) {
                                                       {"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;
-    f.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
-            "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
+    context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
+                  "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
   }
 }
 
-void shard_needs_a_stage(const Recipe& r, Findings& f) {
+void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
   if (r.parallel.zero.shard == 0 || r.parallel.zero.stage >= 1) return;
-  f.error("parallel.zero.shard",
-          fmt::format("{} ranks share states, but parallel.zero.stage 0 splits none",
-                      r.parallel.zero.shard),
-          "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
+  context.error("parallel.zero.shard",
+                fmt::format("{} ranks share states, but parallel.zero.stage 0 splits none",
+                            r.parallel.zero.shard),
+                "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
 }
 
-void reduce_not_below_compute(const Recipe& r, Findings& f) {
+void reduce_not_below_compute(const Recipe& r, RuleContext& context) {
   if (r.precision.compute != ComputeType::fp32 || r.precision.reduce != ReduceType::bf16) return;
-  f.error("precision.reduce", "bf16 sums would round the gradients of precision.compute fp32",
-          "use reduce: fp32, or compute: bf16");
+  context.error("precision.reduce", "bf16 sums would round the gradients of precision.compute fp32",
+                "use reduce: fp32, or compute: bf16");
 }
 
-void warmup_ends_in_the_run(const Recipe& r, Findings& f) {
+void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
   if (r.run.steps == 0 || r.optimizer.warmup_steps < r.run.steps) return;
-  f.warning("optimizer.warmup_steps",
-            fmt::format("{} steps of warm-up in a run of {} (run.steps): lr is never reached",
-                        r.optimizer.warmup_steps, r.run.steps),
-            fmt::format("use less than {}", r.run.steps));
+  context.warning("optimizer.warmup_steps",
+                  fmt::format("{} steps of warm-up in a run of {} (run.steps): lr is never reached",
+                              r.optimizer.warmup_steps, r.run.steps),
+                  fmt::format("use less than {}", r.run.steps));
 }
 
 /// One rule and the fields without which it has nothing to say.
 struct Rule {
-  void (*check)(const Recipe&, Findings&);
+  void (*check)(const Recipe&, RuleContext&);
   std::vector<std::string_view> reads;
 };
 
@@ -297,17 +298,17 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
 }
 
 void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& diagnostics) {
-  Findings findings(reader, diagnostics);
+  RuleContext context(reader, diagnostics);
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
   for (const Rule& rule : rules()) {
-    if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, findings);
+    if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
   }
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {
-    if (findings.given(field.path)) {
-      findings.warning(field.path, "has no effect: " + field.reason, "remove it");
+    if (context.given(field.path)) {
+      context.warning(field.path, "has no effect: " + field.reason, "remove it");
     }
   }
 }

@@ -17,9 +17,9 @@ namespace {
 
 /// yaml-cpp keeps every token of an unfinished flow value: 1 MiB of '[' would cost 0.2 s and 150
 /// MB.
-constexpr std::size_t kMostContent = std::size_t{64} << 10;
-constexpr std::size_t kMostDepth = 16;
-constexpr int kMostValues = 4096;
+constexpr std::size_t kMaxContent = std::size_t{64} << 10;
+constexpr std::size_t kMaxDepth = 16;
+constexpr int kMaxValues = 4096;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 /// Leaves the parser where reading on makes no sense; the reason is already reported.
@@ -93,14 +93,14 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void count(Place where) {
-    if (++num_values_ <= kMostValues) return;
-    report(where, fmt::format("more than {} values", kMostValues), "a recipe has about a hundred");
+    if (++num_values_ <= kMaxValues) return;
+    report(where, fmt::format("more than {} values", kMaxValues), "a recipe has about a hundred");
     throw Stop{};
   }
   void open(Node node) {
     count(node.place);
-    if (frames_.size() >= kMostDepth) {
-      report(node.place, fmt::format("nested deeper than {} levels", kMostDepth),
+    if (frames_.size() >= kMaxDepth) {
+      report(node.place, fmt::format("nested deeper than {} levels", kMaxDepth),
              "a recipe has at most four levels");
       throw Stop{};
     }
@@ -206,12 +206,12 @@ std::string_view first_control(std::string_view text) {
 
 /// What yaml-cpp would accept or misread in silence; reported before it sees the text.
 bool is_readable(std::string_view text, Diagnostics& diagnostics) {
-  if (text.size() > kMostRecipeBytes) {
+  if (text.size() > kMaxRecipeBytes) {
     diagnostics.error({}, {}, fmt::format("{} bytes; a recipe has at most 256 KiB", text.size()),
                       "is this the recipe?");
     return false;
   }
-  if (content_bytes(text) > kMostContent) {
+  if (content_bytes(text) > kMaxContent) {
     diagnostics.error({}, {}, "more than 64 KiB besides comments", "a recipe has about 1 KiB");
     return false;
   }
@@ -323,14 +323,14 @@ void apply_override(Node& root, const std::string& assignment, int index,
   };
   if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
       path.find("..") != std::string::npos || !std::all_of(path.begin(), path.end(), in_key) ||
-      static_cast<std::size_t>(std::count(path.begin(), path.end(), '.')) >= kMostDepth) {
+      static_cast<std::size_t>(std::count(path.begin(), path.end(), '.')) >= kMaxDepth) {
     diagnostics.error(place, {}, "not of the form path.to.key=value",
                       "for example --set optimizer.lr=3e-4");
     return;
   }
   const std::string text = assignment.substr(equals + 1);
   Node value(Node::Kind::scalar, place, "", true);
-  if (!is_plain_text(text) || text.size() > kMostContent) {
+  if (!is_plain_text(text) || text.size() > kMaxContent) {
     diagnostics.error(place, path, "the value is not one line of UTF-8 text of at most 64 KiB");
     return;
   }

@@ -13,7 +13,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::size_t kLimit = kMostRecipeBytes;
+constexpr std::size_t kLimit = kMaxRecipeBytes;
 
 std::string repeat(std::string_view text, std::size_t times) {
   std::string result;
