@@ -7,8 +7,8 @@
 
 namespace dstrain {
 
-/// What it is that a folder or file could not be made: a disk that is full or broken (74), else a
-/// path that is to be chosen anew (64).
+/// Kind of the error when a folder or file could not be made: checkpoint for a full or broken disk
+/// (74), else usage, as another path may work (64).
 [[nodiscard]] inline ErrorKind refusal_kind(const std::error_code& error) {
   for (const std::errc disk :
        {std::errc::no_space_on_device, std::errc::io_error, std::errc::file_too_large}) {

@@ -18,7 +18,7 @@ enum class ErrorKind {
 
 [[nodiscard]] int exit_code(ErrorKind kind);
 
-/// An error that a person reads: what happened, and in `hint` what would do.
+/// An error that a person reads: what happened, and in `hint` how to fix it.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, std::string hint = {})

@@ -7,11 +7,11 @@
 
 namespace dstrain {
 
-/// How the message of host_memory_error() begins; the launcher tells it from a GPU's by this.
+/// First words of host_memory_error(), by which the launcher tells it from an error of a GPU.
 inline constexpr std::string_view kHostOutOfMemory = "out of memory on the host";
 
-/// For an allocation that failed: how much was wanted (0: unknown), what this process has, and what
-/// limits it. Error{internal}.
+/// The error of a failed allocation: bytes wanted (0: unknown), memory of this process, and its
+/// limits. Error{internal}.
 [[nodiscard]] Error host_memory_error(std::int64_t wanted_bytes);
 
 }  // namespace dstrain

@@ -42,9 +42,9 @@ namespace {
 }  // namespace
 
 std::string shown_path(const std::filesystem::path& path) {
-  constexpr std::size_t kLongest = 1024, kHead = 120, kTail = 40;
+  constexpr std::size_t kMaxBytes = 1024, kHead = 120, kTail = 40;
   const std::string& text = path.native();
-  if (text.size() <= kLongest) return text;
+  if (text.size() <= kMaxBytes) return text;
   return fmt::format("{}...{}", text.substr(0, kHead), text.substr(text.size() - kTail));
 }
 

@@ -136,7 +136,7 @@ nlohmann::json json_or_null(std::string_view text, const JsonLimits& limits) {
 }
 
 std::string json_mistake(const std::exception& error) {
-  constexpr std::size_t kLongest = 160;
+  constexpr std::size_t kMaxShownBytes = 160;
   // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ...; last read:
   // '...'; expected ...", where what was read last may be as long as the file.
   std::string text = error.what();
@@ -147,20 +147,20 @@ std::string json_mistake(const std::exception& error) {
     const auto expected = text.rfind("'; expected");
     text = text.substr(0, read) + (expected == std::string::npos ? "" : text.substr(expected + 1));
   }
-  return "not JSON: " + text.substr(0, kLongest);
+  return "not JSON: " + text.substr(0, kMaxShownBytes);
 }
 
-std::string shown_text(std::string_view text, std::size_t longest) {
-  if (text.size() <= longest) return std::string(text);
-  std::size_t end = longest;
+std::string shown_text(std::string_view text, std::size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  std::size_t end = max_bytes;
   // Not inside a character.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return std::string(text.substr(0, end)) + "...";
 }
 
 std::string shown_json(const Json& value) {
-  constexpr std::size_t kMostShown = 200;
-  if (value.is_structured() && value.size() > kMostShown) {
+  constexpr std::size_t kMaxShown = 200;
+  if (value.is_structured() && value.size() > kMaxShown) {
     return fmt::format("{} of {} values", value.is_array() ? "a list" : "an object", value.size());
   }
   return shown_text(json_text(value));

@@ -13,7 +13,7 @@
 
 namespace dstrain {
 
-/// What JSON that somebody else wrote may ask for.
+/// Limits on JSON from outside.
 struct JsonLimits {
   std::uint64_t bytes = std::uint64_t{64} << 20;
   std::size_t depth = 100;         ///< lists and objects inside each other
@@ -44,7 +44,7 @@ using JsonPlace = std::function<std::string(std::size_t byte)>;
 [[nodiscard]] std::string json_mistake(const std::exception& error);
 
 /// Text and values for a message: cut where they are long.
-[[nodiscard]] std::string shown_text(std::string_view text, std::size_t longest = 200);
+[[nodiscard]] std::string shown_text(std::string_view text, std::size_t max_bytes = 200);
 [[nodiscard]] std::string shown_json(const nlohmann::json& value);
 
 /// The text of a value. Bytes of strings that are not UTF-8, such as those of a path, become

@@ -12,7 +12,7 @@ namespace dstrain {
 /// nothing else writes there; what a job shows while it runs goes through launcher/base/console.h.
 
 /// To standard output, at once. Error{checkpoint} (exit code 74) when it cannot be written: a full
-/// disk, a closed descriptor. A reader that has gone away ends the program by SIGPIPE, unless that
+/// disk, a closed descriptor. A reader that closed its end ends the program by SIGPIPE, unless that
 /// is ignored.
 void print_text(std::string_view text);
 

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 constexpr const char* kProgram = "dstrain-pmix";
 constexpr const char* kHint =
     "set MASTER_ADDR and MASTER_PORT for every rank, or run `dstrain launch` once for all nodes";
-constexpr std::size_t kLongestValue = 4096;
+constexpr std::size_t kMaxValueBytes = 4096;
 constexpr milliseconds kFarewell{2000};  ///< PMIx_Finalize has been seen to hang
 
 /// Beside this program, or in libexec/ of a folder above it.
@@ -139,7 +139,7 @@ std::optional<int> pmix_rank() {
 
 std::optional<PmixAnswer> pmix_exchange(const std::string& value, milliseconds limit) {
   if (!pmix_rank()) return std::nullopt;
-  DSTRAIN_CHECK(value.size() <= kLongestValue && value.find('\n') == std::string::npos,
+  DSTRAIN_CHECK(value.size() <= kMaxValueBytes && value.find('\n') == std::string::npos,
                 "what PMIx exchanges is one line");
   const fs::path program = find_program();
   const auto deadline = Clock::now() + limit;

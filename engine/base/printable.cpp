@@ -87,10 +87,10 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-std::string shown(std::string_view text, std::size_t most) {
+std::string shown(std::string_view text, std::size_t max_bytes) {
   std::string result;
   std::size_t at = 0;
-  while (at < text.size() && result.size() < most) {
+  while (at < text.size() && result.size() < max_bytes) {
     const Piece piece = piece_at(text, at);
     append_shown(result, piece);
     at += piece.bytes.size();

@@ -12,9 +12,9 @@ namespace dstrain {
 /// are no UTF-8 ("\xff"). JSON text keeps its meaning, since in JSON these stand in strings alone.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// The same for a part of a message, such as a name or a value: on one line, cut after `most`
+/// The same for a part of a message, such as a name or a value: on one line, cut after `max_bytes`
 /// bytes.
-[[nodiscard]] std::string shown(std::string_view text, std::size_t most = 60);
+[[nodiscard]] std::string shown(std::string_view text, std::size_t max_bytes = 60);
 
 /// Position of the first byte that is not part of valid UTF-8; npos when all is valid.
 [[nodiscard]] std::size_t first_invalid_utf8(std::string_view text);

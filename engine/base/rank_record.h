@@ -115,7 +115,8 @@ class SectionScope {
   RankSection before_;
 };
 
-/// A collective for the length of a scope; nothing in a group of one, where nobody waits.
+/// A collective for the length of a scope; nothing in a group of one, which waits for no other
+/// rank.
 class CollectiveScope {
  public:
   CollectiveScope(RankRecordFile* record, std::string_view operation, int ranks,

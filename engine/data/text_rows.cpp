@@ -16,7 +16,7 @@ class Rows final : public TextDataset {
         selection_(std::move(selection)) {
     packing_ = data.packing ? pack(selection_.lengths, sequence_, seed)
                             : unpacked(selection_.lengths.size());
-    most_packed_ = data.packing ? packing_.most : 0;
+    most_packed_ = data.packing ? packing_.max_samples : 0;
   }
 
   [[nodiscard]] std::int64_t size() const override { return packing_.rows(); }

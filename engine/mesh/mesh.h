@@ -47,7 +47,7 @@ struct Degrees {
 /// Rank arithmetic of a world cut along the axes. A value; no communicators, no state.
 class Mesh {
  public:
-  /// Error{usage} with the numbers and degrees that would do when the product is not `world_size`.
+  /// Error{usage} with the numbers and valid degrees when the product is not `world_size`.
   Mesh(int world_size, const Degrees& degrees);
 
   [[nodiscard]] int world_size() const { return world_size_; }

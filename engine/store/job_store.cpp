@@ -31,7 +31,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// Longest wait that a clock can add to now.
-constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
+constexpr milliseconds kMaxWait = std::chrono::hours(24 * 365);
 
 std::string seconds(milliseconds time) {
   return format_duration(static_cast<double>(time.count()) * 1e-3);
@@ -44,7 +44,7 @@ UniqueFd connect(const StoreOptions& options, const std::string& name, const Job
                  int generation) {
   constexpr milliseconds kFirstPause{10};
   constexpr milliseconds kLastPause{500};
-  const Clock::time_point deadline = Clock::now() + std::min(options.timeout, kLongest);
+  const Clock::time_point deadline = Clock::now() + std::min(options.timeout, kMaxWait);
   std::minstd_rand random(std::random_device{}());
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLastPause)) {
     std::string reason;
@@ -77,7 +77,7 @@ class JobStore final : public Store {
   JobStore(const StoreOptions& options, const JobSecret& secret, int generation)
       : name_(fmt::format("{}:{}", options.address, options.port)),
         local_address_(local_address_towards(options.address)),
-        patience_(std::min(options.timeout, kLongest)) {
+        patience_(std::min(options.timeout, kMaxWait)) {
     if (options.serve) {
       serve(options, secret, generation);
     } else {
@@ -105,7 +105,7 @@ class JobStore final : public Store {
   std::string get(const std::string& key, milliseconds timeout) override {
     const StoreRequest request{
         .id = 0, .operation = StoreRequest::Operation::get, .amount = 0, .key = key, .value = {}};
-    if (auto reply = call("get", request, std::clamp(timeout, milliseconds(0), kLongest))) {
+    if (auto reply = call("get", request, std::clamp(timeout, milliseconds(0), kMaxWait))) {
       return std::move(reply->value);
     }
     // It may have come in this moment, and a wait of no time at all still looks.

@@ -20,7 +20,7 @@ bool StoreTable::put(const std::string& key, StoreValue value) {
   const StoreValue old = find(key);
   const std::size_t before = old ? key.size() + old->size() + kEntryBytes : 0;
   const std::size_t after = key.size() + value->size() + kEntryBytes;
-  if (bytes_ - before + after > most_bytes_ && after > before) return false;
+  if (bytes_ - before + after > max_bytes_ && after > before) return false;
   bytes_ = bytes_ - before + after;
   values_[key] = std::move(value);
   return true;

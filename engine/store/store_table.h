@@ -14,7 +14,7 @@ using StoreValue = std::shared_ptr<const std::string>;
 /// What the job's store holds, within a bound of memory.
 class StoreTable {
  public:
-  explicit StoreTable(std::size_t most_bytes) : most_bytes_(most_bytes) {}
+  explicit StoreTable(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
   /// Null when the key is not there.
   [[nodiscard]] StoreValue find(const std::string& key) const;
@@ -25,7 +25,7 @@ class StoreTable {
   [[nodiscard]] std::optional<std::int64_t> sum(const std::string& key, std::int64_t amount) const;
 
  private:
-  std::size_t most_bytes_;
+  std::size_t max_bytes_;
   std::size_t bytes_ = 0;
   std::unordered_map<std::string, StoreValue> values_;
 };

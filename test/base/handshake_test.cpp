@@ -25,7 +25,8 @@ JobSecret secret_of(std::uint8_t byte) {
   return secret;
 }
 
-/// RFC 2104 by its definition, so that the handshake is held against something that is not its own.
+/// RFC 2104 by its definition, so that the handshake is compared with something that is not its
+/// own.
 std::string hmac_sha256(std::string key, const std::string& message) {
   const auto sha256 = [](const std::string& text) {
     std::string digest(SHA256_DIGEST_LENGTH, '\0');

@@ -238,7 +238,7 @@ TEST_CASE("one who waits hears who builds and how far it is", "[text]") {
   std::jthread waiting;
   {
     const BuildLock lock(folder / "a.lock", "tokenising a", nullptr);
-    lock.tell(0.25, "a quarter");
+    lock.report(0.25, "a quarter");
     waiting =
         std::jthread([&] { const BuildLock second(folder / "a.lock", "tokenising a", &heard); });
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -100,7 +100,7 @@ TEST_CASE("a number beyond double in JSONL is skipped, or stops with its line", 
 TEST_CASE("a record that is too long is named and costs only itself", "[text][hostile]") {
   const TempDir folder;
   const std::string good = "{\"q\": \"1+1\", \"a\": \"2\"}\n";
-  const std::string lengthy(kLongestRecord, 'x');
+  const std::string lengthy(kMaxRecordBytes, 'x');
   const fs::path lines = folder / "data.jsonl";
   write_text(lines, good + "{\"q\": \"" + lengthy + "\", \"a\": \"2\"}\n" + good);
   CHECK(problems_of(lines, jsonl) ==
@@ -116,7 +116,7 @@ TEST_CASE("a text that its template makes too long is a bad record", "[text][hos
   const TempDir folder;
   const std::string good = "{\"q\": \"1+1\", \"a\": \"2\"}\n";
   write_text(folder / "train.jsonl",
-             good + "{\"q\": \"" + std::string(kLongestRecord / 2, 'x') + "\", \"a\": \"2\"}\n");
+             good + "{\"q\": \"" + std::string(kMaxRecordBytes / 2, 'x') + "\", \"a\": \"2\"}\n");
   DataConfig data = text_config(DatasetName::jsonl, folder.path(), folder / "cache");
   data.prompt = "{q} {q}";
   data.response = "{a}";

@@ -40,7 +40,7 @@ TEST_CASE("packing holds each sample once and no row is over-full", "[text][prop
     REQUIRE(sum <= sequence);
     most = std::max(most, count);
   }
-  REQUIRE(packing.most == most);
+  REQUIRE(packing.max_samples == most);
 }
 
 TEST_CASE("packing is a function of the seed, and close to full rows", "[text]") {
@@ -59,7 +59,7 @@ TEST_CASE("best fit takes the fullest row that has room", "[text]") {
   REQUIRE(packing.rows() >= 2);
   const Packing alone = unpacked(3);
   REQUIRE(alone.rows() == 3);
-  REQUIRE(alone.most == 1);
+  REQUIRE(alone.max_samples == 1);
 }
 
 TEST_CASE("numbers are read with commas", "[text]") {

@@ -19,7 +19,7 @@ using namespace dstrain;
 using namespace dstrain::launcher;
 
 constexpr const char* kThisHost = "me.cluster.example";
-constexpr std::size_t kLongestMessage = 20 * 512;
+constexpr std::size_t kMaxMessageBytes = 20 * 512;
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -54,7 +54,7 @@ void check_hosts(const std::vector<Host>& hosts) {
 void check_message(const Error& error) {
   require(error.kind() == ErrorKind::usage);
   std::string text = error.what();
-  require(!text.empty() && text.size() <= kLongestMessage);
+  require(!text.empty() && text.size() <= kMaxMessageBytes);
   std::replace(text.begin(), text.end(), '\n', ' ');
   require(is_plain_text(text));
 }

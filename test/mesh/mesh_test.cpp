@@ -78,7 +78,7 @@ TEST_CASE("a group along two axes lists each rank at its coordinate", "[mesh][pr
   }
 }
 
-TEST_CASE("a mesh that does not fill the world says both numbers and what would do", "[mesh]") {
+TEST_CASE("a mesh that does not fill the world says both numbers and valid ones", "[mesh]") {
   CHECK(message_of(8, {.data = 2, .shard = 3}) ==
         "the mesh data 2 x shard 3 has 6 ranks, the world has 8; use 6 ranks, or degrees whose "
         "product is 8");

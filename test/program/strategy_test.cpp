@@ -58,7 +58,7 @@ TEST_CASE("data ranks lie on the data axis without ZeRO, on the shard axis with 
   CHECK(Mesh(8, mesh_degrees({.zero = {.stage = 3, .shard = 1}}, 8)).describe() == "data 8");
 }
 
-TEST_CASE("degrees that cannot be are errors with what would do", "[strategy]") {
+TEST_CASE("degrees that cannot be are errors with valid ones", "[strategy]") {
   CHECK(message_of([] { (void)mesh_degrees({.zero = {.stage = 3, .shard = 3}}, 8); }) ==
         "parallel.zero.shard: 3 does not divide the 8 data ranks; use 1, 2, 4, 8, or 0 for all of "
         "them");

@@ -19,8 +19,8 @@
 namespace dstrain::text {
 namespace {
 
-constexpr std::size_t kMessage =
-    256;  ///< bytes of the lock file: "SHARE\nHOLDER\nTEXT\n", filled up
+/// Bytes of the lock file: "SHARE\nHOLDER\nTEXT\n", filled up.
+constexpr std::size_t kMessage = 256;
 constexpr auto kPoll = std::chrono::milliseconds(50);
 
 std::string holder_name() {
@@ -74,14 +74,14 @@ BuildLock::BuildLock(const std::filesystem::path& path, const std::string& what,
     said = true;
     std::this_thread::sleep_for(kPoll);
   }
-  tell(0, "");
+  report(0, "");
 }
 
 BuildLock::~BuildLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void BuildLock::tell(double share, const std::string& text) const {
+void BuildLock::report(double share, const std::string& text) const {
   std::string message = fmt::format("{:.4f}\n{}\n{}", share, holder_name(), text);
   message.resize(std::min(message.size(), kMessage - 1));
   message += '\n';

@@ -11,9 +11,9 @@ namespace dstrain::text {
 /// holder, however that ends.
 class BuildLock {
  public:
-  /// Waits for the lock file `path`, which stays for good. Tells `progress` (may be null) who holds
-  /// it and how far that one is. Without a lock where the file system has none: two then do the
-  /// same work, and each renames a whole file into place.
+  /// Waits for the lock file `path`, which stays for good. `progress` (may be null) receives who
+  /// holds it and how far that one is. Without a lock where the file system has none: two then do
+  /// the same work, and each renames a whole file into place.
   BuildLock(const std::filesystem::path& path, const std::string& what, ProgressSink* progress);
   ~BuildLock();
   BuildLock(const BuildLock&) = delete;
@@ -22,7 +22,7 @@ class BuildLock {
   /// False where the file system has no locks.
   [[nodiscard]] bool held() const { return held_; }
   /// Shown to those who wait.
-  void tell(double share, const std::string& text) const;
+  void report(double share, const std::string& text) const;
 
  private:
   int fd_ = -1;

@@ -25,7 +25,7 @@ double JsonFile::share() const {
 }
 
 void JsonFile::fail_long() const {
-  fail(fmt::format("the next value has more than {} bytes", kLongestRecord), value_begin_);
+  fail(fmt::format("the next value has more than {} bytes", kMaxRecordBytes), value_begin_);
 }
 
 void JsonFile::fail(const std::string& what, std::size_t byte) const {

@@ -72,7 +72,7 @@ class JsonFile {
 
   char byte(std::size_t at) {
     at_ = at;
-    if (at - value_begin_ > kLongestRecord) fail_long();
+    if (at - value_begin_ > kMaxRecordBytes) fail_long();
     const char c = file_.text()[at];
     return (static_cast<unsigned char>(c) < 0x80 || at < checked_) ? c : check(at);
   }

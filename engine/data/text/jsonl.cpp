@@ -19,7 +19,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 /// What is wrong with the line; empty when it became the record's words.
 std::string read_line(std::string_view line, const Template& prompt, const Template& response,
                       Record& record) {
-  if (line.size() > kLongestRecord) return too_long(line.size());
+  if (line.size() > kMaxRecordBytes) return too_long(line.size());
   for (std::size_t at = 0; at < line.size();) {
     const CodePoint point = code_point_at(line, at);
     if (!point.valid) return fmt::format("not UTF-8 at byte {} of the line", at + 1);

@@ -102,7 +102,7 @@ Packing pack(std::span<const std::int32_t> lengths, int sequence, std::int64_t s
   packing.begins.push_back(0);
   for (const std::uint32_t count : counts) {
     packing.begins.push_back(packing.begins.back() + count);
-    packing.most = std::max(packing.most, static_cast<int>(count));
+    packing.max_samples = std::max(packing.max_samples, static_cast<int>(count));
   }
   packing.samples.resize(size);
   std::vector<std::uint32_t> next(packing.begins.begin(), packing.begins.end() - 1);
@@ -118,7 +118,7 @@ Packing unpacked(std::size_t size) {
   packing.samples.resize(size);
   std::iota(packing.begins.begin(), packing.begins.end(), 0U);
   std::iota(packing.samples.begin(), packing.samples.end(), 0U);
-  packing.most = size == 0 ? 0 : 1;
+  packing.max_samples = size == 0 ? 0 : 1;
   return packing;
 }
 

@@ -11,7 +11,7 @@ namespace dstrain::text {
 struct Packing {
   std::vector<std::uint32_t> begins;   ///< [rows + 1]
   std::vector<std::uint32_t> samples;  ///< each sample once
-  int most = 0;                        ///< samples of the fullest row
+  int max_samples = 0;                 ///< samples of the fullest row
   [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(begins.size()) - 1; }
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kRowsAtOnce = 64;
 /// Of pages and of the rows at once; 64 records of the greatest length fit.
-constexpr std::int64_t kMostMemory = std::int64_t{2} << 30;
+constexpr std::int64_t kMaxMemory = std::int64_t{2} << 30;
 
 const char* type_name(ParquetType type) {
   switch (type) {
@@ -111,7 +111,7 @@ ParquetValue value_at(const arrow::Array& column, std::int64_t row, ParquetType 
 std::string problem_of(const arrow::Status& status) {
   if (!status.IsOutOfMemory() && !status.IsCapacityError()) return status.message();
   return fmt::format("a text, or {} rows together, need more than {} GiB of memory", kRowsAtOnce,
-                     kMostMemory >> 30);
+                     kMaxMemory >> 30);
 }
 
 /// The field at "a.b", through structs; null when there is none.
@@ -242,7 +242,7 @@ class ArrowReader final : public ParquetReader {
   }
 
   // First, as all below is freed into it.
-  arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMostMemory};
+  arrow::CappedMemoryPool memory_{arrow::default_memory_pool(), kMaxMemory};
   std::vector<ParquetColumn> columns_;
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;

@@ -4,7 +4,7 @@
 
 namespace dstrain {
 
-/// Whom work that takes a while tells how far it is. Called by one thread at a time.
+/// Receives the progress of long work. Called by one thread at a time.
 class ProgressSink {
  public:
   virtual ~ProgressSink() = default;

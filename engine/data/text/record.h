@@ -18,10 +18,10 @@ struct Record {
 };
 
 /// Bytes of a record's text, and of its line in a file of lines; a longer one cannot be used.
-inline constexpr std::size_t kLongestRecord = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxRecordBytes = std::size_t{16} << 20;
 /// "40000000 bytes, a record has at most 16777216".
 [[nodiscard]] inline std::string too_long(std::size_t bytes) {
-  return std::to_string(bytes) + " bytes, a record has at most " + std::to_string(kLongestRecord);
+  return std::to_string(bytes) + " bytes, a record has at most " + std::to_string(kMaxRecordBytes);
 }
 
 using RecordSink = std::function<void(Record&&)>;

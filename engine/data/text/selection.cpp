@@ -55,8 +55,8 @@ Selection select(const DataConfig& data, const SourceFiles& sources, const Token
         fmt::format("{}: {}", describe_record(data, sources, summary, first.record), first.text);
   }
   const HeldOut held_out(file, part == Part::whole ? 0 : data.test_share);
-  const std::int64_t most = data.subset == 0 ? file.size() : data.subset;
-  for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < most; ++i) {
+  const std::int64_t max = data.subset == 0 ? file.size() : data.subset;
+  for (std::int64_t i = 0; i < file.size() && std::ssize(selection.samples) < max; ++i) {
     const TokenFile::Sample& sample = file.sample(i);
     if (part != Part::whole && held_out.contains(sample) != (part == Part::held_out)) continue;
     const std::int64_t length = file.length(i);

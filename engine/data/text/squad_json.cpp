@@ -72,7 +72,14 @@ class Squad final : public JsonHandler {
           add_problem(problem);
         }
         return;
-      default:
+      case Level::file:
+      case Level::root:
+      case Level::data:
+      case Level::article:
+      case Level::paragraphs:
+      case Level::questions:
+      case Level::answers:
+      case Level::ignored:
         break;
     }
     on_other("text");
@@ -152,10 +159,17 @@ class Squad final : public JsonHandler {
       case Level::answers:
         question().num_answers = *question().num_answers + 1;
         return push(Level::answer);
-      default:
-        if (level() != Level::ignored) on_other("an object");
-        push(Level::ignored);
+      case Level::root:
+      case Level::article:
+      case Level::paragraph:
+      case Level::question:
+      case Level::answer:
+        on_other("an object");
+        break;
+      case Level::ignored:
+        break;
     }
+    push(Level::ignored);
   }
 
   void on_array() override {

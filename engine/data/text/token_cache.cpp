@@ -46,8 +46,8 @@ std::string key_of(const DataConfig& data, const SourceFiles& sources, const Enc
 TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
                        const EncoderSource& source, const fs::path& path, const Tell& tell) {
   const Encoder encoder = source.open();
-  constexpr std::int64_t kMostShort = 65536;
-  TokenFileWriter writer(path, encoder.vocab_size <= kMostShort ? 2 : 4);
+  constexpr std::int64_t kMaxShort = 65536;
+  TokenFileWriter writer(path, encoder.vocab_size <= kMaxShort ? 2 : 4);
   TokenFileSummary summary = tokenise(data, sources, encoder, writer, tell);
   writer.finish(summary);
   return summary;
@@ -95,7 +95,7 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
   const auto begin = std::chrono::steady_clock::now();
   const TokenFileSummary summary =
       build(data, sources, encoder, path, [&](double share, const std::string& text) {
-        lock.tell(share, text);
+        lock.report(share, text);
         if (progress != nullptr) progress->progress(share, text);
       });
   auto file = TokenFile::open(path, problem);

@@ -16,7 +16,7 @@ namespace dstrain::text {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  ///< no size of ours is larger
+constexpr std::uint64_t kMax = std::uint64_t{1} << 48;  ///< no size of ours is larger
 
 /// Where a file's hashes were found right, for this stamp of it.
 fs::path stamp_file_of(const fs::path& path) { return path.string() + ".checked"; }
@@ -42,8 +42,8 @@ std::string TokenFile::check() {
   const TokenFileHeader& h = header_;
   if (h.magic != TokenFileHeader::kMagic) return "it is of another format";
   if (h.header_hash != hash64(bytes.first(offsetof(TokenFileHeader, header_hash))) ||
-      (h.token_bytes != 2 && h.token_bytes != 4) || h.tokens > kMost || h.samples > kMost ||
-      h.summary_bytes > kMost) {
+      (h.token_bytes != 2 && h.token_bytes != 4) || h.tokens > kMax || h.samples > kMax ||
+      h.summary_bytes > kMax) {
     return "its header is damaged";
   }
   const std::uint64_t token_bytes = h.tokens * h.token_bytes;

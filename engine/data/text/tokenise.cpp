@@ -25,7 +25,7 @@ constexpr std::size_t kBatchRecords = 128;
 constexpr std::size_t kBatchBytes = std::size_t{256} << 10;
 constexpr std::size_t kBatchesPerThread = 4;
 /// Of text between reader and writer: records near the limit must not fill the memory.
-constexpr std::size_t kMostBytes = 4 * kLongestRecord;
+constexpr std::size_t kMaxBytes = 4 * kMaxRecordBytes;
 constexpr std::size_t kProblemsKept = 20;
 constexpr auto kTellEvery = std::chrono::milliseconds(200);
 
@@ -63,7 +63,7 @@ class Pipeline {
   /// Called by the reader; waits while the threads are behind, and rethrows what ended them.
   void take(Record&& record) {
     const std::size_t bytes = record.prompt.size() + record.response.size();
-    if (std::max(bytes, record.group.size()) > kLongestRecord) {
+    if (std::max(bytes, record.group.size()) > kMaxRecordBytes) {
       record = {.number = record.number, .problem = too_long(bytes), .share = record.share};
     } else {
       filling_.bytes += bytes + record.group.size();
@@ -97,7 +97,7 @@ class Pipeline {
     if (filling_.records.empty()) return;
     std::unique_lock lock(mutex_);
     written_.wait(lock, [this] {
-      const bool fits = bytes_ + filling_.bytes <= kMostBytes || batches_.empty();
+      const bool fits = bytes_ + filling_.bytes <= kMaxBytes || batches_.empty();
       return failure_ || (batches_.size() < room_ && fits);
     });
     if (failure_) std::rethrow_exception(failure_);
@@ -255,7 +255,7 @@ void throw_problem(const DataConfig& data, const SourceFiles& sources,
   throw Error(
       ErrorKind::data,
       fmt::format("{}: {}", describe_record(data, sources, summary, first.record), first.text),
-      "mend it, or leave such records out with data.bad_record: skip");
+      "fix it, or leave such records out with data.bad_record: skip");
 }
 
 TokenFileSummary tokenise(const DataConfig& data, const SourceFiles& sources,

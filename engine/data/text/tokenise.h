@@ -13,8 +13,8 @@ using Tell = std::function<void(double share, const std::string& text)>;
 /// Reads `sources` on the calling thread, encodes on all cores, and writes samples in the order of
 /// the files, so that the result does not depend on the number of threads. Records with a problem
 /// are left out and counted, or end it (Error{data}), as data.bad_record says. A sample is prompt,
-/// response and `encoder.end`, unless the response ends with that already. `tell` hears how far it
-/// is, a few times a second.
+/// response and `encoder.end`, unless the response ends with that already. `tell` receives how far
+/// it is, a few times a second.
 [[nodiscard]] TokenFileSummary tokenise(const DataConfig& data, const SourceFiles& sources,
                                         const Encoder& encoder, TokenFileWriter& writer,
                                         const Tell& tell);

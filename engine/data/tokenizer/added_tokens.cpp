@@ -19,9 +19,9 @@ bool is_white_space(char32_t c) {
                              [c](CodeRange range) { return range.first <= c && c <= range.last; });
 }
 
-/// Not before byte `least`.
-std::size_t skip_space_before(std::string_view text, std::size_t end, std::size_t least) {
-  while (end > least) {
+/// Not before byte `min`.
+std::size_t skip_space_before(std::string_view text, std::size_t end, std::size_t min) {
+  while (end > min) {
     const std::size_t last = start_of_last(text, end);
     if (!is_white_space(code_point_at(text, last).value)) break;
     end = last;

@@ -53,8 +53,8 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> first_bytes_{};
-  std::unordered_map<std::uint64_t, std::int32_t>
-      children_;  ///< of (node << 8 | byte); the root is node 0
+  /// Child of (node << 8 | byte); the root is node 0.
+  std::unordered_map<std::uint64_t, std::int32_t> children_;
   std::vector<std::int32_t> token_of_node_{kNone};
   std::unique_ptr<Pattern> word_;  ///< only when a token is single_word
 };

@@ -232,7 +232,7 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch&
       return;
     }
   }
-  const bool cached = word.size() <= WordCache::kLongestWord;
+  const bool cached = word.size() <= WordCache::kMaxWordBytes;
   const std::uint64_t hash = cached ? WordCache::hash(word) : 0;
   if (cached && scratch.cache_.append(word, hash, ids)) return;
   split_into_symbols(word, scratch.symbols_);

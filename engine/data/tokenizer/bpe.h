@@ -50,8 +50,8 @@ class Bpe {
 
   std::vector<Merge> merges_;  ///< a table with free slots; a power of two of them
   int shift_ = 0;
-  std::array<std::int32_t, 256>
-      symbol_of_byte_{};              ///< kNoSymbol where the vocabulary lacks the byte
+  /// kNoSymbol where the vocabulary lacks the byte.
+  std::array<std::int32_t, 256> symbol_of_byte_{};
   std::int32_t unknown_ = kNoSymbol;  ///< in place of missing bytes; without it they vanish
   bool fuse_unknown_ = false;
   bool whole_words_first_ = false;  ///< ignore_merges: a word that is a token is that token

@@ -24,9 +24,9 @@ constexpr std::size_t kStackLimit = std::size_t{8} << 20;
 constexpr std::size_t kPlacesAtOnce = 64;
 constexpr std::uint32_t kFirstSteps = 256;
 constexpr std::uint32_t kMoreSteps = 4;  ///< times as many after each failure
-constexpr std::uint32_t kMostSteps = kFirstSteps << 22;
+constexpr std::uint32_t kMaxSteps = kFirstSteps << 22;
 constexpr std::size_t kSearchesPerLook = 64;  ///< at the clock
-constexpr std::size_t kLongestSource = std::size_t{64} << 10;
+constexpr std::size_t kMaxSourceBytes = std::size_t{64} << 10;
 
 /// CPU time of a text; a usual pattern needs a fiftieth of what there is for a byte.
 constexpr double kSecondsPerText = 1;
@@ -78,11 +78,11 @@ void PatternScratch::begin_text(std::size_t bytes) {
 void PatternScratch::check_time(const std::string& where) {
   const double now = thread_seconds();
   if (handles_->begin_s < 0) handles_->begin_s = now;
-  const double most = kSecondsPerText + kSecondsPerByte * static_cast<double>(handles_->text_bytes);
-  if (now - handles_->begin_s <= most) return;
+  const double max = kSecondsPerText + kSecondsPerByte * static_cast<double>(handles_->text_bytes);
+  if (now - handles_->begin_s <= max) return;
   throw Error(ErrorKind::data,
               fmt::format("{}: the pattern takes more than {:.1f} s on a text of {} bytes", where,
-                          most, handles_->text_bytes),
+                          max, handles_->text_bytes),
               "its repetitions can match one text in too many ways; use the model's own "
               "tokenizer.json");
 }
@@ -101,9 +101,9 @@ struct Pattern::Compiled {
 
 Pattern::Pattern(const std::string& source, const std::string& where)
     : compiled_(std::make_unique<Compiled>()) {
-  if (source.size() > kLongestSource) {
+  if (source.size() > kMaxSourceBytes) {
     throw Error(ErrorKind::data, fmt::format("{}: a pattern of {} bytes, more than {}", where,
-                                             source.size(), kLongestSource));
+                                             source.size(), kMaxSourceBytes));
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -143,7 +143,7 @@ int Pattern::search(std::string_view text, std::size_t from, std::size_t last,
   int result = match();
   if (result != PCRE2_ERROR_MATCHLIMIT) return result;
   for (std::uint32_t steps = kFirstSteps * kMoreSteps;
-       result == PCRE2_ERROR_MATCHLIMIT && steps <= kMostSteps; steps *= kMoreSteps) {
+       result == PCRE2_ERROR_MATCHLIMIT && steps <= kMaxSteps; steps *= kMoreSteps) {
     scratch.check_time(compiled_->where);
     pcre2_set_match_limit(handles.context, steps);
     result = match();

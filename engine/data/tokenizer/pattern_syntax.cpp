@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 33> kCategories = {
     "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc", "Cf"};
 
 constexpr int kDeepestGroup = 100;
-constexpr std::size_t kLongestPattern = 20000;
-constexpr int kMostRepeats = 1000;
+constexpr std::size_t kMaxPatternBytes = 20000;
+constexpr int kMaxRepeats = 1000;
 
 std::string hex(char32_t code_point) {
   return fmt::format("\\x{{{:x}}}", static_cast<unsigned>(code_point));
@@ -77,9 +77,9 @@ class Translator {
       : pattern_(pattern), where_(where) {}
 
   std::string run() {
-    if (pattern_.size() > kLongestPattern) {
+    if (pattern_.size() > kMaxPatternBytes) {
       throw Error(ErrorKind::data, fmt::format("{}: a pattern of {} bytes, expected at most {}",
-                                               where_, pattern_.size(), kLongestPattern));
+                                               where_, pattern_.size(), kMaxPatternBytes));
     }
     while (!at_end()) {
       const char c = peek();
@@ -181,10 +181,10 @@ class Translator {
     return next_code_point();
   }
 
-  char32_t hex_digits(std::size_t skip, std::size_t least, std::size_t most, bool braced) {
+  char32_t hex_digits(std::size_t skip, std::size_t min, std::size_t max, bool braced) {
     std::size_t count = 0;
     std::uint64_t value = 0;
-    while (count < most && std::isxdigit(static_cast<unsigned char>(peek(skip + count))) != 0) {
+    while (count < max && std::isxdigit(static_cast<unsigned char>(peek(skip + count))) != 0) {
       const char digit = peek(skip + count);
       const int low = digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10;
       value = value * 16 + static_cast<std::uint64_t>(low);
@@ -192,9 +192,9 @@ class Translator {
     }
     const bool closed = !braced || peek(skip + count) == '}';
     // Two digits without braces name a byte of the encoding, not a code point.
-    const bool byte = !braced && most == 2 && value > 0x7f;
+    const bool byte = !braced && max == 2 && value > 0x7f;
     const bool surrogate = value >= 0xd800 && value < 0xe000;
-    if (count < least || !closed || byte || surrogate || value > 0x10ffff)
+    if (count < min || !closed || byte || surrogate || value > 0x10ffff)
       refuse("a code point by number");
     at_ += skip + count + (braced ? 1 : 0);
     return static_cast<char32_t>(value);
@@ -378,28 +378,28 @@ class Translator {
 
   void counted_repeat() {
     std::size_t close = at_ + 1;
-    std::string least, most;
+    std::string min, max;
     bool comma = false;
     for (; close < pattern_.size() && pattern_[close] != '}'; ++close) {
       const char c = pattern_[close];
       if (c == ',' && !comma) {
         comma = true;
       } else if (c >= '0' && c <= '9') {
-        (comma ? most : least) += c;
+        (comma ? max : min) += c;
       } else {
         refuse("a '{'");
       }
     }
-    if (close >= pattern_.size() || least.empty() || !repeatable_) refuse("a '{'");
-    for (const std::string& count : {least, most}) {
-      if (count.size() > 4 || (!count.empty() && std::stoi(count) > kMostRepeats))
+    if (close >= pattern_.size() || min.empty() || !repeatable_) refuse("a '{'");
+    for (const std::string& count : {min, max}) {
+      if (count.size() > 4 || (!count.empty() && std::stoi(count) > kMaxRepeats))
         refuse("more repeats than 1000");
     }
     at_ = close + 1;
     // What follows means something else in each of the two syntaxes.
     if (peek() == '?' || peek() == '+' || peek() == '*' || peek() == '{')
       refuse("a repeat of a repeat");
-    out_ += fmt::format("{{{}{}{}}}", least, comma ? "," : "", most);
+    out_ += fmt::format("{{{}{}{}}}", min, comma ? "," : "", max);
     repeatable_ = false;
     last_caseless_ = '\0';
   }

@@ -15,7 +15,7 @@ namespace dstrain {
 /// tokenizer.json lists them.
 class PreTokenizer {
  public:
-  /// Memory that cutting needs; one per thread.
+  /// Working memory of split(); one per thread.
   class Scratch;
 
   /// `json` is the value of "pre_tokenizer". Error{data} names `path`, the key and what is not
@@ -27,7 +27,7 @@ class PreTokenizer {
   const std::vector<std::string_view>& split(std::string_view text, Scratch& scratch) const;
 
  private:
-  /// What becomes of the parts of a text that match (`SplitDelimiterBehavior` of `tokenizers`).
+  /// How the matching parts of a text are treated (`SplitDelimiterBehavior` of `tokenizers`).
   enum class Behavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
   struct Step {
@@ -51,8 +51,8 @@ class PreTokenizer {
 
   std::vector<Step> steps_;  ///< ByteLevel's own pattern is the last of them
   bool byte_level_ = false;  ///< seen while reading
-  std::optional<std::size_t>
-      prefix_space_before_;  ///< add_prefix_space: before the step of this index
+  /// add_prefix_space: index of the step that it precedes.
+  std::optional<std::size_t> prefix_space_before_;
 };
 
 class PreTokenizer::Scratch {

@@ -34,14 +34,14 @@ class Tokenizer {
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
                                                  bool add_special_tokens = false) const;
 
-  /// What the post-processor puts before a text (Llama 3: <|begin_of_text|>).
+  /// Tokens that the post-processor puts before a text (Llama 3: <|begin_of_text|>).
   [[nodiscard]] std::vector<std::int32_t> opening() const;
 
   /// Ids without a token are left out, ill-formed UTF-8 becomes U+FFFD.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
                                    bool skip_special_tokens = true) const;
 
-  /// Greatest id + 1. A model's embedding may have more rows.
+  /// Largest id + 1. A model's embedding may have more rows.
   [[nodiscard]] std::int32_t vocab_size() const;
   [[nodiscard]] std::optional<std::int32_t> token_id(std::string_view token) const;
 

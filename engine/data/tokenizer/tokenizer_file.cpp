@@ -15,8 +15,8 @@ namespace {
 constexpr const char* kSupported = "dstrain reads byte-level BPE, as BLOOM and Qwen2.5 have it";
 constexpr int kDeepestStep = 16;
 /// Every place of a text where an added token begins is compared with all of it.
-constexpr std::size_t kLongestAddedToken = 1024;
-constexpr std::size_t kMostAroundText = 256;
+constexpr std::size_t kMaxAddedTokenBytes = 1024;
+constexpr std::size_t kMaxAroundText = 256;
 
 /// The value of a key; null where it is absent.
 const nlohmann::json& value_of(const nlohmann::json& object, const char* key) {
@@ -43,11 +43,10 @@ bool normalizes(const nlohmann::json& json, const std::string& path, const std::
 
 std::int32_t read_id(const nlohmann::json& json, const std::string& where) {
   if (json.is_number_unsigned() &&
-      json.get<std::uint64_t>() <= static_cast<std::uint64_t>(kGreatestTokenId)) {
+      json.get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxTokenId)) {
     return json.get<std::int32_t>();
   }
-  throw Error(ErrorKind::data,
-              fmt::format("{}: expected an id of 0 to {}", where, kGreatestTokenId));
+  throw Error(ErrorKind::data, fmt::format("{}: expected an id of 0 to {}", where, kMaxTokenId));
 }
 
 void append_special(const JsonFields& processor, const std::string& name,
@@ -75,9 +74,9 @@ std::vector<std::int32_t> template_ids(const nlohmann::json& json, const std::st
       if (sequence.required_text("id") != "A") sequence.refuse("id", "\"A\", the one text");
       ids.push_back(kTemplateText);
     }
-    if (ids.size() > kMostAroundText || std::ranges::count(ids, kTemplateText) > 1) {
+    if (ids.size() > kMaxAroundText || std::ranges::count(ids, kTemplateText) > 1) {
       processor.refuse(
-          "single", fmt::format("the text once and at most {} tokens around it", kMostAroundText));
+          "single", fmt::format("the text once and at most {} tokens around it", kMaxAroundText));
     }
   }
   return ids;
@@ -183,10 +182,10 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::json& file, const Toke
     token.special = fields.flag("special", false);
     token.normalized = fields.flag("normalized", !token.special);
     if (token.content.empty()) continue;
-    if (token.content.size() > kLongestAddedToken) {
+    if (token.content.size() > kMaxAddedTokenBytes) {
       throw Error(ErrorKind::data,
                   fmt::format("{}: {} bytes, an added token has at most {}",
-                              fields.where("content"), token.content.size(), kLongestAddedToken));
+                              fields.where("content"), token.content.size(), kMaxAddedTokenBytes));
     }
     if (const auto index = known.find(token.content)) {  // later properties hold
       AddedToken& earlier = tokens[static_cast<std::size_t>(*index)];

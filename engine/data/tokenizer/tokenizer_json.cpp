@@ -35,9 +35,9 @@ class Reader final : public JsonBuilder {
 
   bool number_unsigned(number_unsigned_t v) override {
     if (place_ != Place::vocab) return value(v);
-    if (v > static_cast<number_unsigned_t>(kGreatestTokenId)) {
+    if (v > static_cast<number_unsigned_t>(kMaxTokenId)) {
       refuse(fmt::format("model.vocab['{}']: id {} is beyond {}", shown_text(present_key()), v,
-                         kGreatestTokenId));
+                         kMaxTokenId));
     }
     result_.vocab.push_back({.token = store(present_key()), .id = static_cast<std::int32_t>(v)});
     return true;

@@ -36,9 +36,9 @@ struct TokenizerJson {
   }
 };
 
-/// Greatest id that is accepted; no vocabulary comes near, and a wrong number shall not ask for
+/// Largest id that is accepted; vocabularies are far smaller, and a wrong number must not allocate
 /// gigabytes.
-inline constexpr std::int32_t kGreatestTokenId = (1 << 24) - 1;
+inline constexpr std::int32_t kMaxTokenId = (1 << 24) - 1;
 
 /// Error{data} names `path`, the key or the byte, and what was expected.
 [[nodiscard]] TokenizerJson read_tokenizer_json(std::string_view json, const std::string& path);

@@ -28,19 +28,19 @@ CodePoint code_point_at(std::string_view text, std::size_t at) {
   if (lead < 0xc2 || lead > 0xf4) return {};
   const std::size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
   // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.
-  unsigned least = 0x80, most = 0xbf;
-  if (lead == 0xe0) least = 0xa0;
-  if (lead == 0xed) most = 0x9f;
-  if (lead == 0xf0) least = 0x90;
-  if (lead == 0xf4) most = 0x8f;
+  unsigned min = 0x80, max = 0xbf;
+  if (lead == 0xe0) min = 0xa0;
+  if (lead == 0xed) max = 0x9f;
+  if (lead == 0xf0) min = 0x90;
+  if (lead == 0xf4) max = 0x8f;
   char32_t value = lead & (0xffu >> (length + 1));
   for (std::size_t i = 1; i < length; ++i) {
-    if (at + i >= text.size() || byte(at + i) < least || byte(at + i) > most) {
+    if (at + i >= text.size() || byte(at + i) < min || byte(at + i) > max) {
       return {.value = kReplacementCharacter, .length = i, .valid = false};
     }
     value = (value << 6) | (byte(at + i) & 0x3fu);
-    least = 0x80;
-    most = 0xbf;
+    min = 0x80;
+    max = 0xbf;
   }
   return {.value = value, .length = length, .valid = true};
 }

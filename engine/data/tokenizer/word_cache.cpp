@@ -9,7 +9,7 @@ namespace dstrain {
 
 namespace {
 
-constexpr std::size_t kMostSlots = std::size_t{1} << 16;
+constexpr std::size_t kMaxSlots = std::size_t{1} << 16;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ bool WordCache::append(std::string_view word, std::uint64_t hash,
 void WordCache::insert(std::string_view word, std::uint64_t hash,
                        std::span<const std::int32_t> ids) {
   if (2 * (used_ + 1) > slots_.size()) {
-    if (slots_.size() < kMostSlots) {
+    if (slots_.size() < kMaxSlots) {
       resize(2 * slots_.size());
     } else {
       std::fill(slots_.begin(), slots_.end(), Slot{});

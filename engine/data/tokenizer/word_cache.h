@@ -13,7 +13,7 @@ namespace dstrain {
 class WordCache {
  public:
   /// Longer words seldom come again.
-  static constexpr std::size_t kLongestWord = 64;
+  static constexpr std::size_t kMaxWordBytes = 64;
 
   [[nodiscard]] static std::uint64_t hash(std::string_view word);
 
@@ -21,7 +21,7 @@ class WordCache {
   [[nodiscard]] bool append(std::string_view word, std::uint64_t hash,
                             std::vector<std::int32_t>& ids) const;
 
-  /// `word` must be no longer than kLongestWord and not be there yet.
+  /// `word` must be no longer than kMaxWordBytes and not be there yet.
   void insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids);
 
  private:
