@@ -15,7 +15,7 @@ struct BenchOptions {
   std::vector<std::string> overrides;
   int warmup = 5;
   int steps = 20;
-  int most = 30;
+  int max = 30;
 };
 
 StepBench measure(const BenchOptions& options, bool kernels) {
@@ -56,11 +56,11 @@ Command add_bench_kernel(CLI::App& root) {
       "kernel", "Where the time of a step goes: every GPU kernel with its time, runs and share.");
   app->footer("Example: dstrain bench kernel recipes/vit/vit-base_random_ddp.yaml --most 20");
   add_options(*app, *options);
-  app->add_option("--most", options->most, "Kernels to list. Default: 30.")
+  app->add_option("--most", options->max, "Kernels to list. Default: 30.")
       ->check(CLI::Range(1, 1000));
   return {app, [options] {
             const StepBench bench = measure(*options, true);
-            print_text(bench_report(bench) + "\n" + kernel_report(bench, options->most));
+            print_text(bench_report(bench) + "\n" + kernel_report(bench, options->max));
             return 0;
           }};
 }

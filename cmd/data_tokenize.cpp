@@ -45,7 +45,7 @@ Value read_value(const std::string& line, const std::string& where, const char* 
 /// The line of output for one line of input.
 std::string answer(const Tokenizer& tokenizer, const TokenizeOptions& options, std::string line,
                    const std::string& where) {
-  if (line.size() > text::kLongestRecord)
+  if (line.size() > text::kMaxRecordBytes)
     throw Error(ErrorKind::data, fmt::format("{}: {}", where, text::too_long(line.size())));
   if (options.decode) {
     const auto ids = read_value<std::vector<std::int32_t>>(line, where, "a JSON list of ids");

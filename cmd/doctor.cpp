@@ -37,7 +37,7 @@ std::vector<HostInspection> inspect_this_machine() {
                              .working_directory = std::filesystem::current_path(),
                              .engine_library = engine_library_path()});
   here.host.name = here.inspection->host;
-  here.findings = judge(*here.inspection);
+  here.findings = examine(*here.inspection);
   return {std::move(here)};
 }
 

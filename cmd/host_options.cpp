@@ -79,8 +79,7 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
            }
          },
          "Seconds without progress after which a rank is hung; auto takes the limit from the plan "
-         "and "
-         "the run, at\n"
+         "and the run, at\n"
          "least 60 in a step; off never asks. Default: auto.")
       ->default_str("auto");
   app.add_option_function<std::string>(
@@ -102,8 +101,8 @@ void add_run_options(CLI::App& app, launcher::LaunchOptions& options) {
   app.add_option_function<std::string>(
       "--resume",
       [&options](const std::string& text) { options.resume = launcher::resume_from(text); },
-      "auto: go on with the newest run of this recipe that has a checkpoint, or start "
-      "anew; never;\n"
+      "auto: go on with the newest run of this recipe that has a checkpoint, or start anew; "
+      "never;\n"
       "or DIR: a run directory to go on with, or a checkpoint to start a new run from. "
       "Default: never.");
   app.add_option(

@@ -15,11 +15,9 @@ Command add_launch(CLI::App& root) {
       "Train: start one rank per GPU of this machine, of hosts by ssh, or of a SLURM allocation.");
   app->footer(
       "Ctrl-C finishes the step, saves a checkpoint and ends; Ctrl-C twice ends at once. SIGTERM "
-      "and "
-      "SIGUSR1 do the same\n"
+      "and SIGUSR1 do the same\n"
       "for a scheduler: exit code 75 says that the job wants to go on. On a failure it prints "
-      "which rank "
-      "failed where and\n"
+      "which rank failed where and\n"
       "why, and writes failure.json into the run directory; see launcher/README.md.\n"
       "Examples:\n"
       "  dstrain launch recipes/quickstart.yaml --ranks 2 --set run.epochs=5\n"

@@ -6,7 +6,7 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
-constexpr int kLongestLine = 4000;  ///< characters
+constexpr int kMaxLineLength = 4000;  ///< characters
 
 /// The first `columns` characters of UTF-8 text.
 std::string_view clip(std::string_view text, int columns) {
@@ -31,7 +31,7 @@ void Console::lines(std::string_view text, std::string_view prefix) {
     const auto newline = text.find('\n');
     const std::string_view line = without_return(text.substr(0, newline));
     const std::string clean = printable(line);
-    const std::string_view start = clip(clean, kLongestLine);
+    const std::string_view start = clip(clean, kMaxLineLength);
     out += printable(prefix);
     out += start;
     if (start.size() < clean.size()) out += " ...";
@@ -39,8 +39,8 @@ void Console::lines(std::string_view text, std::string_view prefix) {
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
   }
   erase_live();
-  const bool own_words = prefix.empty() && sink_.insist;
-  (own_words ? sink_.insist : sink_.write)(out);
+  const bool own_words = prefix.empty() && sink_.write_reserved;
+  (own_words ? sink_.write_reserved : sink_.write)(out);
   draw_live();
 }
 

@@ -10,9 +10,9 @@ namespace dstrain::launcher {
 /// Where the launcher's output goes; given by the caller, since nothing below cmd prints.
 struct ConsoleSink {
   std::function<void(std::string_view)> write;
-  /// The same for the launcher's own words, which come through where output of ranks is dropped;
-  /// empty: `write` does.
-  std::function<void(std::string_view)> insist = {};
+  /// The same for the launcher's own messages, which are printed even when output of ranks is
+  /// dropped; empty: `write` is used.
+  std::function<void(std::string_view)> write_reserved = {};
   bool is_terminal = false;
   int columns = 80;  ///< of the terminal
 };
@@ -32,7 +32,7 @@ class Console {
   /// Redraws the live line, or, when piped, prints it as a line if it is the first or the last one
   /// is old enough.
   void progress(std::string_view text, Time now);
-  /// Leaves the last progress on the screen as a line of its own.
+  /// Turns the live line into an ordinary line.
   void finish_progress();
 
  private:

@@ -34,13 +34,13 @@ StandardOutput::StandardOutput(int fd) : fd_(fd) {
 }
 
 StandardOutput::~StandardOutput() {
-  tell_dropped();
+  report_dropped();
   flush(kLastWaitMs);
 }
 
 ConsoleSink StandardOutput::sink() {
   ConsoleSink sink{.write = [this](std::string_view text) { write(text); },
-                   .insist = [this](std::string_view text) { insist(text); }};
+                   .write_reserved = [this](std::string_view text) { write_reserved(text); }};
   sink.is_terminal = ::isatty(fd_) == 1;
   winsize size{};
   if (::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) sink.columns = size.ws_col;
@@ -49,7 +49,7 @@ ConsoleSink StandardOutput::sink() {
 
 void StandardOutput::write(std::string_view text) { add(text, kBuffer); }
 
-void StandardOutput::insist(std::string_view text) { add(text, kBuffer + kReserve); }
+void StandardOutput::write_reserved(std::string_view text) { add(text, kBuffer + kReserve); }
 
 void StandardOutput::add(std::string_view text, std::size_t limit) {
   flush(0);
@@ -57,13 +57,13 @@ void StandardOutput::add(std::string_view text, std::size_t limit) {
     num_dropped_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
     return;
   }
-  tell_dropped();
+  report_dropped();
   pending_ += text;
   flush(0);
   if (error_ != 0) fail_output(std::exchange(error_, 0));
 }
 
-void StandardOutput::tell_dropped() {
+void StandardOutput::report_dropped() {
   if (num_dropped_ == 0) return;
   pending_ += fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
                           num_dropped_);

@@ -10,13 +10,13 @@ namespace dstrain::launcher {
 
 /// A sink over a descriptor, normally standard output. Never lets a stuck terminal or a slow pipe
 /// stop the caller: what cannot be written waits in a buffer of 1 MiB, and lines beyond that are
-/// dropped and counted. A reader that has gone away is forgotten, so that closing a log viewer does
-/// not end a training run; but a job does not begin for an output that never took anything:
+/// dropped and counted. A reader that closed its end is forgotten, so that closing a log viewer
+/// does not end a training run; but a job does not begin for an output that never took anything:
 /// Error{checkpoint} (exit code 74) of the first write.
 class StandardOutput {
  public:
   explicit StandardOutput(int fd);
-  /// Waits up to 5 s for what is still buffered, and tells what was dropped.
+  /// Waits up to 5 s for what is still buffered, and says what was dropped.
   ~StandardOutput();
   StandardOutput(const StandardOutput&) = delete;
   StandardOutput& operator=(const StandardOutput&) = delete;
@@ -24,12 +24,12 @@ class StandardOutput {
   /// Refers to this object.
   [[nodiscard]] ConsoleSink sink();
   void write(std::string_view text);
-  /// For the launcher's own words: another 1 MiB that write() leaves free.
-  void insist(std::string_view text);
+  /// For the launcher's own messages: uses another 1 MiB that write() leaves free.
+  void write_reserved(std::string_view text);
 
  private:
   void add(std::string_view text, std::size_t limit);
-  void tell_dropped();
+  void report_dropped();
   void flush(int wait_ms);
 
   int fd_;

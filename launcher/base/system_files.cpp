@@ -11,7 +11,7 @@ namespace dstrain::launcher {
 namespace {
 
 /// Above the most CPUs that a kernel can be built for; keeps a wrong file from filling the memory.
-constexpr long long kMostCpus = 65536;
+constexpr long long kMaxCpus = 65536;
 
 }  // namespace
 
@@ -77,7 +77,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
     const long long first = to_number(part.substr(0, dash), -1);
     const long long last =
         dash == std::string_view::npos ? first : to_number(part.substr(dash + 1), -1);
-    if (first < 0 || last >= kMostCpus) continue;
+    if (first < 0 || last >= kMaxCpus) continue;
     for (long long cpu = first; cpu <= last; ++cpu) cpus.push_back(static_cast<int>(cpu));
   }
   std::sort(cpus.begin(), cpus.end());

@@ -15,7 +15,7 @@ namespace dstrain::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::size_t kMostNames = 8;
+constexpr std::size_t kMaxNames = 8;
 
 /// "dstrain 0.1.0 (commit 1a2b3c)\ncompilers: ..." -> "0.1.0 (commit 1a2b3c)".
 std::string short_build(const std::string& build) {
@@ -43,13 +43,13 @@ std::string gpu_names(const Inspection& at) {
   return text.empty() ? "none" : text;
 }
 
-std::string least_free(const Inspection& at) {
-  std::int64_t least = -1;
+std::string min_free(const Inspection& at) {
+  std::int64_t min = -1;
   for (const GpuFacts& gpu : at.gpus) {
     const std::int64_t free = gpu.memory_bytes - gpu.used_bytes;
-    least = least < 0 ? free : std::min(least, free);
+    min = min < 0 ? free : std::min(min, free);
   }
-  return least < 0 ? "-" : format_bytes(least);
+  return min < 0 ? "-" : format_bytes(min);
 }
 
 std::string free_disk(const Inspection& at) {
@@ -84,7 +84,7 @@ Row table_row(const HostInspection& host) {
   row[2] = short_build(at.build);
   row[3] = at.driver.empty() ? "-" : at.driver;
   row[4] = gpu_names(at);
-  row[5] = least_free(at);
+  row[5] = min_free(at);
   row[6] = at.locked_bytes < 0 ? "no limit" : format_bytes(at.locked_bytes);
   row[7] = free_disk(at);
   row[8] = format_offset(host);
@@ -97,9 +97,9 @@ int badness(const HostInspection& host) {
 }
 
 std::string join_names(const std::vector<std::string>& names) {
-  if (names.size() <= kMostNames) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostNames, ", "),
-                     names.size() - kMostNames);
+  if (names.size() <= kMaxNames) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMaxNames, ", "),
+                     names.size() - kMaxNames);
 }
 
 /// In the order of their first appearance.

@@ -27,7 +27,7 @@ struct NvmlProcess {
 constexpr int kCorrected = 0;
 constexpr int kUncorrected = 1;
 constexpr int kSinceLoad = 0;
-constexpr unsigned kMostNvlinks = 18;
+constexpr unsigned kMaxNvlinks = 18;
 constexpr std::array<std::pair<unsigned long long, const char*>, 5> kThrottles = {
     {{0x04, "power cap"},
      {0x08, "hardware slowdown"},
@@ -132,7 +132,7 @@ GpuFacts read_gpu(const Nvml& nvml, NvmlDevice device, int index) {
   }
   gpu.pcie_lanes = read_number(nvml, device, "nvmlDeviceGetCurrPcieLinkWidth");
   gpu.pcie_lanes_most = read_number(nvml, device, "nvmlDeviceGetMaxPcieLinkWidth");
-  for (unsigned link = 0; link < kMostNvlinks; ++link) {
+  for (unsigned link = 0; link < kMaxNvlinks; ++link) {
     unsigned active = 0;
     if (nvml.call<int(NvmlDevice, unsigned, unsigned*)>("nvmlDeviceGetNvLinkState", device, link,
                                                         &active) &&

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kLoadLimit{60};  ///< cold LibTorch on a network disk is slow
-constexpr std::size_t kMostEvents = 20;
+constexpr std::size_t kMaxEvents = 20;
 
 std::string system_name() {
   std::ifstream file("/etc/os-release");
@@ -42,14 +42,14 @@ std::int64_t read_memory(const SystemRoots& roots, std::string_view name) {
 /// The smallest limit of `folder` and the groups above it, up to `top`; -1: none.
 std::int64_t read_limit(const fs::path& top, fs::path folder, const char* file) {
   constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;  // v1 writes 2^63 less a page
-  std::int64_t least = kNoLimit;
+  std::int64_t min = kNoLimit;
   while (true) {
     const long long limit = to_number(read_first_line(folder / file), kNoLimit);
-    if (limit > 0) least = std::min<std::int64_t>(least, limit);
+    if (limit > 0) min = std::min<std::int64_t>(min, limit);
     if (folder == top || !folder.has_relative_path() || folder == folder.parent_path()) break;
     folder = folder.parent_path();
   }
-  return least == kNoLimit ? -1 : least;
+  return min == kNoLimit ? -1 : min;
 }
 
 std::int64_t memory_limit(const SystemRoots& roots) {
@@ -162,7 +162,7 @@ Inspection inspect(const InspectOptions& options) {
   found.driver = health.driver;
   found.driver_cuda = health.driver_cuda;
   found.gpus = std::move(health.gpus);
-  if (found.gpu_nodes > 0) found.gpu_events = read_gpu_events(kMostEvents);
+  if (found.gpu_nodes > 0) found.gpu_events = read_gpu_events(kMaxEvents);
 
   found.interfaces = list_interfaces(roots);
   if (!options.peer_address.empty()) found.route = interface_towards(options.peer_address, roots);

@@ -121,14 +121,14 @@ struct InspectOptions {
 enum class Level { ok, note, warning, error };
 [[nodiscard]] const char* level_name(Level level);
 
-/// One thing that a person should know about a machine, and what would do about it.
+/// One thing that a person should know about a machine, and how to fix it.
 struct Finding {
   Level level = Level::note;
   std::string text;
   std::string advice;
 };
 /// Worst first. `error`: no job can run there. Empty when all is well.
-[[nodiscard]] std::vector<Finding> judge(const Inspection& inspection);
+[[nodiscard]] std::vector<Finding> examine(const Inspection& inspection);
 [[nodiscard]] Level worst(const std::vector<Finding>& findings);
 
 }  // namespace dstrain::launcher

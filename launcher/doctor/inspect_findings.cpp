@@ -16,9 +16,9 @@ constexpr std::int64_t kIdleMemory = kGiB;
 constexpr std::int64_t kFewFiles = 1024;
 constexpr int kFellOffTheBus = 79;  ///< NVIDIA's Xid catalogue
 
-class Judge {
+class Examination {
  public:
-  explicit Judge(const Inspection& inspection) : at_(inspection) {}
+  explicit Examination(const Inspection& inspection) : at_(inspection) {}
 
   std::vector<Finding> run() {
     engine();
@@ -76,14 +76,14 @@ class Judge {
     for (const LibraryFacts& library : at_.engine.libraries) {
       if (library.name == "CUDA runtime") compare_cuda(library.version);
     }
-    int most_links = 0;
-    for (const GpuFacts& gpu : at_.gpus) most_links = std::max(most_links, gpu.nvlinks);
+    int max_links = 0;
+    for (const GpuFacts& gpu : at_.gpus) max_links = std::max(max_links, gpu.nvlinks);
     for (const GpuFacts& gpu : at_.gpus) {
       one_gpu(gpu);
-      if (gpu.nvlinks < most_links) {
+      if (gpu.nvlinks < max_links) {
         add(Level::warning,
             fmt::format("GPU {} has {} active NVLinks, others have {}", gpu.index, gpu.nvlinks,
-                        most_links),
+                        max_links),
             "run nvidia-smi nvlink --status; reset the GPU or reseat the bridge");
       }
     }
@@ -241,7 +241,7 @@ const char* level_name(Level level) {
   return "error";
 }
 
-std::vector<Finding> judge(const Inspection& inspection) { return Judge(inspection).run(); }
+std::vector<Finding> examine(const Inspection& inspection) { return Examination(inspection).run(); }
 
 Level worst(const std::vector<Finding>& findings) {
   Level level = Level::ok;

@@ -106,7 +106,7 @@ class Inspector final : public HostVisit {
       pairs_.answered(host_);
     } else if (frame.type == FrameType::inspection) {
       result_.inspection = inspection_from_json(unpack<InspectionAnswer>(frame).json);
-      result_.findings = judge(*result_.inspection);
+      result_.findings = examine(*result_.inspection);
       return !pairs_.wanted();
     }
     return false;
@@ -160,7 +160,7 @@ void add_pair_findings(std::vector<HostInspection>& hosts,
     for (const PeerProblem& problem : hosts[i].unreached)
       pairs.push_back({static_cast<int>(i), problem.node, problem.kind});
   }
-  for (PairFinding& each : judge_pairs(std::move(pairs), tried, names)) {
+  for (PairFinding& each : explain_pairs(std::move(pairs), tried, names)) {
     HostInspection& host = hosts[static_cast<std::size_t>(each.host)];
     host.findings.push_back(std::move(each.finding));
     sort_findings(host);
@@ -181,12 +181,12 @@ std::vector<HostInspection> inspect_hosts(const std::vector<Host>& hosts, Transp
     visits.push_back(inspectors.back().get());
   }
   visit_hosts(transport, visits, {.build = options.build, .answer_limit = options.answer_limit});
-  for (HostInspection& result : results) judge_clock(result);
+  for (HostInspection& result : results) check_clock(result);
   add_pair_findings(results, pairs.tried());
   return results;
 }
 
-void judge_clock(HostInspection& host) {
+void check_clock(HostInspection& host) {
   if (host.round_trip_s < 0) return;
   const double sure = std::abs(host.clock_offset_s) - host.round_trip_s / 2;
   if (sure <= kClockLimit) return;

@@ -21,7 +21,7 @@ struct HostInspection {
   double round_trip_s = -1;            ///< of the fastest ping
   double clock_offset_s = 0;           ///< its clock less ours; known to half the round trip
   std::vector<PeerProblem> unreached;  ///< other hosts, by index, to which TCP did not come through
-  std::vector<Finding> findings;  ///< judge() and what only the controller can tell, worst first
+  std::vector<Finding> findings;  ///< examine() and what only the controller can tell, worst first
 
   /// No agent, or a finding that no job can live with.
   [[nodiscard]] bool usable() const { return !problem && worst(findings) < Level::error; }
@@ -42,7 +42,7 @@ struct InspectHostsOptions {
 
 /// Findings that compare the clock of a host with ours; beyond half a second reports of several
 /// hosts cannot be put in order.
-void judge_clock(HostInspection& host);
+void check_clock(HostInspection& host);
 
 /// One table over all hosts, the bad ones first, then what was found with advice (once for all
 /// hosts that share it) and where the hosts differ. Ends in a newline; safe for a terminal.

@@ -21,9 +21,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kMostForAllPairs = 32;
+constexpr int kMaxForAllPairs = 32;
 constexpr int kPeersAbove = 8;
-constexpr std::size_t kMostPeers = 8;
+constexpr std::size_t kMaxPeers = 8;
 
 std::string kind_of_errno(int error) {
   switch (error) {
@@ -41,9 +41,9 @@ std::string kind_of_errno(int error) {
 }
 
 std::string join_some(const std::vector<std::string>& names) {
-  if (names.size() <= kMostPeers) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMostPeers, ", "),
-                     names.size() - kMostPeers);
+  if (names.size() <= kMaxPeers) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMaxPeers, ", "),
+                     names.size() - kMaxPeers);
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers, millisecond
 
 std::vector<std::vector<int>> choose_peers(int num_hosts) {
   std::set<int> distances;
-  if (num_hosts <= kMostForAllPairs) {
+  if (num_hosts <= kMaxForAllPairs) {
     for (int distance = 1; distance < num_hosts; ++distance) distances.insert(distance);
   } else {
     std::minstd_rand random(std::random_device{}());
@@ -110,9 +110,9 @@ std::vector<std::vector<int>> choose_peers(int num_hosts) {
   return peers;
 }
 
-std::vector<PairFinding> judge_pairs(std::vector<UnreachedPair> pairs,
-                                     const std::vector<std::vector<int>>& tried,
-                                     const std::vector<std::string>& names) {
+std::vector<PairFinding> explain_pairs(std::vector<UnreachedPair> pairs,
+                                       const std::vector<std::vector<int>>& tried,
+                                       const std::vector<std::string>& names) {
   std::vector<PairFinding> findings;
   const std::vector<UnreachedPair> all = pairs;
   const auto name = [&names](int host) { return names[static_cast<std::size_t>(host)]; };
@@ -134,8 +134,8 @@ std::vector<PairFinding> judge_pairs(std::vector<UnreachedPair> pairs,
       if (pair.to == odd) from[pair.kind].push_back(name(pair.from));
       if (pair.from == odd) to[pair.kind].push_back(name(pair.to));
     }
-    const auto tell = [&](const char* what, const std::string& kind,
-                          const std::vector<std::string>& hosts, bool any) {
+    const auto add = [&](const char* what, const std::string& kind,
+                         const std::vector<std::string>& hosts, bool any) {
       findings.push_back(
           {odd,
            {Level::error,
@@ -156,9 +156,9 @@ std::vector<PairFinding> judge_pairs(std::vector<UnreachedPair> pairs,
     const bool any_to =
         tried[own].size() > 1 && count(&UnreachedPair::from, odd) == tried[own].size();
     for (const auto& [kind, hosts] : from)
-      tell("is not reached from", kind, hosts, any_from && from.size() == 1);
+      add("is not reached from", kind, hosts, any_from && from.size() == 1);
     for (const auto& [kind, hosts] : to)
-      tell("does not reach", kind, hosts, any_to && to.size() == 1);
+      add("does not reach", kind, hosts, any_to && to.size() == 1);
     std::erase_if(pairs,
                   [odd](const UnreachedPair& pair) { return pair.from == odd || pair.to == odd; });
   }

@@ -18,8 +18,8 @@ namespace dstrain::launcher {
 [[nodiscard]] std::vector<PeerProblem> reach_peers(const std::vector<Peer>& peers,
                                                    std::chrono::milliseconds limit);
 
-/// Whom each of `num_hosts` tries: all others up to 32 hosts, above that its successor in the list
-/// and some more, every host tried by as many.
+/// Which hosts each of `num_hosts` tries to reach: all others up to 32 hosts, above that its
+/// successor in the list and some more, every host tried by as many.
 [[nodiscard]] std::vector<std::vector<int>> choose_peers(int num_hosts);
 
 /// A pair of which the first host did not reach the second.
@@ -35,8 +35,8 @@ struct PairFinding {
   Finding finding;
 };
 /// Blames as few hosts as possible: the one in most pairs first, with all of its own, and so on.
-[[nodiscard]] std::vector<PairFinding> judge_pairs(std::vector<UnreachedPair> pairs,
-                                                   const std::vector<std::vector<int>>& tried,
-                                                   const std::vector<std::string>& names);
+[[nodiscard]] std::vector<PairFinding> explain_pairs(std::vector<UnreachedPair> pairs,
+                                                     const std::vector<std::vector<int>>& tried,
+                                                     const std::vector<std::string>& names);
 
 }  // namespace dstrain::launcher

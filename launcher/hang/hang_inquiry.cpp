@@ -12,7 +12,7 @@ void HangInquiry::begin(RankState stalled, Time now) {
   complete_.clear();
 }
 
-HangReport HangInquiry::judge(const std::vector<RankEnd>& ends, int world_size) {
+HangReport HangInquiry::conclude(const std::vector<RankEnd>& ends, int world_size) {
   deadline_.reset();
   std::vector<RankState> states = std::exchange(states_, {});
   for (const RankEnd& end : ends) {

@@ -23,13 +23,13 @@ class HangInquiry {
   /// The agent of this node has told all of its ranks.
   void complete(std::size_t node) { complete_.insert(node); }
   [[nodiscard]] bool is_complete(std::size_t node) const { return complete_.contains(node); }
-  /// When it is judged by what has come; nothing while none is under way.
+  /// When it concludes with the answers so far; nothing while none is under way.
   [[nodiscard]] std::optional<Time> deadline() const { return deadline_; }
   /// Whether this or an earlier one was ever begun.
   [[nodiscard]] bool was_begun() const { return stalled_.has_value(); }
 
-  /// Ends it with a verdict. `ends`: of ranks that no agent is left to answer for.
-  [[nodiscard]] HangReport judge(const std::vector<RankEnd>& ends, int world_size);
+  /// Ends it with a report. `ends`: of ranks that no agent is left to answer for.
+  [[nodiscard]] HangReport conclude(const std::vector<RankEnd>& ends, int world_size);
 
  private:
   std::optional<Time> deadline_;

@@ -17,9 +17,9 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kMostGroups = 6;
-constexpr std::size_t kMostRootLines = 40;
-constexpr std::size_t kMostOtherLines = 12;
+constexpr std::size_t kMaxGroups = 6;
+constexpr std::size_t kMaxRootLines = 40;
+constexpr std::size_t kMaxOtherLines = 12;
 
 using Ranks = std::vector<const RankState*>;
 
@@ -95,14 +95,14 @@ Blame find_blame(const Ranks& all, bool some_silent) {
   const Ranks waiting = select(running, [](const RankState& s) { return s.in_collective; });
   const Ranks gone = select(all, in_state('X'));
   if (running.empty()) return {everybody, all};
-  const std::int64_t least = fewest(running);
+  const std::int64_t min = fewest(running);
   // A rank that is done has made as many calls as the others will have.
-  if (!gone.empty() && (waiting.size() == running.size() || fewest(gone) < least)) {
+  if (!gone.empty() && (waiting.size() == running.size() || fewest(gone) < min)) {
     return {ended, gone};
   }
 
-  const auto is_least = [least](const RankState& s) { return s.collectives == least; };
-  Ranks last = select(running, is_least);
+  const auto is_min = [min](const RankState& s) { return s.collectives == min; };
+  Ranks last = select(running, is_min);
   const Ranks last_outside = select(last, [](const RankState& s) { return !s.in_collective; });
   if (last.size() < running.size()) {
     // Of those that came least far the ones in no collective hold up those that are in one.
@@ -137,12 +137,12 @@ std::string why(const HangReport& report, const Ranks& others) {
   for (const RankState* state : others) {
     if (state->in_collective) ++calls[describe_collective(*state)];
   }
-  const auto most =
+  const auto max =
       std::ranges::max_element(calls, {}, [](const auto& call) { return call.second; });
   const std::string waiting = those.empty() ? ""
                               : calls.empty()
                                   ? fmt::format("; {} {} for it", those, wait)
-                                  : fmt::format("; {} {} in {}", those, wait, most->first);
+                                  : fmt::format("; {} {} in {}", those, wait, max->first);
   switch (report.cause) {
     using enum HangCause;
     case stopped:
@@ -247,7 +247,7 @@ std::string title(const Ranks& group) {
 std::string stacks_text(const std::vector<Ranks>& groups, int root) {
   std::string text;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (i == kMostGroups) {
+    if (i == kMaxGroups) {
       text += fmt::format("  {} more groups of ranks: see failure.json\n", groups.size() - i);
       break;
     }
@@ -261,7 +261,7 @@ std::string stacks_text(const std::vector<Ranks>& groups, int root) {
     for (std::string line; std::getline(lines, line);) {
       // Threads beside the main one matter where the fault is.
       if (i > 0 && line.starts_with("-- ")) break;
-      if (++count > (i == 0 ? kMostRootLines : kMostOtherLines)) {
+      if (++count > (i == 0 ? kMaxRootLines : kMaxOtherLines)) {
         text += "    ...\n";
         break;
       }

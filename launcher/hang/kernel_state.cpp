@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostKernelFrames = 8;
+constexpr std::size_t kMaxKernelFrames = 8;
 
 std::string first_line(const fs::path& path) {
   std::string text = read_system_file(path);
@@ -163,7 +163,7 @@ std::string describe_kernel(pid_t process, pid_t number) {
   if (state != 'D') return text;
   std::istringstream frames(read_system_file(thread / "stack"));
   std::string frame;
-  for (std::size_t i = 0; i < kMostKernelFrames && std::getline(frames, frame); ++i) {
+  for (std::size_t i = 0; i < kMaxKernelFrames && std::getline(frames, frame); ++i) {
     // "[<0>] folio_wait_bit_common+0x13a/0x320"
     const auto begin = frame.find("] ");
     if (begin == std::string::npos) continue;

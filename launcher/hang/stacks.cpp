@@ -26,9 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostThreadFrames = 24;  ///< of a thread beside the main one
-constexpr std::size_t kMostThreadGroups = 6;
-constexpr std::size_t kLongestText = 32 << 10;
+constexpr std::size_t kMaxThreadFrames = 24;  ///< of a thread beside the main one
+constexpr std::size_t kMaxThreadGroups = 6;
+constexpr std::size_t kMaxTextBytes = 32 << 10;
 
 /// All threads of the process, the main one first, without frames.
 std::vector<ThreadStack> list_threads(pid_t process) {
@@ -109,9 +109,9 @@ std::string kernel_lines(const ThreadStack& thread) {
   return lines;
 }
 
-std::string frame_lines(const ThreadStack& thread, std::size_t most) {
+std::string frame_lines(const ThreadStack& thread, std::size_t max) {
   std::string lines;
-  for (std::size_t i = 0; i < std::min(most, thread.frames.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(max, thread.frames.size()); ++i) {
     lines += thread.frames[i] + "\n";
     // Below it is only how the C library starts a program.
     if (thread.frames[i] == "main" || thread.frames[i].starts_with("main ")) break;
@@ -147,9 +147,9 @@ bool trace(pid_t process, std::vector<ThreadStack>& threads, bool main_thread) {
   if (!trace_with_libdw(process, traced, error) && !(all && trace_with_tools(process, traced))) {
     if (main_thread) {
       std::string& kernel = threads.front().kernel;
-      kernel +=
-          fmt::format("{}no frames of the program: {} (eu-stack or gdb on this host would do, too)",
-                      kernel.empty() ? "" : "\n", error);
+      kernel += fmt::format(
+          "{}no frames of the program: {} (eu-stack or gdb on this host would work, too)",
+          kernel.empty() ? "" : "\n", error);
     }
     return main_thread;
   }
@@ -179,15 +179,15 @@ std::string to_text(pid_t process, const std::vector<ThreadStack>& threads) {
     if (thread.thread == process) {
       text = kernel_lines(thread) + frame_lines(thread, thread.frames.size());
     } else if (is_ours(thread)) {
-      groups[frame_lines(thread, kMostThreadFrames)].push_back(&thread);
+      groups[frame_lines(thread, kMaxThreadFrames)].push_back(&thread);
     } else {
       ++num_others;
     }
   }
   std::size_t num_shown = 0;
   for (const auto& [frames, members] : groups) {
-    if (++num_shown > kMostThreadGroups) {
-      text += fmt::format("-- {} more groups of threads\n", groups.size() - kMostThreadGroups);
+    if (++num_shown > kMaxThreadGroups) {
+      text += fmt::format("-- {} more groups of threads\n", groups.size() - kMaxThreadGroups);
       break;
     }
     text +=
@@ -197,7 +197,7 @@ std::string to_text(pid_t process, const std::vector<ThreadStack>& threads) {
     text += frames;
   }
   if (num_others > 0) text += fmt::format("-- {} threads of libraries\n", num_others);
-  if (text.size() > kLongestText) text.resize(text.rfind('\n', kLongestText) + 1);
+  if (text.size() > kMaxTextBytes) text.resize(text.rfind('\n', kMaxTextBytes) + 1);
   return text;
 }
 

@@ -46,7 +46,7 @@ class StackTaker {
   /// Readable when there is news; -1 after the end.
   [[nodiscard]] int fd() const { return pipe_.get(); }
   [[nodiscard]] Clock::time_point deadline() const { return deadline_; }
-  /// Reads what is there; whether the text is as good as it gets.
+  /// Reads available output; true when the text cannot become better.
   [[nodiscard]] bool advance(Clock::time_point now);
   /// The best that has come so far.
   [[nodiscard]] std::string text() const;
@@ -59,8 +59,8 @@ class StackTaker {
   Clock::time_point deadline_{};
   UniqueFd child_;  ///< pidfd, so that no other process can be meant
   UniqueFd pipe_;
-  std::string
-      bytes_;  ///< versions of the text, each better than the one before, each ends with NUL
+  /// Versions of the text, each better than the one before; each ends with NUL.
+  std::string bytes_;
 };
 
 /// What libdstrain_stacks.so offers: frames of those threads of `process` that are given (`frames`

@@ -14,8 +14,8 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kMostFrames = 64;
-constexpr std::size_t kLongestFunction = 200;
+constexpr std::size_t kMaxFrames = 64;
+constexpr std::size_t kMaxFunctionLength = 200;
 
 struct EndSession {
   void operator()(Dwfl* session) const { ::dwfl_end(session); }
@@ -50,7 +50,7 @@ std::string demangle(const char* name) {
   const std::unique_ptr<char, decltype(&std::free)> plain(
       abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
   std::string text = without_arguments(status == 0 && plain ? plain.get() : name);
-  if (text.size() > kLongestFunction) text = text.substr(0, kLongestFunction) + "...";
+  if (text.size() > kMaxFunctionLength) text = text.substr(0, kMaxFunctionLength) + "...";
   return text;
 }
 
@@ -85,7 +85,7 @@ int add_frame(Dwfl_Frame* frame, void* argument) {
   if (!::dwfl_frame_pc(frame, &pc, &is_activation)) return DWARF_CB_ABORT;
   // A return address may be that of the next function.
   frames.lines.push_back(describe(frames.session, is_activation ? pc : pc - 1));
-  return frames.lines.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+  return frames.lines.size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ double StallWatch::learned_limit_s(RankSection section) const {
     return is_long(section) || planned_step_s_ > 0 ? min : kShortUnlearned_s;
   }
   // One long pause, such as a wait for another rank's save, must not put off detection for hours.
-  const double max = std::max({kLong_s, min, 2 * pauses.longest_s});
-  return std::clamp(kFactor * pauses.longest_s, min, max);
+  const double max = std::max({kLong_s, min, 2 * pauses.max_s});
+  return std::clamp(kFactor * pauses.max_s, min, max);
 }
 
 /// A device works for a whole step while its rank only waits.
@@ -67,11 +67,11 @@ double StallWatch::stalled_s(int rank) const {
 std::vector<Stall> StallWatch::look(Clock::time_point now, std::span<const RankProgress> ranks) {
   // Looks come one period apart; a late one means that this process did not run for a while, and
   // then the ranks may not have run either.
-  const double most = 2 * std::chrono::duration<double>(period()).count();
+  const double max = 2 * std::chrono::duration<double>(period()).count();
   const double elapsed =
       last_look_ == Clock::time_point{}
           ? 0
-          : std::clamp(std::chrono::duration<double>(now - last_look_).count(), 0.0, most);
+          : std::clamp(std::chrono::duration<double>(now - last_look_).count(), 0.0, max);
   last_look_ = now;
 
   std::vector<Stall> stalls;
@@ -82,7 +82,7 @@ std::vector<Stall> StallWatch::look(Clock::time_point now, std::span<const RankP
       if (seen.progress >= 0) {
         Pauses& pauses = pauses_.at(index(seen.section));
         ++pauses.count;
-        pauses.longest_s = std::max(pauses.longest_s, seen.stalled_s);
+        pauses.max_s = std::max(pauses.max_s, seen.stalled_s);
       }
       seen = {.section = rank.section, .progress = rank.progress};
       continue;

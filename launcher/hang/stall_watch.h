@@ -44,10 +44,10 @@ class StallWatch {
 
   /// How long to wait between two calls of look().
   [[nodiscard]] std::chrono::milliseconds period() const;
-  /// Takes in where the ranks are and returns those over their limits; each again from time to time
-  /// while it lasts, since the first time the reason may have been another rank's long save. Time
-  /// in which the caller itself did not run (a suspended machine, a stopped agent) counts for
-  /// nobody.
+  /// Records the progress of the ranks and returns those over their limits; each again from time to
+  /// time while it stalls, since the first reason may have been another rank's long save. Time
+  /// in which the caller itself did not run (a suspended machine, a stopped agent) does not
+  /// count.
   [[nodiscard]] std::vector<Stall> look(Clock::time_point now, std::span<const RankProgress> ranks);
 
   /// What the plan says of a training step; 0: nothing.
@@ -67,7 +67,7 @@ class StallWatch {
   };
   struct Pauses {
     int count = 0;
-    double longest_s = 0;
+    double max_s = 0;
   };
   static constexpr std::size_t kNumSections = 6;
 

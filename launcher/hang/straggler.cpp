@@ -14,8 +14,8 @@ constexpr std::int64_t kStepsBetweenNotes = 100;
 constexpr double kRatio = 1.5;
 /// Below these nobody gains anything from knowing: the excess of the slow rank a step, and its
 /// share of a step.
-constexpr double kLeastExcess_s = 0.002;
-constexpr double kLeastShare = 0.05;
+constexpr double kMinExcess_s = 0.002;
+constexpr double kMinShare = 0.05;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -69,8 +69,8 @@ std::vector<std::string> StragglerWatch::compare() {
     const std::int64_t steps = rank.last.steps - rank.first.steps;
     const bool again = rank.named_at >= 0 && rank.last.steps - rank.named_at < kStepsBetweenNotes;
     rank.first = rank.last;
-    if (pace.busy_s <= kRatio * usual || excess < kLeastExcess_s ||
-        excess < kLeastShare * pace.step_s || again) {
+    if (pace.busy_s <= kRatio * usual || excess < kMinExcess_s ||
+        excess < kMinShare * pace.step_s || again) {
       continue;
     }
     rank.named_at = rank.last.steps;

@@ -13,8 +13,8 @@ namespace dstrain::launcher {
 /// What decides where the ranks of one node may run.
 struct AffinityRequest {
   int num_ranks = 1;  ///< rank i of the node uses the i-th visible GPU
-  std::optional<std::string> visible_devices =
-      {};                         ///< CUDA_VISIBLE_DEVICES of the ranks; unset: all
+  /// CUDA_VISIBLE_DEVICES of the ranks; unset: all.
+  std::optional<std::string> visible_devices = {};
   bool pci_order = false;         ///< CUDA_DEVICE_ORDER=PCI_BUS_ID
   std::vector<int> allowed = {};  ///< CPUs that the agent itself may use
 };

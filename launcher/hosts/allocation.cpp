@@ -52,12 +52,12 @@ void describe_local(std::vector<Host>& hosts, const Machine& machine, bool cpu_r
 
 /// "h1 4, h2 2".
 std::string slots_of(const std::vector<Host>& hosts) {
-  constexpr std::size_t kMostNamed = 8;
+  constexpr std::size_t kMaxNamed = 8;
   std::string text;
-  for (std::size_t i = 0; i < std::min(hosts.size(), kMostNamed); ++i) {
+  for (std::size_t i = 0; i < std::min(hosts.size(), kMaxNamed); ++i) {
     text += fmt::format("{}{} {}", i == 0 ? "" : ", ", hosts[i].name, hosts[i].slots);
   }
-  if (hosts.size() > kMostNamed) text += fmt::format(", {} more hosts", hosts.size() - kMostNamed);
+  if (hosts.size() > kMaxNamed) text += fmt::format(", {} more hosts", hosts.size() - kMaxNamed);
   return text;
 }
 
@@ -102,10 +102,10 @@ Allocation allocate(const HostRequest& request, const Machine& machine,
 }
 
 Allocation allocate_local(const Machine& machine, int ranks) {
-  constexpr int kMostRanks = 1024;
-  if (ranks < 0 || ranks > kMostRanks) {
+  constexpr int kMaxRanks = 1024;
+  if (ranks < 0 || ranks > kMaxRanks) {
     throw Error(ErrorKind::usage,
-                fmt::format("--ranks {}: a machine takes 1 to {} ranks", ranks, kMostRanks));
+                fmt::format("--ranks {}: a machine takes 1 to {} ranks", ranks, kMaxRanks));
   }
   Allocation allocation;
   if (machine.gpus_hidden && machine.gpus_installed > 0) {

@@ -13,7 +13,7 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMaxNamed = 8;
 
 /// One entry of a filter: a host of the list, and its GPUs; none means the whole host.
 struct Choice {
@@ -41,8 +41,8 @@ void use_devices(Host& host, std::vector<int> devices) {
 std::string names_of(const std::vector<Host>& hosts) {
   std::vector<std::string> names;
   for (const Host& host : hosts) {
-    if (names.size() == kMostNamed) {
-      return fmt::format("{} and {} more", fmt::join(names, ", "), hosts.size() - kMostNamed);
+    if (names.size() == kMaxNamed) {
+      return fmt::format("{} and {} more", fmt::join(names, ", "), hosts.size() - kMaxNamed);
     }
     names.push_back(host.name);
   }
@@ -58,7 +58,7 @@ Choice read_choice(Word entry, const std::vector<Host>& hosts) {
   const auto found = std::find_if(hosts.begin(), hosts.end(),
                                   [&](const Host& host) { return key_of(host.name) == key; });
   if (found == hosts.end()) {
-    throw Complaint{entry.at, fmt::format("{} is none of the hosts {}",
+    throw LineError{entry.at, fmt::format("{} is none of the hosts {}",
                                           in_quotes(entry.text.substr(0, colon)), names_of(hosts))};
   }
   Choice choice{static_cast<std::size_t>(found - hosts.begin()), {}};
@@ -67,7 +67,7 @@ Choice read_choice(Word entry, const std::vector<Host>& hosts) {
   const std::vector<int> known = offered(*found);
   for (const int device : choice.devices) {
     if (!contains(known, device)) {
-      throw Complaint{entry.at + colon + 1, fmt::format("GPU {} is none of those of {}: {}", device,
+      throw LineError{entry.at + colon + 1, fmt::format("GPU {} is none of those of {}: {}", device,
                                                         found->name, fold_ranks(known))};
     }
   }
@@ -77,18 +77,18 @@ Choice read_choice(Word entry, const std::vector<Host>& hosts) {
 /// For each host what `text` says about it.
 std::vector<std::optional<Choice>> read_filter(std::string_view text, const char* option,
                                                const std::vector<Host>& hosts) {
-  Complaints complaints;
+  LineErrors complaints;
   std::vector<std::optional<Choice>> choices(hosts.size());
   for (std::size_t at = 0; at <= text.size() && !complaints.full();) {
     const auto end = std::min(text.find('@', at), text.size());
     try {
       const Choice choice = read_choice({text.substr(at, end - at), at}, hosts);
       if (choices[choice.host]) {
-        throw Complaint{at, fmt::format("{} stands twice; list its GPUs once, {}:0,2",
+        throw LineError{at, fmt::format("{} stands twice; list its GPUs once, {}:0,2",
                                         hosts[choice.host].name, hosts[choice.host].name)};
       }
       choices[choice.host] = choice;
-    } catch (const Complaint& complaint) {
+    } catch (const LineError& complaint) {
       complaints.add(option, text, complaint);
     }
     at = end + 1;

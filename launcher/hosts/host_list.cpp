@@ -14,9 +14,9 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr int kMostSlots = 1024;
-constexpr int kMostPorts = 65535;
-constexpr std::size_t kLongestUser = 64;
+constexpr int kMaxSlots = 1024;
+constexpr int kMaxPorts = 65535;
+constexpr std::size_t kMaxUserBytes = 64;
 constexpr const char* kNoCount = "say how many ranks it takes, e.g. ";
 
 /// "[user@]host".
@@ -24,9 +24,9 @@ Host read_host(Word word, const std::string& this_host) {
   Host host;
   if (const auto end = word.text.find('@'); end != std::string_view::npos) {
     const std::string_view user = word.text.substr(0, end);
-    if (user.empty() || user.size() > kLongestUser || user.front() == '-' ||
+    if (user.empty() || user.size() > kMaxUserBytes || user.front() == '-' ||
         !std::all_of(user.begin(), user.end(), is_name_character)) {
-      throw Complaint{word.at, fmt::format("{} is no user name", in_quotes(user))};
+      throw LineError{word.at, fmt::format("{} is no user name", in_quotes(user))};
     }
     host.user = user;
     word = word.from(end + 1);
@@ -39,10 +39,10 @@ Host read_host(Word word, const std::string& this_host) {
 }
 
 int read_slots(Word word) {
-  const std::optional<int> slots = read_count(word.text, 1, kMostSlots);
+  const std::optional<int> slots = read_count(word.text, 1, kMaxSlots);
   if (!slots) {
-    throw Complaint{word.at, fmt::format("{} is no number of ranks; a host takes 1 to {}",
-                                         in_quotes(word.text), kMostSlots)};
+    throw LineError{word.at, fmt::format("{} is no number of ranks; a host takes 1 to {}",
+                                         in_quotes(word.text), kMaxSlots)};
   }
   return *slots;
 }
@@ -51,23 +51,23 @@ void read_slots_field(Word word, Host& host) {
   const auto equals = word.text.find('=');
   const std::string_view key = word.text.substr(0, equals);
   if (equals == std::string_view::npos || (key != "slots" && key != "port" && key != "gpus")) {
-    throw Complaint{word.at, fmt::format("{}: after the host stand slots=, port= and gpus=, "
+    throw LineError{word.at, fmt::format("{}: after the host stand slots=, port= and gpus=, "
                                          "without blanks around '='",
                                          in_quotes(word.text))};
   }
   const Word value = word.from(equals + 1);
   const auto once = [&](bool seen) {
-    if (seen) throw Complaint{word.at, fmt::format("{}= stands twice", key)};
+    if (seen) throw LineError{word.at, fmt::format("{}= stands twice", key)};
   };
   if (key == "slots") {
     once(host.slots != 0);
     host.slots = read_slots(value);
   } else if (key == "port") {
     once(host.port != 0);
-    const std::optional<int> port = read_count(value.text, 1, kMostPorts);
+    const std::optional<int> port = read_count(value.text, 1, kMaxPorts);
     if (!port) {
-      throw Complaint{value.at, fmt::format("{} is no port; ports are 1 to {}",
-                                            in_quotes(value.text), kMostPorts)};
+      throw LineError{value.at, fmt::format("{} is no port; ports are 1 to {}",
+                                            in_quotes(value.text), kMaxPorts)};
     }
     host.port = *port;
     host.reach = Reach::ssh;
@@ -87,7 +87,7 @@ std::optional<Host> read_host_line(Word line, const std::string& this_host) {
   if (const auto colon = first.text.find(':');
       first.text.front() != '-' && colon != std::string_view::npos &&
       first.text.find_first_of(":[]", colon + 1) == std::string_view::npos) {
-    throw Complaint{first.at + colon, fmt::format("{}: a hostfile says slots=N for ranks and "
+    throw LineError{first.at + colon, fmt::format("{}: a hostfile says slots=N for ranks and "
                                                   "port=N for the port of ssh",
                                                   in_quotes(first.text))};
   }
@@ -97,10 +97,10 @@ std::optional<Host> read_host_line(Word line, const std::string& this_host) {
     read_slots_field(word, host);
   }
   if (host.slots == 0) {
-    throw Complaint{first.at, fmt::format("{}: {}slots=8", shown(host.name), kNoCount)};
+    throw LineError{first.at, fmt::format("{}: {}slots=8", shown(host.name), kNoCount)};
   }
   if (host.gpus > 0 && host.slots > host.gpus) {
-    throw Complaint{first.at, fmt::format("{}: slots={} needs as many GPUs, gpus= names {}",
+    throw LineError{first.at, fmt::format("{}: slots={} needs as many GPUs, gpus= names {}",
                                           shown(host.name), host.slots, host.gpus)};
   }
   return host;
@@ -108,19 +108,19 @@ std::optional<Host> read_host_line(Word line, const std::string& this_host) {
 
 /// "host:8".
 Host read_item(Word item, const std::string& this_host) {
-  if (item.text.empty()) throw Complaint{item.at, "a host is missing here; write a:8,b:8"};
+  if (item.text.empty()) throw LineError{item.at, "a host is missing here; write a:8,b:8"};
   check_bytes(item);
   const auto bracket = item.text.rfind(']');
   const auto colon = item.text.find(':', bracket == std::string_view::npos ? 0 : bracket);
   if (bracket == std::string_view::npos &&
       std::count(item.text.begin(), item.text.end(), ':') > 1) {
-    throw Complaint{item.at, fmt::format("{}: one ':' stands between host and ranks; an IPv6 "
+    throw LineError{item.at, fmt::format("{}: one ':' stands between host and ranks; an IPv6 "
                                          "address is written in brackets, [fd00::1]:8",
                                          in_quotes(item.text))};
   }
   Host host = read_host(item.to(colon), this_host);
   if (colon == std::string_view::npos) {
-    throw Complaint{item.at,
+    throw LineError{item.at,
                     fmt::format("{}: {}{}:8", shown(host.name), kNoCount, shown(item.text))};
   }
   host.slots = read_slots(item.from(colon + 1));
@@ -139,7 +139,7 @@ class Seen {
     const auto [found, is_new] = places_.try_emplace(std::move(key), std::move(place), name);
     if (is_new) return;
     const auto& [first, spelling] = found->second;
-    throw Complaint{
+    throw LineError{
         at,
         fmt::format("{} stands {} already{}; name a host once, with all its slots", in_quotes(name),
                     first, spelling == name ? "" : fmt::format(" as {}", in_quotes(spelling)))};
@@ -152,7 +152,7 @@ class Seen {
 
 /// The encoding marks and line ends that other systems leave. Returns the text without its mark.
 std::string_view check_encoding(std::string_view text, const std::string& name,
-                                Complaints& complaints) {
+                                LineErrors& complaints) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     throw Error(ErrorKind::usage, fmt::format("{}:1:1: the file is UTF-16", shown(name)),
                 "save it as UTF-8 without a byte order mark");
@@ -186,7 +186,7 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
                             kHostfileLimit),
                 "is this the right file?");
   }
-  Complaints complaints;
+  LineErrors complaints;
   text = check_encoding(text, name, complaints);
   std::vector<Host> hosts;
   Seen seen(this_host);
@@ -200,7 +200,7 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& name,
         seen.add(host->name, fmt::format("on line {}", number), line.find_first_not_of(" \t"));
         hosts.push_back(std::move(*host));
       }
-    } catch (const Complaint& complaint) {
+    } catch (const LineError& complaint) {
       complaints.add(fmt::format("{}:{}", shown(name), number), line, complaint);
     }
   }
@@ -217,7 +217,7 @@ std::vector<Host> parse_hosts(std::string_view text, const std::string& this_hos
     throw Error(ErrorKind::usage, fmt::format("--hosts: {} bytes are too many", text.size()),
                 "write the hosts into a file and use --hostfile");
   }
-  Complaints complaints;
+  LineErrors complaints;
   std::vector<Host> hosts;
   Seen seen(this_host);
   for (std::size_t at = 0; at <= text.size() && !complaints.full();) {
@@ -226,12 +226,12 @@ std::vector<Host> parse_hosts(std::string_view text, const std::string& this_hos
     try {
       const Word word = next_word(rest);
       if (const Word more = next_word(rest); !more.text.empty()) {
-        throw Complaint{more.at, "a ',' stands between two hosts"};
+        throw LineError{more.at, "a ',' stands between two hosts"};
       }
       Host host = read_item(word, this_host);
       seen.add(host.name, fmt::format("at column {}", word.at + 1), word.at);
       hosts.push_back(std::move(host));
-    } catch (const Complaint& complaint) {
+    } catch (const LineError& complaint) {
       complaints.add("--hosts", text, complaint);
     }
     at = end + 1;

@@ -13,11 +13,11 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kLongestHostWord = 255;
-constexpr int kMostDevices = 1024;
-constexpr std::size_t kMostReported = 20;
+constexpr std::size_t kMaxHostWordBytes = 255;
+constexpr int kMaxDevices = 1024;
+constexpr std::size_t kMaxReported = 20;
 /// A text with so many bad lines is no host list: reading on would only cost time.
-constexpr std::size_t kMostCounted = 1000;
+constexpr std::size_t kMaxCounted = 1000;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_alphanumeric(char c) {
@@ -58,7 +58,7 @@ std::string read_ipv6(Word word) {
   // inet_pton stops at a NUL; check_bytes has refused it.
   if (!word.text.ends_with(']') || address.find(':') == std::string::npos ||
       !canonical_ip(address)) {
-    throw Complaint{word.at,
+    throw LineError{word.at,
                     fmt::format("{} is no IPv6 address in brackets", in_quotes(word.text))};
   }
   return address;
@@ -66,8 +66,8 @@ std::string read_ipv6(Word word) {
 
 }  // namespace
 
-void Complaints::add(const std::string& place, std::string_view line, const Complaint& complaint) {
-  if (++count_ > kMostReported) return;
+void LineErrors::add(const std::string& place, std::string_view line, const LineError& complaint) {
+  if (++count_ > kMaxReported) return;
   // A column counts characters, as editors do.
   const std::string_view before = line.substr(0, complaint.at);
   const auto column = 1 + std::count_if(before.begin(), before.end(), [](char c) {
@@ -77,13 +77,13 @@ void Complaints::add(const std::string& place, std::string_view line, const Comp
   text_ += fmt::format("{}:{}: {}", place, column, complaint.text);
 }
 
-bool Complaints::full() const { return count_ >= kMostCounted; }
+bool LineErrors::full() const { return count_ >= kMaxCounted; }
 
-void Complaints::throw_if_any(const std::string& hint) const {
+void LineErrors::throw_if_any(const std::string& hint) const {
   if (count_ == 0) return;
   std::string text = text_;
-  if (count_ > kMostReported) {
-    text += fmt::format("\n... and {}{} more", full() ? "at least " : "", count_ - kMostReported);
+  if (count_ > kMaxReported) {
+    text += fmt::format("\n... and {}{} more", full() ? "at least " : "", count_ - kMaxReported);
   }
   throw Error(ErrorKind::usage, text, hint);
 }
@@ -103,33 +103,33 @@ void check_bytes(Word line) {
   if (found.empty()) found = line.text.substr(before.size(), 1);
   if (found.empty()) return;
   const auto at = static_cast<std::size_t>(found.data() - line.text.data());
-  if (first_invalid_utf8(line.text) == at) throw Complaint{line.at + at, "not UTF-8 text"};
-  throw Complaint{line.at + at, fmt::format("control character {}; delete it", shown(found))};
+  if (first_invalid_utf8(line.text) == at) throw LineError{line.at + at, "not UTF-8 text"};
+  throw LineError{line.at + at, fmt::format("control character {}; delete it", shown(found))};
 }
 
 std::string in_quotes(std::string_view text) { return fmt::format("'{}'", shown(text)); }
 
 bool is_name_character(char c) { return is_alphanumeric(c) || c == '.' || c == '_' || c == '-'; }
 
-std::optional<int> read_count(std::string_view text, int least, int most) {
+std::optional<int> read_count(std::string_view text, int min, int max) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || !is_digit(text.front()) ||
-      (text.size() > 1 && text.front() == '0') || value < least || value > most) {
+      (text.size() > 1 && text.front() == '0') || value < min || value > max) {
     return std::nullopt;
   }
   return value;
 }
 
 std::string read_name(Word word) {
-  if (word.text.empty()) throw Complaint{word.at, "a host name is missing here"};
-  if (word.text.size() > kLongestHostWord) {
-    throw Complaint{word.at, fmt::format("a host name of {} bytes; {} are allowed",
-                                         word.text.size(), kLongestHostWord)};
+  if (word.text.empty()) throw LineError{word.at, "a host name is missing here"};
+  if (word.text.size() > kMaxHostWordBytes) {
+    throw LineError{word.at, fmt::format("a host name of {} bytes; {} are allowed",
+                                         word.text.size(), kMaxHostWordBytes)};
   }
   if (word.text.front() == '[') return read_ipv6(word);
   if (word.text.front() == '-') {
-    throw Complaint{word.at,
+    throw LineError{word.at,
                     fmt::format("{} begins with '-', as an option does; a host name begins "
                                 "with a letter or digit",
                                 in_quotes(word.text))};
@@ -138,20 +138,20 @@ std::string read_name(Word word) {
   if (wrong != word.text.end()) {
     const auto at = static_cast<std::size_t>(wrong - word.text.begin());
     if (*wrong == ':' && canonical_ip(std::string(word.text))) {
-      throw Complaint{word.at, fmt::format("write an IPv6 address in brackets: [{}]", word.text)};
+      throw LineError{word.at, fmt::format("write an IPv6 address in brackets: [{}]", word.text)};
     }
-    throw Complaint{
+    throw LineError{
         word.at + at,
         fmt::format("{}: {} cannot stand in a host name", in_quotes(word.text),
                     static_cast<unsigned char>(*wrong) < 0x80 ? in_quotes(word.text.substr(at, 1))
                                                               : "a character beyond ASCII")};
   }
   if (!is_alphanumeric(word.text.front()) || !is_alphanumeric(word.text.back())) {
-    throw Complaint{word.at, fmt::format("{}: a host name begins and ends with a letter or digit",
+    throw LineError{word.at, fmt::format("{}: a host name begins and ends with a letter or digit",
                                          in_quotes(word.text))};
   }
   if (looks_like_ipv4(word.text) && !canonical_ip(std::string(word.text))) {
-    throw Complaint{word.at, fmt::format("{} is neither a host name nor an IPv4 address",
+    throw LineError{word.at, fmt::format("{} is neither a host name nor an IPv4 address",
                                          in_quotes(word.text))};
   }
   return std::string(word.text);
@@ -162,13 +162,13 @@ std::vector<int> read_devices(Word list) {
   while (true) {
     const auto comma = list.text.find(',');
     const Word word = list.to(comma);
-    const std::optional<int> device = read_count(word.text, 0, kMostDevices - 1);
+    const std::optional<int> device = read_count(word.text, 0, kMaxDevices - 1);
     if (!device) {
-      throw Complaint{word.at, fmt::format("{} is no GPU; write their numbers, e.g. 0,2",
+      throw LineError{word.at, fmt::format("{} is no GPU; write their numbers, e.g. 0,2",
                                            in_quotes(word.text))};
     }
     if (std::find(devices.begin(), devices.end(), *device) != devices.end()) {
-      throw Complaint{word.at, fmt::format("GPU {} stands twice", *device)};
+      throw LineError{word.at, fmt::format("GPU {} stands twice", *device)};
     }
     devices.push_back(*device);
     if (comma == std::string_view::npos) return devices;

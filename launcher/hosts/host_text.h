@@ -11,16 +11,16 @@ namespace dstrain::launcher {
 
 /// What is wrong at one byte of a line. Thrown while the line is read, caught by the loop over
 /// lines, which goes on with the next one.
-struct Complaint {
+struct LineError {
   std::size_t at;
   std::string text;
 };
 
-/// All that is wrong with one text, so that a person can mend it in one go.
-class Complaints {
+/// All that is wrong with one text, so that a person can fix it in one go.
+class LineErrors {
  public:
   /// `place` is "file:line" or an option's name; the column in `line` is added.
-  void add(const std::string& place, std::string_view line, const Complaint& complaint);
+  void add(const std::string& place, std::string_view line, const LineError& complaint);
   /// So much is wrong that reading on would only cost time.
   [[nodiscard]] bool full() const;
   /// Error{usage} with a line for each of the first complaints, and how many more there are.
@@ -43,18 +43,18 @@ struct Word {
 /// Takes the next word without blanks off `line`; empty at its end.
 [[nodiscard]] Word next_word(Word& line);
 
-/// Complaint for a byte that no host list holds: NUL, another control character, broken UTF-8.
+/// LineError for a byte that no host list holds: NUL, another control character, broken UTF-8.
 void check_bytes(Word line);
 
 /// "'h1'", safe to print.
 [[nodiscard]] std::string in_quotes(std::string_view text);
 [[nodiscard]] bool is_name_character(char c);
-/// Decimal without sign or leading zero, from `least` to `most`.
-[[nodiscard]] std::optional<int> read_count(std::string_view text, int least, int most);
-/// A host name, an IPv4 address, or an IPv6 address in brackets, which are taken off. Complaint for
+/// Decimal without sign or leading zero, from `min` to `max`.
+[[nodiscard]] std::optional<int> read_count(std::string_view text, int min, int max);
+/// A host name, an IPv4 address, or an IPv6 address in brackets, which are taken off. LineError for
 /// anything else.
 [[nodiscard]] std::string read_name(Word word);
-/// "0,2", in the order given, each once; else Complaint.
+/// "0,2", in the order given, each once; else LineError.
 [[nodiscard]] std::vector<int> read_devices(Word list);
 
 /// Two names with the same key are one host: lower case, and one spelling of an IP address.

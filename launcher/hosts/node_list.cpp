@@ -11,9 +11,9 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kLongestName = 255;
+constexpr std::size_t kMaxNameBytes = 255;
 /// Of a number in brackets; Slurm's own limit on a range is far below.
-constexpr std::size_t kMostDigits = 9;
+constexpr std::size_t kMaxDigits = 9;
 
 /// "07-12": the numbers in order, each with at least `width` digits.
 struct Range {
@@ -76,7 +76,7 @@ class ListReader {
     const std::size_t begin = at_;
     while (!at_end() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
     if (at_ == begin) fail(at_, fmt::format("{} is missing", what));
-    if (at_ - begin > kMostDigits) fail(begin, "a number of too many digits");
+    if (at_ - begin > kMaxDigits) fail(begin, "a number of too many digits");
     return text_.substr(begin, at_ - begin);
   }
 
@@ -138,7 +138,7 @@ void expand_entry(ListReader& reader, std::vector<std::string>& names) {
       reader.fail(at, fmt::format("{} cannot stand in a node's name", in_quotes({&c, 1})));
     }
     // Each part gives a name at least one byte.
-    if (parts.size() == kLongestName) reader.fail(begin, "a name of more than 255 bytes");
+    if (parts.size() == kMaxNameBytes) reader.fail(begin, "a name of more than 255 bytes");
     count *= part.size();
     reader.check_limit(begin, names.size(), count);
     parts.push_back(std::move(part));
@@ -154,7 +154,7 @@ void expand_entry(ListReader& reader, std::vector<std::string>& names) {
       part.write(name, rest / stride);
       rest %= stride;
     }
-    if (name.size() > kLongestName) reader.fail(begin, "a name of more than 255 bytes");
+    if (name.size() > kMaxNameBytes) reader.fail(begin, "a name of more than 255 bytes");
     names.push_back(std::move(name));
   }
 }

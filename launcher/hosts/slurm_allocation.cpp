@@ -13,7 +13,7 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr int kMostSlurmTasks = 1024;
+constexpr int kMaxSlurmTasks = 1024;
 
 /// Slurm's variables by name, with their values checked.
 class SlurmVariables {
@@ -39,7 +39,7 @@ class SlurmVariables {
   [[nodiscard]] std::optional<int> number(const char* name) const {
     const auto value = find(name);
     if (!value) return std::nullopt;
-    const auto number = read_count(*value, 0, kMost);
+    const auto number = read_count(*value, 0, kMax);
     if (!number) fail(fmt::format("{}={} is no count", name, in_quotes(*value)));
     return number;
   }
@@ -66,9 +66,9 @@ class SlurmVariables {
     while (true) {
       const auto comma = rest.find(',');
       const std::string_view entry = rest.substr(0, comma);
-      const auto count = read_count(entry.substr(entry.rfind(':') + 1), 0, kMost);
+      const auto count = read_count(entry.substr(entry.rfind(':') + 1), 0, kMax);
       if (!count) fail(fmt::format("{}={} is no count of GPUs", name, in_quotes(*value)));
-      sum = std::min(sum + *count, kMost);
+      sum = std::min(sum + *count, kMax);
       if (comma == std::string_view::npos) return sum;
       rest.remove_prefix(comma + 1);
     }
@@ -79,7 +79,7 @@ class SlurmVariables {
   }
 
  private:
-  static constexpr int kMost = 1 << 24;
+  static constexpr int kMax = 1 << 24;
   static constexpr const char* kHint =
       "Slurm sets these variables; start from the job's own shell or script, or use --hosts";
 
@@ -107,7 +107,7 @@ std::optional<GpuCounts> count_gpus(const SlurmVariables& slurm, std::size_t num
   const auto per_task = slurm.gpus("SLURM_GPUS_PER_TASK");
   if (auto tasks = slurm.counts("SLURM_TASKS_PER_NODE", num_nodes); per_task && tasks) {
     for (int& count : *tasks)
-      count = std::min(count, kMostSlurmTasks + 1) * std::min(*per_task, kMostSlurmTasks + 1);
+      count = std::min(count, kMaxSlurmTasks + 1) * std::min(*per_task, kMaxSlurmTasks + 1);
     return GpuCounts{*tasks, "SLURM_GPUS_PER_TASK"};
   }
   const auto here = slurm.gpus("SLURM_GPUS_ON_NODE");
@@ -180,9 +180,9 @@ Allocation allocate_slurm(bool cpu_ranks, const Variables& variables) {
     host.gpus = gpus ? gpus->per_node[i] : 0;
     host.slots = host.gpus > 0 ? host.gpus : tasks[i];
     host.cores = cores ? std::max(1, (*cores)[i]) : 1;
-    if (host.slots < 1 || host.slots > kMostSlurmTasks) {
+    if (host.slots < 1 || host.slots > kMaxSlurmTasks) {
       SlurmVariables::fail(fmt::format("node {} would get {} ranks; a host takes 1 to {}",
-                                       host.name, host.slots, kMostSlurmTasks));
+                                       host.name, host.slots, kMaxSlurmTasks));
     }
     allocation.hosts.push_back(std::move(host));
   }

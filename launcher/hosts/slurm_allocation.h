@@ -7,7 +7,7 @@
 namespace dstrain::launcher {
 
 /// Whether `variables` are those of a Slurm allocation whose nodes are ours to start agents on:
-/// SLURM_JOB_ID without SLURM_STEP_ID, which would be one task of somebody's srun.
+/// SLURM_JOB_ID without SLURM_STEP_ID, which would be one task of an srun.
 [[nodiscard]] bool in_slurm_allocation(const Variables& variables);
 
 /// Its nodes in Slurm's order, reach slurm even when there is one. Without `cpu_ranks` a node has a

@@ -53,7 +53,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kConsoleBuffer = std::size_t{1} << 20;
 /// Taken from one rank before the others have their turn.
 constexpr std::size_t kReadAtOnce = std::size_t{256} << 10;
-constexpr std::size_t kLongestReport = 64 << 10;
+constexpr std::size_t kMaxReportBytes = 64 << 10;
 constexpr std::chrono::milliseconds kKillLimit{5000};
 constexpr std::chrono::milliseconds kGoodbyeLimit{5000};
 constexpr std::chrono::milliseconds kReachLimit{3000};  ///< of all other agents
@@ -141,7 +141,7 @@ class Agent {
     reap();
     if (watches_for_hangs()) hangs_.advance(Clock::now(), watched_ranks(), channel_);
     carry_out();
-    tell_dropped();
+    report_dropped();
     if (const auto lease = lease_end(); lease && Clock::now() >= *lease) lost_ = true;
   }
 
@@ -357,13 +357,13 @@ class Agent {
         std::string line = rank.report.substr(0, end);
         rank.report.erase(0, end + 1);
         redactor_.apply(line);
-        if (line.size() > kLongestReport || channel_.pending_bytes() > kConsoleBuffer) {
+        if (line.size() > kMaxReportBytes || channel_.pending_bytes() > kConsoleBuffer) {
           ++num_dropped_;
         } else {
           channel_.send(ReportLine{line});
         }
       }
-      if (rank.report.size() > kLongestReport) rank.report.clear();
+      if (rank.report.size() > kMaxReportBytes) rank.report.clear();
     }
   }
 
@@ -378,7 +378,7 @@ class Agent {
     channel_.send(RankOutput{rank.rank, lines});
   }
 
-  void tell_dropped() {
+  void report_dropped() {
     if (num_dropped_ == 0 || channel_.pending_bytes() > kConsoleBuffer / 2) return;
     channel_.send(RankOutput{
         0, fmt::format("dropped {} lines: the console was too slow; they are in the log\n",
@@ -502,7 +502,7 @@ class Agent {
       show(rank, rank.log.finish());
     }
     if (lost_) return;
-    tell_dropped();
+    report_dropped();
     channel_.send(done);
     say_goodbye();
   }

@@ -18,7 +18,7 @@ struct AgentIdentity {
 
 /// The process that starts and watches the ranks of one node (`dstrain agent`). Speaks
 /// launcher/protocol/protocol.h on `in` and `out`; the end of file on `in`, or no ping for the
-/// lease that the controller set, ends all ranks. Returns its exit code, which nobody relies on:
+/// lease that the controller set, ends all ranks. Returns its exit code, on which nothing relies:
 /// what matters was sent. Call from the main thread of a process that does nothing else: it forks,
 /// blocks signals and reaps every child.
 [[nodiscard]] int run_agent(UniqueFd in, UniqueFd out, const AgentIdentity& identity);

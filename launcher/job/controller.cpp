@@ -373,7 +373,7 @@ class Controller {
         }
       }
     }
-    if (inquiry_.deadline() && (now >= *inquiry_.deadline() || all_states())) judge_hang();
+    if (inquiry_.deadline() && (now >= *inquiry_.deadline() || all_states())) conclude_hang();
     if (deadline_ && now >= *deadline_) abandon();
   }
 
@@ -410,8 +410,8 @@ class Controller {
     });
   }
 
-  void judge_hang() {
-    HangReport hang = inquiry_.judge(ends_, nodes_.front().job.world_size);
+  void conclude_hang() {
+    HangReport hang = inquiry_.conclude(ends_, nodes_.front().job.world_size);
     // What was reported waits for a rank that has more time, for a long save perhaps.
     if (!hang.hung) return;
     hang_ = std::move(hang);

@@ -10,7 +10,7 @@ namespace dstrain::launcher {
 
 /// Content of environment.json: build, command line, system, GPUs and their driver, placement, and
 /// those environment variables that change how ranks run (CUDA_*, NCCL_*, GLOO_*, OMP_*,
-/// DSTRAIN_*). Other variables are nobody's business.
+/// DSTRAIN_*). Other variables are private.
 [[nodiscard]] std::string describe_environment(const std::string& build,
                                                const std::vector<std::string>& command_line,
                                                const Machine& machine, const Placement& placement);

@@ -190,10 +190,10 @@ class Job {
   int run_to_the_end() {
     while (true) {
       write_run_files(run_, files_);
-      tell_start();
+      report_start();
       const Outcome outcome = run_generation(make_generation(), stops_, console_, interrupts_);
       ++generation_;
-      if (const auto code = judge(outcome)) return *code;
+      if (const auto code = handle(outcome)) return *code;
     }
   }
 
@@ -223,16 +223,16 @@ class Job {
     return files;
   }
 
-  void tell_start() {
+  void report_start() {
     std::vector<std::string> names;
     bool gpus = false;
     for (const NodePlacement& node : placement_.nodes) {
       names.push_back(node.host.name);
       gpus = gpus || node.host.gpus > 0;
     }
-    constexpr std::size_t kMostNames = 4;
+    constexpr std::size_t kMaxNames = 4;
     const std::string hosts =
-        names.size() <= kMostNames
+        names.size() <= kMaxNames
             ? fmt::format("{}", fmt::join(names, ", "))
             : fmt::format("{} hosts ({} .. {})", names.size(), names.front(), names.back());
     const bool local = placement_.nodes.front().host.reach == Reach::local;
@@ -311,7 +311,7 @@ class Job {
   }
 
   /// The exit code, or nothing when the job is started again.
-  std::optional<int> judge(const Outcome& outcome) {
+  std::optional<int> handle(const Outcome& outcome) {
     switch (outcome.kind) {
       case Outcome::Kind::finished:
         return outcome.exit_code;
@@ -320,17 +320,17 @@ class Job {
         if (!outcome.started && generation_ == 1) remove_refused(run_);
         return outcome.exit_code;
       case Outcome::Kind::saved:
-        return judge_stop(outcome);
+        return handle_stop(outcome);
       case Outcome::Kind::unreachable:
-        return judge_unreachable(outcome);
+        return handle_unreachable(outcome);
       case Outcome::Kind::failed:
-        return judge_failure(outcome);
+        return handle_failure(outcome);
     }
     return outcome.exit_code;
   }
 
   /// A rank that stops early saves or fails: those that left no checkpoint had come to their end.
-  int judge_stop(const Outcome& outcome) {
+  int handle_stop(const Outcome& outcome) {
     if (!has_checkpoint(run_.path)) {
       console_.lines("the ranks were done; they saved no checkpoint (run.checkpoint.every: never)");
       return 0;
@@ -339,7 +339,7 @@ class Job {
     return outcome.exit_code;
   }
 
-  std::optional<int> judge_unreachable(const Outcome& outcome) {
+  std::optional<int> handle_unreachable(const Outcome& outcome) {
     std::string lines;
     std::vector<std::string> hints;
     for (const auto& [host, problem] : outcome.problems) {
@@ -365,11 +365,12 @@ class Job {
                 hint);
   }
 
-  std::optional<int> judge_failure(const Outcome& outcome) {
+  std::optional<int> handle_failure(const Outcome& outcome) {
     using Verdict = RestartBudget::Verdict;
     FailureReport report = *outcome.report;
     report.planned_bytes = read_plan(run_.path).allocated_bytes;
-    const Verdict verdict = budget_.judge(outcome.step, worth_restart(report) && stops_.count == 0);
+    const Verdict verdict =
+        budget_.decide(outcome.step, worth_restart(report) && stops_.count == 0);
     int code = outcome.exit_code;
     if (verdict == Verdict::stuck) {
       code = exit_code(ErrorKind::stop);
@@ -385,7 +386,7 @@ class Job {
       remove_refused(run_);
       return code;
     }
-    tell(report, code);
+    report_failure(report, code);
     sweep(outcome.lost_hosts);
     if (verdict == Verdict::used_up)
       console_.lines(fmt::format("all {} restarts are used", options_.max_restarts));
@@ -458,7 +459,7 @@ class Job {
     return false;
   }
 
-  void tell(const FailureReport& report, int code) {
+  void report_failure(const FailureReport& report, int code) {
     const std::string log = short_path(RunLayout(run_.path).rank_log(report.root.rank));
     console_.lines(to_text(report, log, num_repeated(report)));
     try {

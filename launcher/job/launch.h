@@ -47,7 +47,7 @@ struct LaunchOptions {
   std::filesystem::path ssh_config = {};      ///< ssh -F
   int ssh_tree_from = 65;   ///< from so many hosts on, hosts start others; 0: never
   int ssh_tree_radix = 32;  ///< how many one host starts at most
-  /// The hosts whose processes somebody else has started (launcher/transport/joined.h); they are
+  /// The hosts whose processes srun or mpirun has started (launcher/transport/joined.h); they are
   /// the job's.
   std::shared_ptr<JoinedHosts> joined = nullptr;
   std::vector<std::string> agent_command;  ///< program (a path) and arguments of an agent

@@ -19,7 +19,7 @@ ErrorKind kind_of_code(int code) {
   return internal;
 }
 
-void tell_leftovers(const std::vector<JobNode>& nodes, Console& console) {
+void report_leftovers(const std::vector<JobNode>& nodes, Console& console) {
   int leftovers = 0;
   for (const JobNode& node : nodes) {
     if (!node.done) continue;
@@ -94,7 +94,7 @@ FailureReport lost_report(const JobNode& node, const GenerationEnd& end, std::in
 }  // namespace
 
 Outcome conclude(const GenerationEnd& end, Console& console) {
-  tell_leftovers(end.nodes, console);
+  report_leftovers(end.nodes, console);
   Outcome outcome;
   outcome.started = end.started;
   outcome.step = end.step;

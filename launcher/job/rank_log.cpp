@@ -11,9 +11,9 @@ namespace dstrain::launcher {
 namespace {
 
 constexpr std::size_t kNumLastLines = 50;
-constexpr std::size_t kLongestKeptLine = 2000;
+constexpr std::size_t kMaxKeptLineBytes = 2000;
 /// A line without end is cut into lines of this size rather than kept in memory.
-constexpr std::size_t kLongestLogLine = std::size_t{1} << 20;
+constexpr std::size_t kMaxLogLineBytes = std::size_t{1} << 20;
 /// As LibTorch writes it: "frame #3: at::native::... (0x1f + 0x7f.. in libtorch_cpu.so)".
 constexpr std::string_view kBacktraceLine = "frame #";
 
@@ -30,7 +30,7 @@ std::string RankLog::append(std::string_view bytes) {
   const auto newline = bytes.rfind('\n');
   if (newline == std::string_view::npos) {
     partial_.append(bytes);
-    return partial_.size() > kLongestLogLine ? finish() : std::string();
+    return partial_.size() > kMaxLogLineBytes ? finish() : std::string();
   }
   std::string lines = std::move(partial_);
   lines.append(bytes.substr(0, newline + 1));
@@ -62,7 +62,7 @@ std::string RankLog::commit(std::string lines) {
   while (!rest.empty()) {
     const auto newline = rest.find('\n');
     if (!rest.starts_with(kBacktraceLine))
-      tail_.emplace_back(rest.substr(0, std::min(newline, kLongestKeptLine)));
+      tail_.emplace_back(rest.substr(0, std::min(newline, kMaxKeptLineBytes)));
     if (tail_.size() > kNumLastLines) tail_.pop_front();
     rest.remove_prefix(newline + 1);
   }

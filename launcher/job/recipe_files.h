@@ -8,7 +8,7 @@
 namespace dstrain::launcher {
 
 /// What LaunchOptions::files returns for a recipe: its resolved text, once it is known that mesh
-/// and batch fit `world_size` ranks. Error{usage} with the numbers that would do when they do not.
+/// and batch fit `world_size` ranks. Error{usage} with valid numbers when they do not.
 [[nodiscard]] std::vector<RunFile> recipe_files(const LoadedRecipe& loaded, int world_size);
 
 }  // namespace dstrain::launcher

@@ -2,16 +2,16 @@
 
 namespace dstrain::launcher {
 
-RestartBudget::Verdict RestartBudget::judge(std::int64_t step, bool curable) {
+RestartBudget::Verdict RestartBudget::decide(std::int64_t step, bool curable) {
   if (step > best_step_) {
     best_step_ = step;
     num_starts_ = 0;
     num_restarts_ = 0;
   }
   ++num_starts_;
-  if (most_ == 0 || !curable) return Verdict::unasked;
-  if (num_starts_ >= kMostStarts) return Verdict::stuck;
-  if (num_restarts_ >= most_) return Verdict::used_up;
+  if (max_ == 0 || !curable) return Verdict::unasked;
+  if (num_starts_ >= kMaxStarts) return Verdict::stuck;
+  if (num_restarts_ >= max_) return Verdict::used_up;
   ++num_restarts_;
   return Verdict::again;
 }

@@ -15,21 +15,21 @@ class RestartBudget {
     stuck  ///< another start does not help
   };
   /// Starts in a row that come no further before the job gives up for good.
-  static constexpr int kMostStarts = 3;
+  static constexpr int kMaxStarts = 3;
 
-  /// `most`: restarts without progress between them.
-  explicit RestartBudget(int most) : most_(most) {}
+  /// `max`: restarts without progress between them.
+  explicit RestartBudget(int max) : max_(max) {}
 
   /// A start has failed after `step`, its highest; `curable`: another may go better. A verdict
   /// `again` spends one restart.
-  [[nodiscard]] Verdict judge(std::int64_t step, bool curable);
+  [[nodiscard]] Verdict decide(std::int64_t step, bool curable);
 
   [[nodiscard]] std::int64_t best_step() const { return best_step_; }
   [[nodiscard]] int num_starts() const { return num_starts_; }
   [[nodiscard]] int num_restarts() const { return num_restarts_; }
 
  private:
-  int most_;
+  int max_;
   std::int64_t best_step_ = -1;
   int num_starts_ = 0;    ///< since the job last came further
   int num_restarts_ = 0;  ///< the same, of the budget

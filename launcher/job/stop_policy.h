@@ -26,7 +26,7 @@ class StopPolicy {
   /// possible.
   void ask_finish();
   void end(Time now);
-  /// The lifeline is gone: nobody is left to wait for.
+  /// The lifeline is closed: there is no controller to wait for.
   void kill(Time now);
   /// A rank ended badly; `peer_only`: by its own account because of another one.
   void failed(Time now, bool peer_only);

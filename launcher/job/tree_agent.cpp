@@ -13,7 +13,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/base/child_process.h"
-#include "launcher/base/child_words.h"
+#include "launcher/base/child_stderr.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/job/agent.h"
 #include "launcher/protocol/channel.h"
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kOrderLimit{60'000};
-constexpr milliseconds kLongestDial{10'000};
+constexpr milliseconds kMaxDialTime{10'000};
 constexpr int kTurn_ms = 20;  ///< the end of an ssh is no descriptor to wait for
 constexpr std::size_t kSentWords = 2 << 10;
 
@@ -38,7 +38,7 @@ UniqueFd duplicate(const UniqueFd& fd) {
 }
 
 [[noreturn]] void fail_gone() {
-  throw Error(ErrorKind::hosts, "whoever started this agent has gone away");
+  throw Error(ErrorKind::hosts, "the process that started this agent exited");
 }
 
 TreeOrder read_order(Channel& channel) {
@@ -62,7 +62,7 @@ struct Child {
   std::string name;
   UniqueFd input;  ///< its order and its lifeline
   ChildProcess ssh;
-  ChildWords words;
+  ChildStderr standard_error;
 };
 
 Child start_child(const TreeOrder& order, const TreeChild& child) {
@@ -75,7 +75,7 @@ Child start_child(const TreeOrder& order, const TreeChild& child) {
   Child result;
   result.name = child.name;
   result.ssh = ChildProcess(words, {input.read.get(), null.get(), errors.write.get()});
-  result.words.open(std::move(errors.read));
+  result.standard_error.open(std::move(errors.read));
   TreeOrder own;
   own.name = child.name;
   own.target = order.target;
@@ -87,8 +87,8 @@ Child start_child(const TreeOrder& order, const TreeChild& child) {
   return result;
 }
 
-void tell(Channel& channel, const Child& child, int exit_code) {
-  const std::string& text = child.words.text();
+void report(Channel& channel, const Child& child, int exit_code) {
+  const std::string& text = child.standard_error.text();
   channel.send(TreeProblem{child.name, exit_code,
                            text.substr(text.size() - std::min(text.size(), kSentWords))});
 }
@@ -107,12 +107,12 @@ void start_children(const TreeOrder& order, Channel& channel) {
     channel.flush();
     const bool late = Clock::now() >= deadline;
     std::erase_if(children, [&](Child& child) {
-      child.words.read();
+      child.standard_error.read();
       const bool ended = child.ssh.ended();
       if (!ended && !late) return false;
-      child.words.read();
+      child.standard_error.read();
       const int code = child.ssh.signal() != 0 ? 255 : child.ssh.exit_code();
-      if (!ended || code != 0) tell(channel, child, ended ? code : 0);
+      if (!ended || code != 0) report(channel, child, ended ? code : 0);
       return true;
     });
   }
@@ -167,7 +167,7 @@ int run_tree_agent(UniqueFd in, UniqueFd out, std::string build) {
   UniqueFd socket = dial(
       dial_target_from(order.target),
       {.name = order.name, .host = machine.host, .cores = machine.cores, .gpus = machine.gpus},
-      {.lifeline = in.get(), .limit = std::min(kLongestDial, milliseconds(order.limit_ms) / 2)});
+      {.lifeline = in.get(), .limit = std::min(kMaxDialTime, milliseconds(order.limit_ms) / 2)});
   if (!socket) throw Error(ErrorKind::hosts, "the controller has no use for this agent");
   leave_session();
   in.reset();

@@ -113,7 +113,7 @@ struct Pong {
   static constexpr FrameType kType = FrameType::pong;
   std::int64_t ping_ns = 0;     ///< of the ping that it answers
   std::int64_t clock_ns = 0;    ///< CLOCK_REALTIME of the agent
-  bool stop_signalled = false;  ///< somebody sent SIGTERM, SIGINT or SIGUSR1 to the agent itself
+  bool stop_signalled = false;  ///< the agent itself received SIGTERM, SIGINT or SIGUSR1
   int signal = 0;               ///< which
 
   static auto fields(auto& m) {
@@ -225,7 +225,7 @@ struct Peer {
 
   static auto fields(auto& m) { return std::tie(m.node, m.address, m.port); }
 };
-/// Whom the agent should try to reach.
+/// Peers that the agent should try to reach.
 struct ReachPeers {
   static constexpr FrameType kType = FrameType::reach;
   std::vector<Peer> peers;
@@ -239,7 +239,7 @@ struct PeerProblem {
 
   static auto fields(auto& m) { return std::tie(m.node, m.kind); }
 };
-/// Whom it has not reached.
+/// Peers that it has not reached.
 struct ReachedPeers {
   static constexpr FrameType kType = FrameType::reached;
   std::vector<PeerProblem> problems;
@@ -250,7 +250,7 @@ struct ReachedPeers {
 /// An agent that another one starts by ssh.
 struct TreeChild {
   std::string name;                      ///< by which it introduces itself to the controller
-  std::vector<std::string> destination;  ///< words of ssh that say where
+  std::vector<std::string> destination;  ///< arguments of ssh that name the host
 
   static auto fields(auto& m) { return std::tie(m.name, m.destination); }
 };
@@ -274,7 +274,7 @@ struct TreeOrder {
 struct TreeProblem {
   static constexpr FrameType kType = FrameType::tree_problem;
   std::string name;
-  int exit_code = 0;  ///< of ssh; 0: the limit was over
+  int exit_code = 0;  ///< ssh's exit code; 0: the time limit expired
   std::string words;  ///< end of ssh's standard error
 
   static auto fields(auto& m) { return std::tie(m.name, m.exit_code, m.words); }
@@ -313,10 +313,10 @@ struct RankEnd {
   int exit_code = 0;  ///< valid when `signal` is 0
   int signal = 0;
   std::int64_t time_ns = 0;  ///< CLOCK_REALTIME when the agent saw the end
-  std::int64_t stop_time_ns =
-      0;                       ///< when the agent began to end all ranks; 0: this rank ended before
-  bool finish_asked = false;   ///< SIGTERM had been sent as a request
-  bool out_of_memory = false;  ///< the kernel's counter of kills for memory grew
+  /// When the agent began to end all ranks; 0: this rank ended before.
+  std::int64_t stop_time_ns = 0;
+  bool finish_asked = false;            ///< SIGTERM had been sent as a request
+  bool out_of_memory = false;           ///< the kernel's counter of kills for memory grew
   std::int64_t memory_limit_bytes = 0;  ///< with `out_of_memory`: of the control group; 0: unknown
   std::int64_t step = -1;
   std::string action;

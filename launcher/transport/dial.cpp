@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::string_view kLineStart = "dstrain-dial-1 ";
-constexpr std::size_t kLongestDialLine = 4096;
+constexpr std::size_t kMaxDialLineBytes = 4096;
 constexpr milliseconds kBootstrapLimit{60'000};  ///< srun's standard input may come late
 constexpr milliseconds kRoundLimit{5'000};       ///< for all addresses at once
 constexpr milliseconds kHandshakeLimit{5'000};   ///< a stranger may listen there and say nothing
@@ -54,7 +54,7 @@ bool wait_for(int fd, short events, int lifeline, std::optional<Clock::time_poin
     std::array<pollfd, 2> fds = {{{fd, events, 0}, {lifeline, POLLIN, 0}}};
     const int ready = ::poll(fds.data(), fds.size(), deadline ? milliseconds_until(*deadline) : -1);
     if (fds[1].revents != 0 && lifeline_cut(lifeline)) {
-      throw Error(ErrorKind::hosts, "whoever started this agent has gone away");
+      throw Error(ErrorKind::hosts, "the process that started this agent exited");
     }
     if (fds[0].revents != 0) return true;
     if (deadline && ready <= 0 && Clock::now() >= *deadline) return false;
@@ -114,7 +114,7 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
     if (!open) return round;
     ::poll(fds.data(), fds.size(), milliseconds_until(deadline));
     if (fds[0].revents != 0 && lifeline_cut(lifeline)) {
-      throw Error(ErrorKind::hosts, "whoever started this agent has gone away");
+      throw Error(ErrorKind::hosts, "the process that started this agent exited");
     }
     for (std::size_t i = 0; i < sockets.size(); ++i) {
       if (!sockets[i] || fds[i + 1].revents == 0) continue;
@@ -150,14 +150,14 @@ Round connect_to_one(const DialTarget& target, int lifeline, Clock::time_point d
 std::string read_dial_line(int fd, milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   std::string line;
-  while (line.size() < kLongestDialLine) {
+  while (line.size() < kMaxDialLineBytes) {
     char c = 0;
     const ssize_t got = ::read(fd, &c, 1);
     if (got == 1) {
       if (c == '\n') return line;
       line += c;
     } else if (got == 0) {
-      throw Error(ErrorKind::hosts, "whoever started this agent has gone away");
+      throw Error(ErrorKind::hosts, "the process that started this agent exited");
     } else if (errno == EAGAIN || errno == EINTR) {
       pollfd entry{fd, POLLIN, 0};
       if (::poll(&entry, 1, milliseconds_until(deadline)) == 0) break;
@@ -185,7 +185,7 @@ std::string to_line(const DialTarget& target) {
 
 DialTarget dial_target_from(std::string_view line) {
   DialTarget target;
-  bool good = line.starts_with(kLineStart) && line.size() < kLongestDialLine;
+  bool good = line.starts_with(kLineStart) && line.size() < kMaxDialLineBytes;
   if (good) line.remove_prefix(kLineStart.size());
   const auto word = [&line] {
     const std::string_view found = line.substr(0, line.find(' '));

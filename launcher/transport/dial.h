@@ -10,8 +10,8 @@
 
 namespace dstrain::launcher {
 
-/// Where a controller waits for agents that somebody else started (srun, mpirun), and what they
-/// must know.
+/// Address at which a controller waits for agents that srun or mpirun started, and the secret that
+/// they must prove.
 struct DialTarget {
   std::vector<std::string> addresses;  ///< IPv4, numeric; any one that answers with the secret
   int port = 0;
@@ -34,16 +34,16 @@ struct Introduction {
 
 /// Purpose of the handshake between an agent that dials and its controller.
 inline constexpr std::string_view kDialPurpose = "agent";
-/// The controller's word that the agent is wanted; the protocol follows at once.
+/// The controller's line that accepts the agent; the protocol follows at once.
 inline constexpr std::string_view kDialWelcome = "welcome\n";
 
 struct DialOptions {
   int lifeline = -1;                        ///< a descriptor whose end of file ends the attempt
-  std::chrono::milliseconds limit{30'000};  ///< for finding somebody who knows the secret
-  bool again = false;  ///< it has been there: nobody at its port means that it is gone for good
+  std::chrono::milliseconds limit{30'000};  ///< for finding a listener that knows the secret
+  bool again = false;  ///< it was reached before: a closed port means that it has ended
 };
 /// Connects to the target, proves the secret, introduces itself and waits, as long as it takes, to
-/// be welcomed. Empty when the controller goes away instead of welcoming. Error{hosts} when nobody
+/// be welcomed. Empty when the controller ends instead of welcoming. Error{hosts} when no listener
 /// with the secret is found within the limit, or the lifeline is cut.
 [[nodiscard]] UniqueFd dial(const DialTarget& target, const Introduction& introduction,
                             const DialOptions& options);

@@ -16,19 +16,19 @@
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::size_t kLongestIntroduction = 4096;
+constexpr std::size_t kMaxIntroductionBytes = 4096;
 constexpr int kAcceptAtOnce = 256;
 constexpr std::chrono::milliseconds kPause{200};
 
 }  // namespace
 
-Channel welcome(Caller caller) {
+Channel welcome(DialledAgent agent) {
   // A fresh connection takes these few bytes at once; if not, the agent's silence tells.
-  (void)::send(caller.socket.get(), kDialWelcome.data(), kDialWelcome.size(),
+  (void)::send(agent.socket.get(), kDialWelcome.data(), kDialWelcome.size(),
                MSG_NOSIGNAL | MSG_DONTWAIT);
-  UniqueFd out(::fcntl(caller.socket.get(), F_DUPFD_CLOEXEC, 3));
+  UniqueFd out(::fcntl(agent.socket.get(), F_DUPFD_CLOEXEC, 3));
   if (!out) fail_system("duplicate a socket");
-  return {std::move(caller.socket), std::move(out)};
+  return {std::move(agent.socket), std::move(out)};
 }
 
 DialListener::DialListener() {
@@ -44,26 +44,25 @@ DialListener::DialListener() {
 
 void DialListener::renew() {
   target_.secret = draw_secret();
-  strangers_.clear();
+  pending_.clear();
 }
 
 void DialListener::close() {
   socket_.reset();
-  strangers_.clear();
+  pending_.clear();
 }
 
 void DialListener::add_polls(std::vector<pollfd>& fds) const {
   if (socket_ && !pause_) fds.push_back({socket_.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) {
-    const int events = POLLIN | (stranger.output.empty() ? 0 : POLLOUT);
-    fds.push_back({stranger.socket.get(), static_cast<short>(events), 0});
+  for (const Pending& connection : pending_) {
+    const int events = POLLIN | (connection.output.empty() ? 0 : POLLOUT);
+    fds.push_back({connection.socket.get(), static_cast<short>(events), 0});
   }
 }
 
 std::optional<DialListener::Time> DialListener::deadline() const {
   std::optional<Time> next = pause_;
-  if (!strangers_.empty() && (!next || strangers_.front().until < *next))
-    next = strangers_.front().until;
+  if (!pending_.empty() && (!next || pending_.front().until < *next)) next = pending_.front().until;
   return next;
 }
 
@@ -75,68 +74,68 @@ void DialListener::accept_all(Time now) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       // No descriptor left: strangers give theirs back first.
-      if (strangers_.empty()) {
+      if (pending_.empty()) {
         pause_ = now + kPause;
       } else {
-        strangers_.pop_front();
+        pending_.pop_front();
       }
       continue;
     }
     const int on = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     // An agent proves itself within milliseconds: the oldest is the likeliest stranger.
-    if (strangers_.size() == kMostStrangers) strangers_.pop_front();
-    strangers_.push_back({std::move(socket),
-                          Handshake(Handshake::Side::server, target_.secret, kDialPurpose),
-                          {},
-                          {},
-                          now + kProofLimit});
+    if (pending_.size() == kMaxPending) pending_.pop_front();
+    pending_.push_back({std::move(socket),
+                        Handshake(Handshake::Side::server, target_.secret, kDialPurpose),
+                        {},
+                        {},
+                        now + kProofLimit});
   }
 }
 
-bool DialListener::flush(Stranger& stranger) {
-  stranger.output += stranger.handshake.take_output();
-  while (!stranger.output.empty()) {
-    const ssize_t sent =
-        ::send(stranger.socket.get(), stranger.output.data(), stranger.output.size(), MSG_NOSIGNAL);
+bool DialListener::flush(Pending& connection) {
+  connection.output += connection.handshake.take_output();
+  while (!connection.output.empty()) {
+    const ssize_t sent = ::send(connection.socket.get(), connection.output.data(),
+                                connection.output.size(), MSG_NOSIGNAL);
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
-    stranger.output.erase(0, static_cast<std::size_t>(sent));
+    connection.output.erase(0, static_cast<std::size_t>(sent));
   }
   return true;
 }
 
-bool DialListener::advance(Stranger& stranger) {
+bool DialListener::advance(Pending& connection) {
   for (;;) {
-    if (!flush(stranger)) return false;
-    if (stranger.handshake.state() == Handshake::State::refused) return false;
-    if (stranger.line.ends_with('\n')) return true;
+    if (!flush(connection)) return false;
+    if (connection.handshake.state() == Handshake::State::refused) return false;
+    if (connection.line.ends_with('\n')) return true;
     std::array<char, 512> block{};
-    const ssize_t got = ::recv(stranger.socket.get(), block.data(), block.size(), 0);
+    const ssize_t got = ::recv(connection.socket.get(), block.data(), block.size(), 0);
     if (got == 0) return false;
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     std::string_view bytes(block.data(), static_cast<std::size_t>(got));
-    bytes.remove_prefix(stranger.handshake.receive(bytes));
-    stranger.line += bytes;
-    if (stranger.line.size() > kLongestIntroduction) return false;
+    bytes.remove_prefix(connection.handshake.receive(bytes));
+    connection.line += bytes;
+    if (connection.line.size() > kMaxIntroductionBytes) return false;
   }
 }
 
-std::vector<Caller> DialListener::advance(Time now) {
+std::vector<DialledAgent> DialListener::advance(Time now) {
   accept_all(now);
-  std::vector<Caller> callers;
-  for (auto it = strangers_.begin(); it != strangers_.end();) {
+  std::vector<DialledAgent> agents;
+  for (auto it = pending_.begin(); it != pending_.end();) {
     bool keep = advance(*it) && now < it->until;
     if (keep && it->line.ends_with('\n') && it->handshake.state() == Handshake::State::done) {
       keep = false;
       try {
-        callers.push_back({introduction_from(it->line), std::move(it->socket)});
+        agents.push_back({introduction_from(it->line), std::move(it->socket)});
       } catch (const Error&) {
         // It knows the secret and speaks otherwise: another build, which nobody waits for.
       }
     }
-    it = keep ? std::next(it) : strangers_.erase(it);
+    it = keep ? std::next(it) : pending_.erase(it);
   }
-  return callers;
+  return agents;
 }
 
 }  // namespace dstrain::launcher

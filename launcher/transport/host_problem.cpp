@@ -11,7 +11,7 @@ namespace {
 
 using Kind = HostProblem::Kind;
 
-constexpr std::size_t kLongestWords = 300;
+constexpr std::size_t kMaxOutputBytes = 300;
 
 /// Lines without carriage returns, control characters and what is empty: a host's words are
 /// untrusted text.
@@ -20,7 +20,7 @@ std::vector<std::string> clean_lines(std::string_view text) {
   std::string line;
   const auto finish = [&] {
     while (!line.empty() && line.back() == ' ') line.pop_back();
-    if (!line.empty()) lines.push_back(line.substr(0, kLongestWords));
+    if (!line.empty()) lines.push_back(line.substr(0, kMaxOutputBytes));
     line.clear();
   };
   for (const char c : text) {

@@ -5,11 +5,11 @@
 
 namespace dstrain::launcher {
 
-/// Why no agent could be had on a host; each class has its own advice.
+/// Why a host has no agent; each kind has its own advice.
 struct HostProblem {
   enum class Kind {
     name,            ///< the name does not resolve
-    refused,         ///< nobody listens on the port
+    refused,         ///< no process listens on the port
     timeout,         ///< no answer, or no route
     host_key,        ///< the key changed or is unknown
     authentication,  ///< no key of ours was taken

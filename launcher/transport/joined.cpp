@@ -130,7 +130,7 @@ JoinedHosts::JoinedHosts(const Machine& machine, const Variables& variables, mil
   // The helper answers for task 0 until everybody has fetched the address.
   const PmixAnswer answer = exchange(to_line(listener_.target()), limit);
   hosts_.resize(static_cast<std::size_t>(answer.size));
-  callers_.resize(hosts_.size());
+  dialled_.resize(hosts_.size());
   hosts_.front() = {
       .name = machine.host, .address = {}, .gpus = machine.gpus, .cores = machine.cores};
   wait_for_all(deadline);
@@ -139,15 +139,15 @@ JoinedHosts::JoinedHosts(const Machine& machine, const Variables& variables, mil
   throw Error(
       ErrorKind::hosts,
       fmt::format("{} of {} processes of this srun or mpirun did not report within {} s: {}",
-                  std::count(callers_.begin() + 1, callers_.end(), std::nullopt), answer.size,
+                  std::count(dialled_.begin() + 1, dialled_.end(), std::nullopt), answer.size,
                   limit.count() / 1000, names),
       "their own output says why; a firewall between the nodes keeps all away");
 }
 
 void JoinedHosts::wait_for_all(Transport::Time deadline) {
   const auto all_here = [this] {
-    return std::all_of(callers_.begin() + 1, callers_.end(),
-                       [](const std::optional<Caller>& caller) { return caller.has_value(); });
+    return std::all_of(dialled_.begin() + 1, dialled_.end(),
+                       [](const std::optional<DialledAgent>& agent) { return agent.has_value(); });
   };
   for (auto now = std::chrono::steady_clock::now(); !all_here() && now < deadline;
        now = std::chrono::steady_clock::now()) {
@@ -162,8 +162,8 @@ void JoinedHosts::wait_for_all(Transport::Time deadline) {
 
 std::string JoinedHosts::missing(const Variables& variables) const {
   std::vector<int> tasks;
-  for (std::size_t i = 1; i < callers_.size(); ++i) {
-    if (!callers_[i]) tasks.push_back(static_cast<int>(i));
+  for (std::size_t i = 1; i < dialled_.size(); ++i) {
+    if (!dialled_[i]) tasks.push_back(static_cast<int>(i));
   }
   if (tasks.empty()) return {};
   std::string text = fmt::format("task{} {}", tasks.size() == 1 ? "" : "s", fold_ranks(tasks));
@@ -173,14 +173,14 @@ std::string JoinedHosts::missing(const Variables& variables) const {
   const std::vector<std::string> nodes = expand_node_list(list);
   std::vector<std::string> names;
   for (const int task : tasks) {
-    if (nodes.size() == callers_.size()) names.push_back(nodes[static_cast<std::size_t>(task)]);
+    if (nodes.size() == dialled_.size()) names.push_back(nodes[static_cast<std::size_t>(task)]);
   }
   return names.empty() ? text : fmt::format("{} ({})", text, fmt::join(names, ", "));
 }
 
 void JoinedHosts::advance(Transport::Time now) {
-  for (Caller& caller : listener_.advance(now)) {
-    const Introduction& introduction = caller.introduction;
+  for (DialledAgent& agent : listener_.advance(now)) {
+    const Introduction& introduction = agent.introduction;
     std::size_t task = 0;
     std::from_chars(introduction.name.data(), introduction.name.data() + introduction.name.size(),
                     task);
@@ -190,14 +190,14 @@ void JoinedHosts::advance(Transport::Time now) {
                     .gpus = introduction.gpus,
                     .cores = introduction.cores,
                     .reach = Reach::joined};
-    callers_[task] = std::move(caller);
+    dialled_[task] = std::move(agent);
   }
 }
 
 std::optional<Channel> JoinedHosts::take(const std::string& host) {
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
-    if (hosts_[i].name != host || !callers_[i]) continue;
-    return welcome(*std::exchange(callers_[i], std::nullopt));
+    if (hosts_[i].name != host || !dialled_[i]) continue;
+    return welcome(*std::exchange(dialled_[i], std::nullopt));
   }
   return std::nullopt;
 }

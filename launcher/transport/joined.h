@@ -39,13 +39,13 @@ class JoinedHosts {
 
   DialListener listener_;
   std::vector<Host> hosts_;
-  std::vector<std::optional<Caller>> callers_;  ///< parallel to hosts_
+  std::vector<std::optional<DialledAgent>> dialled_;  ///< parallel to hosts_
 };
 
 /// This process's part in such a start.
 struct JoinedRole {
   std::shared_ptr<JoinedHosts> controller;  ///< of task 0
-  std::optional<int> exit_code;             ///< of any other: it was an agent until the job's end
+  std::optional<int> exit_code;  ///< of any other task: it was an agent until the job ended
 };
 /// Runs an agent on the connection to its controller, to its end.
 using RunAgent = std::function<void(UniqueFd socket)>;

@@ -21,7 +21,7 @@ struct ReachOptions {
   SshTreeOptions tree = {};
   std::filesystem::path srun_log = {};  ///< srun's own standard error
   std::shared_ptr<JoinedHosts> joined = nullptr;
-  /// Until a host is given up that does not answer; nothing: each transport's own.
+  /// Time after which a silent host is given up; empty: the default of each transport.
   std::optional<std::chrono::seconds> connect_limit = {};
 };
 

@@ -20,7 +20,7 @@ struct ShipTree {
 /// it is not there.
 [[nodiscard]] ShipTree ship_tree(const std::filesystem::path& program);
 
-/// What starts `program` where no environment has been prepared for it: bin/dstrain of an installed
+/// The path that starts `program` without a prepared environment: bin/dstrain of an installed
 /// tree, which finds LibTorch, else the program itself.
 [[nodiscard]] std::string start_program(const std::filesystem::path& program);
 
@@ -31,7 +31,7 @@ struct ShipTree {
 /// Remote command: unpacks such a stream from its standard input, checks the hash and puts the tree
 /// into its place, whole or not at all.
 [[nodiscard]] std::string ship_unpack_command(const ShipTree& tree, const std::string& hash);
-/// Remote command for a host that has the copy: sends it on to another one by `ssh_words`, an ssh
+/// Remote command for a host that has the copy: sends it to another host by `ssh_words`, an ssh
 /// command line up to and including the host's name.
 [[nodiscard]] std::string ship_forward_command(const ShipTree& tree, const std::string& hash,
                                                std::vector<std::string> ssh_words);

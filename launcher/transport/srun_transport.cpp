@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "launcher/base/child_process.h"
 #include "launcher/transport/dial_listener.h"
-#include "launcher/transport/srun_words.h"
+#include "launcher/transport/srun_output.h"
 #include "launcher/transport/transport.h"
 
 namespace dstrain::launcher {
@@ -29,8 +29,8 @@ constexpr std::chrono::seconds kStateQueryLimit{8};
 constexpr milliseconds kEndingWait{200};
 /// An agent ends within this time once its stream has closed; longer means that it, or its node,
 /// cannot.
-constexpr milliseconds kLongestEnd{2000};
-constexpr int kMostAttempts = 4;
+constexpr milliseconds kMaxEndTime{2000};
+constexpr int kMaxAttempts = 4;
 
 /// Options of srun that a batch script's own options would set behind our back. SLURM_NTASKS alone
 /// overrides --ntasks-per-node, SLURM_GPUS_PER_TASK gives an agent one GPU of many, SLURM_MEM_PER_*
@@ -131,29 +131,29 @@ class SrunTransport final : public Transport {
       start(now);
     }
     next_look_ = now + kLookInterval;
-    for (Caller& caller : listener_.advance(now)) take_caller(std::move(caller));
+    for (DialledAgent& agent : listener_.advance(now)) take_agent(std::move(agent));
     const bool ended = srun_.ended();  // before the log is read: its last words are then in it
     read_log();
     for (Node& node : nodes_) {
       if (node.state != State::waiting) continue;
-      if (auto problem = words_.problem(node.host.host.name))
+      if (auto problem = output_.problem(node.host.host.name))
         fail(node, *std::move(problem), links);
     }
     query_states(links, now, ended);
     if (now >= until_) {
       fail_waiting(links, HostProblem::Kind::timeout,
                    fmt::format("its agent did not report within {} s{}",
-                               options_.dial_limit.count(), quoted_srun_words()),
+                               options_.dial_limit.count(), quoted_srun_line()),
                    "a slow prolog, a node that hangs, or a firewall between the nodes");
     }
     // srun ends the tasks that it has when it cannot start all, and does not start, or waits for
     // ever, when a node is down: the others get a new one.
-    const bool useless = ended || words_.aborted() || (down_found_ && !any(State::called));
+    const bool useless = ended || output_.aborted() || (down_found_ && !any(State::called));
     if (useless && any_left()) {
-      if (num_failed_ > failed_at_start_ && attempts_ < kMostAttempts) {
+      if (num_failed_ > failed_at_start_ && attempts_ < kMaxAttempts) {
         start(now);
       } else if (ended && asked_after_end_) {
-        fail_left(links, HostProblem::Kind::other, "srun ended" + quoted_srun_words(),
+        fail_left(links, HostProblem::Kind::other, "srun ended" + quoted_srun_line(),
                   fmt::format("try: srun --overlap --nodes={} hostname", nodes_.size()));
       } else if (ended) {
         next_query_ = std::min(next_query_, now);
@@ -173,18 +173,18 @@ class SrunTransport final : public Transport {
           return other.state == State::ended || other.state == State::failed;
         })) {
       over_ = true;
-      stop_srun(linked_ ? std::min(limit, kLongestEnd) : milliseconds(0));
+      stop_srun(linked_ ? std::min(limit, kMaxEndTime) : milliseconds(0));
     }
     const std::string& name = node->host.host.name;
     for (read_log();
-         words_.ending(name).empty() && ending_wait_ > milliseconds(0) && !srun_.ended();
+         output_.ending(name).empty() && ending_wait_ > milliseconds(0) && !srun_.ended();
          read_log()) {
       constexpr milliseconds kTurn{10};
       ::poll(nullptr, 0, static_cast<int>(kTurn.count()));
       ending_wait_ -= kTurn;
     }
-    const SrunEnding parsed = parse_srun_ending(words_.ending(name));
-    return {parsed.exit_code, parsed.signal, words_.last_words(name)};
+    const SrunEnding parsed = parse_srun_ending(output_.ending(name));
+    return {parsed.exit_code, parsed.signal, output_.last_line(name)};
   }
 
   /// One task of a step cannot be killed alone: the end of its connection ends a live agent, and
@@ -202,7 +202,7 @@ class SrunTransport final : public Transport {
   struct Node {
     NodeHost host;
     State state = State::waiting;
-    std::optional<Caller> caller;
+    std::optional<DialledAgent> dialled;
   };
 
   [[nodiscard]] bool any(State state) const {
@@ -220,13 +220,13 @@ class SrunTransport final : public Transport {
     failed_at_start_ = num_failed_;
     down_found_ = false;
     asked_after_end_ = false;
-    words_ = SrunWords();
+    output_ = SrunOutput();
     unread_.clear();
     std::vector<std::string> names;
     for (Node& node : nodes_) {
       if (node.state == State::failed) continue;
       node.state = State::waiting;
-      node.caller.reset();
+      node.dialled.reset();
       names.push_back(node.host.host.name);
     }
     const Pipe pipe = make_pipe();
@@ -264,31 +264,31 @@ class SrunTransport final : public Transport {
     read_log();
   }
 
-  void take_caller(Caller caller) {
-    const auto node = std::find_if(nodes_.begin(), nodes_.end(), [&caller](const Node& candidate) {
-      return candidate.host.host.name == caller.introduction.name;
+  void take_agent(DialledAgent agent) {
+    const auto node = std::find_if(nodes_.begin(), nodes_.end(), [&agent](const Node& candidate) {
+      return candidate.host.host.name == agent.introduction.name;
     });
     // A node that was given up, or an agent of an earlier srun that is about to be killed.
     if (node == nodes_.end() || node->state != State::waiting) return;
-    node->caller = std::move(caller);
+    node->dialled = std::move(agent);
     node->state = State::called;
   }
 
   void read_log() {
     unread_ += read_from(log_.get(), log_read_);
     for (auto end = unread_.find('\n'); end != std::string::npos; end = unread_.find('\n')) {
-      words_.add(unread_.substr(0, end));
+      output_.add(unread_.substr(0, end));
       unread_.erase(0, end + 1);
     }
   }
 
-  [[nodiscard]] std::string quoted_srun_words() const {
-    return words_.srun_words().empty() ? "" : "; srun says: " + words_.srun_words();
+  [[nodiscard]] std::string quoted_srun_line() const {
+    return output_.own_line().empty() ? "" : "; srun says: " + output_.own_line();
   }
 
   void fail(Node& node, HostProblem problem, std::vector<AgentLink>& links) {
     node.state = State::failed;
-    node.caller.reset();
+    node.dialled.reset();
     ++num_failed_;
     links[static_cast<std::size_t>(node.host.node)].problem = std::move(problem);
   }
@@ -353,7 +353,7 @@ class SrunTransport final : public Transport {
     }
   }
 
-  /// Every node is either called or given up. Only now are the callers welcomed: until the last one
+  /// Every node is either called or given up. Only now are the agents welcomed: until the last one
   /// has come, srun may still have ended the first.
   void hand_over(std::vector<AgentLink>& links) {
     over_ = true;
@@ -361,7 +361,7 @@ class SrunTransport final : public Transport {
     for (Node& node : nodes_) {
       if (node.state != State::called) continue;
       links[static_cast<std::size_t>(node.host.node)].channel.emplace(
-          welcome(*std::exchange(node.caller, std::nullopt)));
+          welcome(*std::exchange(node.dialled, std::nullopt)));
       node.state = State::linked;
       linked_ = true;
     }
@@ -373,7 +373,7 @@ class SrunTransport final : public Transport {
   UniqueFd log_;
   off_t log_read_ = 0;
   std::string unread_;  ///< unfinished line of the log
-  SrunWords words_;
+  SrunOutput output_;
   ChildProcess srun_;
   UniqueFd lifeline_;  ///< srun's standard input: its end tells agents that wait to give up
   int attempts_ = 0;

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "launcher/base/child_process.h"
-#include "launcher/base/child_words.h"
+#include "launcher/base/child_stderr.h"
 #include "launcher/transport/transport.h"
 
 namespace dstrain::launcher {
 
-/// The ssh transport's way to one host.
+/// State of one host in the ssh transport.
 struct SshLogin {
   using Time = Transport::Time;
   enum class Stage {
@@ -39,7 +39,7 @@ struct SshLogin {
   std::optional<Time> banner_at;  ///< when something else than a hello came
   bool look_again = false;        ///< part of a frame has come, which poll would report for ever
   UniqueFd socket;                ///< our end of ssh's standard input and output
-  ChildWords words;
+  ChildStderr standard_error;
   std::string banner;
   ChildProcess ssh;
   ChildProcess packer;
@@ -50,7 +50,8 @@ enum class FirstFrame { unfinished, hello, tree_problem, none };
 /// `ended`: no more will come.
 [[nodiscard]] FirstFrame first_frame(std::string_view bytes, bool ended);
 
-/// ssh and its options, for this machine with the user's `config`, for another one without.
+/// Command line of ssh with its options, for this machine with the user's `config`, for another one
+/// without.
 [[nodiscard]] std::vector<std::string> ssh_words(std::chrono::seconds connect_timeout,
                                                  const std::filesystem::path& config);
 /// Options and arguments of ssh that say where to log in.

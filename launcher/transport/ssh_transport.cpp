@@ -56,7 +56,7 @@ class SshTransport final : public Transport {
     if (hash_output_) fds.push_back({hash_output_.get(), POLLIN, 0});
     if (tree_) tree_->listener().add_polls(fds);
     for (const SshLogin& login : logins_) {
-      if (login.words.fd() >= 0) fds.push_back({login.words.fd(), POLLIN, 0});
+      if (login.standard_error.fd() >= 0) fds.push_back({login.standard_error.fd(), POLLIN, 0});
       if (login.socket && !login.look_again && !login.closed_at)
         fds.push_back({login.socket.get(), POLLIN, 0});
     }
@@ -65,7 +65,7 @@ class SshTransport final : public Transport {
   void advance(std::vector<AgentLink>& links, Time now) override {
     next_look_.reset();
     if (ship_ && hash_.empty() && !hash_tree()) return;
-    if (tree_) take_callers(links, now);
+    if (tree_) take_dialled(links, now);
     int num_running = 0;
     for (SshLogin& login : logins_) {
       step(login, links, now);
@@ -102,13 +102,13 @@ class SshTransport final : public Transport {
       // What it still says must not fill the pipe and keep it from ending.
       const Time until = std::chrono::steady_clock::now() + limit;
       while (!login->ssh.ended() && std::chrono::steady_clock::now() < until) {
-        login->words.read();
+        login->standard_error.read();
         ::poll(nullptr, 0, 1);
       }
       login->ssh.end(milliseconds(0));
-      login->words.read();
+      login->standard_error.read();
       ending = {login->ssh.exit_code(), login->ssh.signal(),
-                quote_output(login->words.last_line())};
+                quote_output(login->standard_error.last_line())};
     }
     drop(*login);
     return ending;
@@ -141,20 +141,19 @@ class SshTransport final : public Transport {
     login.ssh = {};
     login.packer = {};
     login.socket.reset();
-    login.words = {};
+    login.standard_error = {};
   }
 
   /// Agents that other hosts have started. One that comes after its host was given up finds that
   /// nobody wants it and ends.
-  void take_callers(std::vector<AgentLink>& links, Time now) {
-    for (Caller& caller : tree_->listener().advance(now)) {
+  void take_dialled(std::vector<AgentLink>& links, Time now) {
+    for (DialledAgent& agent : tree_->listener().advance(now)) {
       for (SshLogin& login : logins_) {
         if (login.stage != Stage::awaited ||
-            std::to_string(login.host.node) != caller.introduction.name)
+            std::to_string(login.host.node) != agent.introduction.name)
           continue;
         login.stage = Stage::open;
-        links[static_cast<std::size_t>(login.host.node)].channel.emplace(
-            welcome(std::move(caller)));
+        links[static_cast<std::size_t>(login.host.node)].channel.emplace(welcome(std::move(agent)));
         break;
       }
     }
@@ -328,7 +327,7 @@ class SshTransport final : public Transport {
       login.stage = Stage::copying;
       login.limit = now + kCopyLimit;
     }
-    login.words.open(std::move(errors.read));
+    login.standard_error.open(std::move(errors.read));
   }
 
   void give_order(SshLogin& login, const std::string& order, Time now) {
@@ -353,7 +352,7 @@ class SshTransport final : public Transport {
     }
     if (login.stage == Stage::awaited) return;
     if (login.stage == Stage::waiting || login.stage == Stage::over) return;
-    login.words.read();
+    login.standard_error.read();
     if (login.stage == Stage::opening) {
       listen(login, links, now);
     } else if (login.stage == Stage::copying) {
@@ -365,7 +364,7 @@ class SshTransport final : public Transport {
     }
     if (login.stage != Stage::opening && login.stage != Stage::copying) return;
     if (now >= login.limit) {
-      const std::string last = quote_output(login.words.last_line());
+      const std::string last = quote_output(login.standard_error.last_line());
       refuse(login, links, now,
              {HostProblem::Kind::timeout,
               fmt::format("{} within {} s{}{}",
@@ -417,7 +416,7 @@ class SshTransport final : public Transport {
       if (!login.ssh.ended() && now >= *login.closed_at + kExitLimit)
         login.ssh.end(milliseconds(0));
       if (login.ssh.ended()) {
-        login.words.read();
+        login.standard_error.read();
         fail(login, links, now);
       } else {
         look_at(now + kLookAgain);
@@ -475,7 +474,7 @@ class SshTransport final : public Transport {
                     : "let ~/.bashrc and the like print only in interactive shells"});
       return;
     }
-    HostProblem problem = classify_ssh(ending_code(login.ssh), login.words.text());
+    HostProblem problem = classify_ssh(ending_code(login.ssh), login.standard_error.text());
     if (tried_again(login, problem, now)) return;
     if (problem.kind == HostProblem::Kind::no_binary && ship_ && !login.copied) {
       again(login, Task::copy, now);
@@ -485,7 +484,7 @@ class SshTransport final : public Transport {
   }
 
   void finish_copy(SshLogin& login, std::vector<AgentLink>& links, Time now) {
-    login.words.read();
+    login.standard_error.read();
     const int code = ending_code(login.ssh);
     if (code == 0) {
       login.copied = true;
@@ -498,12 +497,12 @@ class SshTransport final : public Transport {
       return;
     }
     if (code == 255) {
-      HostProblem problem = classify_ssh(code, login.words.text());
+      HostProblem problem = classify_ssh(code, login.standard_error.text());
       if (!tried_again(login, problem, now)) refuse(login, links, now, std::move(problem));
       return;
     }
     std::string words;
-    for (const char c : login.words.text()) words += c == '\n' ? ';' : c;
+    for (const char c : login.standard_error.text()) words += c == '\n' ? ';' : c;
     refuse(login, links, now,
            {HostProblem::Kind::no_binary,
             fmt::format("dstrain is not there and could not be copied: {}", quote_output(words)),

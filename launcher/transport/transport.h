@@ -39,7 +39,7 @@ class Transport {
   virtual ~Transport() = default;
   /// Descriptors of its own to wait for, beside the channels it has handed over.
   virtual void add_polls(std::vector<pollfd>& fds) const = 0;
-  /// Starts what is due and takes in what has happened. Sets links[node] once per node of its own.
+  /// Starts due work and processes new events. Sets links[node] once per node of its own.
   virtual void advance(std::vector<AgentLink>& links, Time now) = 0;
   /// When advance() must be called although nothing happens.
   [[nodiscard]] virtual std::optional<Time> deadline() const = 0;

@@ -138,7 +138,7 @@ HostInspection visited(const Inspection& at) {
   host.host.name = at.host;
   host.inspection = at;
   host.round_trip_s = 0.002;
-  host.findings = judge(at);
+  host.findings = examine(at);
   return host;
 }
 
@@ -208,10 +208,10 @@ TEST_CASE("a slow connection does not make a clock wrong", "[launcher][doctor]")
   HostInspection host;
   host.round_trip_s = 4;
   host.clock_offset_s = 2.2;
-  judge_clock(host);
+  check_clock(host);
   CHECK(host.findings.empty());
   host.clock_offset_s = 2.6;
-  judge_clock(host);
+  check_clock(host);
   REQUIRE(host.findings.size() == 1);
   CHECK(host.findings[0].text == "clock is 2.6 s ahead of this machine's");
 }
@@ -227,8 +227,8 @@ TEST_CASE("the table shows bad hosts first, shared findings once, and difference
   hosts[2].inspection->engine.libraries[0].version = "2.21.5";
   hosts[2].clock_offset_s = 12.5;
   for (HostInspection& host : hosts) {
-    host.findings = judge(*host.inspection);
-    judge_clock(host);
+    host.findings = examine(*host.inspection);
+    check_clock(host);
   }
   HostInspection lost;
   lost.host.name = "h5";

@@ -52,7 +52,7 @@ Inspection healthy() {
 }
 
 bool says(const Inspection& at, Level level, const std::string& text) {
-  const std::vector<Finding> findings = judge(at);
+  const std::vector<Finding> findings = examine(at);
   return std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
     return finding.level == level && finding.text == text && !finding.advice.empty();
   });
@@ -123,8 +123,8 @@ TEST_CASE("an answer of another kind is refused, fields of another version are n
 }
 
 TEST_CASE("a healthy machine has no findings", "[launcher][inspect]") {
-  CHECK(judge(healthy()).empty());
-  CHECK(worst(judge(healthy())) == Level::ok);
+  CHECK(examine(healthy()).empty());
+  CHECK(worst(examine(healthy())) == Level::ok);
 }
 
 TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]") {
@@ -180,11 +180,11 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
     CHECK(says(at, Level::warning,
                "GPU 0: 3 uncorrectable memory errors since the driver was loaded"));
     at.gpus[0].remap_failed = true;
-    CHECK(worst(judge(at)) == Level::error);
+    CHECK(worst(examine(at)) == Level::error);
   }
   SECTION("heat is a warning, a power cap a note") {
     at.gpus[0].throttled = {"power cap"};
-    CHECK(worst(judge(at)) == Level::note);
+    CHECK(worst(examine(at)) == Level::note);
     at.gpus[0].throttled = {"heat"};
     at.gpus[0].temperature_c = 91;
     CHECK(says(at, Level::warning, "GPU 0 is slowed: heat (91 C)"));
@@ -197,13 +197,13 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
   }
   SECTION("faults in the kernel's log") {
     at.gpu_events = {"NVRM: Xid (PCI:0000:3b:00): 31, pid=1"};
-    CHECK(worst(judge(at)) == Level::warning);
+    CHECK(worst(examine(at)) == Level::warning);
     at.gpu_events.emplace_back("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.");
-    CHECK(worst(judge(at)) == Level::error);
+    CHECK(worst(examine(at)) == Level::error);
   }
   SECTION("limits") {
     at.locked_bytes = 65536;
-    CHECK(judge(at).empty());  // only RDMA locks memory
+    CHECK(examine(at).empty());  // only RDMA locks memory
     at.rdma = {{"mlx5_0:1", "DOWN", ""}};
     at.peermem = true;
     CHECK(says(at, Level::warning, "locked memory is limited to 64.00 KiB, RDMA wants no limit"));
@@ -225,7 +225,7 @@ TEST_CASE("each fault has its level, its words and advice", "[launcher][inspect]
     at.ptrace_scope = 3;
     at.disks[0].exists = false;
     at.open_files = 10;
-    const std::vector<Finding> findings = judge(at);
+    const std::vector<Finding> findings = examine(at);
     REQUIRE(findings.size() == 3);
     CHECK(findings[0].level == Level::error);
     CHECK(findings[2].level == Level::note);

@@ -12,11 +12,11 @@ namespace {
 using Texts = std::vector<std::string>;
 
 /// "h2: text" of every finding.
-Texts judge(const std::vector<UnreachedPair>& pairs, int num_hosts) {
+Texts explain(const std::vector<UnreachedPair>& pairs, int num_hosts) {
   std::vector<std::string> names;
   for (int i = 0; i < num_hosts; ++i) names.push_back("h" + std::to_string(i));
   Texts texts;
-  for (const PairFinding& each : judge_pairs(pairs, choose_peers(num_hosts), names))
+  for (const PairFinding& each : explain_pairs(pairs, choose_peers(num_hosts), names))
     texts.push_back(names[static_cast<std::size_t>(each.host)] + ": " + each.finding.text);
   return texts;
 }
@@ -62,13 +62,13 @@ TEST_CASE("up to 32 hosts try all others, above each tries and is tried by 8",
 }
 
 TEST_CASE("pairs that cannot talk are told by the host that is the odd one", "[launcher][peers]") {
-  CHECK(judge({}, 4).empty());
-  CHECK(judge({{3, 2, "timeout"}}, 4) == Texts{"h2: is not reached from h3 by TCP (timeout)"});
-  CHECK(judge({{0, 2, "refused"}, {1, 2, "refused"}, {3, 2, "refused"}}, 4) ==
+  CHECK(explain({}, 4).empty());
+  CHECK(explain({{3, 2, "timeout"}}, 4) == Texts{"h2: is not reached from h3 by TCP (timeout)"});
+  CHECK(explain({{0, 2, "refused"}, {1, 2, "refused"}, {3, 2, "refused"}}, 4) ==
         Texts{"h2: is not reached from any other host by TCP (refused)"});
-  CHECK(judge({{1, 0, "no route"}, {1, 2, "no route"}, {1, 3, "no route"}}, 4) ==
+  CHECK(explain({{1, 0, "no route"}, {1, 2, "no route"}, {1, 3, "no route"}}, 4) ==
         Texts{"h1: does not reach any other host by TCP (no route)"});
-  CHECK(judge({{0, 2, "timeout"}, {1, 2, "timeout"}, {2, 0, "timeout"}, {3, 1, "refused"}}, 4) ==
+  CHECK(explain({{0, 2, "timeout"}, {1, 2, "timeout"}, {2, 0, "timeout"}, {3, 1, "refused"}}, 4) ==
         Texts{"h2: is not reached from h0, h1 by TCP (timeout)",
               "h2: does not reach h0 by TCP (timeout)",
               "h1: is not reached from h3 by TCP (refused)"});
@@ -78,7 +78,7 @@ TEST_CASE("pairs that cannot talk are told by the host that is the odd one", "[l
       if (from != to) all.push_back({from, to, "timeout"});
     }
   }
-  const Texts texts = judge(all, 3);
+  const Texts texts = explain(all, 3);
   CHECK(std::count_if(texts.begin(), texts.end(), [](const std::string& text) {
           return text.ends_with(": is not reached from any other host by TCP (timeout)");
         }) == 2);

@@ -45,12 +45,12 @@ std::future<std::string> dial_beside(const DialTarget& target, int lifeline = -1
 }
 
 /// Serves the listener until a caller has come or the time is up.
-std::optional<Caller> serve(DialListener& listener, milliseconds limit) {
+std::optional<DialledAgent> serve(DialListener& listener, milliseconds limit) {
   for (const auto deadline = Clock::now() + limit; Clock::now() < deadline;) {
     std::vector<pollfd> fds;
     listener.add_polls(fds);
     ::poll(fds.data(), fds.size(), 10);
-    std::vector<Caller> callers = listener.advance(Clock::now());
+    std::vector<DialledAgent> callers = listener.advance(Clock::now());
     if (!callers.empty()) return std::move(callers.front());
   }
   return std::nullopt;
@@ -129,7 +129,7 @@ TEST_CASE("a thousand silent connections hold few descriptors and keep no agent 
     CHECK(listener.advance(Clock::now()).empty());
   }
   const std::size_t held = num_descriptors() - before - strangers.size();
-  CHECK(held <= DialListener::kMostStrangers);
+  CHECK(held <= DialListener::kMaxPending);
   auto dialled = dial_beside(here(listener));
   auto caller = serve(listener, seconds(10));
   REQUIRE(caller);
@@ -172,7 +172,7 @@ TEST_CASE("the end of the lifeline ends an attempt to dial", "[launcher][dial]")
   auto caller = serve(listener, seconds(10));
   REQUIRE(caller);
   lifeline.write.reset();
-  CHECK_THAT(dialled.get(), Catch::Contains("gone away"));
+  CHECK_THAT(dialled.get(), Catch::Contains("the process that started this agent exited"));
 }
 
 TEST_CASE("the target survives its line, and nothing else is taken for one", "[launcher][dial]") {

@@ -7,11 +7,11 @@
 
 namespace dstrain::launcher {
 
-/// Standard error of a ChildProcess, bounded: of a long one the middle goes first.
-class ChildWords {
+/// Standard error of a ChildProcess, bounded: a long text loses its middle.
+class ChildStderr {
  public:
   void open(UniqueFd fd);
-  /// Takes in what is there without waiting.
+  /// Reads available bytes without waiting.
   void read();
   [[nodiscard]] int fd() const { return fd_.get(); }  ///< -1 when it is closed
   [[nodiscard]] const std::string& text() const { return text_; }

@@ -1,4 +1,4 @@
-#include "launcher/transport/srun_words.h"
+#include "launcher/transport/srun_output.h"
 
 #include <csignal>
 
@@ -8,7 +8,7 @@ using namespace dstrain::launcher;
 using Kind = HostProblem::Kind;
 
 TEST_CASE("srun's words name the node that has no program") {
-  SrunWords words;
+  SrunOutput words;
   words.add("srun: cluster configuration lacks support for cpu binding");
   words.add(" 8: slurmstepd-h3: error: execve(): /none/dstrain: No such file or directory");
   words.add("srun: error: h3: task 8: Exited with exit code 2");
@@ -20,7 +20,7 @@ TEST_CASE("srun's words name the node that has no program") {
 }
 
 TEST_CASE("srun's words about several nodes at once are read as a node list") {
-  SrunWords words;
+  SrunOutput words;
   words.add("0: error: cannot reach the controller: 10.0.0.1:4711 does not answer");
   words.add("srun: error: n[1-2,07]: tasks 0-2: Exited with exit code 69");
   words.add("srun: error: n9: task 3: Killed");
@@ -32,7 +32,7 @@ TEST_CASE("srun's words about several nodes at once are read as a node list") {
 }
 
 TEST_CASE("an agent's own last words are part of its node's problem") {
-  SrunWords words;
+  SrunOutput words;
   words.add("1: error: cannot reach the controller: 10.0.0.1:4711 does not answer");
   words.add("srun: error: h2: task 1: Exited with exit code 69");
   REQUIRE(words.problem("h2"));
@@ -43,7 +43,7 @@ TEST_CASE("an agent's own last words are part of its node's problem") {
 }
 
 TEST_CASE("a node whose slurmd is dead is told from those that srun then ends") {
-  SrunWords words;
+  SrunOutput words;
   words.add(
       "srun: error: Task launch for StepId=2.0 failed on node h3: Communication connection "
       "failure");
@@ -56,7 +56,7 @@ TEST_CASE("a node whose slurmd is dead is told from those that srun then ends") 
   CHECK(words.problem("h3")->kind == Kind::connection);
   CHECK_FALSE(words.problem("h1"));
   CHECK_FALSE(words.problem("h2"));
-  CHECK(words.srun_words() == "Job step aborted: Waiting up to 7 seconds for job step to finish.");
+  CHECK(words.own_line() == "Job step aborted: Waiting up to 7 seconds for job step to finish.");
 }
 
 TEST_CASE("endings in srun's words become exit codes and signals") {
@@ -68,7 +68,7 @@ TEST_CASE("endings in srun's words become exit codes and signals") {
 }
 
 TEST_CASE("lines that only look like srun's change nothing") {
-  SrunWords words;
+  SrunOutput words;
   for (const char* line :
        {"", ":", "srun:", "srun: error: ", "srun: error: : tasks : ", "7:", "slurmstepd-",
         "srun: error: h[1-: tasks 0: Killed", "srun: error: x: task",

@@ -1,4 +1,4 @@
-#include "launcher/base/child_words.h"
+#include "launcher/base/child_stderr.h"
 
 #include <unistd.h>
 
@@ -13,13 +13,13 @@ constexpr std::size_t kKeptWords = 16 << 10;
 
 }  // namespace
 
-void ChildWords::open(UniqueFd fd) {
+void ChildStderr::open(UniqueFd fd) {
   set_nonblocking(fd.get());
   fd_ = std::move(fd);
   text_.clear();
 }
 
-void ChildWords::read() {
+void ChildStderr::read() {
   std::array<char, 4096> block{};
   while (fd_) {
     const ssize_t got = ::read(fd_.get(), block.data(), block.size());
@@ -34,7 +34,7 @@ void ChildWords::read() {
   }
 }
 
-std::string ChildWords::last_line() const {
+std::string ChildStderr::last_line() const {
   std::string_view rest = text_;
   while (!rest.empty() && (rest.back() == '\n' || rest.back() == '\r')) rest.remove_suffix(1);
   const auto start = rest.rfind('\n');

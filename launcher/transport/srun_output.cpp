@@ -1,4 +1,4 @@
-#include "launcher/transport/srun_words.h"
+#include "launcher/transport/srun_output.h"
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ bool has_text(std::string_view text, std::string_view part) {
 
 }  // namespace
 
-void SrunWords::add(std::string_view line) {
+void SrunOutput::add(std::string_view line) {
   std::string_view text = line;
   const int task = take_label(text);
   if (text.empty()) return;
@@ -50,12 +50,12 @@ void SrunWords::add(std::string_view line) {
     const std::size_t colon = text.find(": ");
     if (colon == std::string_view::npos) return;
     Node& node = nodes_[std::string(text.substr(0, colon))];
-    node.stepd_words = text.substr(colon + 2);
+    node.stepd_line = text.substr(colon + 2);
     if (task >= 0) node.task = task;
     return;
   }
   if (task >= 0) {
-    task_words_[task] = text;
+    task_lines_[task] = text;
     return;
   }
   if (!take_prefix(text, "srun: ")) return;
@@ -65,7 +65,7 @@ void SrunWords::add(std::string_view line) {
     add_ending(text);
     return;
   }
-  srun_words_ = text;
+  own_line_ = text;
   if (has_text(text, "launch failed") || has_text(text, "Job step aborted")) aborted_ = true;
   if (!is_error) return;
   // "Task launch for StepId=2.0 failed on node h3: Communication connection failure"
@@ -81,7 +81,7 @@ void SrunWords::add(std::string_view line) {
 }
 
 /// "h[1-2]: tasks 0-1: Exited with exit code 69"; "Node failure on h4".
-void SrunWords::add_ending(std::string_view text) {
+void SrunOutput::add_ending(std::string_view text) {
   std::string_view list;
   std::string_view tasks;
   std::string_view ending;
@@ -115,21 +115,21 @@ void SrunWords::add_ending(std::string_view text) {
   }
 }
 
-std::string SrunWords::ending(const std::string& node) const {
+std::string SrunOutput::ending(const std::string& node) const {
   const auto found = nodes_.find(node);
   return found == nodes_.end() ? "" : found->second.ending;
 }
 
-std::string SrunWords::last_words(const std::string& node) const {
+std::string SrunOutput::last_line(const std::string& node) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return {};
   const Node& words = found->second;
-  const auto said = task_words_.find(words.task);
-  if (words.task >= 0 && said != task_words_.end()) return said->second;
-  return !words.stepd_words.empty() ? words.stepd_words : words.launch_error;
+  const auto said = task_lines_.find(words.task);
+  if (words.task >= 0 && said != task_lines_.end()) return said->second;
+  return !words.stepd_line.empty() ? words.stepd_line : words.launch_error;
 }
 
-std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
+std::optional<HostProblem> SrunOutput::problem(const std::string& node) const {
   using Kind = HostProblem::Kind;
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return std::nullopt;
@@ -139,7 +139,7 @@ std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
                        "Slurm could not start a task there: " + words.launch_error,
                        fmt::format("its slurmd does not answer: `scontrol show node {}`", node)};
   }
-  const std::string_view stepd = words.stepd_words;
+  const std::string_view stepd = words.stepd_line;
   if (has_text(stepd, "execve()")) {
     const bool missing = has_text(stepd, "No such file");
     return HostProblem{missing ? Kind::no_binary : Kind::cannot_run, std::string(stepd),
@@ -150,7 +150,7 @@ std::optional<HostProblem> SrunWords::problem(const std::string& node) const {
     return HostProblem{Kind::timeout, "Slurm calls it failed",
                        fmt::format("`scontrol show node {}` says why", node)};
   }
-  const std::string said = last_words(node);
+  const std::string said = last_line(node);
   const std::string text = said.empty()
                                ? "its agent ended: " + words.ending
                                : fmt::format("its agent ended ({}): {}", words.ending, said);
