@@ -9,7 +9,7 @@ import time
 
 from support import expect_success, losses, only_run, processes_naming, rank_processes, run, start
 
-KILLS = int(os.environ.get("DSTRAIN_KILLS", "100"))
+KILLS = int(os.environ.get("DSTRAIN_KILLS", "30"))
 RANKS = 2
 STEPS = 2000
 SETTINGS = ["--ranks", RANKS, "--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=8",
