@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "engine/base/error.h"
 
 namespace dstrain {
 
@@ -36,12 +35,6 @@ std::string format_duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
   return fmt::format("{}h {:02}m", whole / 3600, whole % 3600 / 60);
-}
-
-std::int64_t div_exact(std::int64_t numerator, std::int64_t denominator) {
-  DSTRAIN_CHECK(denominator != 0 && numerator % denominator == 0,
-                fmt::format("{} is not a multiple of {}", numerator, denominator));
-  return numerator / denominator;
 }
 
 }  // namespace dstrain

@@ -15,8 +15,6 @@ using Flops = double;  ///< floating-point operations (a count, not a rate)
 /// "2h 05m", "3m 07s", "4.2 s", "18 ms".
 [[nodiscard]] std::string format_duration(double seconds);
 
-/// Quotient of an exact division; throws Error{internal} when there is a remainder.
-[[nodiscard]] std::int64_t div_exact(std::int64_t numerator, std::int64_t denominator);
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t numerator, std::int64_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }
