@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 
-
 namespace dstrain {
 
 std::string format_bytes(Bytes bytes) {
