@@ -71,8 +71,8 @@ int Activations::take(BufferRole role, int block, int micro_batch) {
   int id = -1;
   if (empty.empty()) {
     const BlockCost& cost = writer_.cost.blocks[to_index(block)];
-    id = writer_.add_buffer(role, block,
-                            role == BufferRole::saved ? cost.saved_bytes : cost.boundary_bytes(), 1);
+    id = writer_.add_buffer(
+        role, block, role == BufferRole::saved ? cost.saved_bytes : cost.boundary_bytes(), 1);
   } else {
     id = empty.back();
     empty.pop_back();
