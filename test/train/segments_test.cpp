@@ -1,0 +1,76 @@
+#include "engine/train/segments.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/index.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+TEST_CASE("segments hold the work of all blocks and wait for nothing that comes later",
+          "[train][segments]") {
+  const int stage = GENERATE(0, 1, 2, 3), shard = GENERATE(1, 2), micro_batches = GENERATE(1, 3);
+  const bool recompute = GENERATE(false, true);
+  const test::Case c = test::make_case(
+      stage, shard, 1, 5,
+      {.micro_batches = micro_batches, .prefetch = 1, .recompute = test::recomputed(recompute)});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  CAPTURE(stage, shard, micro_batches, recompute);
+  std::set<int> awaited;
+  for (const Action& action : program.actions) {
+    awaited.insert(action.after.begin(), action.after.end());
+    awaited.insert(action.after_previous.begin(), action.after_previous.end());
+  }
+  std::set<int> held;
+  int last = -1;
+  for (const Segment& segment : find_segments(program)) {
+    bool runs_a_block = false;
+    for (const int i : segment.actions) {
+      const Action& action = program.actions[to_index(i)];
+      CHECK(lane_of(action.kind) == Lane::compute);
+      CHECK(action.comm.empty());
+      CHECK(held.insert(i).second);
+      CHECK(i > last);
+      last = i;
+      // All that a member waits for is enqueued when the first one starts.
+      for (const int other : action.after) CHECK(other < segment.actions.front());
+      if (i != segment.actions.back()) CHECK(!awaited.contains(i));
+      // A wait may only be moved before a clear or a release.
+      if (!action.after.empty() || !action.after_previous.empty()) CHECK(!runs_a_block);
+      runs_a_block = runs_a_block || action.block >= 0;
+    }
+    CHECK(runs_a_block);
+  }
+  for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+    const ActionKind kind = program.actions[to_index(i)].kind;
+    // What the host remembers of a gradient must be recorded with the backward that follows.
+    if (runs_block(kind) || kind == ActionKind::clear) CHECK(held.contains(i));
+  }
+}
+
+TEST_CASE("one rank's forward and backward are one segment after each load", "[train][segments]") {
+  for (const int micro_batches : {1, 2, 4}) {
+    const test::Case c =
+        test::make_case(0, 1, 1, 4, {.micro_batches = micro_batches, .prefetch = 1});
+    const Program program = training_program(c.layout, c.cost, c.options);
+    CAPTURE(micro_batches);
+    CHECK(find_segments(program).size() <= 2 * to_index(micro_batches));
+  }
+}
+
+TEST_CASE("graphs are left out where there would be too many", "[train][segments]") {
+  const auto worth = [](int micro_batches) {
+    const test::Case c =
+        test::make_case(0, 1, 1, 6, {.micro_batches = micro_batches, .prefetch = 1});
+    return worth_recording(training_program(c.layout, c.cost, c.options));
+  };
+  CHECK(worth(1));
+  CHECK(worth(16));
+  CHECK(!worth(2000));
+}
+
+}  // namespace
+}  // namespace dstrain
