@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/index.h"
+#include "engine/program/own_part.h"
 
 namespace dstrain {
 namespace {
@@ -73,20 +74,6 @@ class BufferChecker {
   }
 
   [[nodiscard]] Needs needs(int i) const;
-  [[nodiscard]] bool local(int block) const {
-    return layout_.stages.rank_of(block) == program_.coordinate;
-  }
-  [[nodiscard]] bool ends_chunk(int block) const {
-    return to_index(block) + 1 < cost_.blocks.size() &&
-           layout_.stages.chunk_of(block) != layout_.stages.chunk_of(block + 1);
-  }
-  /// A block of this rank reads the group.
-  [[nodiscard]] bool holds(int group) const {
-    for (int b = 0; b < static_cast<int>(cost_.blocks.size()); ++b) {
-      if (local(b) && std::ranges::count(cost_.blocks[to_index(b)].groups, group) > 0) return true;
-    }
-    return false;
-  }
   void block_needs(const Action& a, Needs& needs) const;
   void reduce_needs(const Action& a, Needs& needs) const;
   void match(int i, const std::vector<int>& ids, const std::vector<Need>& needs, const char* verb);
@@ -102,11 +89,11 @@ class BufferChecker {
   const Layout& layout_;
   const ModelCost& cost_;
   const LaneOrder& order_;
+  const OwnPart own_;
   std::vector<std::string>& problems_;
   std::vector<Content> contents_;          ///< by buffer
   std::vector<bool> recomputed_;           ///< [micro-batch, block]
   std::vector<bool> backward_;             ///< by block: this rank runs it
-  int first_trained_ = 0;                  ///< block, of any rank
   int last_reader_ = kNoAction;            ///< block that reads a batch last
   std::vector<int> cleared_;               ///< by group: clear of the gradient it collects now
   std::vector<int> added_;                 ///< by group: backwards that added to it
@@ -122,6 +109,7 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       layout_(layout),
       cost_(cost),
       order_(order),
+      own_(layout, cost, program.coordinate),
       problems_(problems),
       contents_(program.buffers.size()),
       recomputed_(to_index(program.micro_batches) * cost.blocks.size()),
@@ -137,17 +125,12 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
     if (a.kind == ActionKind::recompute)
       recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
   }
-  const auto trains = [&](const BlockCost& block) {
-    return std::ranges::any_of(block.groups, [&](int g) { return trainable(g); });
-  };
-  first_trained_ =
-      static_cast<int>(std::ranges::find_if(cost.blocks, trains) - cost.blocks.begin());
   const auto first_backward = std::ranges::find(backward_, true);
   if (first_backward != backward_.end()) {
     last_reader_ = static_cast<int>(first_backward - backward_.begin());
   } else {
     for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
-      if (local(b)) last_reader_ = b;
+      if (own_.local(b)) last_reader_ = b;
     }
   }
 }
@@ -212,12 +195,12 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   needs.frees = {output_of_block, saved_of_block};
   if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
   if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
-  if (ends_chunk(a.block)) {
+  if (own_.ends_chunk(a.block)) {
     const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes()};
     needs.reads.push_back(own);
     needs.frees.push_back(own);
   }
-  if (b > 0 && ends_chunk(a.block - 1) && a.block > first_trained_)
+  if (b > 0 && own_.ends_chunk(a.block - 1) && a.block > own_.first_trained())
     needs.writes.push_back(
         {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()});
   for (const int g : block.groups) {
@@ -273,7 +256,7 @@ Needs BufferChecker::needs(int i) const {
     case ActionKind::discard: {
       // A rank sends its own blocks' outputs and receives the gradients of them.
       const bool receives = a.kind == ActionKind::receive_down || a.kind == ActionKind::receive_up;
-      const Need tensor = {local(a.block) != receives ? output : output_gradient, a.block, -1,
+      const Need tensor = {own_.local(a.block) != receives ? output : output_gradient, a.block, -1,
                            a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes()};
       (a.kind == ActionKind::discard ? needs.frees
        : receives                    ? needs.writes
@@ -298,7 +281,7 @@ Needs BufferChecker::needs(int i) const {
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-        if (trainable(g) && holds(g)) needs.reads.push_back({gradient, g});
+        if (trainable(g) && own_.holds(g)) needs.reads.push_back({gradient, g});
       }
       break;
     case ActionKind::update:
@@ -445,7 +428,7 @@ void BufferChecker::count_gradients(int i) {
 void BufferChecker::each_reduced_once(int runs) {
   if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    if (!trainable(g) || !holds(g)) continue;
+    if (!trainable(g) || !own_.holds(g)) continue;
     const bool from_slot = layout_.reduced_from_slot(g);
     std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
     for (const int i : reduces_[to_index(g)])

@@ -7,6 +7,7 @@
 #include "engine/program/buffer_check.h"
 #include "engine/program/lane_order.h"
 #include "engine/program/line_check.h"
+#include "engine/program/own_part.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -50,7 +51,11 @@ Program unrolled(const Program& program) {
 class Checker {
  public:
   Checker(const Program& program, const Layout& layout, const ModelCost& cost)
-      : program_(program), layout_(layout), cost_(cost), actions_(program.actions) {}
+      : program_(program),
+        layout_(layout),
+        cost_(cost),
+        actions_(program.actions),
+        own_(layout, cost, program.coordinate) {}
 
   std::vector<std::string> run();
 
@@ -68,17 +73,6 @@ class Checker {
   }
   [[nodiscard]] int num_blocks() const { return static_cast<int>(cost_.blocks.size()); }
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost_.groups.size()); }
-  [[nodiscard]] bool local(int block) const {
-    return layout_.stages.rank_of(block) == program_.coordinate;
-  }
-  /// A block of this rank reads the group.
-  [[nodiscard]] bool holds(int group) const {
-    for (int b = 0; b < num_blocks(); ++b) {
-      if (local(b) && std::ranges::count(cost_.blocks[to_index(b)].groups, group) > 0) return true;
-    }
-    return false;
-  }
-
   void fields(int i);
   void collectives(int i);
   void direction(int i);
@@ -95,6 +89,7 @@ class Checker {
   const Layout& layout_;
   const ModelCost& cost_;
   const std::vector<Action>& actions_;
+  const OwnPart own_;
   const LaneOrder* order_ = nullptr;
   std::vector<std::string> problems_;
 };
@@ -108,7 +103,7 @@ void Checker::fields(int i) {
   const bool has_micro_batch = has_block || a.kind == load || a.kind == clear || a.kind == reduce;
   if (has_block ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
-  } else if (runs_block(a.kind) && !local(a.block)) {
+  } else if (runs_block(a.kind) && !own_.local(a.block)) {
     problem("{}: another coordinate of the pipeline has the block", name(i));
   } else if (transfers(a.kind)) {
     direction(i);
@@ -127,11 +122,11 @@ void Checker::direction(int i) {
   const Action& a = actions_[to_index(i)];
   const Stages& stages = layout_.stages;
   const bool last = a.block + 1 == num_blocks();
-  if (last || local(a.block) == local(a.block + 1)) {
+  if (last || own_.local(a.block) == own_.local(a.block + 1)) {
     problem("{}: that output stays on its rank", name(i));
     return;
   }
-  const int other = stages.rank_of(local(a.block) ? a.block + 1 : a.block);
+  const int other = stages.rank_of(own_.local(a.block) ? a.block + 1 : a.block);
   const bool to_next = a.kind == ActionKind::send_down || a.kind == ActionKind::receive_up;
   const int ranks = stages.ranks();
   if ((program_.coordinate + (to_next ? 1 : ranks - 1)) % ranks != other)
@@ -166,7 +161,7 @@ void Checker::resting_state() {
               owner);
   };
   for (int g = 0; g < num_groups(); ++g) {
-    const bool held = holds(g);
+    const bool held = own_.holds(g);
     const GroupLayout& kind = layout_.groups[to_index(g)];
     const FlatGroup& flat = layout_.flat[to_index(g)];
     const std::string& name = cost_.groups[to_index(g)].name;
@@ -184,7 +179,7 @@ void Checker::resting_state() {
   for (int b = 0; b < num_blocks(); ++b) {
     const BlockCost& block = cost_.blocks[to_index(b)];
     expect_buffer({.role = BufferRole::block_state, .owner = b, .elements = block.state_bytes},
-                  local(b) && block.state_bytes > 0, block.name);
+                  own_.local(b) && block.state_bytes > 0, block.name);
   }
 }
 
@@ -226,7 +221,7 @@ void Checker::gathers() {
     ++times[to_index(a.group)];
   }
   for (int g = 0; g < num_groups(); ++g) {
-    const int wanted = int{holds(g) && layout_.gathered(g) && !layout_.gathered_into_slot(g)};
+    const int wanted = int{own_.holds(g) && layout_.gathered(g) && !layout_.gathered_into_slot(g)};
     if (times[to_index(g)] != wanted)
       problem("{} is gathered {} times instead of {}", cost_.groups[to_index(g)].name,
               times[to_index(g)], wanted);
@@ -263,21 +258,14 @@ void Checker::block_order() {
     if (entry != kNone) problem("{} comes twice", name(i));
     entry = i;
   }
-  const auto trains = [&](const BlockCost& block) {
-    return std::ranges::any_of(block.groups,
-                               [&](int g) { return layout_.groups[to_index(g)].trainable; });
-  };
-  const std::size_t first_trained =
-      training() ? static_cast<std::size_t>(std::ranges::find_if(cost_.blocks, trains) -
-                                            cost_.blocks.begin())
-                 : cost_.blocks.size();
+  const int first_trained = training() ? own_.first_trained() : num_blocks();
   for (int m = 0; m < program_.micro_batches; ++m) {
     const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)];
     for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
-      if (!local(static_cast<int>(k))) continue;
+      if (!own_.local(static_cast<int>(k))) continue;
       const std::string& block = cost_.blocks[k].name;
       if (f[k] == kNone) problem("forward({}), micro-batch {} is missing", block, m);
-      if (k >= first_trained && b[k] == kNone)
+      if (static_cast<int>(k) >= first_trained && b[k] == kNone)
         problem("backward({}), micro-batch {} is missing", block, m);
       if (k > 0 && f[k] != kNone && f[k - 1] != kNone) must_precede(f[k - 1], f[k]);
       if (b[k] != kNone && f[k] != kNone) must_precede(f[k], b[k]);
@@ -303,7 +291,7 @@ void Checker::step_end() {
       ++updates[to_index(actions_[to_index(i)].group)];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
-    const int wanted = layout_.groups[g].trainable && holds(static_cast<int>(g)) ? 1 : 0;
+    const int wanted = layout_.groups[g].trainable && own_.holds(static_cast<int>(g)) ? 1 : 0;
     if (updates[g] != wanted) {
       problem("{} is updated {} times instead of {}", cost_.groups[g].name, updates[g],
               wanted == 1 ? "once" : "never");

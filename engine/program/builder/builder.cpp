@@ -14,7 +14,7 @@ namespace builder {
 std::vector<GroupUse> group_uses(const Writer& writer) {
   std::vector<GroupUse> uses(writer.cost.groups.size());
   for (int b = 0; b < writer.num_blocks(); ++b) {
-    if (!writer.local(b)) continue;
+    if (!writer.own.local(b)) continue;
     for (const int g : writer.groups_of(b)) {
       uses[to_index(g)].shared = uses[to_index(g)].first_block >= 0;
       if (!uses[to_index(g)].shared) uses[to_index(g)].first_block = b;
@@ -30,7 +30,7 @@ std::vector<GroupUse> group_uses(const Writer& writer) {
 int max_own_groups(const Writer& writer, const std::vector<GroupUse>& uses) {
   int most = 1;
   for (int b = 0; b < writer.num_blocks(); ++b) {
-    if (!writer.local(b)) continue;
+    if (!writer.own.local(b)) continue;
     const auto own = std::ranges::count_if(writer.groups_of(b),
                                            [&](int g) { return !uses[to_index(g)].shared; });
     most = std::max(most, static_cast<int>(own));
@@ -61,7 +61,7 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
     resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
   }
   for (int b = 0; b < writer.num_blocks(); ++b) {
-    const Bytes bytes = writer.local(b) ? writer.cost.blocks[to_index(b)].state_bytes : 0;
+    const Bytes bytes = writer.own.local(b) ? writer.cost.blocks[to_index(b)].state_bytes : 0;
     writer.block_state.push_back(bytes > 0 ? writer.add_buffer(BufferRole::block_state, b, bytes, 1)
                                            : -1);
   }
@@ -140,7 +140,7 @@ void Builder::forward(const Visit& visit) {
   if (block == last_reader_ && !writer_.has_backward(block))
     action.frees.push_back(batches_.buffer(micro_batch));
   const int index = add(ActionKind::forward, visit, std::move(action));
-  if (writer_.ends_chunk(block) && !writer_.local(block + 1))
+  if (writer_.own.ends_chunk(block) && !writer_.own.local(block + 1))
     transfers_.send(output, block, micro_batch, index);
 }
 
@@ -183,7 +183,7 @@ void Builder::backward(const Visit& visit) {
     action.frees.push_back(id);
   }
   transfers_.wait_sent(output, block, micro_batch, action);
-  if (writer_.ends_chunk(block)) {
+  if (writer_.own.ends_chunk(block)) {
     const int id = activations_.give_back(output_gradient, block, micro_batch);
     action.reads.push_back(id);
     action.frees.push_back(id);
@@ -192,7 +192,7 @@ void Builder::backward(const Visit& visit) {
   for (const int group : trained) action.writes.push_back(gradients_.buffer(group));
   // Within a chunk the gradient goes from block to block at once.
   const bool hands_on =
-      block > 0 && writer_.ends_chunk(block - 1) && writer_.has_backward(block - 1);
+      block > 0 && writer_.own.ends_chunk(block - 1) && writer_.has_backward(block - 1);
   if (hands_on) action.writes.push_back(activations_.take(output_gradient, block - 1, micro_batch));
   // The block before makes its output anew, has no backward that would free it, or runs elsewhere.
   if (block > 0 && !writer_.keeps_output(block - 1))
@@ -200,7 +200,7 @@ void Builder::backward(const Visit& visit) {
   if (block == last_reader_) action.frees.push_back(batches_.buffer(micro_batch));
   const int index = add(ActionKind::backward, visit, std::move(action));
   gradients_.after(visit, index);
-  if (hands_on && !writer_.local(block - 1))
+  if (hands_on && !writer_.own.local(block - 1))
     transfers_.send(output_gradient, block - 1, micro_batch, index);
 }
 

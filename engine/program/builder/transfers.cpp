@@ -8,9 +8,10 @@ Transfers::Transfers(Writer& writer, Activations& activations)
     : writer_(writer), activations_(activations) {
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
     const auto& [block, micro_batch, pass] = writer.visits[to_index(v)];
-    if (pass == Pass::forward && block > 0 && !writer.local(block - 1)) {
+    if (pass == Pass::forward && block > 0 && !writer.own.local(block - 1)) {
       needs_.push_back({v, {BufferRole::output, block - 1, micro_batch}});
-    } else if (pass == Pass::backward && writer.ends_chunk(block) && !writer.local(block + 1)) {
+    } else if (pass == Pass::backward && writer.own.ends_chunk(block) &&
+               !writer.own.local(block + 1)) {
       needs_.push_back({v, {BufferRole::output_gradient, block, micro_batch}});
     }
   }
@@ -19,7 +20,7 @@ Transfers::Transfers(Writer& writer, Activations& activations)
 /// The coordinate of the other rank of the transfer.
 int Transfers::other_side(const Tensor& tensor) const {
   const Stages& stages = writer_.layout.stages;
-  return stages.rank_of(writer_.local(tensor.block) ? tensor.block + 1 : tensor.block);
+  return stages.rank_of(writer_.own.local(tensor.block) ? tensor.block + 1 : tensor.block);
 }
 
 void Transfers::receive(const Tensor& tensor) {

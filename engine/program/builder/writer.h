@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/index.h"
+#include "engine/program/own_part.h"
 #include "engine/program/pipeline.h"
 #include "engine/program/program.h"
 
@@ -28,6 +29,7 @@ struct Writer {
         cost(cost_in),
         options(options_in),
         visits(std::move(visits_in)),
+        own(layout_in, cost_in, coordinate),
         first_trained(kind == ProgramKind::training ? first_trained_block(cost_in) : 0) {
     program.kind = kind;
     program.micro_batches = options.micro_batches;
@@ -51,25 +53,16 @@ struct Writer {
   [[nodiscard]] const std::vector<int>& groups_of(int block) const {
     return cost.blocks[to_index(block)].groups;
   }
-  /// This rank runs the block.
-  [[nodiscard]] bool local(int block) const {
-    return layout.stages.rank_of(block) == program.coordinate;
-  }
-  /// The block after it, if any, is in another chunk.
-  [[nodiscard]] bool ends_chunk(int block) const {
-    return block + 1 < num_blocks() &&
-           layout.stages.chunk_of(block + 1) != layout.stages.chunk_of(block);
-  }
   [[nodiscard]] bool has_backward(int block) const { return training() && block >= first_trained; }
   /// Its output stays until its own backward.
   [[nodiscard]] bool keeps_output(int block) const {
-    return local(block) && has_backward(block) && !recomputed(block);
+    return own.local(block) && has_backward(block) && !recomputed(block);
   }
   /// The last block of this rank that reads a batch: where it runs backward, the first such block.
   [[nodiscard]] int last_reader() const {
     int last_forward = -1;
     for (int b = 0; b < num_blocks(); ++b) {
-      if (!local(b)) continue;
+      if (!own.local(b)) continue;
       if (has_backward(b)) return b;
       last_forward = b;
     }
@@ -85,6 +78,7 @@ struct Writer {
   const ModelCost& cost;
   const ProgramOptions& options;
   const std::vector<Visit> visits;
+  const OwnPart own;
   const int first_trained;  ///< block
   Program program;
   std::vector<Resting> resting;  ///< by group
