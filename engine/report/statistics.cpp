@@ -1,0 +1,1 @@
+#include "engine/report/statistics.h"

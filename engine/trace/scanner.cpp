@@ -1,0 +1,1 @@
+#include "engine/trace/scanner.h"
