@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
@@ -22,6 +23,13 @@ Bytes read_kib(const char* path, std::string_view name) {
 }
 
 }  // namespace
+
+std::int64_t host_resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return file ? resident * ::sysconf(_SC_PAGESIZE) : 0;
+}
 
 Error host_memory_error(std::int64_t wanted_bytes) {
   std::string text(kHostOutOfMemory);

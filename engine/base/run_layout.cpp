@@ -39,6 +39,10 @@ fs::path RunLayout::rank_log(int rank) const {
   return ranks() / fmt::format("rank{:04d}.log", rank);
 }
 
+fs::path RunLayout::rank_lines(int rank) const {
+  return ranks() / fmt::format("rank{:04d}.jsonl", rank);
+}
+
 void RunLayout::make_folders() const {
   for (const fs::path& folder : {ranks(), traces(), checkpoints()}) {
     std::error_code error;

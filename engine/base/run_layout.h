@@ -35,7 +35,9 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path traces() const { return root_ / "traces"; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path ranks() const { return root_ / "ranks"; }
-  [[nodiscard]] std::filesystem::path rank_log(int rank) const;  ///< output of one rank
+  [[nodiscard]] std::filesystem::path rank_log(int rank) const;    ///< output of one rank
+  [[nodiscard]] std::filesystem::path rank_lines(int rank) const;  ///< its timed steps
+  [[nodiscard]] std::filesystem::path clocks() const { return root_ / "clocks.jsonl"; }
   [[nodiscard]] std::filesystem::path srun_log() const { return ranks() / "srun.log"; }
 
   /// Makes the folders inside, where they are missing; Error{usage} or Error{checkpoint} naming the

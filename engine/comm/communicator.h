@@ -69,7 +69,7 @@ struct CallCount {
   Bytes bytes = 0;    ///< full buffer of each call
   double host_s = 0;  ///< time inside the call on the host
 };
-/// A Communicator that counts the calls it passes on.
+/// A Communicator that counts the calls it passes on, and names them where a profiler runs.
 class CountingCommunicator : public Communicator {
  public:
   /// From here on each call is entered into `record`, which must outlive this, so that a hang can
@@ -77,7 +77,8 @@ class CountingCommunicator : public Communicator {
   virtual void watch(RankRecordFile& record) = 0;
   [[nodiscard]] virtual std::vector<CallCount> counts() const = 0;
 };
+/// `options`: of `inner`.
 [[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(
-    std::unique_ptr<Communicator> inner);
+    std::unique_ptr<Communicator> inner, const CommunicatorOptions& options);
 
 }  // namespace dstrain

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "engine/comm/communicator.h"
+#include "engine/comm/profiled.h"
 
 namespace dstrain {
 namespace {
@@ -25,7 +26,8 @@ Bytes bytes_of(const at::Tensor& x) { return static_cast<Bytes>(x.nbytes()); }
 
 class Counting final : public CountingCommunicator {
  public:
-  explicit Counting(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {
+  Counting(std::unique_ptr<Communicator> inner, ProfiledGroup group)
+      : inner_(std::move(inner)), group_(std::move(group)) {
     for (std::size_t i = 0; i < kNumOperations; ++i) counts_.at(i).operation = kNames.at(i);
   }
 
@@ -33,28 +35,29 @@ class Counting final : public CountingCommunicator {
   int size() const override { return inner_->size(); }
 
   void all_reduce(at::Tensor& x, ReduceOp op) override {
-    count(kAllReduce, bytes_of(x), [&] { inner_->all_reduce(x, op); });
+    count(kAllReduce, bytes_of(x), x, x, [&] { inner_->all_reduce(x, op); });
   }
   void all_gather(at::Tensor& output, const at::Tensor& input) override {
-    count(kAllGather, bytes_of(output), [&] { inner_->all_gather(output, input); });
+    count(kAllGather, bytes_of(output), input, output, [&] { inner_->all_gather(output, input); });
   }
   void reduce_scatter(at::Tensor& output, const at::Tensor& input) override {
-    count(kReduceScatter, bytes_of(input), [&] { inner_->reduce_scatter(output, input); });
+    count(kReduceScatter, bytes_of(input), input, output,
+          [&] { inner_->reduce_scatter(output, input); });
   }
   void broadcast(at::Tensor& x, int root) override {
-    count(kBroadcast, bytes_of(x), [&] { inner_->broadcast(x, root); });
+    count(kBroadcast, bytes_of(x), x, x, [&] { inner_->broadcast(x, root); });
   }
   void all_to_all(at::Tensor& output, const at::Tensor& input) override {
-    count(kAllToAll, bytes_of(input), [&] { inner_->all_to_all(output, input); });
+    count(kAllToAll, bytes_of(input), input, output, [&] { inner_->all_to_all(output, input); });
   }
   void send(const at::Tensor& x, int peer) override {
-    count(kSend, bytes_of(x), [&] { inner_->send(x, peer); });
+    count(kSend, bytes_of(x), x, x, [&] { inner_->send(x, peer); });
   }
   void receive(at::Tensor& x, int peer) override {
-    count(kReceive, bytes_of(x), [&] { inner_->receive(x, peer); });
+    count(kReceive, bytes_of(x), x, x, [&] { inner_->receive(x, peer); });
   }
   void barrier() override {
-    count(kBarrier, 0, [&] { inner_->barrier(); });
+    count(kBarrier, 0, {}, {}, [&] { inner_->barrier(); });
   }
 
   void watch(RankRecordFile& record) override { record_ = &record; }
@@ -70,10 +73,12 @@ class Counting final : public CountingCommunicator {
  private:
   /// A call that throws is not counted.
   template <class Call>
-  void count(Operation operation, Bytes bytes, Call&& call) {
+  void count(Operation operation, Bytes bytes, const at::Tensor& input, const at::Tensor& output,
+             Call&& call) {
     const auto start = std::chrono::steady_clock::now();
     {
       const CollectiveScope scope(record_, kNames.at(operation), inner_->size(), bytes);
+      const ProfiledCollective profiled(group_, kNames.at(operation), input, output, sequence_++);
       call();
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
@@ -84,14 +89,18 @@ class Counting final : public CountingCommunicator {
   }
 
   std::unique_ptr<Communicator> inner_;
+  ProfiledGroup group_;
+  std::int64_t sequence_ = 0;
   RankRecordFile* record_ = nullptr;
   std::array<CallCount, kNumOperations> counts_;
 };
 
 }  // namespace
 
-std::unique_ptr<CountingCommunicator> make_counting(std::unique_ptr<Communicator> inner) {
-  return std::make_unique<Counting>(std::move(inner));
+std::unique_ptr<CountingCommunicator> make_counting(std::unique_ptr<Communicator> inner,
+                                                    const CommunicatorOptions& options) {
+  return std::make_unique<Counting>(std::move(inner),
+                                    ProfiledGroup::of(options.name, options.ranks, options.rank));
 }
 
 }  // namespace dstrain

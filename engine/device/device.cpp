@@ -83,18 +83,25 @@ void synchronize(c10::Device device) {
   c10::cuda::device_synchronize();
 }
 
-MemoryFigures memory_figures(c10::Device device) {
-  MemoryFigures figures{.host_peak = host_peak_bytes()};
-  if (!device.is_cuda()) {
-    figures.device_total = machine_memory_bytes();
-    return figures;
-  }
+MemoryFigures allocator_figures(c10::Device device) {
+  MemoryFigures figures;
+  if (!device.is_cuda()) return figures;
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = allocator::getDeviceStats(device.index());
   figures.allocated = stats.allocated_bytes[kAll].current;
   figures.allocated_peak = stats.allocated_bytes[kAll].peak;
   figures.reserved = stats.reserved_bytes[kAll].current;
   figures.reserved_peak = stats.reserved_bytes[kAll].peak;
+  return figures;
+}
+
+MemoryFigures memory_figures(c10::Device device) {
+  MemoryFigures figures = allocator_figures(device);
+  figures.host_peak = host_peak_bytes();
+  if (!device.is_cuda()) {
+    figures.device_total = machine_memory_bytes();
+    return figures;
+  }
   const auto [free_bytes, total_bytes] = allocator::get()->getMemoryInfo(device.index());
   figures.device_total = static_cast<Bytes>(total_bytes);
   figures.device_used = static_cast<Bytes>(total_bytes - free_bytes);

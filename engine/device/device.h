@@ -50,6 +50,8 @@ struct MemoryFigures {
   /// processes.
   [[nodiscard]] Bytes outside_allocator() const { return device_used - reserved; }
 };
+/// Without the figures of the device: these cost no driver call.
+[[nodiscard]] MemoryFigures allocator_figures(c10::Device device);
 /// Costs a driver call on a GPU: for logs and summaries, not for every action.
 [[nodiscard]] MemoryFigures memory_figures(c10::Device device);
 void reset_peak_memory(c10::Device device);

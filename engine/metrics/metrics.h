@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include <vector>
 
 namespace dstrain {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// One optimizer step, all ranks together. What of it is written is a row of metric_table.cpp.
 struct StepMetrics {
@@ -26,7 +29,13 @@ struct StepMetrics {
   double step_s = 0;
   double smoothed_step_s = 0;     ///< over the last steps
   double remaining_s = 0;         ///< until the end of the run
-  std::int64_t memory_bytes = 0;  ///< peak on this rank
+  std::int64_t memory_bytes = 0;  ///< allocated on rank 0 at the peak
+  // Of rank 0, in seconds, where the step was timed; else nan.
+  double forward_s = kUnknown;
+  double backward_s = kUnknown;
+  double optimizer_s = kUnknown;     ///< gradient norm and update
+  double data_wait_s = kUnknown;     ///< of the host, for samples
+  double exposed_comm_s = kUnknown;  ///< that the compute lane waited for
   double loss_scale = 1;
   std::int64_t skipped_steps = 0;  ///< since the start of the run
 };

@@ -41,7 +41,7 @@ struct ScanProblem {
   std::string what;          ///< "an event is cut off"
 };
 
-/// Reads a trace file in bounded memory: .json, .gz (zlib) or .zst, told by its first bytes. Goes
+/// Reads a trace file in bounded memory: plain JSON or gzip, told by its first bytes. Goes
 /// on at the next event where one is broken. Error{data} with the path where nothing can be read.
 class Scanner {
  public:

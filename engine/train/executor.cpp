@@ -76,7 +76,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       updater_(states,
                {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
       step_end_(options.device),
-      pace_(options.device, record) {
+      timer_(options.device, options.timed_every, record) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
     const bool urgent = static_cast<Lane>(name) != Lane::compute;
@@ -190,7 +190,8 @@ Bytes Executor::allocated_bytes(BufferRole role) const {
 void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   const std::shared_ptr<const Event> start =
       pending_.empty() ? moment(lane(Lane::compute)) : pending_.back().end;
-  pace_.begin(lane(Lane::compute));
+  if (observer_ != nullptr) observer_->begin_step(inputs.step);
+  timer_.begin(inputs.step, lane(Lane::compute));
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
@@ -208,7 +209,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   pending.end = moment(lane(Lane::compute));
   pending_.push_back(std::move(pending));
   step_end_.record(lane(Lane::compute));
-  pace_.end(lane(Lane::compute));
+  timer_.end(lane(Lane::compute));
+  if (observer_ != nullptr) observer_->end_step();
 }
 
 StepOutcome Executor::take_outcome() {
@@ -216,7 +218,6 @@ StepOutcome Executor::take_outcome() {
   if (options_.device.is_cuda()) {
     record_.enter(pending_.front().step, "wait for the device");
     pending_.front().end->synchronize();
-    pace_.settle();
   }
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
@@ -235,7 +236,18 @@ StepOutcome Executor::take_outcome() {
           .applied_steps = control[optimizer::kAppliedSteps],
           .skipped_steps = control[optimizer::kSkippedSteps],
           .skipped = control[optimizer::kSkip] != 0,
-          .stop = sums[kStopVotes] > 0};
+          .stop = sums[kStopVotes] > 0,
+          .times = timer_.take(pending.step)};
+}
+
+void Executor::observe(StepObserver* observer) {
+  DSTRAIN_CHECK(pending_.empty(), "a step is under way");
+  observer_ = observer;
+  if (observer == nullptr || graphs_.empty()) return;
+  synchronize(options_.device);
+  graphs_.clear();
+  first_graph_ = nullptr;
+  release_cached_memory(options_.device);
 }
 
 EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
@@ -315,11 +327,12 @@ void Executor::gather_resident() {
 void Executor::wait(const Prepared& prepared, std::size_t i) {
   const std::vector<Action>& actions = prepared.program->actions;
   const Stream& stream = lane(lane_of(actions[i].kind));
-  const bool paced = &prepared == &training_ && lane_of(actions[i].kind) == Lane::compute;
+  const bool timed = &prepared == &training_ && lane_of(actions[i].kind) == Lane::compute;
   for (const int other : actions[i].after) {
     const Event& event = *prepared.events[to_index(other)];
-    const bool communicated = !actions[to_index(other)].comm.empty();
-    paced&& communicated ? pace_.wait(event, stream) : event.wait(stream);
+    const Action& awaited = actions[to_index(other)];
+    timed ? timer_.wait(event, lane_of(awaited.kind), !awaited.comm.empty(), stream)
+          : event.wait(stream);
   }
   // Recorded in the run before, or never where this is the first one.
   for (const int other : actions[i].after_previous) prepared.events[to_index(other)]->wait(stream);
@@ -339,7 +352,9 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       step_end_.wait(lane(other));
     last_run_ = &program;
   }
-  const bool graphs = training && !segments_.empty() && eager_steps_++ >= kEagerSteps;
+  const bool graphs =
+      training && !segments_.empty() && observer_ == nullptr && eager_steps_++ >= kEagerSteps;
+  const Stream& compute = lane(Lane::compute);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const Stream& stream = lane(lane_of(action.kind));
@@ -348,6 +363,10 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     // An evaluation has no step of its own: it stands at the one before it.
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     std::size_t last = i;
+    if (training) {
+      if (const auto phase = phase_of(action.kind)) timer_.enter(*phase, compute);
+      if (observer_ != nullptr) observer_->begin(i);
+    }
     if (segment) {
       for (const int member : segments_[*segment].actions) wait(prepared, to_index(member));
       replay(*segment, source, inputs);
@@ -355,6 +374,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     } else {
       wait(prepared, i);
       const StreamScope scope(stream);
+      const bool timed = training && lane_of(action.kind) != Lane::compute;
+      if (timed) timer_.begin_action(lane_of(action.kind), stream);
       if (action.kind == ActionKind::load) {
         const std::size_t buffer = source.load(stream);
         loaded_[to_index(action.micro_batch) % loaded_.size()] = buffer;
@@ -362,7 +383,9 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       }
       perform(prepared, i, batch_of(action, source), inputs, context);
       free_activations(prepared, action);
+      if (timed) timer_.end_action(lane_of(action.kind), !action.comm.empty(), stream);
     }
+    if (training && observer_ != nullptr) observer_->end(i);
     if (prepared.events[last]) prepared.events[last]->record(stream);
   }
 }
@@ -578,7 +601,10 @@ void Executor::norm(const StepInputs& inputs) {
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }
   if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
+  const Stream& compute = lane(Lane::compute);
+  timer_.begin_action(Lane::compute, compute);
   communicator(kWorldChannel).all_reduce(sums_, ReduceOp::sum);
+  timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,

@@ -21,7 +21,7 @@
 #include "engine/train/non_finite.h"
 #include "engine/train/segments.h"
 #include "engine/train/state_store.h"
-#include "engine/train/step_pace.h"
+#include "engine/train/step_timer.h"
 #include "engine/train/updater.h"
 #include "recipes/schema/recipe.h"
 
@@ -47,8 +47,20 @@ struct StepOutcome {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
-  bool skipped = false;  ///< a gradient was not finite
-  bool stop = false;     ///< some rank was asked to stop
+  bool skipped = false;              ///< a gradient was not finite
+  bool stop = false;                 ///< some rank was asked to stop
+  std::optional<StepTimes> times{};  ///< of this rank, where the step was timed
+};
+
+/// Hears what the executor enqueues of training steps, in order.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void begin_step(std::int64_t step) = 0;
+  /// Action of the training program.
+  virtual void begin(std::size_t action) = 0;
+  virtual void end(std::size_t action) = 0;
+  virtual void end_step() = 0;
 };
 
 struct StepInputs {
@@ -84,6 +96,7 @@ struct ExecutorOptions {
   /// Must be the same in every step.
   bool graphs = false;
   bool dropout = false;  ///< some block drops elements while it trains
+  int timed_every = 0;   ///< one step in so many is timed; 0: none
 };
 
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
@@ -106,6 +119,10 @@ class Executor {
   /// Master weights of a whole group on the host. Collective over the shard axis; for
   /// comparing and export.
   [[nodiscard]] at::Tensor gathered_master(int group);
+
+  /// From the next step on; null: nobody. With an observer, actions run one by one: the graphs are
+  /// dropped, and recorded again later. No step may be under way.
+  void observe(StepObserver* observer);
 
   void set_control(const ControlState& state);
   /// What it has allocated for the buffers of that role in all its programs.
@@ -181,7 +198,8 @@ class Executor {
   Prepared gathering_;
   Updater updater_;
   Event step_end_;
-  StepPace pace_;
+  StepTimer timer_;
+  StepObserver* observer_ = nullptr;
 
   /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy
   /// brings it to the host.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -33,6 +34,8 @@ std::string tail(const std::string& text, std::size_t most) {
   while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
   return one_line(text.substr(begin), most);
 }
+
+constexpr std::int64_t kUnsteadySteps = 5;  ///< that make handles, plans, buffers and graphs
 
 /// "1 data rank", "4 data ranks".
 std::string counted(int count, const char* noun) {
@@ -94,7 +97,7 @@ void RunReport::announce() {
   }
 }
 
-void RunReport::step(const StepOutcome& outcome) {
+void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool traced) {
   const auto now = Clock::now();
   const double step_s = outcome.step_s;
   // The first step makes handles, plans and buffers: its time says nothing of the next ones.
@@ -124,6 +127,8 @@ void RunReport::step(const StepOutcome& outcome) {
   }
   const auto samples = static_cast<double>(session_.samples_of_step(outcome.step));
   const double sequence = session_.model().sequence;
+  if (measured >= kUnsteadySteps && !traced) count(outcome, host);
+  const auto timed = [&](auto&& value) { return outcome.times ? value() : kUnknown; };
   metrics_.step({.step = outcome.step + 1,
                  .total_steps = total,
                  .epoch = epoch_of(outcome.step + 1),
@@ -139,8 +144,28 @@ void RunReport::step(const StepOutcome& outcome) {
                  .smoothed_step_s = smoothed_step_s_,
                  .remaining_s = mean_step_s * static_cast<double>(total - outcome.step - 1),
                  .memory_bytes = memory_bytes_,
+                 .forward_s = timed([&] { return outcome.times->of(Phase::forward); }),
+                 .backward_s = timed([&] { return outcome.times->of(Phase::backward); }),
+                 .optimizer_s = timed([&] {
+                   return outcome.times->of(Phase::norm) + outcome.times->of(Phase::update);
+                 }),
+                 .data_wait_s = timed([&] { return host.data_wait_s; }),
+                 .exposed_comm_s = timed([&] { return outcome.times->exposed_comm_s; }),
                  .loss_scale = outcome.loss_scale,
                  .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});
+}
+
+void RunReport::count(const StepOutcome& outcome, const HostTimes& host) {
+  steady_s_.push_back(outcome.step_s);
+  if (!outcome.times) return;
+  const StepTimes& times = *outcome.times;
+  ++timed_;
+  timed_s_ += outcome.step_s;
+  data_wait_s_ += host.data_wait_s;
+  for (std::size_t i = 0; i < times.phase_s.size(); ++i)
+    times_.phase_s.at(i) += times.phase_s.at(i);
+  for (std::size_t i = 0; i < times.wait_s.size(); ++i) times_.wait_s.at(i) += times.wait_s.at(i);
+  times_.exposed_comm_s += times.exposed_comm_s;
 }
 
 void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
@@ -221,6 +246,8 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s) {
     progress_.note(
         fmt::format("{:.0f} steps were skipped because a gradient was not finite", skipped_steps));
   }
+  report_speed();
+  report_times();
   if (world_.device.is_cuda()) {
     if (host_s > 0) {
       progress_.note(fmt::format("host work: {} of a step of {}", format_duration(host_s),
@@ -235,6 +262,36 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s) {
                     metrics_.failed_writes(), metrics_.first_problem()));
   }
   progress_.note(fmt::format("metrics, logs and checkpoints: {}", directory_.root().string()));
+}
+
+/// The median: a few steps wait for an evaluation's memory or for the disk.
+void RunReport::report_speed() {
+  if (steady_s_.empty()) return;
+  std::vector<double> sorted = steady_s_;
+  std::ranges::sort(sorted);
+  const double step_s = sorted[sorted.size() / 2];
+  const double samples = session_.recipe().batch.global;
+  const double sequence = session_.model().sequence;
+  std::string text =
+      fmt::format("speed: {} a step (median of {}, 90 % below {}), {} samples/s",
+                  format_duration(step_s), sorted.size(),
+                  format_duration(sorted[sorted.size() * 9 / 10]), format_count(samples / step_s));
+  if (sequence > 0) text += fmt::format(", {} tokens/s", format_count(samples * sequence / step_s));
+  if (mfu(step_s) > 0) text += fmt::format(", MFU {}", format_share(mfu(step_s), 1));
+  text += fmt::format("; an epoch of {} steps: {}", session_.steps_per_epoch(),
+                      format_duration(step_s * static_cast<double>(session_.steps_per_epoch())));
+  progress_.note(text);
+}
+
+void RunReport::report_times() {
+  if (timed_ == 0) return;
+  const auto share = [&](double seconds) { return format_share(seconds / timed_s_, 1); };
+  progress_.note(fmt::format(
+      "a step of rank 0 (mean of {} timed): forward {}, backward {}, norm {}, update {}; exposed "
+      "communication {}, waits for data {} on the device and {} on the host",
+      timed_, share(times_.of(Phase::forward)), share(times_.of(Phase::backward)),
+      share(times_.of(Phase::norm)), share(times_.of(Phase::update)), share(times_.exposed_comm_s),
+      share(times_.wait(Lane::copy_in)), share(data_wait_s_)));
 }
 
 void RunReport::report_memory() {

@@ -11,6 +11,7 @@
 #include "engine/metrics/metrics.h"
 #include "engine/metrics/progress.h"
 #include "engine/program/plan_report.h"
+#include "engine/train/rank_lines.h"
 #include "engine/train/session.h"
 #include "engine/train/world.h"
 
@@ -27,7 +28,9 @@ class RunReport {
             Clock::time_point start);
 
   void begin(bool resumed);
-  void step(const StepOutcome& outcome);
+  /// `traced`: under the profiler, which makes it slower.
+  void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
+  void note(const std::string& text) { progress_.note(text); }
   void evaluation(const EvaluationTotals& totals, double seconds);
   void answers(const std::vector<GeneratedAnswer>& answers);
   /// `steps`: done by now.
@@ -37,9 +40,12 @@ class RunReport {
 
  private:
   void announce();
+  void count(const StepOutcome& outcome, const HostTimes& host);
   [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
   [[nodiscard]] double mfu(double step_s) const;
   [[nodiscard]] double epoch_of(std::int64_t step) const;
+  void report_speed();
+  void report_times();
   void report_memory();
   void report_communication(std::int64_t steps);
 
@@ -58,6 +64,11 @@ class RunReport {
   Bytes memory_bytes_ = 0;
   std::optional<EvaluationTotals> evaluation_;  ///< the last
   std::int64_t evaluated_step_ = -1;
+  std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
+  StepTimes times_;               ///< sums over the timed ones of them
+  double data_wait_s_ = 0;        ///< sum over them
+  std::int64_t timed_ = 0;
+  double timed_s_ = 0;  ///< sum of their times
 };
 
 }  // namespace dstrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/index.h"
+#include "engine/program/phases.h"
 
 namespace dstrain {
 namespace {
@@ -29,10 +30,12 @@ std::vector<Segment> find_segments(const Program& program) {
   std::vector<Segment> segments;
   Segment open;
   bool runs_block = false;
+  std::optional<Phase> phase;  // of the open segment's blocks
   const auto close = [&] {
     if (runs_block) segments.push_back(std::move(open));
     open = {};
     runs_block = false;
+    phase.reset();
   };
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     const Action& action = program.actions[to_index(i)];
@@ -41,6 +44,9 @@ std::vector<Segment> find_segments(const Program& program) {
       close();
       continue;
     }
+    // Between the phases a step is timed.
+    const std::optional<Phase> own = phase_of(action.kind);
+    if (runs_block && own && phase && *own != *phase) close();
     // A wait may be moved before a clear or a release, but not before the work of a block.
     const auto enqueued_later = [&](int other) { return other >= open.actions.front(); };
     if (!open.actions.empty() && !(action.after.empty() && action.after_previous.empty()) &&
@@ -48,6 +54,7 @@ std::vector<Segment> find_segments(const Program& program) {
       close();
     open.actions.push_back(i);
     runs_block = runs_block || action.block >= 0;
+    if (own) phase = own;
     if (awaited[to_index(i)]) close();
   }
   close();

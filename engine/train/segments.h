@@ -8,7 +8,7 @@ namespace dstrain {
 
 /// Actions of the compute lane that nothing on another lane comes between, so that a CUDA graph can
 /// hold them: all that they wait for is enqueued before the first, and none but the last is waited
-/// for.
+/// for. All are of one phase, so that a step can be timed between graphs.
 struct Segment {
   std::vector<int> actions;  ///< indices of the program, in order
 };

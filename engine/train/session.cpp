@@ -17,6 +17,7 @@
 #include "engine/data/order.h"
 #include "engine/data/text_dataset.h"
 #include "engine/models/trainable.h"
+#include "engine/program/simulate.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"
 #include "recipes/schema/datasets.h"
@@ -105,8 +106,9 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
-  strategy_ = std::make_unique<Strategy>(
-      make_strategy(recipe, cost_, world.size, planned_machine(recipe, world, record), world.rank));
+  const Machine machine = planned_machine(recipe, world, record);
+  strategy_ =
+      std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
 
   record.enter(-1, "compare programs");
@@ -134,8 +136,23 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                       .seed = recipe.run.seed,
                       .data_rank = data_rank_,
                       .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
-                      .dropout = recipe.lora.dropout > 0},
+                      .dropout = recipe.lora.dropout > 0,
+                      .timed_every = timed_every(machine)},
       record);
+}
+
+int Session::timed_every(const Machine& machine) const {
+  switch (recipe_.metrics.timing) {
+    case Timing::off:
+      return 0;
+    case Timing::every_step:
+      return 1;
+    case Timing::automatic:
+      break;
+  }
+  if (!device_.is_cuda()) return 1;
+  const Program& training = strategy_->training;
+  return timing_interval(training, simulate(training, strategy_->layout, cost_, machine).step_s);
 }
 
 void Session::open_image_data() {

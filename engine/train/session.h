@@ -73,6 +73,8 @@ class Session {
   void open_text_data(ProgressSink* progress);
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
+  /// See ExecutorOptions; the same on all ranks.
+  [[nodiscard]] int timed_every(const Machine& machine) const;
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;

@@ -62,6 +62,13 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
   if (place_.resume) restore();
   if (world.rank == 0) open_report(start);
   place_.resume.reset();
+  lines_ = std::make_unique<RankLines>(place_.directory.rank_lines(world.rank), first_step_,
+                                       world.device, session_.communicators());
+  const std::string& output = recipe_.trace.output;
+  trace_ = std::make_unique<TraceWindow>(
+      recipe_.trace, world, session_, record_, plan_.step,
+      output.empty() ? place_.directory.traces() : std::filesystem::path(output), loaded.name,
+      first_step_);
 }
 
 /// Beside the report, the files that say what this run is.
@@ -116,10 +123,14 @@ void Trainer::run() {
   record_.enter_section(RankSection::step);
   bool save_due = false;
   while (session_.next_step() < total && !stop_) {
+    if (trace_->changes_before(session_.next_step())) {
+      drain();
+      trace_->change_before(session_.next_step());
+    }
     if (session_.next_step() == first_step_ + kTimedStep) {
       enqueue_timed();
     } else {
-      session_.enqueue_step(stop_requested());
+      enqueue();
     }
     const std::int64_t step = session_.next_step();
     // The first step's outcome is shown at once: enqueuing the second one may take as long.
@@ -138,6 +149,7 @@ void Trainer::run() {
     }
   }
   drain();
+  finish_trace();
   if (stop_ || save_every > 0) save();
   wait_for_saves();
   require_saved();
@@ -146,14 +158,33 @@ void Trainer::run() {
   if (report_) report_->end(stop_, last_.skipped_steps, host_s_);
 }
 
-/// How long the host needs for a step: with nothing queued before it, so that no call waits for the
-/// device to take work.
-void Trainer::enqueue_timed() {
-  drain();
+void Trainer::enqueue() {
   const auto begin = Clock::now();
   const double waited_s = session_.waited_for_data_s();
+  const bool traced = trace_->observes(session_.next_step());
   session_.enqueue_step(stop_requested());
-  host_s_ = seconds_since(begin) - (session_.waited_for_data_s() - waited_s);
+  const double data_wait_s = session_.waited_for_data_s() - waited_s;
+  enqueued_.push_back(
+      {.host = {.data_wait_s = data_wait_s, .work_s = seconds_since(begin) - data_wait_s},
+       .traced = traced});
+}
+
+void Trainer::enqueue_timed() {
+  drain();
+  enqueue();
+  host_s_ = enqueued_.back().host.work_s;
+}
+
+void Trainer::finish_trace() {
+  trace_->finish(session_.next_step());
+  show_trace_notes();
+}
+
+/// Of rank 0 only: the others' files lie beside its own.
+void Trainer::show_trace_notes() {
+  for (const std::string& note : trace_->take_notes()) {
+    if (report_) report_->note(note);
+  }
 }
 
 void Trainer::drain() {
@@ -164,7 +195,11 @@ void Trainer::handle(const StepOutcome& outcome) {
   skipped_.add(outcome.skipped, outcome.loss_scale);
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
-  if (report_) report_->step(outcome);
+  const Enqueued enqueued = enqueued_.front();
+  enqueued_.pop_front();
+  lines_->step(outcome, enqueued.host, enqueued.traced);
+  if (report_) report_->step(outcome, enqueued.host, enqueued.traced);
+  show_trace_notes();
   const bool at_once = recipe_.precision.non_finite == NonFinite::stop;
   if (skipped_.length() >= (at_once ? 1 : recipe_.precision.max_skipped)) give_up(outcome);
 }

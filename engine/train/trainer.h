@@ -2,16 +2,19 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "engine/train/preparation_notes.h"
+#include "engine/train/rank_lines.h"
 #include "engine/train/resume.h"
 #include "engine/train/run_report.h"
 #include "engine/train/session.h"
 #include "engine/train/skip_streak.h"
+#include "engine/train/trace_window.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -34,7 +37,12 @@ class Trainer {
   void open_report(Clock::time_point start);
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
+  void enqueue();
+  /// How long the host needs for a step: with nothing queued before it, so that no call waits for
+  /// the device to take work.
   void enqueue_timed();
+  void finish_trace();
+  void show_trace_notes();
   void drain();
   void evaluate();
   void save();
@@ -62,6 +70,13 @@ class Trainer {
   bool stop_ = false;
   StepOutcome last_;
   double host_s_ = 0;  ///< work of the host in one step, without waiting for data
+  std::unique_ptr<RankLines> lines_;
+  std::unique_ptr<TraceWindow> trace_;
+  struct Enqueued {
+    HostTimes host;
+    bool traced = false;
+  };
+  std::deque<Enqueued> enqueued_;  ///< steps under way, in order
 };
 
 }  // namespace dstrain

@@ -18,7 +18,7 @@ void use_backend(World& world) {
                         backend](CommunicatorOptions options) {
     options.rank = rank;
     options.backend = backend;
-    return make_counting(make_communicator(store, options));
+    return make_counting(make_communicator(store, options), options);
   };
 }
 

@@ -86,6 +86,21 @@ constexpr Choice kBackends[] = {
     choice(Backend::nccl, "nccl", "GPU to GPU"),
     choice(Backend::gloo, "gloo", "through the CPU"),
 };
+constexpr Choice kTraceDetails[] = {
+    choice(TraceDetail::kernels, "kernels", "the regions of the step and what the GPU does"),
+    choice(TraceDetail::operators, "operators", "PyTorch's operators on the host, too"),
+    choice(TraceDetail::shapes, "shapes", "and the shapes of their inputs"),
+};
+constexpr Choice kCompressions[] = {
+    choice(Compression::none, "none", "plain JSON"),
+    choice(Compression::gzip, "gzip", "a tenth of the size; all viewers read it"),
+};
+constexpr Choice kTimings[] = {
+    choice(Timing::automatic, "auto",
+           "each step on the CPU; on a GPU as many as cost at most 0.4 % of the time"),
+    choice(Timing::off, "off", "none"),
+    choice(Timing::every_step, "every_step", "each step, whatever it costs"),
+};
 
 }  // namespace
 
@@ -103,6 +118,9 @@ std::span<const Choice> choices(Augmentation) { return kAugmentations; }
 std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }
 std::span<const Choice> choices(Backend) { return kBackends; }
+std::span<const Choice> choices(TraceDetail) { return kTraceDetails; }
+std::span<const Choice> choices(Compression) { return kCompressions; }
+std::span<const Choice> choices(Timing) { return kTimings; }
 
 std::string_view spelling(std::span<const Choice> all, int value) {
   for (const Choice& choice : all) {

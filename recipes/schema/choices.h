@@ -30,6 +30,9 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(Interpolation);
 [[nodiscard]] std::span<const Choice> choices(DatasetName);
 [[nodiscard]] std::span<const Choice> choices(Backend);
+[[nodiscard]] std::span<const Choice> choices(TraceDetail);
+[[nodiscard]] std::span<const Choice> choices(Compression);
+[[nodiscard]] std::span<const Choice> choices(Timing);
 
 /// How a recipe spells the value: "bf16", "random_crop".
 [[nodiscard]] std::string_view spelling(std::span<const Choice> all, int value);

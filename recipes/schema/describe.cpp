@@ -42,6 +42,8 @@ void describe(Recipe& r, Visitor& v) {
             "How the work is split over the ranks; the data axis is what the degrees leave over.");
   v.section("memory", r.memory, "What is given up to need less memory.");
   v.section("run", r.run, "How long, how often, where to.");
+  v.section("trace", r.trace, "Steps of which everything is recorded, kernel by kernel.");
+  v.section("metrics", r.metrics, "What is measured and written while the run goes on.");
 }
 
 void describe(ModelConfig& c, Visitor& v) {
@@ -406,6 +408,40 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
+}
+
+void describe(TraceConfig& c, Visitor& v) {
+  constexpr double kMaxWindow = 100;  // the profiler's buffers hold some hundred steps
+  v.field(
+      "steps", c.steps,
+      {.text = "Steps of a window; 0 records none.", .unit = "steps", .min = 0, .max = kMaxWindow});
+  v.field("first", c.first,
+          {.text = "First recorded step, counted from the start of the run or from the step that "
+                   "it is resumed at.",
+           .min = 2,
+           .max = kMaxSteps});
+  v.field("warmup", c.warmup,
+          {.text = "Steps before it that run with the profiler on and are thrown away.",
+           .unit = "steps",
+           .min = 1,
+           .max = kMaxWindow});
+  v.field("every", c.every, {.text = "From one window to the next; never records one window."});
+  v.field("ranks", c.ranks,
+          {.text = "Ranks that record; empty: all of them.", .min = 0, .max = 1 << 20});
+  v.field("detail", c.detail, {.text = "What is recorded."});
+  v.field("memory", c.memory, {.text = "Record each allocation, too."});
+  v.field("compress", c.compress, {.text = "Form of the files."});
+  v.field("merge", c.merge,
+          {.text = "Join the files of all ranks into merged_trace.json when the run has ended."});
+  v.field("output", c.output,
+          {.text = "Folder of the files; empty: traces/ in the folder of the run."});
+}
+
+void describe(MetricsConfig& c, Visitor& v) {
+  v.field(
+      "timing", c.timing,
+      {.text = "Which steps are timed in their parts: forward, backward, norm, update, waits."});
+  v.field("tensorboard", c.tensorboard, {.text = "Write TensorBoard's event files."});
 }
 
 }  // namespace dstrain

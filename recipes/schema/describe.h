@@ -40,7 +40,7 @@ struct EnumListSlot {
   std::span<const Choice> all;
 };
 /// The place in a struct that a field fills.
-using Slot = std::variant<int*, long*, double*, bool*, std::string*, Interval*,
+using Slot = std::variant<int*, long*, double*, bool*, std::string*, Interval*, std::vector<int>*,
                           std::vector<double>*, std::vector<std::string>*, EnumSlot, EnumListSlot>;
 
 class Visitor;
@@ -60,6 +60,8 @@ void describe(ZeroConfig& zero, Visitor& visitor);
 void describe(MemoryConfig& memory, Visitor& visitor);
 void describe(RunConfig& run, Visitor& visitor);
 void describe(CheckpointConfig& checkpoint, Visitor& visitor);
+void describe(TraceConfig& trace, Visitor& visitor);
+void describe(MetricsConfig& metrics, Visitor& visitor);
 
 /// Walks over the described fields; a reader fills the slots, a writer reads them.
 class Visitor {

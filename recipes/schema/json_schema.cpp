@@ -55,8 +55,9 @@ Json type_of(const Slot& slot, const Field& about) {
       } else if constexpr (std::is_same_v<Target, std::vector<std::string>*>) {
         json["items"] = {{"type", "string"}};
       } else {
-        json["items"] = {{"type", "number"}};
-        add_limits(json["items"], about, false);
+        constexpr bool kWhole = std::is_same_v<Target, std::vector<int>*>;
+        json["items"] = {{"type", kWhole ? "integer" : "number"}};
+        add_limits(json["items"], about, kWhole);
       }
       if (about.length > 0) {
         json["minItems"] = about.length;

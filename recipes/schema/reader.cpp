@@ -242,12 +242,19 @@ bool YamlReader::read_value(const std::string& path, const Node& node, const Slo
         }
         if (good) target.set(target.at, values);
       } else {
-        static_assert(std::is_same_v<Target, std::vector<double>*> ||
+        static_assert(std::is_same_v<Target, std::vector<int>*> ||
+                      std::is_same_v<Target, std::vector<double>*> ||
                       std::is_same_v<Target, std::vector<std::string>*>);
         std::remove_pointer_t<Target> values(node.items.size());
         for (std::size_t i = 0; i < values.size(); ++i) {
           if constexpr (std::is_same_v<Target, std::vector<double>*>) {
             good = read_number(path, node.items[i], about, values[i]) && good;
+          } else if constexpr (std::is_same_v<Target, std::vector<int>*>) {
+            long value = 0;
+            good = read_number(path, node.items[i], about, std::numeric_limits<int>::min(),
+                               std::numeric_limits<int>::max(), value) &&
+                   good;
+            values[i] = static_cast<int>(value);
           } else {
             good = read_string(path, node.items[i], about, values[i]) && good;
           }

@@ -18,6 +18,9 @@ enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
+enum class TraceDetail { kernels, operators, shapes };
+enum class Compression { none, gzip };
+enum class Timing { automatic, off, every_step };
 enum class Fit { crop, stretch };
 enum class Interpolation { bilinear, bicubic, lanczos };
 enum class Augmentation { random_crop, horizontal_flip };
@@ -199,6 +202,29 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// Steps of which everything is recorded.
+struct TraceConfig {
+  int steps = 0;   ///< of a window; 0: no trace
+  int first = 4;   ///< traced step, counted from the run's start or resume, from 1
+  int warmup = 1;  ///< steps before it that the recorder sees and throws away
+  Interval every{.kind = Interval::Kind::never};  ///< from one window to the next
+  std::vector<int> ranks;                         ///< empty: all
+  TraceDetail detail = TraceDetail::operators;
+  bool memory = false;  ///< each allocation
+  Compression compress = Compression::gzip;
+  bool merge = true;
+  std::string output;  ///< folder; empty: traces/ of the run
+
+  bool operator==(const TraceConfig&) const = default;
+};
+
+struct MetricsConfig {
+  Timing timing = Timing::automatic;
+  bool tensorboard = true;
+
+  bool operator==(const MetricsConfig&) const = default;
+};
+
 struct Recipe {
   ModelConfig model;
   LoraConfig lora;
@@ -209,6 +235,8 @@ struct Recipe {
   ParallelConfig parallel;
   MemoryConfig memory;
   RunConfig run;
+  TraceConfig trace;
+  MetricsConfig metrics;
 
   bool operator==(const Recipe&) const = default;
 };

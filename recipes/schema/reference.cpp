@@ -39,7 +39,9 @@ std::string type_text(const Slot& slot, const Field& about) {
       return "list of texts";
     } else {
       const std::string length = about.length > 0 ? fmt::format("{} ", about.length) : "";
-      return fmt::format("list of {}numbers{}", length, limits_after(about));
+      constexpr bool kWhole = std::is_same_v<Target, std::vector<int>*>;
+      return fmt::format("list of {}{}numbers{}", length, kWhole ? "whole " : "",
+                         limits_after(about));
     }
   };
   return std::visit(type, slot);

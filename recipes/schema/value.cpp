@@ -43,7 +43,8 @@ std::string yaml_value(const Slot& slot) {
       std::vector<std::string> quoted;
       for (const std::string& text : *source) quoted.push_back(yaml_string(text));
       return fmt::format("[{}]", fmt::join(quoted, ", "));
-    } else if constexpr (std::is_same_v<Source, std::vector<double>*>) {
+    } else if constexpr (std::is_same_v<Source, std::vector<int>*> ||
+                         std::is_same_v<Source, std::vector<double>*>) {
       return fmt::format("[{}]", fmt::join(*source, ", "));
     } else if constexpr (std::is_same_v<Source, EnumSlot>) {
       return std::string(spelling(source.all, source.get(source.at)));

@@ -178,7 +178,7 @@ TEST_CASE("the counter counts calls, full buffers and time per operation", "[com
      private:
       Communicator& inner_;
     };
-    const auto comm = make_counting(std::make_unique<Borrowed>(plain));
+    const auto comm = make_counting(std::make_unique<Borrowed>(plain), {});
     expect(comm->counts().empty(), "counts before the first call");
     RankRecordFile record = RankRecordFile::anonymous();
     comm->watch(record);

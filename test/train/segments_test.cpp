@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/index.h"
+#include "engine/program/phases.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -28,6 +29,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
   int last = -1;
   for (const Segment& segment : find_segments(program)) {
     bool runs_a_block = false;
+    std::set<Phase> phases;
     for (const int i : segment.actions) {
       const Action& action = program.actions[to_index(i)];
       CHECK(lane_of(action.kind) == Lane::compute);
@@ -35,6 +37,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
       CHECK(held.insert(i).second);
       CHECK(i > last);
       last = i;
+      if (const auto phase = phase_of(action.kind)) phases.insert(*phase);
       // All that a member waits for is enqueued when the first one starts.
       for (const int other : action.after) CHECK(other < segment.actions.front());
       if (i != segment.actions.back()) CHECK(!awaited.contains(i));
@@ -43,6 +46,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
       runs_a_block = runs_a_block || action.block >= 0;
     }
     CHECK(runs_a_block);
+    CHECK(phases.size() == 1);
   }
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     const ActionKind kind = program.actions[to_index(i)].kind;
@@ -51,7 +55,8 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
   }
 }
 
-TEST_CASE("one rank's forward and backward are one segment after each load", "[train][segments]") {
+TEST_CASE("one rank's forward is a segment after each load, and so is its backward",
+          "[train][segments]") {
   for (const int micro_batches : {1, 2, 4}) {
     const test::Case c =
         test::make_case(0, 1, 1, 4, {.micro_batches = micro_batches, .prefetch = 1});

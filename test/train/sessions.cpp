@@ -17,7 +17,7 @@ void with_sessions(int ranks, const std::function<Recipe(int rank)>& recipe_of,
     world.store = threads.store();
     world.communicator = [&](CommunicatorOptions options) {
       options.rank = rank;
-      return make_counting(threads.communicator(options));
+      return make_counting(threads.communicator(options), options);
     };
     RankRecordFile record = RankRecordFile::anonymous();
     Session session(recipe_of(rank), world, record);

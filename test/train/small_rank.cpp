@@ -237,11 +237,12 @@ Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   for (const CommChannel& channel : all) {
     const std::vector<int> ranks = strategy.mesh.group(rank, axes_of(channel.axis));
-    opened[channel] = make_counting(
-        threads.communicator({.name = fmt::format("{}-{}-{}", comm_axis_name(channel.axis),
-                                                  lane_name(channel.lane), ranks.front()),
-                              .ranks = ranks,
-                              .rank = rank}));
+    const CommunicatorOptions options = {
+        .name = fmt::format("{}-{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane),
+                            ranks.front()),
+        .ranks = ranks,
+        .rank = rank};
+    opened[channel] = make_counting(threads.communicator(options), options);
   }
   return opened;
 }

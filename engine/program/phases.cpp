@@ -1,0 +1,61 @@
+#include "engine/program/phases.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/base/index.h"
+
+namespace dstrain {
+
+const char* phase_name(Phase phase) {
+  constexpr std::array<const char*, kNumPhases> kNames = {"forward", "backward", "norm", "update"};
+  return kNames.at(static_cast<std::size_t>(phase));
+}
+
+std::optional<Phase> phase_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward:
+      return Phase::forward;
+    case ActionKind::recompute:
+    case ActionKind::clear:
+    case ActionKind::backward:
+      return Phase::backward;
+    case ActionKind::norm:
+      return Phase::norm;
+    case ActionKind::update:
+      return Phase::update;
+    default:
+      return {};
+  }
+}
+
+std::vector<Phase> phases(const Program& program) {
+  const std::vector<Action>& actions = program.actions;
+  std::vector<std::optional<Phase>> found(actions.size());
+  Phase present = Phase::forward;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (lane_of(actions[i].kind) != Lane::compute) continue;
+    present = phase_of(actions[i].kind).value_or(present);
+    found[i] = present;
+    for (const int other : actions[i].after) {
+      auto& served = found[to_index(other)];
+      const bool elsewhere = lane_of(actions[to_index(other)].kind) != Lane::compute;
+      if (elsewhere && !served) served = present;
+    }
+  }
+  std::vector<Phase> all(actions.size());
+  present = Phase::forward;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const ActionKind kind = actions[i].kind;
+    if (kind == ActionKind::reduce || kind == ActionKind::send_up ||
+        kind == ActionKind::receive_up) {
+      all[i] = Phase::backward;
+    } else {
+      all[i] = found[i].value_or(present);
+    }
+    if (lane_of(kind) == Lane::compute) present = all[i];
+  }
+  return all;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,102 @@
+#include "engine/trace/output_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/unique_fd.h"
+
+namespace dstrain::trace {
+namespace {
+
+constexpr std::size_t kBuffer = std::size_t{1} << 20;
+constexpr int kLevel = 4;  // a fifth larger than the best one at a third of its time
+
+}  // namespace
+
+struct OutputFile::State {
+  std::filesystem::path path;
+  std::filesystem::path part;
+  UniqueFd fd;
+  bool gzip = false;
+  bool open = false;
+  z_stream stream{};
+  std::string buffer;
+  std::string packed;
+  std::uint64_t bytes = 0;
+
+  [[noreturn]] void fail(const char* action) const {
+    throw Error(ErrorKind::checkpoint,
+                fmt::format("cannot {} {}: {}", action, part.string(), std::strerror(errno)),
+                "make room, or name another folder");
+  }
+  void put(const char* from, std::size_t size) {
+    while (size > 0) {
+      const ssize_t written = ::write(fd.get(), from, size);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail("write");
+      from += written;
+      size -= static_cast<std::size_t>(written);
+      bytes += static_cast<std::uint64_t>(written);
+    }
+  }
+  void flush(bool last) {
+    if (!gzip) {
+      put(buffer.data(), buffer.size());
+      buffer.clear();
+      return;
+    }
+    stream.next_in = reinterpret_cast<Bytef*>(buffer.data());
+    stream.avail_in = static_cast<uInt>(buffer.size());
+    do {
+      stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+      stream.avail_out = static_cast<uInt>(packed.size());
+      const int result = ::deflate(&stream, last ? Z_FINISH : Z_NO_FLUSH);
+      DSTRAIN_CHECK(result != Z_STREAM_ERROR, "zlib refuses a stream that it made");
+      put(packed.data(), packed.size() - stream.avail_out);
+    } while (stream.avail_out == 0);
+    buffer.clear();
+  }
+};
+
+OutputFile::OutputFile(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.path = path;
+  s.part = path.string() + ".part";
+  s.fd = UniqueFd(::open(s.part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!s.fd) s.fail("make");
+  s.gzip = path.extension() == ".gz";
+  s.open = true;
+  if (!s.gzip) return;
+  s.packed.resize(kBuffer);
+  DSTRAIN_CHECK(
+      ::deflateInit2(&s.stream, kLevel, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK,
+      "zlib cannot start");
+}
+
+OutputFile::~OutputFile() {
+  if (state_->gzip) ::deflateEnd(&state_->stream);
+  if (state_->open) ::unlink(state_->part.c_str());
+}
+
+void OutputFile::write(std::string_view text) {
+  state_->buffer.append(text);
+  if (state_->buffer.size() >= kBuffer) state_->flush(/*last=*/false);
+}
+
+std::uint64_t OutputFile::close() {
+  State& s = *state_;
+  s.flush(/*last=*/true);
+  s.fd.reset();
+  if (::rename(s.part.c_str(), s.path.c_str()) != 0) s.fail("rename");
+  s.open = false;
+  return s.bytes;
+}
+
+}  // namespace dstrain::trace

@@ -1,0 +1,224 @@
+#include "engine/train/trace_window.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/units.h"
+#include "engine/program/actions_json.h"
+
+namespace dstrain {
+namespace {
+
+namespace profiler = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+
+profiler::ProfilerConfig profiler_config(const TraceConfig& config) {
+  return profiler::ProfilerConfig(torch::profiler::impl::ProfilerState::KINETO,
+                                  /*report_input_shapes=*/config.detail == TraceDetail::shapes,
+                                  /*profile_memory=*/config.memory);
+}
+
+std::set<ActivityType> activities(bool cuda) {
+  std::set<ActivityType> all = {ActivityType::CPU};
+  if (cuda) all.insert(ActivityType::CUDA);
+  return all;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+std::vector<std::string> action_names(const Program& program, const ModelCost& cost) {
+  std::vector<std::string> names;
+  for (const Action& action : program.actions) names.push_back(describe(action, cost));
+  return names;
+}
+
+/// The note about the files.
+std::string write_files(profiler::ProfilerResult& result, const trace::Recording& recording,
+                        const std::filesystem::path& actions_file,
+                        const nlohmann::ordered_json& actions) {
+  // Training needs the cores more.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 15);
+  const std::string steps =
+      fmt::format("trace of steps {} to {}", recording.first_step, recording.last_step);
+  try {
+    result.save(recording.source.string());
+    const trace::RewriteResult written = trace::rewrite(recording);
+    write_file_atomically(actions_file, json_text(actions) + "\n");
+    return fmt::format("{}: {} ({}){}", steps, recording.target.string(),
+                       format_bytes(static_cast<Bytes>(written.bytes)),
+                       written.incomplete.empty() ? "" : "; incomplete: " + written.incomplete);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    std::filesystem::remove(recording.source, ignored);
+    return fmt::format("warning: no {}: {}", steps, error.what());
+  }
+}
+
+}  // namespace
+
+TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session& session,
+                         RankRecordFile& record, const Simulation& plan,
+                         std::filesystem::path folder, std::string run, std::int64_t first_step)
+    : config_(config),
+      world_(world),
+      session_(session),
+      record_(record),
+      plan_(plan),
+      folder_(std::move(folder)),
+      run_(std::move(run)),
+      first_step_(first_step),
+      every_(config.every.in_steps(session.steps_per_epoch())),
+      names_(action_names(session.strategy().training, session.cost())),
+      regions_(session.strategy().training, names_, world.device.device) {
+  const auto& ranks = config.ranks;
+  if (!ranks.empty() && std::ranges::find(ranks, world.rank) == ranks.end()) config_.steps = 0;
+  if (every_ > 0) every_ = std::max<std::int64_t>(every_, config.warmup + config.steps);
+}
+
+TraceWindow::~TraceWindow() {
+  if (files_.valid()) files_.wait();
+}
+
+TraceWindow::Place TraceWindow::place(std::int64_t step) const {
+  const std::int64_t first = first_step_ + config_.first - 1;
+  Place place;
+  if (every_ > 0 && step >= first + config_.steps)
+    place.window = (step - first - config_.steps) / every_ + 1;
+  place.begin = first + place.window * every_;
+  place.end = place.begin + config_.steps;
+  place.warmup = std::max(first_step_, place.begin - config_.warmup);
+  return place;
+}
+
+bool TraceWindow::observes(std::int64_t step) const {
+  if (config_.steps == 0) return false;
+  const Place at = place(step);
+  return step >= at.warmup && step < at.end;
+}
+
+bool TraceWindow::changes_before(std::int64_t step) const {
+  if (config_.steps == 0) return false;
+  const Place at = place(step);
+  if (state_ == State::recording && (step == at.warmup || !observes(step))) return true;
+  if (state_ == State::off) return observes(step);
+  return state_ == State::warming && step >= at.begin;
+}
+
+void TraceWindow::change_before(std::int64_t step) {
+  const SectionScope section(record_, RankSection::checkpoint);
+  record_.enter(step, "trace");
+  const Place at = place(step);
+  if (state_ == State::recording && (step <= at.warmup || !observes(step))) stop(step);
+  if (state_ == State::off && observes(step)) prepare();
+  if (state_ == State::warming && step >= at.begin) start(step);
+}
+
+void TraceWindow::prepare() {
+  wait_for_files();
+  synchronize(world_.device.device);
+  profiler::prepareProfiler(profiler_config(config_), activities(world_.device.is_cuda()));
+  regions_.restart(/*keep=*/false);
+  session_.executor().observe(&regions_);
+  state_ = State::warming;
+}
+
+void TraceWindow::start(std::int64_t step) {
+  synchronize(world_.device.device);
+  std::unordered_set<at::RecordScope> scopes;  // all
+  if (config_.detail == TraceDetail::kernels) scopes = {at::RecordScope::USER_SCOPE};
+  profiler::enableProfiler(profiler_config(config_), activities(world_.device.is_cuda()), scopes);
+  regions_.restart(/*keep=*/true);
+  recorded_from_ = step;
+  state_ = State::recording;
+}
+
+void TraceWindow::stop(std::int64_t next_step) {
+  synchronize(world_.device.device);
+  std::shared_ptr<profiler::ProfilerResult> result = profiler::disableProfiler();
+  session_.executor().observe(nullptr);
+  state_ = State::off;
+  const Strategy& strategy = session_.strategy();
+  const Program& training = strategy.training;
+  std::filesystem::path folder = folder_;
+  if (every_ > 0) folder /= fmt::format("step-{:08}", recorded_from_ + 1);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string name = fmt::format("rank{}_trace.json", world_.rank);
+  trace::Recording recording{.source = folder / (name + ".kineto"),
+                             .target = folder / name,
+                             .rank = world_.rank,
+                             .world_size = world_.size,
+                             .backend = world_.device.is_cuda() ? "nccl" : "gloo",
+                             .run = run_,
+                             .host = host_name(),
+                             .program = fmt::format("{:016x}", strategy.hash),
+                             .cuda = world_.device.is_cuda(),
+                             .first_step = recorded_from_ + 1,
+                             .last_step = next_step,
+                             .warmup = config_.warmup,
+                             .actions = {},
+                             .runs = regions_.take_runs()};
+  if (config_.compress == Compression::gzip) recording.target += ".gz";
+  const std::vector<Phase> by_action = phases(training);
+  for (std::size_t i = 0; i < training.actions.size(); ++i)
+    recording.actions.push_back({.name = names_[i],
+                                 .lane = lane_name(lane_of(training.actions[i].kind)),
+                                 .phase = trace_phase(by_action[i])});
+  nlohmann::ordered_json actions = {{"version", 1},
+                                    {"rank", world_.rank},
+                                    {"world_size", world_.size},
+                                    {"program", recording.program},
+                                    {"device", recording.cuda ? "cuda" : "cpu"},
+                                    {"steps", {recording.first_step, recording.last_step}},
+                                    {"graphs", false},
+                                    {"device_peak_flops", datasheet_flops(world_.device.name)},
+                                    {"memory", {{"planned", plan_.ledger.allocated()}}}};
+  actions["actions"] = actions_json(training, session_.cost(), plan_);
+  files_ = std::async(
+      std::launch::async,
+      [result, recording = std::move(recording),
+       file = folder / fmt::format("rank{}_actions.json", world_.rank),
+       actions = std::move(actions)] { return write_files(*result, recording, file, actions); });
+}
+
+void TraceWindow::wait_for_files() {
+  if (files_.valid()) notes_.push_back(files_.get());
+}
+
+void TraceWindow::finish(std::int64_t next_step) {
+  if (config_.steps == 0) return;
+  const SectionScope section(record_, RankSection::checkpoint);
+  record_.enter(next_step, "trace");
+  if (state_ == State::recording) stop(next_step);
+  if (state_ == State::warming) {
+    // The profiler is on and cannot be left so.
+    start(next_step);
+    (void)profiler::disableProfiler();
+    session_.executor().observe(nullptr);
+    state_ = State::off;
+    notes_.push_back(fmt::format(
+        "warning: no trace: the run ended after step {}, before trace.first", next_step));
+  }
+  wait_for_files();
+}
+
+std::vector<std::string> TraceWindow::take_notes() {
+  using namespace std::chrono_literals;
+  if (files_.valid() && files_.wait_for(0s) == std::future_status::ready) wait_for_files();
+  return std::exchange(notes_, {});
+}
+
+}  // namespace dstrain
