@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "engine/metrics/append_file.h"
@@ -20,7 +21,9 @@ std::vector<Scalar> to_scalars(const Metrics& metrics, std::span<const Metric<Me
     if (row.tag.empty()) continue;
     std::visit(
         [&](auto value) {
-          scalars.push_back({row.tag, static_cast<double>(metrics.*value) * row.tag_scale});
+          const auto number = static_cast<double>(metrics.*value);
+          if (row.may_be_unknown && std::isnan(number)) return;
+          scalars.push_back({row.tag, number * row.tag_scale});
         },
         row.value);
   }

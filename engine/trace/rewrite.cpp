@@ -198,22 +198,43 @@ class EventList {
 
 /// The spans of the rows that are made.
 struct MadeRows {
+  explicit MadeRows(const Recording& recording);
+
   std::map<std::int64_t, Span> steps;
-  std::map<std::pair<std::int64_t, std::string>, Span> phases;
+  /// Phases repeat with each micro-batch: by the number of the phase, from the first step on.
+  std::map<int, Span> phases;
   std::map<std::pair<std::int64_t, int>, Span> actions;
+  /// Number of the phase of an action of the compute lane; the work of other lanes would stretch
+  /// phases over each other.
+  std::map<std::pair<std::int64_t, int>, int> phase_of;
+  struct Phase {
+    std::int64_t step = 0;
+    std::string name;
+  };
+  std::vector<Phase> all_phases;
   std::vector<std::pair<std::int64_t, int>> queue;  ///< +1 launched, -1 started
 
-  void add(const Recording& recording, std::int64_t step, int action, std::int64_t begin,
-           std::int64_t end) {
+  void add(std::int64_t step, int action, std::int64_t begin, std::int64_t end) {
     steps[step].add(begin, end);
     if (action < 0) return;
-    const auto& phase = recording.actions[static_cast<std::size_t>(action)].phase;
-    phases[{step, phase}].add(begin, end);
+    const auto phase = phase_of.find({step, action});
+    if (phase != phase_of.end()) phases[phase->second].add(begin, end);
     actions[{step, action}].add(begin, end);
   }
   void write(const Recording& recording, const HostSide& host, std::int64_t base, EventList& list);
   void write_queue(std::int64_t base, EventList& list);
 };
+
+MadeRows::MadeRows(const Recording& recording) {
+  for (const RecordedRun& run : recording.runs) {
+    const RecordedAction& action = recording.actions[static_cast<std::size_t>(run.action)];
+    if (action.lane != "compute") continue;
+    if (all_phases.empty() || all_phases.back().step != run.step ||
+        all_phases.back().name != action.phase)
+      all_phases.push_back({run.step, action.phase});
+    phase_of[{run.step, run.action}] = static_cast<int>(all_phases.size()) - 1;
+  }
+}
 
 void MadeRows::write_queue(std::int64_t base, EventList& list) {
   if (queue.empty()) return;
@@ -246,8 +267,10 @@ void MadeRows::write(const Recording& recording, const HostSide& host, std::int6
   for (const auto& [step, span] : steps)
     list.row("dstrain_step", fmt::format("ProfilerStep#{}", step), kMadeProcess, 0, span, base,
              {{"step", step}});
-  for (const auto& [key, span] : phases)
-    list.row("dstrain_phase", key.second, kMadeProcess, 1, span, base, {{"step", key.first}});
+  for (const auto& [number, span] : phases) {
+    const Phase& phase = all_phases[static_cast<std::size_t>(number)];
+    list.row("dstrain_phase", phase.name, kMadeProcess, 1, span, base, {{"step", phase.step}});
+  }
   for (const auto& [key, span] : actions) {
     const RecordedAction& action = recording.actions[static_cast<std::size_t>(key.second)];
     list.row("dstrain_lane", action.name, kMadeProcess, row_of(action.lane), span, base,
@@ -309,7 +332,7 @@ RewriteResult rewrite(const Recording& recording) {
   Scanner scanner(recording.source);
   OutputFile file(recording.target);
   EventList list(file);
-  MadeRows rows;
+  MadeRows rows(recording);
   file.write(header(recording, scanner, host.incomplete()));
   for (Event event; scanner.next(event);) {
     const auto correlation =
@@ -321,15 +344,14 @@ RewriteResult rewrite(const Recording& recording) {
     }
     ++result.device_events;
     if (owner->action < 0) ++result.without_action;
-    rows.add(recording, owner->step, owner->action, event.start_ns,
-             event.start_ns + event.duration_ns);
+    rows.add(owner->step, owner->action, event.start_ns, event.start_ns + event.duration_ns);
     rows.queue.emplace_back(*host.launched_at(*correlation), 1);
     rows.queue.emplace_back(event.start_ns, -1);
     list.add(with_owner(event, *owner));
   }
   if (!recording.cuda) {
     for (const HostRun& run : host.runs())
-      rows.add(recording, run.step, run.action, run.span.begin, run.span.end);
+      rows.add(run.step, run.action, run.span.begin, run.span.end);
   }
   rows.write(recording, host, scanner.base_ns(), list);
   file.write("\n]}\n");

@@ -54,7 +54,8 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
       progress_(progress),
       metrics_({.metrics = directory.metrics(),
                 .events = directory.events(),
-                .tensorboard = directory.tensorboard(),
+                .tensorboard = session.recipe().metrics.tensorboard ? directory.tensorboard()
+                                                                    : std::filesystem::path(),
                 .resumed_step = first_step}),
       first_step_(first_step),
       start_(start),

@@ -67,8 +67,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
   const std::string& output = recipe_.trace.output;
   trace_ = std::make_unique<TraceWindow>(
       recipe_.trace, world, session_, record_, plan_.step,
-      output.empty() ? place_.directory.traces() : std::filesystem::path(output), loaded.name,
-      first_step_);
+      output.empty() ? place_.directory.traces() : std::filesystem::path(output),
+      place_.directory.root().filename().string(), first_step_);
 }
 
 /// Beside the report, the files that say what this run is.

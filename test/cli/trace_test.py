@@ -1,0 +1,100 @@
+"""Traces of chosen steps and times of all: what the files hold, that training is the same with them, and that it goes on without them."""
+import gzip
+import json
+import os
+import pathlib
+import tempfile
+
+from support import expect_success, losses, metrics, only_run, run
+
+SETTINGS = ["recipes/quickstart.yaml", "--ranks", 2, "--set", "model.layers=2", "--set", "run.epochs=0", "--set", "run.steps=14", "--set",
+            "run.evaluate=never", "--set", "run.checkpoint.every=never", "--set", "optimizer.warmup_steps=1"]
+
+
+def launch(folder, *settings):
+    pairs = [word for setting in settings for word in ("--set", setting)]
+    text = expect_success(run("launch", *SETTINGS, "--set", f"run.output={folder}", *pairs))
+    return only_run(folder), text
+
+
+def read(path):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+        return json.load(file)
+
+
+def rank_lines(directory, rank):
+    return [json.loads(line) for line in (directory / "ranks" / f"rank{rank:04d}.jsonl").read_text().splitlines()]
+
+
+def check_trace(path, rank, steps):
+    trace = read(path)
+    actions = read(path.parent / f"rank{rank}_actions.json")
+    assert trace["distributedInfo"] == {"backend": "gloo", "rank": rank, "world_size": 2}, trace["distributedInfo"]
+    assert trace["dstrain"]["steps"] == steps and trace["dstrain"]["incomplete"] == "", trace["dstrain"]
+    assert actions["steps"] == steps and actions["program"] == trace["dstrain"]["program"], actions["steps"]
+    events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    names = [e["name"] for e in events if e["cat"] == "user_annotation"]
+    expected = range(steps[0], steps[1] + 1)
+    for step in expected:
+        for name in (f"ProfilerStep#{step}", f"## Training Step {step} ##"):
+            assert names.count(name) == 1, (name, names.count(name))
+    for name in ("## Forward Pass ##", "## Backward Pass ##", "## Optimizer Step ##"):
+        assert names.count(name) == len(expected), (name, names.count(name))
+    lanes = [e for e in events if e["cat"] == "dstrain_lane"]
+    assert len(lanes) == len(expected) * len(actions["actions"]), len(lanes)
+    for event in lanes:
+        action = actions["actions"][event["args"]["action"]]
+        assert event["name"] == action["name"] and event["args"]["step"] in expected, event
+    # Every operator of a step is inside one of its actions, or before the first of them: backward runs on the thread that trains.
+    thread = next(e["tid"] for e in events if e["name"] == f"ProfilerStep#{steps[0]}" and e["cat"] == "user_annotation")
+    on_thread = [e for e in events if e["cat"] == "cpu_op" and e["tid"] == thread and "_backward" in e["name"]]
+    regions = [e for e in events if e["cat"] == "user_annotation" and e["tid"] == thread and e["name"].startswith("backward(")]
+    assert on_thread and regions
+    for op in on_thread:
+        assert any(r["ts"] <= op["ts"] and op["ts"] + op["dur"] <= r["ts"] + r["dur"] + 1 for r in regions), op
+    calls = [e for e in events if e["name"] == "record_param_comms"]
+    wanted = {"_allgather_base", "_reduce_scatter_base", "allreduce"}
+    assert {e["args"]["Collective name"] for e in calls} == wanted, {e["args"]["Collective name"] for e in calls}
+    assert all(e["args"]["Group size"] == 2 for e in calls)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    folder = pathlib.Path(scratch)
+    plain, _ = launch(folder / "plain", "metrics.timing=off", "metrics.tensorboard=false")
+    assert not list((plain / "traces").iterdir())
+    assert not (plain / "tensorboard").exists() or not list((plain / "tensorboard").iterdir())
+    assert rank_lines(plain, 0) == []
+    assert all(o["forward_s"] is None for o in metrics(plain).values())
+
+    traced, text = launch(folder / "traced", "trace.steps=3")
+    assert "trace of steps 4 to 6" in text, text
+    assert losses(traced) == losses(plain), "tracing changes the losses"
+    for rank in range(2):
+        check_trace(traced / "traces" / f"rank{rank}_trace.json.gz", rank, [4, 6])
+        lines = rank_lines(traced, rank)
+        assert [line["step"] for line in lines] == list(range(1, 15)), lines
+        assert [line["step"] for line in lines if line["traced"]] == [3, 4, 5, 6], "warm-up and traced steps are marked"
+        for line in lines:
+            parts = sum(line[f"{phase}_s"] for phase in ("forward", "backward", "norm", "update"))
+            assert abs(parts - line["step_s"]) < 0.2 * line["step_s"] + 1e-3, line
+            assert 0 <= line["exposed_comm_s"] <= line["step_s"] * 1.1, line
+            assert line["calls"]["all_gather shard-gather"][0] > 0, line
+    assert all(o["forward_s"] > 0 and o["backward_s"] > 0 for o in metrics(traced).values())
+
+    windows, _ = launch(folder / "windows", "trace.steps=1", "trace.first=2", "trace.every=5", "trace.ranks=[1]", "trace.compress=none",
+                        "trace.detail=shapes", f"trace.output={folder / 'logs' / 'tiny_trace'}")
+    assert losses(windows) == losses(plain)
+    found = sorted(str(p.relative_to(folder / "logs" / "tiny_trace")) for p in (folder / "logs").rglob("*.json"))
+    assert found == [f"step-{s:08d}/rank1_{kind}.json" for s in (2, 7, 12) for kind in ("actions", "trace")], found
+    check_trace(folder / "logs" / "tiny_trace" / "step-00000007" / "rank1_trace.json", 1, [7, 7])
+
+    # The run ends inside the window: what there is is written.
+    short, text = launch(folder / "short", "trace.steps=100", "trace.first=13", "trace.compress=none")
+    check_trace(short / "traces" / "rank0_trace.json", 0, [13, 14])
+
+    # A folder that cannot be made costs the trace only.
+    (folder / "file").write_text("in the way")
+    blocked, text = launch(folder / "blocked", "trace.steps=1", f"trace.output={folder / 'file' / 'traces'}")
+    assert "warning: no trace of steps 4 to 4" in text and str(folder / "file") in text, text
+    assert losses(blocked) == losses(plain)
+print("traces hold every action of every step, and change nothing")
