@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "engine/base/bytes.h"
+#include "engine/base/protobuf_writer.h"
 
 namespace dstrain::tensorboard {
 namespace {
@@ -23,33 +24,11 @@ consteval std::array<std::uint32_t, 256> make_crc_table() {
 }
 constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
-void put_varint(std::string& out, std::uint64_t value) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<char>(static_cast<unsigned char>(value | 0x80)));
-    value >>= 7;
-  }
-  out.push_back(static_cast<char>(value));
-}
-
-// Protocol buffer wire types.
-enum class Wire : std::uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-
-void put_tag(std::string& out, unsigned field, Wire wire) {
-  put_varint(out, (std::uint64_t{field} << 3) | static_cast<std::uint64_t>(wire));
-}
-void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
-  put_tag(out, field, Wire::bytes);
-  put_varint(out, bytes.size());
-  out.append(bytes);
-}
-
 /// Event { double wall_time = 1; int64 step = 2; ... }
 std::string event(double wall_time_s, std::int64_t step) {
   std::string out;
-  put_tag(out, 1, Wire::fixed64);
-  put_little_endian(out, std::bit_cast<std::uint64_t>(wall_time_s));
-  put_tag(out, 2, Wire::varint);
-  put_varint(out, static_cast<std::uint64_t>(step));
+  protobuf::put_double(out, 1, wall_time_s);
+  protobuf::put_varint(out, 2, static_cast<std::uint64_t>(step));
   return out;
 }
 
@@ -76,16 +55,15 @@ std::string record(std::string_view event) {
 
 std::string version_event(double wall_time_s) {
   std::string out = event(wall_time_s, 0);
-  put_bytes(out, 3, "brain.Event:2");  // Event.file_version
+  protobuf::put_bytes(out, 3, "brain.Event:2");  // Event.file_version
   return out;
 }
 
 std::string start_event(double wall_time_s, std::int64_t step) {
   std::string session_log;
-  put_tag(session_log, 1, Wire::varint);  // SessionLog.status = START
-  put_varint(session_log, 1);
+  protobuf::put_varint(session_log, 1, 1);  // SessionLog.status = START
   std::string out = event(wall_time_s, step);
-  put_bytes(out, 7, session_log);  // Event.session_log
+  protobuf::put_bytes(out, 7, session_log);  // Event.session_log
   return out;
 }
 
@@ -93,13 +71,12 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
   std::string summary;
   for (const Scalar& scalar : scalars) {
     std::string value;
-    put_bytes(value, 1, scalar.tag);   // Summary.Value.tag
-    put_tag(value, 2, Wire::fixed32);  // Summary.Value.simple_value
-    put_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(scalar.value)));
-    put_bytes(summary, 1, value);  // Summary.value
+    protobuf::put_bytes(value, 1, scalar.tag);                        // Summary.Value.tag
+    protobuf::put_float(value, 2, static_cast<float>(scalar.value));  // .simple_value
+    protobuf::put_bytes(summary, 1, value);                           // Summary.value
   }
   std::string out = event(wall_time_s, step);
-  put_bytes(out, 5, summary);  // Event.summary
+  protobuf::put_bytes(out, 5, summary);  // Event.summary
   return out;
 }
 
