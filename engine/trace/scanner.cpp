@@ -1,532 +1,407 @@
 #include "engine/trace/scanner.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
-#include <zlib.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <cstring>
-#include <map>
+#include <utility>
 
-#include "engine/base/disk_error.h"
 #include "engine/base/error.h"
-#include "engine/base/unique_fd.h"
+#include "engine/trace/input_stream.h"
 
 namespace dstrain::trace {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{4} << 20;
-constexpr std::size_t kMaxEvent = std::size_t{1} << 20;  ///< also of a value beside the events
-constexpr std::size_t kMaxShownProblems = 20;
+constexpr std::size_t kRing = std::size_t{4} << 20;
+constexpr std::size_t kMaxEvent = std::size_t{16} << 20;
+constexpr std::size_t kMaxTopValue = std::size_t{1} << 20;
+constexpr std::size_t kMaxTopValues = 1000;
+constexpr std::size_t kShownProblems = 20;
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+/// Where in the outermost value the scanner stands.
+enum class Place : std::uint8_t { begin, names, events, lost, end };
 
-/// Bytes of a file, inflated where it is gzip.
-class Source {
- public:
-  explicit Source(const std::filesystem::path& path) : path_(path) {
-    fd_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd_) fail(std::strerror(errno));
-    raw_.resize(kChunk);
-    fill_raw();
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(raw_[i]); };
-    if (raw_size_ >= 4 && byte(0) == 0x28 && byte(1) == 0xB5 && byte(2) == 0x2F && byte(3) == 0xFD)
-      fail("zstd is not read; unpack it with unzstd");
-    gzip_ = raw_size_ >= 2 && byte(0) == 0x1F && byte(1) == 0x8B;
-    if (gzip_ && ::inflateInit2(&stream_, 15 + 32) != Z_OK) fail("zlib cannot start");
-  }
-  ~Source() {
-    if (gzip_) ::inflateEnd(&stream_);
-  }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+/// Keys with which writers begin an event. Not "id": Kineto's list of devices begins so.
+constexpr std::array<std::string_view, 7> kFirstKeys = {"ph",  "name", "cat", "pid",
+                                                        "tid", "ts",   "dur"};
 
-  /// Appends up to a chunk; false at the end. `problem` says why the end comes early.
-  bool read(std::string& to, std::string& problem) {
-    const std::size_t before = to.size();
-    to.resize(before + kChunk);
-    const std::size_t got = gzip_ ? inflate(to.data() + before, problem) : copy(to.data() + before);
-    to.resize(before + got);
-    return got > 0;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& why) const {
-    throw Error(ErrorKind::data, fmt::format("cannot read {}: {}", path_.string(), why));
-  }
-
-  void fill_raw() {
-    raw_used_ = 0;
-    ssize_t got = 0;
-    do {
-      got = ::read(fd_.get(), raw_.data(), raw_.size());
-    } while (got < 0 && errno == EINTR);
-    if (got < 0) fail(std::strerror(errno));
-    raw_size_ = static_cast<std::size_t>(got);
-  }
-
-  std::size_t copy(char* to) {
-    if (raw_used_ == raw_size_) fill_raw();
-    const std::size_t count = raw_size_ - raw_used_;
-    std::memcpy(to, raw_.data() + raw_used_, count);
-    raw_used_ = raw_size_;
-    return count;
-  }
-
-  std::size_t inflate(char* to, std::string& problem) {
-    stream_.next_out = reinterpret_cast<Bytef*>(to);
-    stream_.avail_out = static_cast<uInt>(kChunk);
-    while (stream_.avail_out == kChunk && !ended_) {
-      if (raw_used_ == raw_size_) fill_raw();
-      if (raw_size_ == 0) {
-        if (!between_members_) problem = "the compressed file is cut off";
-        ended_ = true;
-        break;
-      }
-      between_members_ = false;
-      stream_.next_in = reinterpret_cast<Bytef*>(raw_.data() + raw_used_);
-      stream_.avail_in = static_cast<uInt>(raw_size_ - raw_used_);
-      const int result = ::inflate(&stream_, Z_NO_FLUSH);
-      raw_used_ = raw_size_ - stream_.avail_in;
-      if (result == Z_STREAM_END) {
-        ::inflateReset(&stream_);  // another member may follow
-        between_members_ = true;
-      } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        problem = "the compressed file is broken";
-        ended_ = true;
-      }
-    }
-    return kChunk - stream_.avail_out;
-  }
-
-  std::filesystem::path path_;
-  UniqueFd fd_;
-  std::string raw_;
-  std::size_t raw_used_ = 0;
-  std::size_t raw_size_ = 0;
-  bool gzip_ = false;
-  bool ended_ = false;
-  bool between_members_ = true;
-  z_stream stream_{};
+struct EventNumbers {
+  std::string_view start;
+  std::string_view duration;
 };
 
-constexpr std::size_t kIncomplete = std::string_view::npos;
-constexpr std::size_t kTooDeep = kIncomplete - 1;
-constexpr int kMaxDepth = 64;
-
-/// Behind the closing quote of the string that begins at text[at]; kIncomplete without one.
-std::size_t skip_string(std::string_view text, std::size_t at) {
-  std::size_t i = at + 1;
-  while (true) {
-    const void* quote =
-        i < text.size() ? std::memchr(text.data() + i, '"', text.size() - i) : nullptr;
-    if (quote == nullptr) return kIncomplete;
-    const auto end = static_cast<std::size_t>(static_cast<const char*>(quote) - text.data());
-    std::size_t slashes = 0;
-    while (end - slashes > at + 1 && text[end - slashes - 1] == '\\') ++slashes;
-    if (slashes % 2 == 0) return end + 1;
-    i = end + 1;
+void take_member(Event& event, EventNumbers& numbers, std::string_view key,
+                 std::string_view value) {
+  if (key == "ph") {
+    const std::string_view phase = without_quotes(value);
+    event.phase = phase.size() == 1 ? phase[0] : '\0';
+  } else if (key == "name") {
+    event.name = without_quotes(value);
+  } else if (key == "cat") {
+    event.category = without_quotes(value);
+  } else if (key == "pid") {
+    event.pid = without_quotes(value);
+  } else if (key == "tid") {
+    event.tid = without_quotes(value);
+  } else if (key == "ts") {
+    numbers.start = value;
+  } else if (key == "dur") {
+    numbers.duration = value;
+  } else if (key == "id") {
+    event.id = without_quotes(value);
+  } else if (key == "args") {
+    event.args = value.starts_with('{') ? value : std::string_view();
   }
 }
 
-/// Behind the object or list that begins at text[at]; kIncomplete where it has no end, kTooDeep
-/// where it is nested beyond what any trace has.
-std::size_t skip_nested(std::string_view text, std::size_t at) {
-  int depth = 0;
-  for (std::size_t i = at; i < text.size();) {
-    switch (text[i]) {
-      case '"':
-        i = skip_string(text, i);
-        if (i == kIncomplete) return kIncomplete;
-        continue;
-      case '{':
-      case '[':
-        if (++depth > kMaxDepth) return kTooDeep;
-        break;
-      case '}':
-      case ']':
-        if (--depth == 0) return i + 1;
-        break;
-      default:
-        break;
+Reading finish_event(TextCursor& c, Event& event, const EventNumbers& numbers) {
+  if (event.phase == '\0') return c.fail("an object without \"ph\"");
+  if (!numbers.start.empty()) {
+    const auto start = microseconds_to_ns(numbers.start);
+    if (!start) return c.fail("\"ts\" is no time");
+    event.start_ns = *start;
+  } else if (event.phase != 'M') {
+    return c.fail("an event without \"ts\"");
+  }
+  if (!numbers.duration.empty()) {
+    const auto duration = microseconds_to_ns(numbers.duration);
+    if (!duration) return c.fail("\"dur\" is no time");
+    event.duration_ns = *duration;
+  }
+  return Reading::whole;
+}
+
+/// The event whose opening brace is at the cursor.
+Reading read_event(TextCursor& c, Event& event) {
+  event = Event{};
+  EventNumbers numbers;
+  const char* begin = c.p;
+  ++c.p;
+  c.skip_space();
+  while (*c.p != '}') {
+    const char* key = c.p + 1;
+    if (*c.p != '"') return c.stop("no name where one belongs");
+    if (const Reading r = skip_text(c); r != Reading::whole) return r;
+    const std::string_view name(key, static_cast<std::size_t>(c.p - key - 1));
+    c.skip_space();
+    if (*c.p != ':') return c.stop("no colon after a name");
+    ++c.p;
+    c.skip_space();
+    const char* value = c.p;
+    if (const Reading r = skip_value(c); r != Reading::whole) return r;
+    take_member(event, numbers, name, {value, static_cast<std::size_t>(c.p - value)});
+    c.skip_space();
+    if (*c.p == ',') {
+      ++c.p;
+      c.skip_space();
+      if (*c.p == '}') return c.fail("a comma before a closing brace");
+    } else if (*c.p != '}') {
+      return c.stop("no comma after a value");
     }
-    ++i;
   }
-  return kIncomplete;
+  ++c.p;
+  event.object = {begin, static_cast<std::size_t>(c.p - begin)};
+  return finish_event(c, event, numbers);
 }
 
-std::size_t skip_spaces(std::string_view text, std::size_t at) {
-  while (at < text.size() && is_space(text[at])) ++at;
-  return at;
-}
-
-/// Behind a value; kIncomplete where it has no end.
-std::size_t skip_value(std::string_view text, std::size_t at) {
-  if (at >= text.size()) return kIncomplete;
-  if (text[at] == '"') return skip_string(text, at);
-  if (text[at] == '{' || text[at] == '[') return skip_nested(text, at);
-  std::size_t end = at;
-  while (end < text.size() && text[end] != ',' && text[end] != '}' && text[end] != ']' &&
-         !is_space(text[end]))
-    ++end;
-  return end == text.size() ? kIncomplete : end;
-}
-
-std::string_view without_quotes(std::string_view value) {
-  if (value.size() >= 2 && value.front() == '"') return value.substr(1, value.size() - 2);
-  return value;
-}
-
-/// Calls `visit(key, value)` for each member of `object`; false where it is not an object.
-template <class Visit>
-bool each_member(std::string_view object, Visit&& visit) {
-  if (object.size() < 2 || object.front() != '{') return false;
-  std::size_t at = skip_spaces(object, 1);
-  if (at < object.size() && object[at] == '}') return true;
-  while (at < object.size()) {
-    if (object[at] != '"') return false;
-    const std::size_t key_end = skip_string(object, at);
-    if (key_end == kIncomplete) return false;
-    const std::string_view key = object.substr(at + 1, key_end - at - 2);
-    at = skip_spaces(object, key_end);
-    if (at >= object.size() || object[at] != ':') return false;
-    at = skip_spaces(object, at + 1);
-    const std::size_t value_end = skip_value(object, at);
-    if (value_end >= kTooDeep || value_end == at) return false;
-    visit(key, object.substr(at, value_end - at));
-    at = skip_spaces(object, value_end);
-    if (at >= object.size()) return false;
-    if (object[at] == '}') return at + 1 == object.size();
-    if (object[at] != ',') return false;
-    at = skip_spaces(object, at + 1);
-  }
-  return false;
-}
-
-/// Decimal microseconds in exact nanoseconds; further digits are rounded.
-std::optional<std::int64_t> nanoseconds(std::string_view text) {
-  text = without_quotes(text);
-  const bool negative = text.starts_with('-');
-  const std::string_view digits = negative ? text.substr(1) : text;
-  std::int64_t whole = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), whole);
-  if (error != std::errc() || whole > INT64_MAX / 1000 - 1) return {};
-  std::int64_t ns = whole * 1000;
-  const char* at = end;
-  const char* last = digits.data() + digits.size();
-  if (at != last && *at == '.') {
-    ++at;
-    std::int64_t scale = 100;
-    bool round_up = false;
-    for (int place = 0; at != last && *at >= '0' && *at <= '9'; ++at, ++place) {
-      ns += (*at - '0') * scale;
-      if (place == 3) round_up = *at >= '5';
-      scale /= 10;
-    }
-    if (round_up) ++ns;
-  }
-  if (at != last && (*at == 'e' || *at == 'E')) {
-    const double value = std::strtod(std::string(digits).c_str(), nullptr) * 1000;
-    if (!(std::abs(value) < 9e18)) return {};
-    ns = std::llround(value);
-  } else if (at != last) {
-    return {};
-  }
-  return negative ? -ns : ns;
+/// Whether an event begins at the brace at the cursor, as far as its first key tells.
+Reading looks_like_event(TextCursor c) {
+  ++c.p;
+  c.skip_space();
+  if (*c.p != '"') return c.stop("");
+  const char* key = c.p + 1;
+  if (const Reading r = skip_text(c); r != Reading::whole) return r;
+  const std::string_view name(key, static_cast<std::size_t>(c.p - key - 1));
+  return std::ranges::find(kFirstKeys, name) != kFirstKeys.end() ? Reading::whole : c.fail("");
 }
 
 }  // namespace
 
-std::optional<std::string_view> find_argument(std::string_view args, std::string_view key) {
-  std::optional<std::string_view> found;
-  each_member(args, [&](std::string_view name, std::string_view value) {
-    if (name == key) found = without_quotes(value);
-  });
-  return found;
-}
-
-std::optional<std::int64_t> find_integer(std::string_view args, std::string_view key) {
-  const auto text = find_argument(args, key);
-  if (!text) return {};
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size()) return {};
-  return value;
-}
-
-std::string unescape(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 1 == text.size()) {
-      plain += text[i];
-      continue;
-    }
-    const char c = text[++i];
-    constexpr std::string_view kFrom = "nrtbf";
-    constexpr std::string_view kTo = "\n\r\t\b\f";
-    if (const std::size_t place = kFrom.find(c); place != std::string_view::npos) {
-      plain += kTo[place];
-    } else if (c == 'u' && i + 4 < text.size()) {
-      unsigned code = 0;
-      std::from_chars(text.data() + i + 1, text.data() + i + 5, code, 16);
-      i += 4;
-      if (code < 0x80) {
-        plain += static_cast<char>(code);
-      } else if (code < 0x800) {
-        plain += static_cast<char>(0xC0 | code >> 6);
-        plain += static_cast<char>(0x80 | (code & 0x3F));
-      } else {
-        plain += static_cast<char>(0xE0 | code >> 12);
-        plain += static_cast<char>(0x80 | (code >> 6 & 0x3F));
-        plain += static_cast<char>(0x80 | (code & 0x3F));
-      }
-    } else {
-      plain += c;
-    }
-  }
-  return plain;
-}
-
 struct Scanner::State {
-  explicit State(const std::filesystem::path& path) : source(path) {}
+  explicit State(const std::filesystem::path& file) : path(file), input(file) {}
 
-  enum class Where { start, top, events, end };
-
-  /// Makes sure that text[at] is there; false at the end of the file.
-  bool more() {
-    if (ended) return false;
-    if (begin > 0) {
-      text.erase(0, begin);
-      passed += begin;
-      at -= begin;
-      begin = 0;
-    }
-    std::string problem;
-    if (!source.read(text, problem)) ended = true;
-    if (!problem.empty()) report(passed + text.size(), problem);
-    return !ended;
-  }
-  bool skip_to_token() {
-    while (true) {
-      at = skip_spaces(text, at);
-      if (at < text.size()) return true;
-      begin = at;
-      if (!more()) return false;
-    }
-  }
-  /// `skip` of the value at `at`, with more text as long as it needs and is allowed to.
-  template <class Skip>
-  std::size_t whole(const Skip& skip, std::size_t max_bytes) {
-    while (true) {
-      const std::size_t end = skip(std::string_view(text), at);
-      if (end == kTooDeep) return kIncomplete;
-      if (end != kIncomplete) return end;
-      if (text.size() - at > max_bytes) return kIncomplete;
-      begin = at;
-      if (!more()) return kIncomplete;
-    }
-  }
-  void report(std::uint64_t offset, std::string what) {
-    ++num_problems;
-    if (problems.size() < kMaxShownProblems) problems.push_back({offset, std::move(what)});
-  }
-  bool next_event(Event& event);
-  void read_top();
-  bool parse(std::string_view object, Event& event) const;
-  void keep(std::string_view key, std::string_view value);
-
-  Source source;
-  std::string text;          ///< not yet passed
-  std::uint64_t passed = 0;  ///< bytes before `text`
-  std::size_t begin = 0;     ///< text before it may go
-  std::size_t at = 0;
-  bool ended = false;
-  Where where = Where::start;
-  bool bare = false;  ///< the file is the list of events itself
-  std::map<std::string, std::string, std::less<>> values;
+  std::filesystem::path path;
+  InputStream input;
+  std::vector<char> ring = std::vector<char>(kRing + 1);
+  std::size_t begin = 0;  ///< of the text that is not used
+  std::size_t end = 0;    ///< a byte 0 stands there
+  std::uint64_t ring_offset = 0;
+  bool input_ended = false;
+  Place place = Place::begin;
+  bool bare_list = false;
+  bool events_seen = false;
+  bool want_comma = false;
+  char before = 0;  ///< the last byte but spaces, while lost
+  std::vector<std::pair<std::string, std::string>> values;
   std::int64_t base = 0;
+  std::int64_t late_base = 0;
   std::uint64_t num_problems = 0;
-  std::vector<ScanProblem> problems;
+  std::vector<ScanProblem> shown;
+
+  [[nodiscard]] std::uint64_t offset() const { return ring_offset + begin; }
+  [[nodiscard]] TextCursor cursor() const {
+    return {.p = ring.data() + begin, .end = ring.data() + end};
+  }
+  void use_to(const char* p) { begin = static_cast<std::size_t>(p - ring.data()); }
+  void note(std::uint64_t at, std::string what) {
+    ++num_problems;
+    if (shown.size() < kShownProblems) shown.push_back({at, std::move(what)});
+  }
+  bool fill();
+  char peek();
+  void finish(const char* what);
+  void lose(const TextCursor& c, const char* what);
+  bool retry(Reading reading, const TextCursor& c, const char* what);
+  void start();
+  void read_name();
+  void keep(std::string_view key, std::string_view value);
+  bool read_next(Event& event);
+  void find_event();
 };
 
-void Scanner::State::keep(std::string_view key, std::string_view value) {
-  if (value.size() <= kMaxEvent) values[std::string(key)] = std::string(value);
-  if (key != "baseTimeNanoseconds") return;
-  std::int64_t number = 0;
-  std::from_chars(value.data(), value.data() + value.size(), number);
-  base = number;
+/// More text behind `end`; false at the end of the file or where an event is larger than any.
+bool Scanner::State::fill() {
+  if (input_ended) return false;
+  if (begin > 0) {
+    std::memmove(ring.data(), ring.data() + begin, end - begin);
+    ring_offset += begin;
+    end -= begin;
+    begin = 0;
+  }
+  if (end + 1 == ring.size()) {
+    if (end >= kMaxEvent) return false;
+    ring.resize(end * 2 + 1);
+  }
+  const std::size_t count = input.read(ring.data() + end, ring.size() - 1 - end);
+  end += count;
+  ring[end] = '\0';
+  if (count == 0) {
+    input_ended = true;
+    if (!input.problem().empty()) note(ring_offset + end, input.problem());
+  }
+  return count > 0;
 }
 
-bool Scanner::State::parse(std::string_view object, Event& event) const {
-  event = {};
-  event.object = object;
-  bool good = true;
-  const auto time = [&](std::string_view value, std::int64_t& to) {
-    const auto ns = nanoseconds(value);
-    good = good && ns;
-    to = ns.value_or(0);
-  };
-  bool timed = false;
-  const bool whole = each_member(object, [&](std::string_view key, std::string_view value) {
-    if (key == "ph") {
-      const std::string_view phase = without_quotes(value);
-      if (phase.size() == 1) event.phase = phase[0];
-    } else if (key == "name") {
-      event.name = without_quotes(value);
-    } else if (key == "cat") {
-      event.category = without_quotes(value);
-    } else if (key == "ts") {
-      time(value, event.start_ns);
-      timed = true;
-    } else if (key == "dur") {
-      time(value, event.duration_ns);
-    } else if (key == "pid") {
-      event.pid = without_quotes(value);
-    } else if (key == "tid") {
-      event.tid = without_quotes(value);
-    } else if (key == "id") {
-      event.id = without_quotes(value);
-    } else if (key == "args" && value.front() == '{') {
-      event.args = value;
-    }
-  });
-  if (timed) event.start_ns += base;
-  return whole && good && event.phase != 0;
-}
-
-/// Up to the first event, and behind the last one.
-void Scanner::State::read_top() {
+/// The next byte but spaces; 0 at the end of the file.
+char Scanner::State::peek() {
   while (true) {
-    if (!skip_to_token()) {
-      if (where == Where::top && !bare) report(passed + at, "the end of the file is missing");
-      where = Where::end;
-      return;
-    }
-    const char c = text[at];
-    if (where == Where::start) {
-      if (c == '[') {
-        bare = true;
-        where = Where::events;
-        ++at;
-        return;
-      }
-      if (c != '{') throw Error(ErrorKind::data, "it is no JSON object or list");
-      where = Where::top;
-      ++at;
-      continue;
-    }
-    if (c == ',') {
-      ++at;
-      continue;
-    }
-    if (c == '}') {
-      where = Where::end;
-      return;
-    }
-    const std::size_t key_end = c == '"' ? whole(skip_string, kMaxEvent) : kIncomplete;
-    if (key_end == kIncomplete) {
-      report(passed + at, "a key is wanted beside the events");
-      where = Where::end;
-      return;
-    }
-    const std::string key = text.substr(at + 1, key_end - at - 2);
-    at = key_end;
-    if (!skip_to_token() || text[at] != ':') {
-      report(passed + at, "a colon is wanted after a key");
-      where = Where::end;
-      return;
-    }
-    ++at;
-    if (!skip_to_token()) continue;
-    if (key == "traceEvents" && text[at] == '[') {
-      where = Where::events;
-      ++at;
-      return;
-    }
-    const std::size_t end = whole(skip_value, std::size_t{64} << 20);
-    if (end == kIncomplete) {
-      report(passed + at, fmt::format("the value of {} has no end", key));
-      where = Where::end;
-      return;
-    }
-    keep(key, std::string_view(text).substr(at, end - at));
-    at = end;
-    begin = at;
+    TextCursor c = cursor();
+    c.skip_space();
+    use_to(c.p);
+    if (c.p != c.end) return *c.p == '\0' ? '\1' : *c.p;
+    if (!fill()) return '\0';
   }
 }
 
-bool Scanner::State::next_event(Event& event) {
-  bool lost = false;  // behind a broken event, where anything may stand
+void Scanner::State::finish(const char* what) {
+  if (what != nullptr) note(ring_offset + end, what);
+  begin = end;
+  place = Place::end;
+}
+
+/// Leaves out what begins here and looks for the next event behind its first byte.
+void Scanner::State::lose(const TextCursor& c, const char* what) {
+  const auto at = ring_offset + static_cast<std::uint64_t>(c.p - ring.data());
+  note(offset(), fmt::format("{}: {} (byte {})", what, c.mistake, at));
+  place = Place::lost;
+  before = begin < end ? ring[begin] : '\0';
+  if (begin < end) ++begin;
+}
+
+/// Whether to read once more from `begin`, with more text; else what was read is whole, or lost.
+bool Scanner::State::retry(Reading reading, const TextCursor& c, const char* what) {
+  if (reading == Reading::whole) return false;
+  if (reading == Reading::cut) {
+    if (fill()) return true;
+    TextCursor cut = cursor();
+    cut.p = cut.end;
+    cut.mistake = input_ended ? "the file ends inside" : "it is longer than 16 MiB";
+    lose(cut, what);
+    return false;
+  }
+  lose(c, what);
+  return false;
+}
+
+void Scanner::State::start() {
+  if (end == 0) (void)fill();
+  if (std::string_view(ring.data(), end).starts_with("\xEF\xBB\xBF")) begin = 3;
+  const char first = peek();
+  if (first != '{' && first != '[') {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: no trace: {}", path.string(),
+                            first == '\0' ? "it is empty"
+                                          : "it begins neither with an object nor with a list"),
+                input.problem().empty()
+                    ? "a trace is JSON with a list \"traceEvents\", plain, .gz or .zst"
+                    : input.problem());
+  }
+  ++begin;
+  bare_list = first == '[';
+  events_seen = bare_list;
+  place = bare_list ? Place::events : Place::names;
+  want_comma = false;
+}
+
+void Scanner::State::keep(std::string_view key, std::string_view value) {
+  if (key == "baseTimeNanoseconds") {
+    base = to_integer(value).value_or(0);
+    if (events_seen) late_base = base;
+  }
+  if (values.size() < kMaxTopValues && value.size() <= kMaxTopValue)
+    values.emplace_back(unescape(key), value);
+}
+
+/// One name and value of the outermost object, or the begin of the events, or its end.
+void Scanner::State::read_name() {
+  const char first = peek();
+  if (first == '}') {
+    ++begin;
+    if (peek() == '\0') return finish(nullptr);
+    TextCursor c = cursor();
+    c.mistake = "it should end here";
+    return lose(c, "there is more text behind the trace");
+  }
+  if (first == '\0') return finish("the file is cut off");
+  if (want_comma && first == ',') ++begin;
+  Reading reading = Reading::cut;
+  TextCursor c;
+  do {
+    c = cursor();
+    c.skip_space();
+    const char* key = c.p + 1;
+    reading = *c.p == '"' ? skip_text(c) : c.stop("no name where one belongs");
+    if (reading != Reading::whole) continue;
+    const std::string_view name(key, static_cast<std::size_t>(c.p - key - 1));
+    c.skip_space();
+    if (*c.p != ':') {
+      reading = c.stop("no colon after a name");
+      continue;
+    }
+    ++c.p;
+    c.skip_space();
+    if (c.p == c.end) {
+      reading = Reading::cut;
+      continue;
+    }
+    if (name == "traceEvents" && *c.p == '[') {
+      use_to(c.p + 1);
+      place = Place::events;
+      events_seen = true;
+      want_comma = false;
+      return;
+    }
+    const char* value = c.p;
+    reading = skip_value(c);
+    if (reading == Reading::whole) keep(name, {value, static_cast<std::size_t>(c.p - value)});
+  } while (retry(reading, c, "a value beside the events"));
+  if (place != Place::names) return;
+  use_to(c.p);
+  want_comma = true;
+}
+
+/// The next event of the list; false where there was none, and `place` says why.
+bool Scanner::State::read_next(Event& event) {
+  char first = peek();
+  if (want_comma && first == ',') {
+    ++begin;
+    first = peek();
+  } else if (want_comma && first == '{') {
+    note(offset(), "no comma between two events");
+  }
+  if (first == ']') {
+    ++begin;
+    want_comma = true;
+    place = Place::names;
+    if (bare_list) finish(peek() == '\0' ? nullptr : "there is more text behind the trace");
+    return false;
+  }
+  // Chrome's format allows a bare list to end without its bracket.
+  if (first == '\0') {
+    finish(bare_list ? nullptr : "the file is cut off");
+    return false;
+  }
+  Reading reading = Reading::cut;
+  TextCursor c;
+  do {
+    c = cursor();
+    reading = *c.p == '{' ? read_event(c, event) : c.stop("no event where one belongs");
+  } while (retry(reading, c, "an event is left out"));
+  if (place != Place::events) return false;
+  event.offset = offset();
+  if (event.phase != 'M' || event.start_ns != 0) event.start_ns += base - late_base;
+  use_to(c.p);
+  want_comma = true;
+  return true;
+}
+
+/// On to the next brace that seems to begin an event.
+void Scanner::State::find_event() {
   while (true) {
-    begin = at;
-    if (!skip_to_token()) {
-      if (!lost) report(passed + at, "the list of events has no end");
-      where = Where::end;
-      return false;
+    while (begin < end) {
+      const char byte = ring[begin];
+      if (byte == '{' && before != ':') {
+        Reading reading = looks_like_event(cursor());
+        if (reading == Reading::cut) {
+          if (fill()) continue;
+          reading = Reading::broken;
+        }
+        if (reading == Reading::whole) {
+          place = Place::events;
+          events_seen = true;
+          want_comma = false;
+          return;
+        }
+      }
+      if (byte != ' ' && byte != '\n' && byte != '\r' && byte != '\t') before = byte;
+      ++begin;
     }
-    const char c = text[at];
-    if (c == ',') {
-      ++at;
-      continue;
-    }
-    if (c == ']' && !lost) {
-      ++at;
-      where = bare ? Where::end : Where::top;
-      return false;
-    }
-    if (c != '{') {
-      if (!lost) report(passed + at, "text between events");
-      lost = true;
-      const std::size_t open = text.find('{', at);
-      at = open == std::string::npos ? text.size() : open;
-      continue;
-    }
-    const std::size_t end = whole(skip_nested, kMaxEvent);
-    if (end != kIncomplete && parse(std::string_view(text).substr(at, end - at), event)) {
-      event.offset = passed + at;
-      at = end;
-      return true;
-    }
-    if (!lost) {
-      report(passed + at,
-             end == kIncomplete && ended ? "an event is cut off" : "an event cannot be read");
-    }
-    lost = true;
-    ++at;
+    if (!fill()) return finish(nullptr);
   }
 }
 
 Scanner::Scanner(const std::filesystem::path& path) : state_(std::make_unique<State>(path)) {
-  try {
-    state_->read_top();
-  } catch (const Error& error) {
-    throw Error(ErrorKind::data, fmt::format("{} is no trace: {}", path.string(), error.what()),
-                "give files in Chrome's trace format, plain or gzip");
-  }
+  state_->start();
 }
 Scanner::~Scanner() = default;
 Scanner::Scanner(Scanner&&) noexcept = default;
 Scanner& Scanner::operator=(Scanner&&) noexcept = default;
 
 bool Scanner::next(Event& event) {
-  if (state_->where == State::Where::events && state_->next_event(event)) return true;
-  if (state_->where == State::Where::top) state_->read_top();
-  // A second list of events, of files that were put together.
-  return state_->where == State::Where::events && next(event);
+  State& s = *state_;
+  while (s.place != Place::end) {
+    if (s.place == Place::events) {
+      if (s.read_next(event)) return true;
+    } else if (s.place == Place::lost) {
+      s.find_event();
+    } else {
+      s.read_name();
+    }
+  }
+  if (!s.events_seen) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: no trace: it has no list \"traceEvents\"", s.path.string()),
+                s.shown.empty() ? "name a trace of dstrain or of PyTorch's profiler"
+                                : s.shown.front().what);
+  }
+  return false;
 }
 
 std::optional<std::string> Scanner::top(std::string_view key) const {
-  const auto found = state_->values.find(key);
-  if (found == state_->values.end()) return {};
-  return found->second;
+  for (const auto& [name, value] : state_->values) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+const std::vector<std::pair<std::string, std::string>>& Scanner::top_values() const {
+  return state_->values;
 }
 std::int64_t Scanner::base_ns() const { return state_->base; }
+std::int64_t Scanner::late_base_ns() const { return state_->late_base; }
 std::uint64_t Scanner::problems() const { return state_->num_problems; }
-const std::vector<ScanProblem>& Scanner::first_problems() const { return state_->problems; }
-std::uint64_t Scanner::bytes() const { return state_->passed + state_->at; }
+const std::vector<ScanProblem>& Scanner::first_problems() const { return state_->shown; }
+std::uint64_t Scanner::bytes() const { return state_->offset(); }
+std::uint64_t Scanner::file_bytes() const { return state_->input.file_bytes(); }
 
 }  // namespace dstrain::trace

@@ -2,17 +2,18 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/trace/json_text.h"
+
 namespace dstrain::trace {
 
 /// One object of "traceEvents". Views hold until the next event is read. Texts are as they stand in
-/// the file, between the quotes: unescape() makes them readable.
+/// the file, between the quotes: unescape() makes them readable. json_text.h reads `args`.
 struct Event {
   char phase = 0;  ///< "X", "i", "M", "s", "t", "f", "C", ...
   std::string_view name = {};
@@ -21,7 +22,7 @@ struct Event {
   std::string_view tid = {};
   std::string_view id = {};  ///< of a flow
   /// Exact: the file's decimal microseconds, plus its baseTimeNanoseconds where it stands before
-  /// the events (`Scanner::base_ns` where it stands behind them).
+  /// the events (else Scanner::late_base_ns has to be added).
   std::int64_t start_ns = 0;
   std::int64_t duration_ns = 0;
   std::string_view args = {};    ///< with its braces; empty: none
@@ -29,19 +30,13 @@ struct Event {
   std::uint64_t offset = 0;      ///< of `object`, in the text that was decompressed
 };
 
-/// The value of `key` in the object `args`, without quotes; nothing where it is missing.
-[[nodiscard]] std::optional<std::string_view> find_argument(std::string_view args,
-                                                            std::string_view key);
-[[nodiscard]] std::optional<std::int64_t> find_integer(std::string_view args, std::string_view key);
-[[nodiscard]] std::string unescape(std::string_view text);
-
 /// What was wrong with a file and left out.
 struct ScanProblem {
   std::uint64_t offset = 0;  ///< bytes from the begin of the text
   std::string what;          ///< "an event is cut off"
 };
 
-/// Reads a trace file in bounded memory: plain JSON or gzip, told by its first bytes. Goes
+/// Reads a trace file in bounded memory: .json, .gz (zlib) or .zst, told by its first bytes. Goes
 /// on at the next event where one is broken. Error{data} with the path where nothing can be read.
 class Scanner {
  public:
@@ -55,11 +50,15 @@ class Scanner {
   /// The value of a key of the outermost object as it stands in the file, e.g. "distributedInfo";
   /// keys behind the events are known at the end. At most 1 MiB is kept of one.
   [[nodiscard]] std::optional<std::string> top(std::string_view key) const;
-  [[nodiscard]] std::int64_t base_ns() const;
+  /// All of them, in the order of the file.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& top_values() const;
+  [[nodiscard]] std::int64_t base_ns() const;       ///< baseTimeNanoseconds, or 0
+  [[nodiscard]] std::int64_t late_base_ns() const;  ///< the part that no event's start has
   [[nodiscard]] std::uint64_t problems() const;
   /// The first 20.
   [[nodiscard]] const std::vector<ScanProblem>& first_problems() const;
-  [[nodiscard]] std::uint64_t bytes() const;  ///< of decompressed text, so far
+  [[nodiscard]] std::uint64_t bytes() const;       ///< of decompressed text, so far
+  [[nodiscard]] std::uint64_t file_bytes() const;  ///< of the file, so far
 
  private:
   struct State;
