@@ -233,7 +233,8 @@ void RunReport::checkpoint(const SaveResult& result, std::int64_t steps) {
   }
 }
 
-void RunReport::end(bool stopped, double skipped_steps, double host_s) {
+void RunReport::end(bool stopped, double skipped_steps, double host_s,
+                    const SampleSummary& samples) {
   const std::int64_t done = session_.next_step();
   metrics_.event(stopped ? "stopped" : "finished", done);
   progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
@@ -256,6 +257,7 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s) {
     }
     report_memory();
   }
+  report_samples(samples);
   report_communication(done - first_step_);
   if (metrics_.failed_writes() > 0) {
     progress_.note(
@@ -293,6 +295,30 @@ void RunReport::report_times() {
       timed_, share(times_.of(Phase::forward)), share(times_.of(Phase::backward)),
       share(times_.of(Phase::norm)), share(times_.of(Phase::update)), share(times_.exposed_comm_s),
       share(times_.wait(Lane::copy_in)), share(data_wait_s_)));
+}
+
+/// Of the first host.
+void RunReport::report_samples(const SampleSummary& samples) {
+  constexpr std::size_t kMaxShown = 8;
+  for (std::size_t i = 0; i < samples.gpus.size() && i < kMaxShown; ++i) {
+    const SampleSummary::Gpu& gpu = samples.gpus[i];
+    std::string text =
+        fmt::format("GPU {}: memory used peak {:.0f} MiB, mean {:.0f}, min {:.0f}", gpu.index,
+                    gpu.used_mib.max, gpu.used_mib.mean, gpu.used_mib.min);
+    if (gpu.utilization.count > 0)
+      text += fmt::format("; utilization mean {:.0f} %", gpu.utilization.mean);
+    if (gpu.power_w.count > 0)
+      text +=
+          fmt::format("; power mean {:.0f} W, peak {:.0f} W", gpu.power_w.mean, gpu.power_w.max);
+    if (gpu.temperature_c.count > 0) text += fmt::format("; up to {:.0f} C", gpu.temperature_c.max);
+    progress_.note(text);
+  }
+  if (samples.resident_mib.count == 0) return;
+  progress_.note(
+      fmt::format("memory of the ranks of this host: peak {:.0f} MiB, mean {:.0f}, min {:.0f}; CPU "
+                  "mean {:.0f} %",
+                  samples.resident_mib.max, samples.resident_mib.mean, samples.resident_mib.min,
+                  samples.cpu_share.mean));
 }
 
 void RunReport::report_memory() {

@@ -11,6 +11,7 @@
 #include "engine/metrics/metrics.h"
 #include "engine/metrics/progress.h"
 #include "engine/program/plan_report.h"
+#include "engine/samples/sampler.h"
 #include "engine/train/rank_lines.h"
 #include "engine/train/session.h"
 #include "engine/train/world.h"
@@ -36,7 +37,7 @@ class RunReport {
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);
   /// `host_s`: what the host works for one step; 0: not measured.
-  void end(bool stopped, double skipped_steps, double host_s);
+  void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
 
  private:
   void announce();
@@ -46,6 +47,7 @@ class RunReport {
   [[nodiscard]] double epoch_of(std::int64_t step) const;
   void report_speed();
   void report_times();
+  void report_samples(const SampleSummary& samples);
   void report_memory();
   void report_communication(std::int64_t steps);
 

@@ -1,7 +1,9 @@
 #include "engine/train/trainer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 
 #include "engine/base/clock.h"
@@ -64,11 +66,22 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
   place_.resume.reset();
   lines_ = std::make_unique<RankLines>(place_.directory.rank_lines(world.rank), first_step_,
                                        world.device, session_.communicators());
+  start_samples();
   const std::string& output = recipe_.trace.output;
   trace_ = std::make_unique<TraceWindow>(
       recipe_.trace, world, session_, record_, plan_.step,
       output.empty() ? place_.directory.traces() : std::filesystem::path(output),
       place_.directory.root().filename().string(), first_step_);
+}
+
+void Trainer::start_samples() {
+  if (world_.local_rank != 0 || recipe_.metrics.sample_s == 0) return;
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  sampler_ = std::make_unique<Sampler>(
+      SamplerOptions{.folder = place_.directory.root(),
+                     .suffix = world_.rank == 0 ? "" : fmt::format("-{}", host.data()),
+                     .interval_s = recipe_.metrics.sample_s});
 }
 
 /// Beside the report, the files that say what this run is.
@@ -155,7 +168,9 @@ void Trainer::run() {
   require_saved();
   record_.enter_section(RankSection::finish);
   record_.enter(session_.next_step(), "finish");
-  if (report_) report_->end(stop_, last_.skipped_steps, host_s_);
+  if (report_)
+    report_->end(stop_, last_.skipped_steps, host_s_,
+                 sampler_ ? sampler_->summary() : SampleSummary());
 }
 
 void Trainer::enqueue() {

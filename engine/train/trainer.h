@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/samples/sampler.h"
 #include "engine/train/preparation_notes.h"
 #include "engine/train/rank_lines.h"
 #include "engine/train/resume.h"
@@ -42,6 +43,7 @@ class Trainer {
   /// the device to take work.
   void enqueue_timed();
   void finish_trace();
+  void start_samples();
   void show_trace_notes();
   void drain();
   void evaluate();
@@ -71,6 +73,7 @@ class Trainer {
   StepOutcome last_;
   double host_s_ = 0;  ///< work of the host in one step, without waiting for data
   std::unique_ptr<RankLines> lines_;
+  std::unique_ptr<Sampler> sampler_;  ///< of the first rank of each host
   std::unique_ptr<TraceWindow> trace_;
   struct Enqueued {
     HostTimes host;

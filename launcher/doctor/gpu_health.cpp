@@ -1,21 +1,17 @@
 #include "launcher/doctor/gpu_health.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <memory>
 
+#include "engine/base/nvml.h"
 #include "launcher/base/fd.h"
 
 namespace dstrain::launcher {
 namespace {
 
-// The part of NVML's stable C interface that is used here, from its reference manual; nvml.h is not
-// among the headers that a build needs.
-using NvmlDevice = void*;
 struct NvmlMemory {
   unsigned long long total = 0, free = 0, used = 0;
 };
@@ -34,37 +30,6 @@ constexpr std::array<std::pair<unsigned long long, const char*>, 5> kThrottles =
      {0x20, "heat"},
      {0x40, "heat (hardware)"},
      {0x80, "power brake"}}};
-
-struct CloseLibrary {
-  void operator()(void* handle) const { ::dlclose(handle); }
-};
-
-class Nvml {
- public:
-  Nvml() : handle_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-    ready_ = call<int()>("nvmlInit_v2");
-  }
-  ~Nvml() {
-    if (ready_) call<int()>("nvmlShutdown");
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  [[nodiscard]] bool ready() const { return ready_; }
-
-  /// False when the library lacks the function or it fails.
-  template <class Signature, class... Args>
-  bool call(const char* name, Args... args) const {
-    if (!handle_) return false;
-    // The cast is how POSIX hands out functions.
-    auto* function = reinterpret_cast<Signature*>(::dlsym(handle_.get(), name));
-    return function != nullptr && function(args...) == 0;
-  }
-
- private:
-  std::unique_ptr<void, CloseLibrary> handle_;
-  bool ready_ = false;
-};
 
 std::vector<GpuProcess> read_processes(const Nvml& nvml, NvmlDevice device) {
   std::array<NvmlProcess, 64> list{};

@@ -441,6 +441,11 @@ void describe(MetricsConfig& c, Visitor& v) {
   v.field(
       "timing", c.timing,
       {.text = "Which steps are timed in their parts: forward, backward, norm, update, waits."});
+  v.field("sample_s", c.sample_s,
+          {.text = "How often memory.csv, gpu.csv and cpu.txt get a line; 0 writes none.",
+           .unit = "s",
+           .min = 0,
+           .max = 3600});
   v.field("tensorboard", c.tensorboard, {.text = "Write TensorBoard's event files."});
 }
 

@@ -220,6 +220,7 @@ struct TraceConfig {
 
 struct MetricsConfig {
   Timing timing = Timing::automatic;
+  double sample_s = 1;  ///< 0: no samples
   bool tensorboard = true;
 
   bool operator==(const MetricsConfig&) const = default;
