@@ -40,6 +40,10 @@ int main(int argc, char** argv) {
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
                                    add_recipe_schema(*recipe)});
 
+  CLI::App* trace = app.add_subcommand("trace", "Merge traces of training steps.");
+  trace->require_subcommand(1);
+  commands.insert(commands.end(), {add_trace_merge(*trace)});
+
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);
     sub->prefix_command();

@@ -58,14 +58,14 @@ void take_member(Event& event, EventNumbers& numbers, std::string_view key,
 Reading finish_event(TextCursor& c, Event& event, const EventNumbers& numbers) {
   if (event.phase == '\0') return c.fail("an object without \"ph\"");
   if (!numbers.start.empty()) {
-    const auto start = microseconds_to_ns(numbers.start);
+    const auto start = microseconds_to_ns(without_quotes(numbers.start));
     if (!start) return c.fail("\"ts\" is no time");
     event.start_ns = *start;
   } else if (event.phase != 'M') {
     return c.fail("an event without \"ts\"");
   }
   if (!numbers.duration.empty()) {
-    const auto duration = microseconds_to_ns(numbers.duration);
+    const auto duration = microseconds_to_ns(without_quotes(numbers.duration));
     if (!duration) return c.fail("\"dur\" is no time");
     event.duration_ns = *duration;
   }
