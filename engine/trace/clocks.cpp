@@ -13,10 +13,10 @@
 namespace dstrain::trace {
 namespace {
 
-/// Far beyond any offset, and far from overflow when a few are added.
-constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max() / 8;
-constexpr std::int64_t kDriftPart = 20'000;  // one in so many: 50 ppm
-constexpr std::int64_t kMaxTime = std::numeric_limits<std::int64_t>::max() / 16;
+constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxTime = 4'000'000'000'000'000'000;  ///< the year 2096; sums still fit
+constexpr std::int64_t kMaxBound = kMaxTime / 2;
+constexpr std::int64_t kDriftPart = 10'000;  ///< one in so many: two clocks of 50 ppm each
 
 /// bound(a, b): offset of a minus offset of b is at most this.
 class Bounds {
@@ -38,7 +38,9 @@ class Bounds {
       for (std::size_t a = 0; a < count_; ++a) {
         if (at(a, via) == kNoBound) continue;
         for (std::size_t b = 0; b < count_; ++b) {
-          if (at(via, b) != kNoBound) lower(a, b, at(a, via) + at(via, b));
+          // Contradicting bounds fall without end, hence the clamp.
+          if (at(via, b) != kNoBound)
+            lower(a, b, std::clamp(at(a, via) + at(via, b), -kMaxBound, kMaxBound));
         }
       }
     }
@@ -222,6 +224,7 @@ std::vector<HostClock> ClockSolver::solve() {
             a.last_start - sampled_offset(hosts_[a.host].samples, a.last_start);
         const std::int64_t end = b.first_end - sampled_offset(hosts_[b.host].samples, b.first_end);
         const std::int64_t most = end - start;
+        if (std::abs(most) >= kMaxBound / 2) continue;
         own.lower(a.host, b.host, most);
         whole.lower(a.host, b.host, most + std::abs(b.first_end - middle) / kDriftPart);
       }

@@ -45,7 +45,8 @@ struct ClockFile {
 
 /// Finds the offsets of hosts from measured samples and from causality: a collective in which all
 /// wait for all ends nowhere before it has started everywhere. All bounds are intersected by
-/// shortest paths. A relative drift of at most 50 ppm is allowed for.
+/// shortest paths. A drift of up to 50 ppm of each
+/// clock is allowed for; offsets hold at the middle of the collectives.
 class ClockSolver {
  public:
   /// `alone`: hosts are not known, so that 0 is taken wherever nothing contradicts it.

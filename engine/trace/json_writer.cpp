@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -14,6 +15,7 @@ namespace dstrain::trace {
 namespace {
 
 constexpr int kRowsOfRank = 100;
+constexpr std::size_t kTakenPerRow = 20'000;
 constexpr std::int64_t kFirstExtraRow = 1'900'000'000;  ///< beyond thread ids of Linux
 
 void put_microseconds(std::string& out, std::int64_t ns) {
@@ -50,9 +52,10 @@ class JsonMergeWriter final : public MergeWriter {
 
  private:
   struct Row {
-    std::string tid;  ///< as it is written; empty: the event's own
-    std::int64_t start = 0;
-    std::int64_t end = 0;
+    std::string tid;                                  ///< as it is written; empty: the event's own
+    std::map<std::int64_t, std::int64_t> taken = {};  ///< end by start, of the latest events
+
+    bool take(std::int64_t start, std::int64_t end);
   };
   struct Stream {
     std::string name;
@@ -99,6 +102,17 @@ bool JsonMergeWriter::is_doubled(const Event& event) {
   return !metadata_.insert(stable_hash(key_)).second;
 }
 
+/// False where an event that was written stands in the way. Profilers write a stream nearly in its
+/// order, so that the earliest times can be forgotten.
+bool JsonMergeWriter::Row::take(std::int64_t start, std::int64_t end) {
+  const auto after = taken.lower_bound(start);
+  if (after != taken.end() && after->first < end) return false;
+  if (after != taken.begin() && std::prev(after)->second > start) return false;
+  taken.emplace_hint(after, start, end);
+  if (taken.size() > kTakenPerRow) taken.erase(taken.begin());
+  return true;
+}
+
 /// The row for an event of a stream: work that overlaps goes to a further one, because viewers
 /// leave it out otherwise. Empty: its own.
 const std::string& JsonMergeWriter::row_of(const Event& event, std::int64_t start_ns,
@@ -106,12 +120,10 @@ const std::string& JsonMergeWriter::row_of(const Event& event, std::int64_t star
   Stream& in = stream(event);
   const std::int64_t end = start_ns + event.duration_ns;
   for (Row& row : in.rows) {
-    if (start_ns < row.end && end > row.start) continue;
-    row.start = start_ns;
-    row.end = end;
-    return row.tid;
+    if (row.take(start_ns, end)) return row.tid;
   }
-  Row row{.tid = {}, .start = start_ns, .end = end};
+  Row row;
+  (void)row.take(start_ns, end);
   if (!in.rows.empty()) {
     row.tid = std::to_string(next_extra_row_++);
     const std::string name = in.name.empty() ? fmt::format("stream {}", event.tid) : in.name;

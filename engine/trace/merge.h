@@ -20,16 +20,16 @@ enum class MergeLanes : std::uint8_t { all, device, host };
 enum class MergeAlign : std::uint8_t { collectives, offsets, none };
 
 struct MergeOptions {
-  std::filesystem::path output;
+  std::filesystem::path output = {};
   MergeFormat format = MergeFormat::json;
-  std::optional<std::pair<std::int64_t, std::int64_t>> steps;  ///< first and last; else all
-  std::vector<int> ranks;                                      ///< empty: all
+  std::optional<std::pair<std::int64_t, std::int64_t>> steps = {};  ///< first and last; else all
+  std::vector<int> ranks = {};                                      ///< empty: all
   MergeLanes lanes = MergeLanes::all;
   std::int64_t min_ns = 0;  ///< shorter events with a duration are left out
   MergeAlign align = MergeAlign::collectives;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   /// Called now and then with bytes of the files read and to be read.
-  std::function<void(std::uint64_t done, std::uint64_t all)> progress;
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };
 
 struct MergeResult {
