@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxTime = 4'000'000'000'000'000'000;  ///< the year 2096; sums still fit
-constexpr std::int64_t kMaxBound = kMaxTime / 2;
+constexpr std::int64_t kMaxBound = kMaxTime / 8;              ///< 16 years
 constexpr std::int64_t kDriftPart = 10'000;  ///< one in so many: two clocks of 50 ppm each
 
 /// bound(a, b): offset of a minus offset of b is at most this.
@@ -142,7 +142,9 @@ ClockFile read_clocks(const std::filesystem::path& path) {
     const auto t = number("t_ns");
     const auto offset = number("offset_ns");
     const auto bound = number("bound_ns");
-    const bool named = json.is_object() && json.contains("host") && json["host"].is_string();
+    const bool too_far = offset && bound && (std::abs(*offset) > kMaxBound || *bound > kMaxBound);
+    const bool named =
+        !too_far && json.is_object() && json.contains("host") && json["host"].is_string();
     if (!named || !t || !offset || !bound || *bound < 0) {
       ++file.broken_lines;
       continue;
@@ -224,7 +226,7 @@ std::vector<HostClock> ClockSolver::solve() {
             a.last_start - sampled_offset(hosts_[a.host].samples, a.last_start);
         const std::int64_t end = b.first_end - sampled_offset(hosts_[b.host].samples, b.first_end);
         const std::int64_t most = end - start;
-        if (std::abs(most) >= kMaxBound / 2) continue;
+        if (std::abs(most) >= kMaxBound) continue;
         own.lower(a.host, b.host, most);
         whole.lower(a.host, b.host, most + std::abs(b.first_end - middle) / kDriftPart);
       }

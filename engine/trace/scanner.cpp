@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -18,6 +19,7 @@ constexpr std::size_t kMaxEvent = std::size_t{16} << 20;
 constexpr std::size_t kMaxTopValue = std::size_t{1} << 20;
 constexpr std::size_t kMaxTopValues = 1000;
 constexpr std::size_t kShownProblems = 20;
+constexpr std::int64_t kMaxTime = 2'200'000'000'000'000'000;  ///< the year 2039; sums still fit
 
 /// Where in the outermost value the scanner stands.
 enum class Place : std::uint8_t { begin, names, events, lost, end };
@@ -59,14 +61,14 @@ Reading finish_event(TextCursor& c, Event& event, const EventNumbers& numbers) {
   if (event.phase == '\0') return c.fail("an object without \"ph\"");
   if (!numbers.start.empty()) {
     const auto start = microseconds_to_ns(without_quotes(numbers.start));
-    if (!start) return c.fail("\"ts\" is no time");
+    if (!start || std::abs(*start) > kMaxTime) return c.fail("\"ts\" is no time");
     event.start_ns = *start;
   } else if (event.phase != 'M') {
     return c.fail("an event without \"ts\"");
   }
   if (!numbers.duration.empty()) {
     const auto duration = microseconds_to_ns(without_quotes(numbers.duration));
-    if (!duration) return c.fail("\"dur\" is no time");
+    if (!duration || std::abs(*duration) > kMaxTime) return c.fail("\"dur\" is no time");
     event.duration_ns = *duration;
   }
   return Reading::whole;
@@ -247,6 +249,7 @@ void Scanner::State::start() {
 void Scanner::State::keep(std::string_view key, std::string_view value) {
   if (key == "baseTimeNanoseconds") {
     base = to_integer(value).value_or(0);
+    if (base < 0 || base > kMaxTime) base = 0;
     if (events_seen) late_base = base;
   }
   if (values.size() < kMaxTopValues && value.size() <= kMaxTopValue)
