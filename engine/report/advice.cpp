@@ -1,0 +1,209 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "engine/report/figures.h"
+#include "engine/report/words.h"
+
+namespace dstrain::report {
+namespace {
+
+constexpr std::size_t kMaxAdvice = 5;
+constexpr double kLeastShare = 0.02;  // of a step
+
+double part_share(const RunFigures& run, Part part) {
+  if (run.mean_split.step_s <= 0) return 0;
+  return run.mean_split.parts[static_cast<std::size_t>(part)] / run.mean_split.step_s;
+}
+
+int whole_setting(const RunFigures& run, const char* path, int otherwise) {
+  const std::string value = setting(run.data, path);
+  int number = otherwise;
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  return number;
+}
+
+std::optional<Advice> data_wait(const RunFigures& run) {
+  double share = 0;
+  for (const RankTimings& rank : run.data.ranks) {
+    std::vector<double> shares;
+    for (const TimingRow& row : rank.rows) {
+      if (!row.traced) shares.push_back(row.data_wait_s / row.step_s);
+    }
+    if (!shares.empty()) share = std::max(share, median(shares));
+  }
+  if (share <= 0.03) return std::nullopt;
+  const int workers = whole_setting(run, "data.workers", 1);
+  return Advice{
+      .id = "data-wait",
+      .finding = fmt::format("{} of a step waits for samples", share_words(share)),
+      .change = fmt::format("more threads that read ({} now); pack short texts; look at the "
+                            "rate of the disk under data.path",
+                            workers),
+      .share = share,
+      .overrides = {fmt::format("data.workers={}", 2 * std::max(1, workers))}};
+}
+
+std::optional<Advice> exposed_gather(const RunFigures& run) {
+  const double share = part_share(run, Part::gather);
+  if (share <= 0.05) return std::nullopt;
+  const int stage = whole_setting(run, "parallel.zero.stage", 0);
+  Advice advice = {
+      .id = "exposed-gather",
+      .finding = fmt::format("{} of a step, {}, waits for parameters to be gathered",
+                             share_words(share), time_words(share * run.mean_split.step_s)),
+      .change = {},
+      .share = share};
+  if (stage == 3) {
+    const int prefetch = whole_setting(run, "parallel.zero.prefetch", 1);
+    advice.change = "gather further ahead, or ZeRO stage 2 where the plan fits";
+    advice.overrides = {fmt::format("parallel.zero.prefetch={}", prefetch + 1)};
+  } else {
+    advice.change = "a lower ZeRO stage where the plan fits, which gathers less";
+    advice.overrides = {"parallel.zero.stage=0"};
+  }
+  return advice;
+}
+
+std::optional<Advice> exposed_reduce(const RunFigures& run) {
+  const double share = part_share(run, Part::reduce);
+  if (share <= 0.05) return std::nullopt;
+  Advice advice = {
+      .id = "exposed-reduce",
+      .finding = fmt::format("{} of a step, {}, waits for gradients to be reduced",
+                             share_words(share), time_words(share * run.mean_split.step_s)),
+      .change = {},
+      .share = share};
+  if (setting(run.data, "precision.reduce") == "fp32" &&
+      setting(run.data, "precision.compute") == "bf16") {
+    advice.change = "reduce in bf16: half the bytes; compare the loss";
+    advice.overrides = {"precision.reduce=bf16"};
+  } else {
+    const int global = whole_setting(run, "batch.global", 0);
+    advice.change = "more samples between two reductions (batch.global), if training allows it";
+    if (global > 0) advice.overrides = {fmt::format("batch.global={}", 2 * global)};
+  }
+  return advice;
+}
+
+/// The rank that waits least for the others makes them wait.
+std::optional<Advice> straggler(const RunFigures& run) {
+  const auto& ranks = run.data.ranks;
+  if (ranks.size() < 2) return std::nullopt;
+  std::map<std::int64_t, std::vector<std::pair<int, const TimingRow*>>> steps;
+  for (const RankTimings& rank : ranks) {
+    for (const TimingRow& row : rank.rows) {
+      if (!row.traced) steps[row.step].emplace_back(rank.rank, &row);
+    }
+  }
+  std::map<int, std::pair<int, double>> blamed;  // steps, and the others' waits beyond its own
+  int whole = 0;
+  double time = 0;
+  for (const auto& [step, rows] : steps) {
+    if (rows.size() != ranks.size()) continue;
+    ++whole;
+    const auto least = std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+      return a.second->exposed_comm_s < b.second->exposed_comm_s;
+    });
+    double waits = 0;
+    for (const auto& [rank, row] : rows)
+      waits += row->exposed_comm_s - least->second->exposed_comm_s;
+    auto& [count, blame] = blamed[least->first];
+    ++count;
+    blame += waits / static_cast<double>(rows.size() - 1);
+    time += least->second->step_s;
+  }
+  for (const auto& [rank, of_rank] : blamed) {
+    const auto& [count, blame] = of_rank;
+    const double share = time > 0 ? blame / time : 0;
+    if (2 * count <= whole || share < kLeastShare) continue;
+    return Advice{
+        .id = "straggler",
+        .finding = fmt::format("rank {} is last in {} of {} steps; the others wait {} of a "
+                               "step for it",
+                               rank, count, whole, share_words(share)),
+        .change = "look at its host: clock rate and temperature, other processes, disk",
+        .share = share};
+  }
+  return std::nullopt;
+}
+
+std::optional<Advice> memory_free(const RunFigures& run) {
+  if (!(run.memory_peak < 0.7 * run.memory_device)) return std::nullopt;
+  const std::string recompute = setting(run.data, "memory.recompute");
+  const bool recomputes = run.data.plan.is_object() && run.data.plan.contains("recompute") &&
+                          run.data.plan["recompute"] == true;
+  const bool stage_3 = whole_setting(run, "parallel.zero.stage", 0) == 3;
+  if (!recomputes && !stage_3) return std::nullopt;
+  return Advice{.id = "memory-free",
+                .finding = fmt::format("the peak is {} of {}, and {}", bytes_words(run.memory_peak),
+                                       bytes_words(run.memory_device),
+                                       recomputes ? "activations are computed twice"
+                                                  : "parameters are gathered each step"),
+                .change = recomputes ? "keep activations, or larger batch.micro"
+                                     : "ZeRO stage 2, or larger batch.micro",
+                .share = kLeastShare,
+                .overrides = {recomputes ? "memory.recompute=none" : "parallel.zero.stage=2"}};
+}
+
+std::optional<Advice> throttled(const RunFigures& run) {
+  const GpuSummary* worst = nullptr;
+  for (const GpuSummary& gpu : run.gpus) {
+    if (gpu.throttled > 0.05 && (worst == nullptr || gpu.throttled > worst->throttled))
+      worst = &gpu;
+  }
+  if (worst == nullptr) return std::nullopt;
+  return Advice{
+      .id = "throttled",
+      .finding = fmt::format("GPU {} lowered its clock in {} of the samples, at up to {:.0f} C",
+                             worst->index, share_words(worst->throttled), worst->max_temperature),
+      .change = "cooling, power limit, other jobs of the machine",
+      .share = worst->throttled};
+}
+
+std::optional<Advice> not_finite(const RunFigures& run) {
+  const auto bad = static_cast<double>(std::max(run.not_finite, run.skipped));
+  const auto steps = static_cast<double>(run.data.steps.size());
+  if (steps == 0 || bad / steps <= 0.01) return std::nullopt;
+  return Advice{.id = "not-finite",
+                .finding = fmt::format("{} steps had a loss or gradient that is not finite", bad),
+                .change = "lower optimizer.lr or a longer warm-up; bf16 in place of fp16",
+                .share = bad / steps};
+}
+
+constexpr std::optional<Advice> (*kRules[])(const RunFigures&) = {
+    data_wait, exposed_gather, exposed_reduce, straggler, memory_free, throttled, not_finite};
+
+}  // namespace
+
+std::vector<Advice> advise(const RunFigures& run, const PredictStep& predict) {
+  std::vector<Advice> all;
+  for (const auto rule : kRules) {
+    if (std::optional<Advice> advice = rule(run); advice && advice->share >= kLeastShare)
+      all.push_back(std::move(*advice));
+    else if (advice && advice->id == "not-finite")
+      all.push_back(std::move(*advice));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Advice& a, const Advice& b) { return a.share > b.share; });
+  if (all.size() > kMaxAdvice) all.resize(kMaxAdvice);
+  // Both sides are predictions, so that what the prediction leaves out is in neither.
+  std::optional<double> now;
+  bool asked = false;
+  for (Advice& advice : all) {
+    if (advice.overrides.empty() || !predict) continue;
+    // A plan knows nothing of readers, and another global batch is another step.
+    if (advice.id == "data-wait" || advice.overrides[0].starts_with("batch.global")) continue;
+    if (!asked) now = predict(run, {});
+    asked = true;
+    if (!now || *now <= 0) break;
+    if (const auto changed = predict(run, advice.overrides))
+      advice.predicted_change = *changed / *now - 1;
+  }
+  return all;
+}
+
+}  // namespace dstrain::report

@@ -1,0 +1,196 @@
+#include "engine/report/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "engine/report/words.h"
+
+namespace dstrain::report {
+namespace {
+
+constexpr double kLeastGain = 0.01;
+constexpr double kLossTolerance = 0.02;  // of the baseline's loss
+
+/// Settings that change neither the work of a step nor its result.
+bool is_about_the_run(std::string_view key) {
+  return key == "run.output" || key == "run.seed" || key.starts_with("trace.") ||
+         key.starts_with("metrics.");
+}
+
+std::string variant_key(const RunFigures& run) {
+  std::string key = fmt::format("{}\n{}\n", run.ranks, run.device);
+  for (const auto& [path, value] : run.data.settings) {
+    if (!is_about_the_run(path)) key += path + "=" + value + "\n";
+  }
+  return key;
+}
+
+std::vector<SettingDifference> differing_settings(const std::vector<RunFigures>& runs) {
+  std::vector<SettingDifference> differences;
+  const auto add = [&](const std::string& key, const auto& value_of) {
+    SettingDifference difference = {.key = key, .values = {}};
+    for (const RunFigures& run : runs) difference.values.push_back(value_of(run));
+    if (std::set<std::string>(difference.values.begin(), difference.values.end()).size() > 1)
+      differences.push_back(std::move(difference));
+  };
+  add("ranks", [](const RunFigures& run) { return fmt::to_string(run.ranks); });
+  add("device", [](const RunFigures& run) { return run.device; });
+  std::set<std::string> done;
+  for (const RunFigures& run : runs) {
+    for (const auto& [path, value] : run.data.settings) {
+      if (path != "run.output" && done.insert(path).second)
+        add(path, [&path = path](const RunFigures& of) { return setting(of.data, path); });
+    }
+  }
+  return differences;
+}
+
+std::vector<std::string> comparison_warnings(const std::vector<RunFigures>& runs) {
+  std::vector<std::string> warnings;
+  const RunFigures& base = runs.front();
+  for (const RunFigures& run : runs) {
+    if (!run.device.empty() && !base.device.empty() && run.device != base.device)
+      warnings.push_back(
+          fmt::format("{} ran on {}, the baseline on {}", run.label, run.device, base.device));
+    const std::string driver = text(run.data.environment, "gpu_driver");
+    if (driver != text(base.data.environment, "gpu_driver"))
+      warnings.push_back(fmt::format("{} ran under driver '{}', the baseline under '{}'", run.label,
+                                     driver, text(base.data.environment, "gpu_driver")));
+    for (const GpuSummary& gpu : run.gpus) {
+      if (gpu.throttled > 0.05)
+        warnings.push_back(fmt::format("GPU {} of {} lowered its clock in {} of the samples",
+                                       gpu.index, run.label, share_words(gpu.throttled)));
+    }
+  }
+  return warnings;
+}
+
+double global_batch(const RunFigures& run) {
+  return run.data.plan.is_object() && run.data.plan.contains("batch")
+             ? number(run.data.plan["batch"], "global")
+             : kUnknown;
+}
+
+LossParity loss_parity(const RunFigures& base, const RunFigures& test) {
+  LossParity parity;
+  const double of_base = global_batch(base);
+  const double of_test = global_batch(test);
+  if (!(of_base > 0) || !(of_test > 0) || base.data.steps.empty() || test.data.steps.empty())
+    return parity;
+  const double common = std::min(of_base * static_cast<double>(base.last_step),
+                                 of_test * static_cast<double>(test.last_step));
+  const auto losses = [&](const RunFigures& run, double batch) {
+    std::vector<double> values;
+    for (const StepRow& row : run.data.steps) {
+      const double samples = batch * static_cast<double>(row.step);
+      if (samples > 0.9 * common && samples <= common * (1 + 1e-9)) values.push_back(row.loss);
+    }
+    return values;
+  };
+  const std::vector<double> a = losses(base, of_base);
+  const std::vector<double> b = losses(test, of_test);
+  if (a.empty() || b.empty()) return parity;
+  const auto mean_and_error = [](const std::vector<double>& values) {
+    const auto count = static_cast<double>(values.size());
+    double mean = 0;
+    for (const double v : values) mean += v / count;
+    double squares = 0;
+    for (const double v : values) squares += (v - mean) * (v - mean);
+    return std::pair(mean, count > 1 ? squares / (count - 1) / count : 0.0);
+  };
+  const auto [mean_a, error_a] = mean_and_error(a);
+  const auto [mean_b, error_b] = mean_and_error(b);
+  parity = {.known = true, .holds = true, .base = mean_a, .variant = mean_b};
+  const double worse = mean_b - mean_a;
+  parity.holds =
+      std::isfinite(mean_b) && std::isfinite(mean_a) &&
+      !(worse > kLossTolerance * std::abs(mean_a) && worse > 2 * std::sqrt(error_a + error_b));
+  return parity;
+}
+
+std::string verdict_of(const Variant& variant, std::size_t pairs) {
+  if (!std::isfinite(variant.speed.value)) return "no rate to compare";
+  if (variant.parity.known && !variant.parity.holds)
+    return fmt::format("loss parity failed: {} against {} at equal samples",
+                       number_words(variant.parity.variant), number_words(variant.parity.base));
+  if (pairs == 1) return "one run each: drift of the machine not covered";
+  if (!variant.speed.interval) return fmt::format("{} runs each: too few for an interval", pairs);
+  const Interval& interval = *variant.speed.interval;
+  if (interval.high < 1 && variant.speed.value < 1 / (1 + kLeastGain)) return "slower";
+  if (!(interval.low > 1 && variant.speed.value > 1 + kLeastGain)) return "no difference shown";
+  return variant.parity.known ? "faster" : "more samples/s; loss parity not known";
+}
+
+std::string variant_name(const RunFigures& run, const RunFigures& base) {
+  std::vector<std::string> changed;
+  if (run.ranks != base.ranks) changed.push_back(fmt::format("ranks={}", run.ranks));
+  for (const auto& [path, value] : run.data.settings) {
+    if (!is_about_the_run(path) && setting(base.data, path) != value)
+      changed.push_back(path + "=" + value);
+  }
+  std::string name;
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, changed.size()); ++i)
+    name += (i > 0 ? ", " : "") + changed[i];
+  if (changed.size() > 2) name += fmt::format(" and {} more", changed.size() - 2);
+  return name.empty() ? run.label : name;
+}
+
+std::vector<Variant> compare_variants(const std::vector<RunFigures>& runs) {
+  std::vector<Variant> variants;
+  std::map<std::string, std::size_t> by_key;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto [found, added] = by_key.emplace(variant_key(runs[i]), variants.size());
+    if (added)
+      variants.push_back(
+          {.name = variant_name(runs[i], runs[0]), .runs = {}, .parity = {}, .verdict = {}});
+    variants[found->second].runs.push_back(i);
+  }
+  Variant& base = variants.front();
+  base.name = "baseline";
+  base.speed = {.value = 1};
+  base.verdict = "baseline";
+  for (std::size_t v = 1; v < variants.size(); ++v) {
+    Variant& variant = variants[v];
+    std::vector<double> of_base;
+    std::vector<double> of_test;
+    for (std::size_t i = 0; i < std::min(base.runs.size(), variant.runs.size()); ++i) {
+      const RunFigures& a = runs[base.runs[i]];
+      const RunFigures& b = runs[variant.runs[i]];
+      if (a.samples_per_s.value > 0 && b.samples_per_s.value > 0) {
+        of_base.push_back(a.samples_per_s.value);
+        of_test.push_back(b.samples_per_s.value);
+      }
+      const LossParity parity = loss_parity(a, b);
+      if (i == 0 || (parity.known && !parity.holds)) variant.parity = parity;
+    }
+    if (!of_base.empty()) variant.speed = paired_ratio(of_base, of_test);
+    variant.verdict = verdict_of(variant, of_base.size());
+  }
+  return variants;
+}
+
+}  // namespace
+
+Report make_report(std::vector<RunData> runs, const PredictStep& predict) {
+  Report report;
+  std::map<std::string, int> names;
+  for (RunData& run : runs) {
+    RunFigures figures = run_figures(std::move(run));
+    const int count = ++names[figures.label];
+    if (count > 1) figures.label += fmt::format(" ({})", count);
+    figures.advice = advise(figures, predict);
+    report.runs.push_back(std::move(figures));
+  }
+  if (report.runs.size() > 1) {
+    report.variants = compare_variants(report.runs);
+    report.differences = differing_settings(report.runs);
+    report.warnings = comparison_warnings(report.runs);
+  }
+  return report;
+}
+
+}  // namespace dstrain::report

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/report/figures.h"
+
+namespace dstrain::report {
+
+/// Whether the loss of a variant is that of the baseline at equal samples.
+struct LossParity {
+  bool known = false;
+  bool holds = false;
+  double base = kUnknown;  ///< mean loss over the last tenth of the common samples
+  double variant = kUnknown;
+};
+
+/// Runs of one recipe on one number of ranks and kind of device.
+struct Variant {
+  std::string name;
+  std::vector<std::size_t> runs;         ///< in Report::runs, in the order given
+  Estimate speed = {.value = kUnknown};  ///< samples/s beside the baseline; of the baseline 1
+  LossParity parity;
+  std::string verdict;
+};
+
+struct SettingDifference {
+  std::string key;
+  std::vector<std::string> values;  ///< by run
+};
+
+struct Report {
+  std::vector<RunFigures> runs;   ///< the baseline first
+  std::vector<Variant> variants;  ///< the baseline first; empty for one run
+  std::vector<SettingDifference> differences;
+  std::vector<std::string> warnings;  ///< why speeds may not be comparable
+};
+
+/// Figures of runs, and of runs beside the first one. Repeats are paired in the order given.
+[[nodiscard]] Report make_report(std::vector<RunData> runs, const PredictStep& predict);
+
+}  // namespace dstrain::report

@@ -1,0 +1,253 @@
+#include "engine/report/figures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/report/words.h"
+
+namespace dstrain::report {
+namespace {
+
+constexpr double kSilent = 0.02;  // of a step; less is not worth a sentence
+
+double& at(RankSplit& split, Part part) { return split.parts[static_cast<std::size_t>(part)]; }
+
+/// Waits lie inside forward and backward; norm and update follow them.
+RankSplit split_step(const TimingRow& row) {
+  RankSplit split = {.rank = 0, .step_s = row.step_s, .parts = {}};
+  const double waits =
+      row.wait_copy_in_s + row.wait_gather_s + row.wait_reduce_s + row.wait_receive_s;
+  at(split, Part::input) = row.wait_copy_in_s;
+  at(split, Part::gather) = row.wait_gather_s;
+  at(split, Part::reduce) = row.wait_reduce_s;
+  at(split, Part::receive) = row.wait_receive_s;
+  at(split, Part::norm) = row.norm_s;
+  at(split, Part::update) = row.update_s;
+  at(split, Part::compute) = std::max(0.0, row.forward_s + row.backward_s - waits);
+  double sum = 0;
+  for (const double part : split.parts) sum += part;
+  at(split, Part::other) = std::max(0.0, row.step_s - sum);
+  return split;
+}
+
+std::set<std::int64_t> disturbed_steps(const RunData& run) {
+  std::set<std::int64_t> steps;
+  const auto add = [&](std::int64_t step) {
+    steps.insert(step);
+    steps.insert(step + 1);
+  };
+  for (const EvaluationRow& row : run.evaluations) add(row.step);
+  for (const Event& event : run.events) {
+    if (event.kind.starts_with("checkpoint")) add(event.step);
+  }
+  for (const RankTimings& rank : run.ranks) {
+    for (const TimingRow& row : rank.rows) {
+      if (row.traced) add(row.step);
+    }
+  }
+  return steps;
+}
+
+/// Steps of a start: the first tenth of them, from 2 to 20.
+std::int64_t warmup_steps(std::size_t steps) {
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(steps / 10), 2, 20);
+}
+
+double mean_finite(const std::vector<double>& values) {
+  double sum = 0;
+  double count = 0;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    sum += value;
+    ++count;
+  }
+  return count == 0 ? kUnknown : sum / count;
+}
+
+Estimate estimate(const std::vector<const StepRow*>& steps, double StepRow::* field) {
+  std::vector<double> values;
+  for (const StepRow* step : steps) {
+    if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);
+  }
+  if (values.empty()) return {.value = kUnknown};
+  return {.value = median(values), .interval = bootstrap_median(values)};
+}
+
+void split_ranks(RunFigures& figures) {
+  const RunData& run = figures.data;
+  const std::set<std::int64_t> disturbed = disturbed_steps(run);
+  for (const RankTimings& rank : run.ranks) {
+    RankSplit sum = {.rank = rank.rank, .step_s = 0, .parts = {}};
+    double count = 0;
+    const std::int64_t first = rank.rows.front().step;
+    const auto total = static_cast<std::size_t>(rank.rows.back().step - first + 1);
+    for (const TimingRow& row : rank.rows) {
+      if (row.step < first + warmup_steps(total) || disturbed.contains(row.step)) continue;
+      const RankSplit split = split_step(row);
+      sum.step_s += split.step_s;
+      for (std::size_t i = 0; i < kParts; ++i) sum.parts[i] += split.parts[i];
+      ++count;
+    }
+    if (count == 0) continue;
+    sum.step_s /= count;
+    for (double& part : sum.parts) part /= count;
+    figures.split.push_back(sum);
+  }
+  for (const RankSplit& split : figures.split) {
+    const auto ranks = static_cast<double>(figures.split.size());
+    figures.mean_split.step_s += split.step_s / ranks;
+    for (std::size_t i = 0; i < kParts; ++i) figures.mean_split.parts[i] += split.parts[i] / ranks;
+  }
+}
+
+void find_lost_time(RunFigures& figures) {
+  const RankSplit& mean = figures.mean_split;
+  if (mean.step_s <= 0) return;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    const bool useful = part == static_cast<std::size_t>(Part::compute) ||
+                        part == static_cast<std::size_t>(Part::update);
+    const double share = mean.parts[part] / mean.step_s;
+    if (!useful && share >= kSilent)
+      figures.lost.push_back({part_name(part), mean.parts[part], share});
+  }
+  std::sort(figures.lost.begin(), figures.lost.end(),
+            [](const LostTime& a, const LostTime& b) { return a.seconds > b.seconds; });
+  if (figures.lost.size() > 3) figures.lost.resize(3);
+}
+
+void count_collectives(RunFigures& figures) {
+  if (figures.data.ranks.empty()) return;
+  std::map<std::string, CollectiveRow> rows;
+  const RankTimings& rank = figures.data.ranks.front();
+  for (const TimingRow& row : rank.rows) {
+    for (const auto& [name, call] : row.calls) {
+      rows[name].calls += call.first / static_cast<double>(rank.rows.size());
+      rows[name].bytes += call.second / static_cast<double>(rank.rows.size());
+    }
+  }
+  for (auto& [name, row] : rows) {
+    row.name = name;
+    figures.collectives.push_back(row);
+  }
+  std::sort(figures.collectives.begin(), figures.collectives.end(),
+            [](const CollectiveRow& a, const CollectiveRow& b) { return a.bytes > b.bytes; });
+}
+
+void sum_samples(RunFigures& figures) {
+  std::map<int, std::vector<const GpuSample*>> gpus;
+  for (const GpuSample& sample : figures.data.gpus) gpus[sample.index].push_back(&sample);
+  for (const auto& [index, samples] : gpus) {
+    GpuSummary gpu = {.index = index, .name = samples.front()->name, .samples = samples.size()};
+    std::vector<double> utilization;
+    std::vector<double> power;
+    for (const GpuSample* sample : samples) {
+      utilization.push_back(sample->utilization);
+      power.push_back(sample->power_w);
+      gpu.peak_mib = std::fmax(gpu.peak_mib, sample->memory_mib);
+      gpu.total_mib = std::fmax(gpu.total_mib, sample->total_mib);
+      gpu.max_temperature = std::fmax(gpu.max_temperature, sample->temperature);
+      gpu.throttled += (sample->throttled ? 1.0 : 0.0) / static_cast<double>(samples.size());
+    }
+    gpu.mean_utilization = mean_finite(utilization);
+    gpu.mean_power_w = mean_finite(power);
+    figures.gpus.push_back(std::move(gpu));
+  }
+}
+
+std::string device_of(const RunData& run) {
+  const auto names = run.environment.find("gpu_names");
+  if (!run.environment.is_object() || names == run.environment.end()) return {};
+  if (setting(run, "parallel.backend") == "gloo") return "CPU";
+  if (names->is_array() && !names->empty() && (*names)[0].is_string()) return (*names)[0];
+  return "CPU";
+}
+
+std::string first_sentence(const RunFigures& f) {
+  if (f.data.steps.empty()) return "No step of this run was recorded.";
+  std::string text;
+  if (std::isfinite(f.samples_per_s.value))
+    text = fmt::format("{} samples/s, {} a step", rate_words(f.samples_per_s.value),
+                       time_words(f.step_s.value));
+  else
+    text = fmt::format("{} steps, too few to measure a rate", f.data.steps.size());
+  if (f.mfu > 0) text += fmt::format(", {} MFU", share_words(f.mfu));
+  if (!f.lost.empty())
+    text +=
+        fmt::format("; {} of a step: {}", share_words(f.lost.front().share), f.lost.front().what);
+  else if (f.mean_split.step_s > 0)
+    text += "; no wait takes more than 2 % of a step";
+  if (f.not_finite > 0) text += fmt::format(". The loss was not finite in {} steps", f.not_finite);
+  if (!f.data.failure.is_null()) text += ". The run failed";
+  return text + ".";
+}
+
+}  // namespace
+
+const char* part_name(std::size_t part) {
+  static constexpr std::array<const char*, kParts> kNames = {
+      "compute",          "wait for input", "wait for gather", "wait for reduce",
+      "wait for receive", "gradient norm",  "update",          "other"};
+  return kNames.at(part);
+}
+
+std::vector<const StepRow*> steady_steps(const RunData& run) {
+  const std::set<std::int64_t> disturbed = disturbed_steps(run);
+  std::vector<const StepRow*> steady;
+  if (run.steps.empty()) return steady;
+  const std::int64_t first = run.steps.front().step + warmup_steps(run.steps.size());
+  for (const StepRow& row : run.steps) {
+    if (row.step >= first && !disturbed.contains(row.step)) steady.push_back(&row);
+  }
+  return steady;
+}
+
+RunFigures run_figures(RunData run) {
+  RunFigures f;
+  f.data = std::move(run);
+  f.label = f.data.name;
+  const RunData& data = f.data;
+  const double world = number(data.environment, "world_size");
+  f.ranks =
+      world >= 1 ? static_cast<int>(std::min(world, 1e6)) : static_cast<int>(data.ranks.size());
+  f.device = device_of(data);
+
+  const std::vector<const StepRow*> steady = steady_steps(data);
+  f.num_steady = steady.size();
+  f.step_s = estimate(steady, &StepRow::step_s);
+  f.samples_per_s = estimate(steady, &StepRow::samples_per_s);
+  f.tokens_per_s = estimate(steady, &StepRow::tokens_per_s).value;
+  f.mfu = estimate(steady, &StepRow::mfu).value;
+  std::vector<double> last_losses;
+  for (std::size_t i = 0; i < data.steps.size(); ++i) {
+    const StepRow& row = data.steps[i];
+    if (!std::isfinite(row.loss)) ++f.not_finite;
+    if (i + std::max<std::size_t>(1, data.steps.size() / 10) >= data.steps.size())
+      last_losses.push_back(row.loss);
+    if (row.memory_bytes > 0) f.memory_peak = std::fmax(f.memory_peak, row.memory_bytes);
+    if (row.skipped_steps > 0)
+      f.skipped = std::max(f.skipped, static_cast<std::int64_t>(std::min(row.skipped_steps, 1e15)));
+  }
+  f.final_loss = mean_finite(last_losses);
+  if (!data.steps.empty()) f.last_step = data.steps.back().step;
+  for (const RankTimings& rank : data.ranks) {
+    for (const TimingRow& row : rank.rows) {
+      if (row.peak > 0) f.memory_peak = std::fmax(f.memory_peak, row.peak);
+    }
+  }
+  if (data.plan.is_object() && data.plan.contains("memory")) {
+    f.memory_planned = number(data.plan["memory"], "allocated_bytes");
+    f.memory_device = number(data.plan["memory"], "device_bytes");
+  }
+  f.planned_step_s = number(data.plan, "step_s");
+  split_ranks(f);
+  find_lost_time(f);
+  count_collectives(f);
+  sum_samples(f);
+  f.sentence = first_sentence(f);
+  return f;
+}
+
+}  // namespace dstrain::report

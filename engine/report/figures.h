@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/report/run_data.h"
+#include "engine/report/statistics.h"
+
+namespace dstrain::report {
+
+/// What a step is split into; they are disjoint and add up to the step.
+enum class Part { compute, input, gather, reduce, receive, norm, update, other };
+inline constexpr std::size_t kParts = 8;
+/// "compute", "wait for gather".
+[[nodiscard]] const char* part_name(std::size_t part);
+
+/// Mean of a rank's steady steps, in seconds.
+struct RankSplit {
+  int rank = 0;
+  double step_s = 0;
+  std::array<double, kParts> parts = {};
+};
+
+/// Time of a step in which nothing was computed, mean of the ranks.
+struct LostTime {
+  std::string what;
+  double seconds = 0;
+  double share = 0;  ///< of a step
+};
+
+/// A change that would make steps shorter or the run sound.
+struct Advice {
+  std::string id;       ///< "exposed-reduce"
+  std::string finding;  ///< with its numbers
+  std::string change;
+  double share = 0;                         ///< of a step that is at stake
+  std::vector<std::string> overrides = {};  ///< of the recipe, "key=value"; empty: no key does it
+  /// Change of the predicted step, -0.1: 10 % shorter; kUnknown: not predicted.
+  double predicted_change = kUnknown;
+};
+
+struct CollectiveRow {
+  std::string name;
+  double calls = 0;  ///< a step, of a rank
+  double bytes = 0;
+};
+
+struct GpuSummary {
+  int index = 0;
+  std::string name;
+  std::size_t samples = 0;
+  double peak_mib = kUnknown;
+  double total_mib = kUnknown;
+  double mean_utilization = kUnknown;  ///< per cent
+  double max_temperature = kUnknown;
+  double mean_power_w = kUnknown;
+  double throttled = 0;  ///< share of the samples
+};
+
+/// Everything that is shown of a run; text, Markdown, HTML and JSON are made of it.
+struct RunFigures {
+  RunData data;
+  std::string label;  ///< name of the run, told apart from equal names by a number
+  int ranks = 0;
+  std::string device;  ///< "NVIDIA H100", "CPU"; empty: not known
+  std::size_t num_steady = 0;
+  Estimate step_s = {.value = kUnknown};
+  Estimate samples_per_s = {.value = kUnknown};
+  double tokens_per_s = kUnknown;
+  double mfu = kUnknown;
+  double final_loss = kUnknown;  ///< mean of the last tenth of the steps
+  std::int64_t last_step = 0;
+  std::int64_t not_finite = 0;  ///< steps whose loss is nan or infinite
+  std::int64_t skipped = 0;
+  double memory_peak = kUnknown;     ///< bytes, of the devices; kUnknown on a CPU
+  double memory_planned = kUnknown;  ///< bytes
+  double memory_device = kUnknown;
+  double planned_step_s = kUnknown;
+  std::vector<RankSplit> split;
+  RankSplit mean_split;        ///< of all ranks; step_s 0: no timings
+  std::vector<LostTime> lost;  ///< the largest three above 2 % of a step
+  std::vector<CollectiveRow> collectives;
+  std::vector<GpuSummary> gpus;
+  std::vector<Advice> advice;
+  std::string sentence;
+};
+
+/// Steps by which speed is measured: without warm-up, traced, evaluation and checkpoint steps and
+/// the step after these.
+[[nodiscard]] std::vector<const StepRow*> steady_steps(const RunData& run);
+
+/// All but label and advice.
+[[nodiscard]] RunFigures run_figures(RunData run);
+
+/// Step time in seconds that is predicted for the run's recipe under overrides; nothing where that
+/// fails.
+using PredictStep =
+    std::function<std::optional<double>(const RunFigures& run, const std::vector<std::string>&)>;
+/// At most 5, the largest share first.
+[[nodiscard]] std::vector<Advice> advise(const RunFigures& run, const PredictStep& predict);
+
+}  // namespace dstrain::report

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dstrain::report {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// A line of metrics.jsonl of a step; a number that it lacks is kUnknown. A loss may be inf or nan.
+struct StepRow {
+  std::int64_t step = 0;
+  double loss = kUnknown;
+  double lr = kUnknown;
+  double grad_norm = kUnknown;
+  double samples_per_s = kUnknown;
+  double tokens_per_s = kUnknown;
+  double mfu = kUnknown;
+  double step_s = kUnknown;
+  double memory_bytes = kUnknown;
+  double skipped_steps = kUnknown;
+};
+
+struct EvaluationRow {
+  std::int64_t step = 0;
+  double loss = kUnknown;
+  double accuracy = kUnknown;
+  double seconds = kUnknown;
+};
+
+/// A line of ranks/rank0000.jsonl, in seconds and bytes.
+struct TimingRow {
+  std::int64_t step = 0;
+  double step_s = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double norm_s = 0;
+  double update_s = 0;
+  double data_wait_s = 0;
+  double host_s = 0;
+  double wait_gather_s = 0;
+  double wait_reduce_s = 0;
+  double wait_receive_s = 0;
+  double wait_copy_in_s = 0;
+  double exposed_comm_s = 0;
+  double peak = 0;
+  double host_rss = 0;
+  bool traced = false;
+  std::map<std::string, std::pair<double, double>> calls = {};  ///< count and bytes
+};
+
+struct RankTimings {
+  int rank = 0;
+  std::vector<TimingRow> rows;
+};
+
+struct Event {
+  std::string kind;
+  std::int64_t step = 0;
+  std::string time = {};
+};
+
+/// A line of gpu.csv or memory.csv; columns that are not there are kUnknown.
+struct GpuSample {
+  std::string time;
+  int index = 0;
+  std::string name;
+  double memory_mib = kUnknown;
+  double total_mib = kUnknown;
+  double utilization = kUnknown;  ///< per cent
+  double temperature = kUnknown;  ///< degrees Celsius
+  double power_w = kUnknown;
+  bool throttled = false;
+};
+
+/// An action on its lane; nanoseconds from the begin of the step.
+struct LaneEvent {
+  int rank = 0;
+  std::string lane;
+  std::string name;
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+};
+/// The last step that was traced.
+struct Timeline {
+  std::int64_t step = 0;
+  std::vector<LaneEvent> events;
+};
+
+/// What was wrong with a file of a run.
+struct Problem {
+  std::string file;  ///< in the run's folder
+  std::string what;
+};
+
+/// What a run's folder holds. What is missing is empty; what is broken is in `problems`, and the
+/// rest of it is there.
+struct RunData {
+  std::filesystem::path path;
+  std::string name;
+  std::vector<StepRow> steps;
+  std::vector<EvaluationRow> evaluations;
+  std::vector<Event> events;
+  std::vector<RankTimings> ranks;  ///< by rank
+  nlohmann::json plan;
+  nlohmann::json environment;
+  nlohmann::json failure;
+  std::vector<std::pair<std::string, std::string>> settings;  ///< of the resolved recipe
+  std::vector<GpuSample> gpus;                                ///< of the first host
+  Timeline timeline;
+  std::vector<std::string> missing;  ///< files that other runs have
+  std::vector<Problem> problems;
+};
+
+/// Reads a run. Error{data} where the folder has neither metrics.jsonl nor recipe.yaml.
+[[nodiscard]] RunData read_run(const std::filesystem::path& path);
+
+/// A number of `object`, or a text "nan", "inf", "-inf"; kUnknown where it is missing or else.
+[[nodiscard]] double number(const nlohmann::json& object, const char* key);
+/// A text of `object`; empty where it is missing.
+[[nodiscard]] std::string text(const nlohmann::json& object, const char* key);
+/// The value of a setting; empty where the recipe has no such key or could not be read.
+[[nodiscard]] std::string setting(const RunData& run, std::string_view path);
+
+}  // namespace dstrain::report
