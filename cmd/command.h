@@ -24,6 +24,7 @@ Command add_agent(CLI::App& root);
 Command add_verify(CLI::App& root);
 Command add_doctor(CLI::App& root);
 Command add_trace_merge(CLI::App& root);
+Command add_report(CLI::App& root);
 
 // In the engine library.
 Command add_engine(CLI::App& root);

@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
 
   std::vector<Command> commands = {add_launch(app), add_verify(app), add_doctor(app),
-                                   add_agent(app)};
+                                   add_agent(app), add_report(app)};
   CLI::App* recipe = app.add_subcommand("recipe", "Check, show and describe recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),

@@ -149,6 +149,13 @@ std::vector<Variant> compare_variants(const std::vector<RunFigures>& runs) {
           {.name = variant_name(runs[i], runs[0]), .runs = {}, .parity = {}, .verdict = {}});
     variants[found->second].runs.push_back(i);
   }
+  for (Variant& variant : variants) {
+    std::vector<double> rates;
+    for (const std::size_t run : variant.runs) {
+      if (runs[run].samples_per_s.value > 0) rates.push_back(runs[run].samples_per_s.value);
+    }
+    if (!rates.empty()) variant.samples_per_s = median(rates);
+  }
   Variant& base = variants.front();
   base.name = "baseline";
   base.speed = {.value = 1};

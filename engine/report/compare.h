@@ -19,6 +19,7 @@ struct LossParity {
 struct Variant {
   std::string name;
   std::vector<std::size_t> runs;         ///< in Report::runs, in the order given
+  double samples_per_s = kUnknown;       ///< median of the runs
   Estimate speed = {.value = kUnknown};  ///< samples/s beside the baseline; of the baseline 1
   LossParity parity;
   std::string verdict;

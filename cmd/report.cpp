@@ -1,0 +1,161 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "cmd/input_path.h"
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/base/run_layout.h"
+#include "engine/base/unique_fd.h"
+#include "engine/report/document.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReportOptions {
+  std::vector<std::string> runs;
+  std::string format = "text";
+  std::string output;
+  std::string baseline;
+  bool json = false;
+  bool predict = true;
+};
+
+/// What a program prints to standard output within 20 s; nothing where it fails.
+std::optional<std::string> output_of(const std::vector<std::string>& command) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, writer.get(), 1);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  pid_t child = -1;
+  const int failed =
+      posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  writer.reset();
+  if (failed != 0) return std::nullopt;
+
+  const auto start = std::chrono::steady_clock::now();
+  std::string text;
+  bool ended = false;
+  while (!ended) {
+    const int left_ms = static_cast<int>((20 - seconds_since(start)) * 1000);
+    pollfd waited = {.fd = reader.get(), .events = POLLIN, .revents = 0};
+    if (left_ms <= 0 || poll(&waited, 1, left_ms) <= 0) break;
+    char buffer[65536];
+    const ssize_t count = read(reader.get(), buffer, sizeof buffer);
+    ended = count <= 0;
+    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
+    if (text.size() > (64u << 20)) break;
+  }
+  if (!ended) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!ended || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
+  return text;
+}
+
+std::optional<double> predict_step(const report::RunFigures& run,
+                                   const std::vector<std::string>& overrides) {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  if (failed || run.ranks < 1) return std::nullopt;
+  std::vector<std::string> command = {self.string(),
+                                      "plan",
+                                      RunLayout(run.data.path).recipe().string(),
+                                      "--ranks",
+                                      fmt::to_string(run.ranks),
+                                      "--json"};
+  for (const std::string& override : overrides) command.insert(command.end(), {"--set", override});
+  const auto text = output_of(command);
+  if (!text) return std::nullopt;
+  const nlohmann::json plan = json_or_null(*text);
+  if (!plan.is_object() || !plan.contains("fits") || plan["fits"] != true) return std::nullopt;
+  const double step = report::number(plan, "step_s");
+  return step > 0 ? std::optional(step) : std::nullopt;
+}
+
+int report_runs(const ReportOptions& options) {
+  std::vector<std::string> paths = options.runs;
+  if (!options.baseline.empty()) {
+    std::error_code ignored;
+    std::erase_if(paths, [&](const std::string& path) {
+      return fs::equivalent(path, options.baseline, ignored);
+    });
+    paths.insert(paths.begin(), options.baseline);
+  }
+  std::vector<report::RunData> runs;
+  for (const std::string& path : paths) runs.push_back(report::read_run(path));
+  report::PredictStep predict;
+  if (options.predict) predict = predict_step;
+  const report::Report report = report::make_report(std::move(runs), predict);
+
+  std::string text;
+  if (options.json) {
+    text = report::report_json(report);
+  } else {
+    const report::Document document = report::make_document(report, options.format == "html");
+    text = options.format == "html"       ? report::document_html(document)
+           : options.format == "markdown" ? report::document_markdown(document)
+                                          : report::document_text(document);
+  }
+  if (options.output.empty()) {
+    print_text(text);
+  } else {
+    write_file_atomically(options.output, text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command add_report(CLI::App& root) {
+  auto options = std::make_shared<ReportOptions>();
+  CLI::App* app = root.add_subcommand(
+      "report", "Say how fast runs were, where their time went and what to change; compare runs.");
+  app->footer(
+      "Several runs are compared with the first one, or with --baseline; runs of equal recipes "
+      "are\n"
+      "repeats, paired in the order given.\n"
+      "Example: dstrain report runs/quickstart-20261123T024220Z-5b2cc1 --format html -o "
+      "report.html");
+  app->add_option("runs", options->runs, "Folders of runs.")->required()->check(input_folder());
+  app->add_option("--format", options->format, "text, markdown or html. Default: text.")
+      ->check(CLI::IsMember({"text", "markdown", "html"}));
+  app->add_option("-o,--output", options->output, "File to write. Default: standard output.");
+  app->add_option("--baseline", options->baseline,
+                  "Run that the others are compared with. Default: the first.")
+      ->check(input_folder());
+  app->add_flag("--json", options->json, "Print one JSON object for programs instead.");
+  app->add_flag("!--no-predict", options->predict,
+                "Do not ask `dstrain plan` what an advice would gain. Default: ask.");
+  return {app, [options] { return report_runs(*options); }};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,123 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/json.h"
+#include "engine/report/document.h"
+
+namespace dstrain::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// null: not known.
+Json known(double value) {
+  if (std::isfinite(value)) return value;
+  return nullptr;
+}
+
+Json estimate_json(const Estimate& estimate) {
+  Json json = {{"value", known(estimate.value)}, {"low", nullptr}, {"high", nullptr}};
+  if (estimate.interval) {
+    json["low"] = known(estimate.interval->low);
+    json["high"] = known(estimate.interval->high);
+  }
+  return json;
+}
+
+Json split_json(const RankSplit& split) {
+  Json parts = Json::array();
+  for (const double part : split.parts) parts.push_back(known(part));
+  return {{"rank", split.rank}, {"step_s", known(split.step_s)}, {"parts", parts}};
+}
+
+Json run_json(const RunFigures& run) {
+  const RunData& data = run.data;
+  Json json = {{"name", run.label},
+               {"path", data.path.string()},
+               {"sentence", run.sentence},
+               {"model", text(data.plan, "model")},
+               {"ranks", run.ranks},
+               {"device", run.device},
+               {"last_step", run.last_step},
+               {"steady_steps", run.num_steady},
+               {"step_s", estimate_json(run.step_s)},
+               {"samples_per_s", estimate_json(run.samples_per_s)},
+               {"tokens_per_s", known(run.tokens_per_s)},
+               {"mfu", known(run.mfu)},
+               {"planned_step_s", known(run.planned_step_s)},
+               {"final_loss", known(run.final_loss)},
+               {"evaluation_loss",
+                known(data.evaluations.empty() ? kUnknown : data.evaluations.back().loss)},
+               {"evaluation_accuracy",
+                known(data.evaluations.empty() ? kUnknown : data.evaluations.back().accuracy)},
+               {"not_finite", run.not_finite},
+               {"skipped_steps", run.skipped},
+               {"memory_peak", known(run.memory_peak)},
+               {"memory_planned", known(run.memory_planned)},
+               {"memory_device", known(run.memory_device)},
+               {"part_names", Json::array()},
+               {"split", Json::array()},
+               {"lost", Json::array()},
+               {"advice", Json::array()},
+               {"collectives", Json::array()},
+               {"gpus", Json::array()},
+               {"missing", data.missing},
+               {"problems", Json::array()}};
+  for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
+  for (const RankSplit& split : run.split) json["split"].push_back(split_json(split));
+  for (const LostTime& lost : run.lost)
+    json["lost"].push_back(
+        {{"what", lost.what}, {"seconds", known(lost.seconds)}, {"share", known(lost.share)}});
+  for (const Advice& advice : run.advice)
+    json["advice"].push_back({{"id", advice.id},
+                              {"finding", advice.finding},
+                              {"change", advice.change},
+                              {"share", known(advice.share)},
+                              {"overrides", advice.overrides},
+                              {"predicted_change", known(advice.predicted_change)}});
+  for (const CollectiveRow& row : run.collectives)
+    json["collectives"].push_back(
+        {{"name", row.name}, {"calls", known(row.calls)}, {"bytes", known(row.bytes)}});
+  for (const GpuSummary& gpu : run.gpus)
+    json["gpus"].push_back({{"index", gpu.index},
+                            {"name", gpu.name},
+                            {"samples", gpu.samples},
+                            {"peak_mib", known(gpu.peak_mib)},
+                            {"total_mib", known(gpu.total_mib)},
+                            {"mean_utilization", known(gpu.mean_utilization)},
+                            {"max_temperature", known(gpu.max_temperature)},
+                            {"mean_power_w", known(gpu.mean_power_w)},
+                            {"throttled", known(gpu.throttled)}});
+  for (const Problem& problem : data.problems)
+    json["problems"].push_back({{"file", problem.file}, {"what", problem.what}});
+  return json;
+}
+
+}  // namespace
+
+std::string report_json(const Report& report) {
+  Json json = {{"runs", Json::array()},
+               {"variants", Json::array()},
+               {"differences", Json::array()},
+               {"warnings", report.warnings}};
+  for (const RunFigures& run : report.runs) json["runs"].push_back(run_json(run));
+  for (const Variant& variant : report.variants) {
+    Json names = Json::array();
+    for (const std::size_t run : variant.runs) names.push_back(report.runs[run].label);
+    json["variants"].push_back(
+        {{"name", variant.name},
+         {"runs", names},
+         {"samples_per_s", known(variant.samples_per_s)},
+         {"speed", known(variant.speed.value)},
+         {"speed_interval", estimate_json(variant.speed)},
+         {"loss_parity", variant.parity.known ? Json(variant.parity.holds) : Json(nullptr)},
+         {"loss", known(variant.parity.variant)},
+         {"baseline_loss", known(variant.parity.base)},
+         {"verdict", variant.verdict}});
+  }
+  for (const SettingDifference& difference : report.differences)
+    json["differences"].push_back({{"key", difference.key}, {"values", difference.values}});
+  return json_text(json, 2) + "\n";
+}
+
+}  // namespace dstrain::report

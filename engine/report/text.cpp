@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/printable.h"
+#include "engine/report/document.h"
+#include "engine/report/words.h"
+
+namespace dstrain::report {
+namespace {
+
+constexpr std::size_t kColumns = 80;
+
+/// Columns of a terminal that UTF-8 text takes, near enough: its characters.
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string wrapped(std::string_view text, std::string_view first, std::string_view rest) {
+  std::string out(first);
+  std::size_t used = width_of(first);
+  const std::size_t indent = used;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (used > indent && used + 1 + width_of(word) > kColumns) {
+      out += "\n" + std::string(rest);
+      used = width_of(rest);
+    } else if (used > indent) {
+      out += ' ';
+      ++used;
+    }
+    out += word;
+    used += width_of(word);
+  }
+  return out + "\n";
+}
+
+std::string terminal_table(const Table& table) {
+  std::vector<std::vector<std::string>> rows = {{}};
+  for (const std::string& title : table.header) rows[0].push_back(shown(title, 60));
+  for (const auto& cells : table.rows) {
+    rows.emplace_back();
+    for (const Cell& cell : cells) rows.back().push_back(shown(cell.text, 60));
+  }
+  std::vector<std::size_t> widths(table.header.size());
+  std::size_t total = 0;
+  for (std::size_t column = 0; column < widths.size(); ++column) {
+    for (const auto& row : rows) widths[column] = std::max(widths[column], width_of(row[column]));
+    total += widths[column] + 2;
+  }
+  std::string out;
+  if (total > kColumns + 2) {  // too wide: a block for each row
+    for (std::size_t row = 1; row < rows.size(); ++row) {
+      out += "  " + rows[row][0] + "\n";
+      for (std::size_t column = 1; column < widths.size(); ++column)
+        out += wrapped(rows[row][column], fmt::format("    {}: ", rows[0][column]), "      ");
+    }
+    return out;
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t column = 0; column < widths.size(); ++column)
+      line += row[column] + std::string(widths[column] - width_of(row[column]) + 2, ' ');
+    while (line.ends_with(' ')) line.pop_back();
+    out += line + "\n";
+  }
+  return out;
+}
+
+struct TextBlock {
+  std::string operator()(const Paragraph& p) const { return wrapped(shown(p.text, 4000), "", ""); }
+  std::string operator()(const List& list) const {
+    std::string out;
+    for (const std::string& item : list.items) out += wrapped(shown(item, 4000), "- ", "  ");
+    return out;
+  }
+  std::string operator()(const Table& table) const { return terminal_table(table); }
+  std::string operator()(const Bars& bars) const {
+    std::string out;
+    for (const auto& [name, share] : bars.rows) {
+      const auto marks = static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * 48));
+      std::string line =
+          fmt::format("{:<16} {:>6}  {}", name, share_words(share), std::string(marks, '#'));
+      while (line.ends_with(' ')) line.pop_back();
+      out += line + "\n";
+    }
+    return out;
+  }
+  std::string operator()(const Picture&) const { return {}; }
+};
+
+}  // namespace
+
+std::string document_text(const Document& document) {
+  std::string out = wrapped(shown(document.lead, 4000), "", "");
+  for (const Section& section : document.sections) {
+    const std::string title = shown(section.title, 76);
+    out += "\n" + title + "\n" + std::string(width_of(title), '-') + "\n";
+    for (std::size_t i = 0; i < section.blocks.size(); ++i)
+      out += (i > 0 ? "\n" : "") + std::visit(TextBlock{}, section.blocks[i]);
+  }
+  return out;
+}
+
+}  // namespace dstrain::report
