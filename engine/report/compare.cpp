@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/run_layout.h"
 #include "engine/report/words.h"
 
 namespace dstrain::report {
@@ -180,6 +181,14 @@ std::vector<Variant> compare_variants(const std::vector<RunFigures>& runs) {
   return variants;
 }
 
+/// "quickstart 5b2cc1" of the folder quickstart-20261123T024220Z-5b2cc1, as launches name them.
+std::string short_name(const std::string& name) {
+  const std::size_t id = name.rfind('-');
+  const std::size_t time = id == std::string::npos || id == 0 ? id : name.rfind('-', id - 1);
+  if (time == std::string::npos || time_in_name(name, name.substr(0, time)).empty()) return name;
+  return name.substr(0, time) + " " + name.substr(id + 1);
+}
+
 }  // namespace
 
 Report make_report(std::vector<RunData> runs, const PredictStep& predict) {
@@ -187,6 +196,7 @@ Report make_report(std::vector<RunData> runs, const PredictStep& predict) {
   std::map<std::string, int> names;
   for (RunData& run : runs) {
     RunFigures figures = run_figures(std::move(run));
+    figures.label = short_name(figures.label);
     const int count = ++names[figures.label];
     if (count > 1) figures.label += fmt::format(" ({})", count);
     figures.advice = advise(figures, predict);

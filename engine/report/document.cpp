@@ -173,7 +173,8 @@ void write_losses(Writer& w) {
     if (!run.advice.empty()) {
       List list;
       for (const Advice& advice : run.advice) {
-        std::string item = fmt::format("{}: {}. {}", advice.id, advice.finding, advice.change);
+        std::string item =
+            fmt::format("{}: {}. Change: {}", advice.id, advice.finding, advice.change);
         for (const std::string& change : advice.overrides)
           item += fmt::format(" (--set {})", change);
         if (!advice.overrides.empty())
@@ -232,7 +233,7 @@ void write_losses(Writer& w) {
 std::vector<Line> lines_of(const Report& report, double StepRow::* field) {
   std::vector<Line> lines;
   for (const RunFigures& run : report.runs) {
-    Line line = {.name = run.label, .points = {}};
+    Line line = {.name = report.runs.size() == 1 ? "training" : run.label, .points = {}};
     for (const StepRow& row : run.data.steps)
       line.points.push_back({static_cast<double>(row.step), row.*field});
     lines.push_back(std::move(line));
@@ -249,7 +250,9 @@ void write_curves(Writer& w) {
                     .y_label = "loss",
                     .lines = lines_of(w.report, &StepRow::loss)};
   for (const RunFigures& run : w.report.runs) {
-    Line line = {.name = run.label + ", evaluation", .points = {}, .dots = true};
+    Line line = {.name = w.report.runs.size() == 1 ? "evaluation" : run.label + ", evaluation",
+                 .points = {},
+                 .dots = true};
     for (const EvaluationRow& row : run.data.evaluations)
       line.points.push_back({static_cast<double>(row.step), row.loss});
     if (!line.points.empty()) loss.lines.push_back(std::move(line));
@@ -408,7 +411,7 @@ void write_settings(Writer& w) {
   for (const RunFigures& run : w.report.runs) {
     std::string build = text(run.data.environment, "build");
     build = build.substr(0, build.find('\n'));
-    table.rows.push_back({{run.label},
+    table.rows.push_back({{run.data.path.string()},
                           {run.data.events.empty() ? "-" : run.data.events.front().time},
                           {text(run.data.environment, "system")},
                           {text(run.data.environment, "gpu_driver")},

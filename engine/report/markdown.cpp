@@ -49,7 +49,8 @@ struct MarkdownBlock {
     return out;
   }
   std::string operator()(const Bars& bars) const {
-    std::string out = markdown_row({"part", bars.unit}) + markdown_row({"---", "---"});
+    std::string out =
+        markdown_row({"part", plain_markdown(bars.unit)}) + markdown_row({"---", "---"});
     for (const auto& [name, share] : bars.rows)
       out += markdown_row({plain_markdown(name), share_words(share)});
     return out;

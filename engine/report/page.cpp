@@ -14,7 +14,7 @@ std::string_view page_style() {
 body { margin: 0; background: var(--back); color: var(--text); font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 900px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 15px; font-weight: 500; color: var(--dim); margin: 0 0 6px; overflow-wrap: anywhere; }
-.lead { font-size: 23px; line-height: 1.35; font-weight: 600; margin: 0 0 24px; overflow-wrap: anywhere; }
+p.lead { color: var(--text); font-size: 23px; line-height: 1.35; font-weight: 600; margin: 0 0 24px; overflow-wrap: anywhere; }
 section { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 14px 18px 16px; margin: 14px 0; }
 h2 { font-size: 17px; font-weight: 600; margin: 0 0 10px; overflow-wrap: anywhere; }
 details > summary { cursor: pointer; } details > summary h2 { display: inline; }
@@ -37,7 +37,8 @@ svg.chart { width: 100%; height: auto; display: block; } svg.chart:focus-visible
 #tip { position: fixed; z-index: 2; pointer-events: none; background: var(--text); color: var(--back); font-size: 12.5px; line-height: 1.4; padding: 5px 9px;
   border-radius: 5px; white-space: pre-line; max-width: 320px; overflow-wrap: anywhere; display: none; }
 footer { color: var(--dim); font-size: 12.5px; margin-top: 20px; }
-@media (max-width: 520px) { main { padding: 18px 10px 40px; } section { padding: 12px; } .lead { font-size: 19px; } .t { font-size: 15px; } }
+@media (max-width: 520px) { main { padding: 18px 10px 40px; } section { padding: 12px; } p.lead { font-size: 19px; }
+  figure { overflow-x: auto; } svg.chart { min-width: 560px; } td:first-child { min-width: 90px; } }
 @media print { :root { color-scheme: light; --back: #fff; --card: #fff; --text: #000; --dim: #444; --rule: #ccc; } #tip { display: none; }
   main { max-width: none; padding: 0; } section { border: 0; padding: 6px 0; break-inside: auto; } figure, tr { break-inside: avoid; } .wide { overflow: visible; } }
 )css";

@@ -1,0 +1,208 @@
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/report/document.h"
+#include "engine/report/svg.h"
+#include "test/report/made_run.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain::report {
+namespace {
+
+using test::MadeRun;
+using test::TempDir;
+
+Report report_of(const std::vector<MadeRun>& runs, const TempDir& folder,
+                 const PredictStep& predict = {}) {
+  std::vector<RunData> data;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto path = folder / fmt::format("run{}", i);
+    runs[i].write(path);
+    data.push_back(read_run(path));
+  }
+  return make_report(std::move(data), predict);
+}
+
+std::vector<std::string> advice_ids(const RunFigures& run) {
+  std::vector<std::string> ids;
+  for (const Advice& advice : run.advice) ids.push_back(advice.id);
+  return ids;
+}
+
+TEST_CASE("a run's figures are those of its steady steps") {
+  const TempDir folder;
+  const Report report =
+      report_of({{.gather = [](int rank) { return rank == 0 ? 0.01 : 0.02; }}}, folder);
+  const RunFigures& run = report.runs.at(0);
+  CHECK(run.data.problems.empty());
+  CHECK(run.num_steady == 90);
+  CHECK(run.step_s.value == Approx(0.1));
+  CHECK(run.samples_per_s.value == Approx(640));
+  REQUIRE(run.step_s.interval);
+  CHECK(run.step_s.interval->low == Approx(0.1));
+  CHECK(run.final_loss == Approx(2));
+  REQUIRE(run.split.size() == 2);
+  for (const RankSplit& split : run.split) {
+    double sum = 0;
+    for (const double part : split.parts) sum += part;
+    CHECK(sum == Approx(split.step_s));
+  }
+  CHECK(run.split[1].parts[static_cast<std::size_t>(Part::gather)] == Approx(0.02));
+  REQUIRE(run.lost.size() == 1);
+  CHECK(run.lost[0].seconds == Approx(0.015));
+  CHECK(run.sentence == "640 samples/s, 100 ms a step; 15 % of a step: wait for gather.");
+}
+
+TEST_CASE("each advice fires on its numbers and is silent otherwise") {
+  const TempDir quiet;
+  CHECK(report_of({{}}, quiet).runs[0].advice.empty());
+  const TempDir a;
+  CHECK(advice_ids(report_of({{.data_wait_s = 0.004}}, a).runs[0]) ==
+        std::vector<std::string>{"data-wait"});
+  const TempDir b;
+  CHECK(report_of({{.data_wait_s = 0.0025}}, b).runs[0].advice.empty());
+  const TempDir c;
+  CHECK(
+      advice_ids(
+          report_of({{.gather = [](int) { return 0.006; }, .reduce = [](int) { return 0.02; }}}, c)
+              .runs[0]) == std::vector<std::string>{"exposed-reduce", "exposed-gather"});
+  const TempDir d;
+  CHECK(report_of({{.gather = [](int) { return 0.004; }}}, d).runs[0].advice.empty());
+  const TempDir e;
+  const Report slow =
+      report_of({{.ranks = 3, .reduce = [](int rank) { return rank == 1 ? 0.0 : 0.04; }}}, e);
+  REQUIRE(advice_ids(slow.runs[0]) == std::vector<std::string>{"straggler", "exposed-reduce"});
+  CHECK(slow.runs[0].advice[0].finding.starts_with(
+      "rank 1 is last in 100 of 100 steps; the others wait 40 %"));
+}
+
+TEST_CASE("a prediction is asked for the run and for the change") {
+  const TempDir folder;
+  std::vector<std::vector<std::string>> asked;
+  const Report report =
+      report_of({{.gather = [](int) { return 0.01; }}}, folder,
+                [&](const RunFigures&, const std::vector<std::string>& overrides) {
+                  asked.push_back(overrides);
+                  return std::optional(overrides.empty() ? 0.2 : 0.15);
+                });
+  REQUIRE(report.runs[0].advice.size() == 1);
+  CHECK(report.runs[0].advice[0].predicted_change == Approx(-0.25));
+  CHECK(asked == std::vector<std::vector<std::string>>{{}, {"parallel.zero.stage=0"}});
+  CHECK(document_text(make_document(report, false)).find("predicted: a step 25 % shorter") !=
+        std::string::npos);
+}
+
+std::string verdict(const std::vector<MadeRun>& runs) {
+  const TempDir folder;
+  const Report report = report_of(runs, folder);
+  REQUIRE(report.variants.size() == 2);
+  return report.variants[1].verdict;
+}
+
+TEST_CASE("a variant is faster only if the interval, the gain and the loss say so") {
+  const MadeRun base = {};
+  const auto test = [](double step_s, double loss = 2) {
+    return MadeRun{.step_s = step_s, .loss = loss, .recipe = "memory: { recompute: blocks }\n"};
+  };
+  CHECK(verdict({base, test(0.05)}) == "one run each: drift of the machine not covered");
+  CHECK(verdict({base, test(0.05), test(0.05), base}) == "2 runs each: too few for an interval");
+  CHECK(verdict({base, test(0.05), test(0.051), base, base, test(0.052)}) == "faster");
+  CHECK(verdict({base, test(0.2), test(0.21), base, base, test(0.2)}) == "slower");
+  CHECK(verdict({base, test(0.0995), test(0.0996), base, base, test(0.0995)}) ==
+        "no difference shown");
+  CHECK(verdict({base, test(0.05), test(0.15), base, base, test(0.08)}) == "no difference shown");
+  CHECK(verdict({base, test(0.05, 2.1), test(0.05, 2.1), base, base, test(0.05, 2.1)})
+            .starts_with("loss parity failed"));
+}
+
+TEST_CASE("what is broken or missing in a run is named and the rest is read") {
+  const TempDir folder;
+  const auto path = folder / "run";
+  MadeRun{.ranks = 3}.write(path);
+  std::string metrics = test::slurp(path / "metrics.jsonl");
+  test::spit(path / "metrics.jsonl",
+             metrics +
+                 R"({"kind":"step","step":101,"loss":"nan","step_s":"inf","samples_per_s":null})"
+                 "\n"
+                 "[1,2]\n\xff\xfe\n{\"kind\":\"step\",\"step\":1e400}\n{\"kind\":\"step\",\"st");
+  std::filesystem::remove(path / "ranks/rank0001.jsonl");
+  test::spit(path / "ranks/rank0007.jsonl", "{}\n");
+  test::spit(path / "ranks/rank0002.jsonl", R"({"step":3,"step_s":"nan"})"
+                                            "\n"
+                                            R"({"step":-1,"step_s":1})"
+                                            "\n");
+  test::spit(path / "plan.json", "{\"memory\":");
+  test::spit(path / "gpu.csv",
+             "timestamp, index, name, memory.used [MiB], memory.total [MiB]\n"
+             "2025/05/22 09:42:33.587, 0, Tesla V100-SXM2-32GB, 1, 32768\n2025/05/22 09:42:34");
+  const Report report = make_report({read_run(path)}, {});
+  const RunFigures& run = report.runs[0];
+  CHECK(run.data.steps.size() == 101);
+  CHECK(run.not_finite == 1);
+  CHECK(run.step_s.value == Approx(0.1));
+  CHECK(run.data.ranks.size() == 1);
+  REQUIRE(run.gpus.size() == 1);
+  CHECK(run.gpus[0].peak_mib == 1);
+  const std::string text = document_text(make_document(report, false));
+  CAPTURE(text);
+  CHECK(text.find("metrics.jsonl: 4 of 105 lines left out") != std::string::npos);
+  CHECK(text.find("no timings of rank 1") != std::string::npos);
+  CHECK(text.find("ranks/rank0007.jsonl: left out: the run has 3 ranks") != std::string::npos);
+  CHECK(text.find("ranks/rank0002.jsonl: 2 of 2 lines left out") != std::string::npos);
+  CHECK(text.find("plan.json") != std::string::npos);
+  CHECK(text.find("gpu.csv: 1 lines left out") != std::string::npos);
+  CHECK_FALSE(document_html(make_document(report, true)).empty());
+  CHECK(nlohmann::json::parse(report_json(report))["runs"][0]["not_finite"] == 1);
+
+  const TempDir empty;
+  CHECK_THROWS_AS(read_run(empty.path()), Error);
+}
+
+TEST_CASE("a hostile name does nothing in any format") {
+  const std::string name = "<img src=x onerror=alert(1)>|`*\x1b[31m\n# x";
+  CHECK(escape_html("<a href=\"x\" title='y'>&") ==
+        "&lt;a href=&quot;x&quot; title=&#39;y&#39;&gt;&amp;");
+  Document document = {.title = name, .lead = name, .sections = {{.title = name, .blocks = {}}}};
+  document.sections[0].blocks = {Paragraph{name}, List{{name}}, Table{{name}, {{{name, name, 1}}}},
+                                 Bars{name, {{name, 1}}}};
+  const std::string html = document_html(document);
+  CHECK(html.find("<img") == std::string::npos);
+  CHECK(html.find('\x1b') == std::string::npos);
+  const std::string markdown = document_markdown(document);
+  CHECK(markdown.find("<img") == std::string::npos);
+  CHECK(markdown.find("\n# x") == std::string::npos);
+  CHECK(markdown.find('\x1b') == std::string::npos);
+  CHECK(document_text(document).find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("the ticks of an axis are round and cover it") {
+  for (const auto& [low, high] :
+       {std::pair(0.0, 1.0), {3.0, 3.7}, {-5.0, 1234.0}, {1e-9, 3e-9}, {-2e6, -1e6}}) {
+    const std::vector<double> ticks = axis_ticks(low, high, 5);
+    CHECK(ticks.size() >= 3);
+    CHECK(ticks.size() <= 12);
+    CHECK(ticks.front() <= low + 1e-12);
+    CHECK(ticks.back() >= high - (high - low) * 1e-9);
+  }
+}
+
+TEST_CASE("Markdown is that of test/golden/report") {
+  const TempDir folder;
+  Report report = report_of({{.gather = [](int rank) { return rank == 0 ? 0.01 : 0.02; }},
+                             {.step_s = 0.08, .recipe = "memory: { recompute: blocks }\n"}},
+                            folder);
+  for (RunFigures& run : report.runs) run.data.path = run.label;
+  const std::string text = document_markdown(make_document(report, false));
+  const std::filesystem::path golden = "test/golden/report/two_runs.md";
+  if (std::getenv("DSTRAIN_UPDATE_GOLDEN") != nullptr) {
+    std::filesystem::create_directories(golden.parent_path());
+    test::spit(golden, text);
+  }
+  CHECK(text == test::slurp(golden));
+}
+
+}  // namespace
+}  // namespace dstrain::report
