@@ -156,8 +156,9 @@ void write_losses(Writer& w) {
   for (std::size_t i = 0; i < w.report.runs.size(); ++i) {
     const RunFigures& run = w.report.runs[i];
     if (run.mean_split.step_s <= 0 && run.advice.empty()) continue;
-    Section& section = w.section(w.report.runs.size() == 1 ? "Where the time goes"
-                                                           : "Where the time goes: " + run.label);
+    Section& section = w.section(
+        w.report.runs.size() == 1 ? "Where the time goes" : "Where the time goes: " + run.label,
+        i > 0);
     if (!run.lost.empty()) {
       Table table = {.header = {"largest losses", "a step", "share"}, .rows = {}};
       for (std::size_t k = 0; k < run.lost.size(); ++k) {
@@ -329,7 +330,7 @@ void write_devices(Writer& w) {
     const RunFigures& run = w.report.runs[i];
     const std::string of = w.report.runs.size() == 1 ? "" : ": " + run.label;
     if (run.data.ranks.size() > 1 && run.data.ranks.size() <= 64 && w.pictures)
-      w.picture(w.section("Ranks" + of), draw_heat_map(step_times(run)));
+      w.picture(w.section("Ranks" + of, i > 0), draw_heat_map(step_times(run)));
     if (!run.collectives.empty()) {
       Table table = {.header = {"collective", "calls a step", "bytes a step"}, .rows = {}};
       for (std::size_t k = 0; k < run.collectives.size(); ++k) {
@@ -340,10 +341,10 @@ void write_devices(Writer& w) {
                               number_cell(i, fmt::format("collectives.{}.bytes", k), row.bytes,
                                           bytes_words(row.bytes))});
       }
-      w.section("Collectives" + of).blocks.push_back(std::move(table));
+      w.section("Collectives" + of, i > 0).blocks.push_back(std::move(table));
     }
     if (run.gpus.empty()) continue;
-    Section& section = w.section("Devices" + of);
+    Section& section = w.section("Devices" + of, i > 0);
     Table table = {
         .header = {"GPU", "name", "memory peak", "utilisation", "hottest", "power", "throttled"},
         .rows = {}};

@@ -39,7 +39,7 @@ svg.chart { width: 100%; height: auto; display: block; } svg.chart:focus-visible
 footer { color: var(--dim); font-size: 12.5px; margin-top: 20px; }
 @media (max-width: 520px) { main { padding: 18px 10px 40px; } section { padding: 12px; } p.lead { font-size: 19px; }
   figure { overflow-x: auto; } svg.chart { min-width: 560px; } td:first-child { min-width: 90px; } }
-@media print { :root { color-scheme: light; --back: #fff; --card: #fff; --text: #000; --dim: #444; --rule: #ccc; } #tip { display: none; }
+@media print { :root { color-scheme: light; --back: #fff; --card: #fff; --text: #000; --dim: #444; --rule: #ccc; } #tip { display: none !important; }
   main { max-width: none; padding: 0; } section { border: 0; padding: 6px 0; break-inside: auto; } figure, tr { break-inside: avoid; } .wide { overflow: visible; } }
 )css";
 }
@@ -54,6 +54,7 @@ function show(text, x, y) {
   tip.style.left = Math.max(4, Math.min(x + 14, innerWidth - tip.offsetWidth - 6)) + 'px';
   tip.style.top = Math.max(4, Math.min(y + 14, innerHeight - tip.offsetHeight - 6)) + 'px';
 }
+addEventListener('beforeprint', () => { for (const part of document.querySelectorAll('details')) part.open = true; });
 function hide() { tip.style.display = 'none'; }
 const format = v => Number(v.toPrecision(4)).toLocaleString('en-US', {maximumFractionDigits: 6});
 
