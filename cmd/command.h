@@ -25,6 +25,8 @@ Command add_verify(CLI::App& root);
 Command add_doctor(CLI::App& root);
 Command add_trace_merge(CLI::App& root);
 Command add_report(CLI::App& root);
+Command add_trace_analyze(CLI::App& root);
+Command add_trace_diff(CLI::App& root);
 
 // In the engine library.
 Command add_engine(CLI::App& root);

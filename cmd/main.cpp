@@ -39,10 +39,10 @@ int main(int argc, char** argv) {
   recipe->require_subcommand(1);
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
                                    add_recipe_schema(*recipe)});
-
-  CLI::App* trace = app.add_subcommand("trace", "Merge traces of training steps.");
+  CLI::App* trace = app.add_subcommand("trace", "Merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);
-  commands.insert(commands.end(), {add_trace_merge(*trace)});
+  commands.insert(commands.end(), {add_trace_merge(*trace), add_trace_analyze(*trace),
+                                   add_trace_diff(*trace)});
 
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);

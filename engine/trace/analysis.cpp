@@ -1,0 +1,128 @@
+#include "engine/trace/analysis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/trace/figures.h"
+
+namespace dstrain::trace {
+namespace {
+
+EventLabel label_by(GroupBy by, const RankEvents& rank, const Names& names) {
+  if (by == GroupBy::kernel) return [&names](const GpuEvent& e) { return names[e.name]; };
+  return [by, &rank, &names](const GpuEvent& event) -> std::string {
+    const std::string& action = names[event.action];
+    if (action.empty()) return "(none)";
+    if (by == GroupBy::action) return action;
+    const auto info = rank.actions.find(action);
+    if (info == rank.actions.end()) return "(none)";
+    const std::string& value = by == GroupBy::phase ? info->second.phase : info->second.block;
+    return value.empty() ? "(none)" : value;
+  };
+}
+
+bool wanted(std::int64_t step, const AnalysisOptions& options) {
+  return (!options.first_step || step >= *options.first_step) &&
+         (!options.last_step || step <= *options.last_step);
+}
+
+/// Leaves out the events of other steps.
+void keep_steps(RankEvents& rank, const AnalysisOptions& options) {
+  if (!options.first_step && !options.last_step) return;
+  std::erase_if(rank.events, [&](const GpuEvent& e) { return !wanted(e.step, options); });
+  std::erase_if(rank.collectives, [&](const Collective& c) { return !wanted(c.step, options); });
+}
+
+RankFigures figures_of(const RankEvents& rank, const Names& names) {
+  RankFigures figures;
+  figures.rank = rank.rank;
+  figures.file = rank.file.string();
+  figures.cpu = rank.cpu;
+  figures.all = breakdown(rank.events);
+  std::map<std::int64_t, std::vector<GpuEvent>> by_step;
+  for (const GpuEvent& event : rank.events)
+    if (event.step >= 0) by_step[event.step].push_back(event);
+  for (auto& [step, events] : by_step) {
+    figures.steps[step] = breakdown(events);
+    events = {};
+  }
+  const bool actions = std::any_of(rank.events.begin(), rank.events.end(),
+                                   [](const GpuEvent& e) { return e.action != 0; });
+  figures.exposed = exposed_by_label(
+      rank.events, label_by(actions ? GroupBy::action : GroupBy::kernel, rank, names));
+  figures.launches = launches(rank);
+  figures.copies = copy_rates(rank.events, names);
+  return figures;
+}
+
+/// Phases and blocks are in the side file of our own traces only.
+void require_actions(const RankEvents& rank, GroupBy by) {
+  if ((by == GroupBy::phase || by == GroupBy::block) && rank.actions.empty())
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("{}: no rank{}_actions.json beside it, so phases and blocks are unknown",
+                    printable(rank.file.string()), rank.rank),
+        "use --by kernel or --by action");
+}
+
+}  // namespace
+
+std::string type_set_name(unsigned bits) {
+  std::string name;
+  for (const auto& [bit, text] :
+       {std::pair{kCompute, "compute"}, std::pair{kCommunication, "communication"},
+        std::pair{kMemory, "memory"}})
+    if ((bits & bit) != 0) name += fmt::format("{}{}", name.empty() ? "" : " + ", text);
+  return name;
+}
+
+Analysis analyze(const std::vector<std::filesystem::path>& sources,
+                 const AnalysisOptions& options) {
+  Analysis analysis;
+  analysis.by = options.by;
+  analysis.top = options.top;
+  Names names;
+  KernelTable table;
+  std::vector<Collective> all_collectives;
+  std::int64_t window = 0;
+  for (const std::filesystem::path& file : trace_files(sources))
+    for (RankEvents& rank : load_events(file, names, options.salvage)) {
+      if (!options.ranks.empty() &&
+          std::find(options.ranks.begin(), options.ranks.end(), rank.rank) == options.ranks.end())
+        continue;
+      analysis.notes.insert(analysis.notes.end(), rank.notes.begin(), rank.notes.end());
+      keep_steps(rank, options);
+      if (rank.events.empty()) {
+        analysis.notes.push_back(fmt::format("{}: rank {} has no events of a device{}",
+                                             printable(file.string()), rank.rank,
+                                             options.first_step ? " in these steps" : ""));
+        continue;
+      }
+      for (const RankFigures& other : analysis.ranks)
+        if (other.rank == rank.rank)
+          throw Error(ErrorKind::usage,
+                      fmt::format("{} and {} are both of rank {}", printable(other.file),
+                                  printable(file.string()), rank.rank),
+                      "give the traces of one window of one run");
+      require_actions(rank, options.by);
+      table.add(rank.events, label_by(options.by, rank, names));
+      analysis.ranks.push_back(figures_of(rank, names));
+      window = std::max(window, analysis.ranks.back().all.window);
+      all_collectives.insert(all_collectives.end(), rank.collectives.begin(),
+                             rank.collectives.end());
+    }
+  if (analysis.ranks.empty())
+    throw Error(ErrorKind::usage, "nothing to analyze: no events of a device in these traces",
+                analysis.notes.empty() ? "check --ranks and --steps" : analysis.notes.front());
+  std::sort(analysis.ranks.begin(), analysis.ranks.end(),
+            [](const RankFigures& a, const RankFigures& b) { return a.rank < b.rank; });
+  analysis.kernels = table.rows(options.top, analysis.rest);
+  if (!all_collectives.empty())
+    analysis.collectives = collectives(std::move(all_collectives), names, window);
+  return analysis;
+}
+
+}  // namespace dstrain::trace

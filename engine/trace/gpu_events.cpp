@@ -1,0 +1,434 @@
+#include "engine/trace/gpu_events.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+#include "engine/base/printable.h"
+#include "engine/trace/scanner.h"
+
+namespace dstrain::trace {
+namespace {
+
+constexpr int kNoRank = -1;
+
+/// A call of the host that launches work.
+struct LaunchCall {
+  std::int64_t correlation = 0;
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+};
+/// A user's region on the host.
+struct Region {
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::uint32_t name = 0;
+  std::int32_t step = -1;  ///< of ProfilerStep#N
+};
+
+std::int64_t element_bytes(std::string_view type) {
+  struct Size {
+    std::string_view name;
+    std::int64_t bytes;
+  };
+  static constexpr std::array kSizes = {
+      Size{"Double", 8}, Size{"Long", 8},  Size{"Float8", 1},
+      Size{"Float", 4},  Size{"Int", 4},   Size{"BFloat16", 2},
+      Size{"Half", 2},   Size{"Short", 2}, Size{"ComplexFloat", 8}};
+  for (const Size& size : kSizes)
+    if (type.starts_with(size.name)) return size.bytes;
+  return 1;  // Byte, Char, Bool
+}
+
+bool is_communication_name(std::string_view name) {
+  return name.starts_with("nccl") || name.find("ncclKernel") != std::string_view::npos ||
+         name.find("ncclDevKernel") != std::string_view::npos || name.starts_with("nvshmem");
+}
+
+bool communicates(const ActionInfo& action) {
+  static constexpr std::array<std::string_view, 5> kKinds = {"gather", "reduce", "norm", "send",
+                                                             "receive"};
+  return !action.lane.empty() && action.lane != "compute" &&
+         std::find(kKinds.begin(), kKinds.end(), action.kind) != kKinds.end();
+}
+
+/// N of "ProfilerStep#N".
+std::optional<std::int32_t> step_number(std::string_view name) {
+  constexpr std::string_view kPrefix = "ProfilerStep#";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int32_t number = 0;
+  for (const char c : name.substr(kPrefix.size())) {
+    if (c < '0' || c > '9' || number > 200'000'000) return std::nullopt;
+    number = 10 * number + (c - '0');
+  }
+  return number;
+}
+
+/// Ranks and names of one file, with what is only needed while it is read.
+class Loader {
+ public:
+  Loader(std::filesystem::path file, Names& names) : file_(std::move(file)), names_(names) {}
+
+  std::vector<RankEvents> load(bool salvage) {
+    Scanner scanner(file_);
+    Event event;
+    while (scanner.next(event)) take(event);
+    const std::uint64_t problems = scanner.problems();
+    if (problems > 0) {
+      const ScanProblem& first = scanner.first_problems().front();
+      const std::string what =
+          fmt::format("{}: {} (at byte {}; {} such places)", printable(file_.string()), first.what,
+                      first.offset, problems);
+      if (!salvage) throw Error(ErrorKind::data, what, "--salvage goes on with what is readable");
+      file_notes_.push_back(what);
+    }
+    const std::int64_t late_base = scanner.late_base_ns();
+    const int own_rank = rank_of_trace(file_, scanner.top("distributedInfo"));
+    std::vector<RankEvents> loaded;
+    for (auto& [rank, state] : ranks_) {
+      RankEvents& events = state->events;
+      events.rank = rank == kNoRank ? own_rank : rank;
+      events.file = file_;
+      finish(*state, late_base);
+      loaded.push_back(std::move(events));
+    }
+    if (!loaded.empty()) {
+      if (const auto incomplete = incomplete_reason(scanner); !incomplete.empty())
+        loaded.front().notes.push_back(
+            fmt::format("{}: events are missing: {}", printable(file_.string()), incomplete));
+      loaded.front().notes.insert(loaded.front().notes.end(), file_notes_.begin(),
+                                  file_notes_.end());
+    }
+    return loaded;
+  }
+
+ private:
+  struct RankState {
+    RankEvents events;
+    std::vector<GpuEvent> lanes;  ///< rows of a CPU's trace
+    std::vector<std::int64_t> correlations, action_numbers;
+    std::vector<LaunchCall> calls;
+    std::vector<Region> regions;
+    std::vector<std::size_t> collective_event;
+    std::vector<std::int64_t> lane_actions;
+    std::map<std::string, std::int64_t, std::less<>> lane_rows;
+  };
+
+  RankState& state(int rank) {
+    auto& found = ranks_[rank];
+    if (!found) found = std::make_unique<RankState>();
+    return *found;
+  }
+
+  void take(const Event& event) {
+    if (event.phase != 'X') return;
+    const std::string_view category = event.category;
+    const bool kernel = category == "kernel" || category == "Kernel";
+    const bool memory = category == "gpu_memcpy" || category == "gpu_memset" ||
+                        category == "Memcpy" || category == "Memset";
+    const bool call = category == "cuda_runtime" || category == "cuda_driver";
+    const bool region = category == "user_annotation";
+    const bool lane = category == "dstrain_lane";
+    if (!kernel && !memory && !call && !region && !lane) return;
+    const int rank = static_cast<int>(find_integer(event.args, "rank").value_or(kNoRank));
+    RankState& in = state(rank);
+    if (call) {
+      if (const auto id = find_integer(event.args, "correlation"); id && *id > 0)
+        in.calls.push_back({*id, event.start_ns, event.duration_ns});
+    } else if (region) {
+      const std::string name = unescape(event.name);
+      in.regions.push_back({event.start_ns, event.start_ns + event.duration_ns, names_.add(name),
+                            step_number(name).value_or(-1)});
+    } else {
+      device_event(in, rank, event, memory, lane);
+    }
+  }
+
+  void device_event(RankState& in, int rank, const Event& event, bool memory, bool lane) {
+    GpuEvent added;
+    const std::string name = unescape(event.name);
+    added.start_ns = event.start_ns;
+    added.duration_ns = std::max<std::int64_t>(event.duration_ns, 0);
+    added.name = names_.add(name);
+    added.step = static_cast<std::int32_t>(find_integer(event.args, "step").value_or(-1));
+    const std::int64_t action = find_integer(event.args, "action").value_or(-1);
+    if (lane) {
+      const auto row = in.lane_rows.try_emplace(std::string(event.tid),
+                                                static_cast<std::int64_t>(in.lane_rows.size()));
+      added.stream = static_cast<std::uint16_t>(row.first->second);
+      in.lanes.push_back(added);
+      in.lane_actions.push_back(action);
+      return;
+    }
+    added.stream = stream_number(in, find_integer(event.args, "stream").value_or(-1));
+    added.bytes = find_integer(event.args, "bytes").value_or(0);
+    const auto collective = find_argument(event.args, "Collective name");
+    added.type = collective || is_communication_name(name) ? EventType::communication
+                 : memory                                  ? EventType::memory
+                                                           : EventType::compute;
+    if (collective) add_collective(in, rank, event, unescape(*collective));
+    in.events.events.push_back(added);
+    in.correlations.push_back(find_integer(event.args, "correlation").value_or(-1));
+    in.action_numbers.push_back(action);
+  }
+
+  static std::uint16_t stream_number(RankState& in, std::int64_t stream) {
+    auto& streams = in.events.streams;
+    const auto found = std::find(streams.begin(), streams.end(), stream);
+    if (found != streams.end()) return static_cast<std::uint16_t>(found - streams.begin());
+    if (streams.size() >= 65'535)
+      throw Error(ErrorKind::data, "a trace with more than 65,535 streams", "check the file");
+    streams.push_back(stream);
+    return static_cast<std::uint16_t>(streams.size() - 1);
+  }
+
+  void add_collective(RankState& in, int rank, const Event& event, const std::string& name) {
+    const auto text = [&](std::string_view key) {
+      const auto found = find_argument(event.args, key);
+      return found ? unescape(*found) : std::string();
+    };
+    Collective added;
+    added.rank = rank;
+    const std::string operation = collective_operation(name);
+    added.operation = names_.add(operation);
+    const std::string ranks = text("Process Group Ranks");
+    const std::string group = text("Process Group Name");
+    added.group = names_.add(ranks.empty() ? group : fmt::format("{} {}", group, ranks));
+    added.group_size =
+        static_cast<std::int32_t>(find_integer(event.args, "Group size").value_or(0));
+    added.sequence = find_integer(event.args, "Seq").value_or(-1);
+    const std::int64_t in_elements = find_integer(event.args, "In msg nelems").value_or(0);
+    const std::int64_t out_elements = find_integer(event.args, "Out msg nelems").value_or(0);
+    added.bytes =
+        element_bytes(text("dtype")) *
+        (operation == "all_gather" || operation == "receive" ? out_elements : in_elements);
+    added.start_ns = event.start_ns;
+    added.duration_ns = event.duration_ns;
+    in.collective_event.push_back(in.events.events.size());
+    in.events.collectives.push_back(added);
+  }
+
+  static std::string incomplete_reason(const Scanner& scanner) {
+    const auto ours = scanner.top("dstrain");
+    if (!ours) return "";
+    const auto reason = find_argument(*ours, "incomplete");
+    return reason ? printable(unescape(*reason)) : "";
+  }
+
+  /// Actions by index, from the file beside the trace.
+  std::vector<ActionInfo> read_actions(RankEvents& events) const {
+    const auto path = file_.parent_path() / fmt::format("rank{}_actions.json", events.rank);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return {};
+    const nlohmann::json read = read_json_object(path);
+    std::vector<ActionInfo> actions;
+    const auto list = read.find("actions");
+    if (list == read.end() || !list->is_array())
+      throw Error(ErrorKind::data, fmt::format("{}: no list 'actions'", printable(path.string())),
+                  "remove the file, then names and arguments of the trace are used alone");
+    for (const nlohmann::json& item : *list) {
+      const auto field = [&](const char* key) {
+        const auto value = item.is_object() ? item.find(key) : item.end();
+        return item.is_object() && value != item.end() && value->is_string()
+                   ? value->get<std::string>()
+                   : std::string();
+      };
+      actions.push_back({field("name"), field("kind"), field("lane"), field("phase"),
+                         field("block").empty() ? field("group") : field("block")});
+    }
+    return actions;
+  }
+
+  void finish(RankState& in, std::int64_t late_base) {
+    RankEvents& events = in.events;
+    // Rows of lanes repeat what the GPU's own events say; on a CPU there is nothing else.
+    if (events.events.empty() && !in.lanes.empty()) {
+      events.cpu = true;
+      events.events = std::move(in.lanes);
+      in.action_numbers = std::move(in.lane_actions);
+      in.correlations.assign(events.events.size(), -1);
+      for (std::size_t i = 0; i < in.lane_rows.size(); ++i)
+        events.streams.push_back(static_cast<std::int64_t>(i));
+    }
+    link(in);
+    apply_actions(in);
+    for (std::size_t i = 0; i < events.collectives.size(); ++i) {
+      events.collectives[i].rank = events.rank;
+      events.collectives[i].step = events.events[in.collective_event[i]].step;
+    }
+    for (GpuEvent& event : events.events) {
+      event.start_ns += late_base;
+      if (event.launch_end_ns != GpuEvent::kNoLaunch) event.launch_end_ns += late_base;
+    }
+    for (Collective& collective : events.collectives) collective.start_ns += late_base;
+  }
+
+  /// Launch, and where the trace does not say them, step and innermost region, of each event.
+  void link(RankState& in) {
+    auto& calls = in.calls;
+    std::sort(calls.begin(), calls.end(), [](const LaunchCall& a, const LaunchCall& b) {
+      return std::tie(a.correlation, a.start_ns) < std::tie(b.correlation, b.start_ns);
+    });
+    auto& regions = in.regions;
+    std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) {
+      return std::tie(a.start_ns, b.end_ns) < std::tie(b.start_ns, a.end_ns);
+    });
+    struct Launched {
+      std::int64_t time = 0;
+      std::size_t event = 0;
+    };
+    std::vector<Launched> launched;
+    for (std::size_t i = 0; i < in.events.events.size(); ++i) {
+      GpuEvent& event = in.events.events[i];
+      const auto call =
+          std::lower_bound(calls.begin(), calls.end(), in.correlations[i],
+                           [](const LaunchCall& c, std::int64_t id) { return c.correlation < id; });
+      if (call == calls.end() || call->correlation != in.correlations[i]) continue;
+      in.events.launches = true;
+      event.launch_end_ns = call->start_ns + call->duration_ns;
+      event.long_launch = call->duration_ns > event.duration_ns;
+      launched.push_back({call->start_ns, i});
+    }
+    std::sort(launched.begin(), launched.end(), [](const Launched& a, const Launched& b) {
+      return std::tie(a.time, a.event) < std::tie(b.time, b.event);
+    });
+    std::vector<const Region*> open;
+    std::size_t next = 0;
+    for (const Launched& item : launched) {
+      for (; next < regions.size() && regions[next].start_ns <= item.time; ++next)
+        open.push_back(&regions[next]);
+      std::erase_if(open, [&](const Region* r) { return r->end_ns <= item.time; });
+      GpuEvent& event = in.events.events[item.event];
+      for (const Region* region : open) {
+        if (region->step >= 0 && event.step < 0) event.step = region->step;
+        if (region->step < 0) event.action = region->name;
+      }
+    }
+  }
+
+  void apply_actions(RankState& in) {
+    const std::vector<ActionInfo> actions = read_actions(in.events);
+    if (actions.empty()) {
+      // Traces of a CPU name the action in the event itself.
+      if (in.events.cpu)
+        for (GpuEvent& event : in.events.events) event.action = event.name;
+      return;
+    }
+    std::vector<std::uint32_t> numbers;
+    for (const ActionInfo& action : actions) {
+      numbers.push_back(names_.add(action.name));
+      in.events.actions[action.name] = action;
+    }
+    for (std::size_t i = 0; i < in.events.events.size(); ++i) {
+      const std::int64_t index = in.action_numbers[i];
+      GpuEvent& event = in.events.events[i];
+      if (index < 0 || index >= static_cast<std::int64_t>(actions.size())) {
+        event.action = 0;
+        continue;
+      }
+      const ActionInfo& action = actions[static_cast<std::size_t>(index)];
+      event.action = numbers[static_cast<std::size_t>(index)];
+      if (communicates(action)) event.type = EventType::communication;
+    }
+  }
+
+  std::filesystem::path file_;
+  Names& names_;
+  std::map<int, std::unique_ptr<RankState>> ranks_;
+  std::vector<std::string> file_notes_;
+};
+
+bool is_trace_name(const std::string& name) {
+  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  if (name.find("_actions.json") != std::string::npos) return false;
+  return ends("trace.json") || ends("trace.json.gz") || ends("trace.json.zst");
+}
+
+}  // namespace
+
+std::uint32_t Names::add(std::string_view text) {
+  const auto [found, added] =
+      numbers_.try_emplace(std::string(text), static_cast<std::uint32_t>(texts_.size()));
+  if (added) texts_.emplace_back(text);
+  return found->second;
+}
+
+int rank_of_trace(const std::filesystem::path& file,
+                  const std::optional<std::string>& distributed_info) {
+  if (distributed_info)
+    if (const auto rank = find_integer(*distributed_info, "rank")) return static_cast<int>(*rank);
+  const std::string name = file.filename().string();
+  std::size_t digit = name.find("rank");
+  if (digit == std::string::npos) return 0;
+  for (digit += 4; digit < name.size() && (name[digit] == '_' || name[digit] == '-');) ++digit;
+  int rank = 0;
+  std::from_chars(name.data() + digit, name.data() + name.size(), rank);
+  return rank;
+}
+
+std::string collective_operation(std::string_view name) {
+  struct Alias {
+    std::string_view part;
+    std::string_view operation;
+  };
+  static constexpr std::array kAliases = {Alias{"reduce_scatter", "reduce_scatter"},
+                                          Alias{"allgather", "all_gather"},
+                                          Alias{"all_gather", "all_gather"},
+                                          Alias{"allreduce", "all_reduce"},
+                                          Alias{"all_reduce", "all_reduce"},
+                                          Alias{"all_to_all", "all_to_all"},
+                                          Alias{"alltoall", "all_to_all"},
+                                          Alias{"broadcast", "broadcast"},
+                                          Alias{"barrier", "barrier"},
+                                          Alias{"recv", "receive"},
+                                          Alias{"receive", "receive"},
+                                          Alias{"send", "send"},
+                                          Alias{"reduce", "reduce"}};
+  for (const Alias& alias : kAliases)
+    if (name.find(alias.part) != std::string_view::npos) return std::string(alias.operation);
+  return std::string(name);
+}
+
+std::vector<std::filesystem::path> trace_files(const std::vector<std::filesystem::path>& sources) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> files;
+  for (const fs::path& source : sources) {
+    std::error_code error;
+    if (!fs::is_directory(source, error)) {
+      if (!fs::exists(source, error))
+        throw Error(ErrorKind::usage, fmt::format("{}: no such file", printable(source.string())),
+                    "give a run, a folder with traces, or files");
+      files.push_back(source);
+      continue;
+    }
+    const fs::path traces = source / "traces";
+    const fs::path folder = fs::is_directory(traces, error) ? traces : source;
+    std::vector<fs::path> single, merged;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      const std::string name = entry.path().filename().string();
+      if (is_trace_name(name))
+        (name.starts_with("merged") ? merged : single).push_back(entry.path());
+    }
+    if (single.empty()) single = merged;
+    if (single.empty())
+      throw Error(ErrorKind::usage, fmt::format("{}: no traces in it", printable(folder.string())),
+                  "traces are named *trace.json or *trace.json.gz; record some: "
+                  "dstrain launch RECIPE --trace 3");
+    std::sort(single.begin(), single.end());
+    files.insert(files.end(), single.begin(), single.end());
+  }
+  return files;
+}
+
+std::vector<RankEvents> load_events(const std::filesystem::path& file, Names& names, bool salvage) {
+  return Loader(file, names).load(salvage);
+}
+
+}  // namespace dstrain::trace

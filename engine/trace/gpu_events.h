@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace dstrain::trace {
+
+enum class EventType : std::uint8_t { compute, communication, memory };
+
+/// Something that ran on a device: a kernel, a copy or a fill; in traces of a CPU an action.
+struct GpuEvent {
+  static constexpr std::int64_t kNoLaunch = std::numeric_limits<std::int64_t>::min();
+
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+  std::int64_t launch_end_ns = kNoLaunch;  ///< end of the call that launched it
+  std::int64_t bytes = 0;                  ///< of a copy
+  std::uint32_t name = 0;                  ///< in Names
+  std::uint32_t action = 0;                ///< in Names: its name; "" where it is not known
+  std::int32_t step = -1;
+  std::uint16_t stream = 0;  ///< in RankEvents::streams
+  EventType type = EventType::compute;
+  bool long_launch = false;  ///< the call took longer than this event
+
+  [[nodiscard]] std::int64_t end_ns() const { return start_ns + duration_ns; }
+};
+static_assert(sizeof(GpuEvent) == 48);
+
+/// Texts by number; 0 is the empty one.
+class Names {
+ public:
+  std::uint32_t add(std::string_view text);
+  [[nodiscard]] const std::string& operator[](std::uint32_t number) const { return texts_[number]; }
+
+ private:
+  std::vector<std::string> texts_ = {""};
+  std::unordered_map<std::string, std::uint32_t> numbers_ = {{"", 0}};
+};
+
+/// One collective on one rank.
+struct Collective {
+  int rank = 0;
+  std::int32_t step = -1;
+  std::uint32_t operation = 0;  ///< in Names: "all_gather", ...
+  std::uint32_t group = 0;      ///< in Names: name and ranks of the communicator
+  std::int32_t group_size = 0;
+  std::int64_t sequence = -1;  ///< as the trace says; else its order in the communicator
+  std::int64_t bytes = 0;      ///< of the whole result (reduce-scatter: of the whole input)
+  std::int64_t start_ns = 0;
+  std::int64_t duration_ns = 0;
+};
+
+/// What rank{r}_actions.json says about an action.
+struct ActionInfo {
+  std::string name;
+  std::string kind;
+  std::string lane;
+  std::string phase;
+  std::string block;  ///< or the group of parameters that is communicated
+};
+
+struct RankEvents {
+  int rank = 0;
+  std::filesystem::path file;
+  bool cpu = false;
+  bool launches = false;  ///< the trace holds calls that launch
+  std::vector<GpuEvent> events;
+  std::vector<std::int64_t> streams;  ///< numbers as in the trace
+  std::vector<Collective> collectives;
+  std::map<std::string, ActionInfo> actions;  ///< by name; empty without the side file
+  std::vector<std::string> notes;
+};
+
+/// Files that `sources` stand for: files as they are; of a folder, or of a run's traces/, the files
+/// of single ranks, else the merged one. Error{usage} where there are none.
+[[nodiscard]] std::vector<std::filesystem::path> trace_files(
+    const std::vector<std::filesystem::path>& sources);
+
+/// Reads a file; several ranks where it is merged. Error{data} where it is broken, unless
+/// `salvage`, which makes it a note.
+[[nodiscard]] std::vector<RankEvents> load_events(const std::filesystem::path& file, Names& names,
+                                                  bool salvage);
+
+/// Rank of the trace in `file`: of its "distributedInfo", else of its name, else 0.
+[[nodiscard]] int rank_of_trace(const std::filesystem::path& file,
+                                const std::optional<std::string>& distributed_info);
+
+/// "all_gather" for any of the names that c10d, NCCL and we give it; the name itself where unknown.
+[[nodiscard]] std::string collective_operation(std::string_view name);
+
+}  // namespace dstrain::trace

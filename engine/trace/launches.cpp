@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <tuple>
+
+#include "engine/trace/figures.h"
+#include "engine/trace/intervals.h"
+
+namespace dstrain::trace {
+namespace {
+
+/// From its launch until its start an event is in the queue of its stream.
+Interval queued(const GpuEvent& event) {
+  return {std::min(event.launch_end_ns, event.start_ns), event.start_ns};
+}
+
+Launches::Queue queue_of(std::vector<Interval> waiting, std::int64_t stream) {
+  struct Change {
+    std::int64_t time = 0;
+    int by = 0;
+  };
+  std::vector<Change> changes;
+  double area = 0;
+  std::int64_t first = waiting.front().begin, last = waiting.front().end;
+  for (const Interval& i : waiting) {
+    changes.push_back({i.begin, 1});
+    changes.push_back({i.end, -1});
+    area += static_cast<double>(i.end - i.begin);
+    first = std::min(first, i.begin);
+    last = std::max(last, i.end);
+  }
+  std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
+    return std::tie(a.time, a.by) < std::tie(b.time, b.by);
+  });
+  Launches::Queue queue;
+  queue.stream = stream;
+  std::int64_t present = 0;
+  for (const Change& change : changes) {
+    present += change.by;
+    queue.max = std::max(queue.max, present);
+  }
+  queue.mean = last > first ? area / static_cast<double>(last - first) : 0.0;
+  return queue;
+}
+
+}  // namespace
+
+std::optional<Launches> launches(const RankEvents& rank) {
+  if (!rank.launches || rank.events.empty()) return std::nullopt;
+  Launches result;
+  std::vector<double> delays;
+  std::vector<Interval> occupied;
+  std::vector<std::vector<Interval>> waiting(rank.streams.size());
+  std::vector<std::vector<const GpuEvent*>> by_stream(rank.streams.size());
+  std::int64_t first = rank.events.front().start_ns, last = first;
+  for (const GpuEvent& event : rank.events) {
+    first = std::min(first, event.start_ns);
+    last = std::max(last, event.end_ns());
+    occupied.push_back({event.start_ns, event.end_ns()});
+    by_stream[event.stream].push_back(&event);
+    if (event.launch_end_ns == GpuEvent::kNoLaunch) {
+      ++result.without;
+      continue;
+    }
+    const std::int64_t delay = event.start_ns - event.launch_end_ns;
+    if (delay < 0) ++result.negative;
+    if (event.long_launch) ++result.longer_than_kernel;
+    delays.push_back(static_cast<double>(delay));
+    occupied.push_back(queued(event));
+    waiting[event.stream].push_back(queued(event));
+  }
+  std::sort(delays.begin(), delays.end());
+  result.count = static_cast<std::int64_t>(delays.size());
+  if (!delays.empty()) {
+    double sum = 0;
+    for (const double delay : delays) sum += delay;
+    result.mean = sum / static_cast<double>(delays.size());
+    result.median = static_cast<std::int64_t>(quantile(delays, 0.5));
+    result.p95 = static_cast<std::int64_t>(quantile(delays, 0.95));
+    result.max = static_cast<std::int64_t>(delays.back());
+  }
+  const IntervalSet window = {{first, last}};
+  result.host_bound = (last - first) - length(intersected(window, united(std::move(occupied))));
+
+  for (std::size_t stream = 0; stream < by_stream.size(); ++stream) {
+    auto& events = by_stream[stream];
+    std::sort(events.begin(), events.end(), [](const GpuEvent* a, const GpuEvent* b) {
+      return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
+             std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
+    });
+    std::int64_t free = events.empty() ? 0 : events.front()->end_ns();
+    for (const GpuEvent* event : events) {
+      const std::int64_t gap = event->start_ns - free;
+      if (gap > 0) {
+        const std::int64_t host =
+            event->launch_end_ns == GpuEvent::kNoLaunch
+                ? 0
+                : std::clamp<std::int64_t>(event->launch_end_ns - free, 0, gap);
+        result.gap_host += host;
+        result.gap_rest += gap - host;
+      }
+      free = std::max(free, event->end_ns());
+    }
+    if (!waiting[stream].empty())
+      result.queues.push_back(queue_of(std::move(waiting[stream]), rank.streams[stream]));
+  }
+  std::sort(result.queues.begin(), result.queues.end(),
+            [](const auto& a, const auto& b) { return a.stream < b.stream; });
+  return result;
+}
+
+std::vector<CopyRate> copy_rates(const std::vector<GpuEvent>& events, const Names& names) {
+  std::map<std::string, std::pair<CopyRate, std::vector<double>>> found;
+  for (const GpuEvent& event : events) {
+    if (event.bytes <= 0 || event.duration_ns <= 0) continue;
+    auto& [row, rates] = found[names[event.name]];
+    row.name = names[event.name];
+    ++row.count;
+    row.bytes += event.bytes;
+    row.ns += event.duration_ns;
+    rates.push_back(static_cast<double>(event.bytes) /
+                    (static_cast<double>(event.duration_ns) * 1e-9));
+  }
+  std::vector<CopyRate> rows;
+  for (auto& [name, entry] : found) {
+    auto& [row, rates] = entry;
+    std::sort(rates.begin(), rates.end());
+    row.p5 = quantile(rates, 0.05);
+    row.median = quantile(rates, 0.5);
+    row.p95 = quantile(rates, 0.95);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace dstrain::trace
