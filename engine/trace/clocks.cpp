@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <set>
+#include <sstream>
 
+#include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/stable_hash.h"
 
@@ -129,7 +130,7 @@ std::int64_t HostClock::align(std::int64_t ns) const {
 
 ClockFile read_clocks(const std::filesystem::path& path) {
   ClockFile file;
-  std::ifstream in(path);
+  std::istringstream in(read_file(path, std::uint64_t{256} << 20));
   std::string line;
   while (std::getline(in, line)) {
     if (line.empty()) continue;
