@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
                                    add_recipe_schema(*recipe)});
   CLI::App* trace = app.add_subcommand("trace", "Merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);
-  commands.insert(commands.end(), {add_trace_merge(*trace), add_trace_analyze(*trace),
-                                   add_trace_diff(*trace)});
+  commands.insert(commands.end(),
+                  {add_trace_merge(*trace), add_trace_analyze(*trace), add_trace_diff(*trace)});
 
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);

@@ -139,7 +139,7 @@ struct Collectives {
 
 struct Analysis {
   GroupBy by = GroupBy::kernel;
-  std::size_t top = 10;            ///< rows of long tables in text
+  std::size_t top = 10;                    ///< rows of long tables in text
   std::vector<RankFigures> ranks;          ///< by rank
   std::vector<KernelRow> kernels;          ///< by type, largest first; `top` of each
   std::vector<KernelRow> rest;             ///< one row a type for all others

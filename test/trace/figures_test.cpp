@@ -247,6 +247,45 @@ TEST_CASE("delays, queues and gaps of launches") {
   CHECK_FALSE(launches(rank));
 }
 
+TEST_CASE("empty queues and gaps agree with a walk over nanoseconds") {
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 200; ++round) {
+    RankEvents rank;
+    rank.launches = true;
+    rank.streams = {7, 8, 20};
+    rank.events = random_events(random, 300);
+    for (GpuEvent& event : rank.events)
+      if (random() % 5 != 0)
+        event.launch_end_ns = event.start_ns - static_cast<std::int64_t>(random() % 60) + 10;
+    std::int64_t first = 1000, last = 0, host_bound = 0, gaps = 0;
+    for (const GpuEvent& e : rank.events) {
+      first = std::min(first, e.start_ns);
+      last = std::max(last, e.end_ns());
+    }
+    for (std::int64_t t = first; t < last; ++t)
+      host_bound += std::none_of(rank.events.begin(), rank.events.end(), [&](const GpuEvent& e) {
+        const bool launched = e.launch_end_ns != GpuEvent::kNoLaunch && e.launch_end_ns <= t;
+        return (launched || e.start_ns <= t) && t < e.end_ns();
+      });
+    for (std::uint16_t stream = 0; stream < 3; ++stream)
+      for (std::int64_t t = first; t < last; ++t) {
+        bool before = false, running = false, after = false;
+        for (const GpuEvent& e : rank.events) {
+          if (e.stream != stream) continue;
+          before = before || e.end_ns() <= t;
+          running = running || (e.start_ns <= t && t < e.end_ns());
+          after = after || e.start_ns > t;
+        }
+        gaps += before && !running && after;
+      }
+    const auto found = launches(rank);
+    REQUIRE(found);
+    CHECK(found->host_bound == host_bound);
+    CHECK(found->gap_host + found->gap_rest == gaps);
+    CHECK(found->count + found->without == static_cast<std::int64_t>(rank.events.size()));
+  }
+}
+
 TEST_CASE("names of collectives in c10d and NCCL") {
   CHECK(collective_operation("_allgather_base") == "all_gather");
   CHECK(collective_operation("_reduce_scatter_base") == "reduce_scatter");
