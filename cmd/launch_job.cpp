@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "cmd/host_options.h"
+#include "cmd/merge_run_traces.h"
 #include "cmd/overrides.h"
 #include "cmd/version.h"
 #include "engine/base/open_files.h"
@@ -35,6 +36,13 @@ std::vector<std::string> own_command_line() {
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("recipe", options.recipe, "Recipe file (YAML).")->required();
   add_overrides(app, options.overrides);
+  app.add_option_function<int>(
+         "--trace",
+         [&options](int steps) {
+           options.overrides.push_back(fmt::format("trace.steps={}", steps));
+         },
+         "Record so many steps of all ranks, from the fourth on: --set trace.steps=N.")
+      ->check(CLI::Range(1, 100));
   add_host_options(app, options.launch);
 }
 
@@ -68,6 +76,8 @@ int launch_job(const JobOptions& options) {
   launch.joined = joined ? joined->controller : nullptr;
   launch.build = kVersion;
   launch.command_line = own_command_line();
+  if (const TraceConfig& trace = loaded.recipe.trace; trace.steps > 0 && trace.merge)
+    launch.finished = [trace](const std::filesystem::path& run) { merge_run_traces(trace, run); };
   return launcher::launch(launch, output.sink(), interrupts);
 }
 

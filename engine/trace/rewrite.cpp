@@ -319,8 +319,9 @@ std::string header(const Recording& recording, const Scanner& scanner,
                      {"graphs", false},
                      {"device", recording.cuda ? "cuda" : "cpu"},
                      {"incomplete", incomplete}};
-  std::string text = json_text(json);
-  text.pop_back();
+  // In lines: HolisticTraceAnalysis looks for "rank": with a space behind it.
+  std::string text = json_text(json, 1);
+  text.erase(text.find_last_of('}'));
   return text + ",\"traceEvents\":[";
 }
 

@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "engine/train/step_totals.h"
 
 namespace dstrain {
 namespace {
@@ -33,22 +32,6 @@ std::shared_ptr<const Event> moment(const Stream& stream) {
   auto event = std::make_shared<Event>(stream.device(), Event::Timing::yes);
   event->record(stream);
   return event;
-}
-
-/// From sums in the order of kNumTotals. Beside a loss that is not finite, shares say nothing: nan.
-template <typename Number>
-EvaluationTotals means(const Number* totals) {
-  const double targets = std::max(1.0, static_cast<double>(totals[3]));
-  double loss = static_cast<double>(totals[0]) / targets;
-  if (std::isnan(loss)) loss = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
-  const auto share = [&](Number count) {
-    return std::isfinite(loss) ? static_cast<double>(count) / targets
-                               : std::numeric_limits<double>::quiet_NaN();
-  };
-  return {.loss = loss,
-          .top1 = share(totals[1]),
-          .top5 = share(totals[2]),
-          .targets = static_cast<double>(totals[3])};
 }
 
 /// Buffers of a program that the executor allocates; the others belong to the state store, to the
@@ -248,80 +231,6 @@ void Executor::observe(StepObserver* observer) {
   graphs_.clear();
   first_graph_ = nullptr;
   release_cached_memory(options_.device);
-}
-
-EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
-  at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
-  {
-    const StreamScope scope(lane(Lane::compute));
-    sums = at::zeros({kNumTotals}, context_.totals.options().dtype(at::kDouble));
-  }
-  gather_resident();
-  std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
-  for (std::int64_t i = 0; i < micro_batches; ++i) {
-    // The host stays at most two micro-batches ahead, or all their inputs would be in pinned memory
-    // at once.
-    Event& two_ago = done[to_index(static_cast<int>(i % 2))];
-    two_ago.synchronize();
-    {
-      const StreamScope scope(lane(Lane::compute));
-      context_.totals.zero_();
-    }
-    run(evaluation_, source, {}, evaluation_context_);
-    {
-      const StreamScope scope(lane(Lane::compute));
-      sums.add_(context_.totals);
-    }
-    step_end_.record(lane(Lane::compute));
-    two_ago.record(lane(Lane::compute));
-  }
-  const StreamScope scope(lane(Lane::compute));
-  communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
-  return means(sums.cpu().const_data_ptr<double>());
-}
-
-at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
-  /// One batch that lies on the device already.
-  struct Fixed final : BatchSource {
-    explicit Fixed(const Batch& only) : batch_(only) {}
-    std::size_t load(const Stream&) override { return 0; }
-    [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
-    const Batch& batch_;
-  };
-  Fixed source(batch);
-  synchronize(options_.device);
-  BlockContext context = evaluation_context_;
-  context.mode = Mode::generate;
-  context.next_tokens = last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
-  synchronize(options_.device);
-  gather_resident();
-  run(evaluation_, source, {}, context);
-  synchronize(options_.device);
-  return context.next_tokens.cpu();
-}
-
-at::Tensor Executor::gathered_master(int group) {
-  synchronize(options_.device);
-  const StreamScope scope(lane(Lane::gather));
-  at::Tensor whole = states_.master(group);
-  if (whole.numel() != states_.flat(group).padded()) {
-    const at::Tensor own = whole;
-    whole = at::empty({states_.flat(group).padded()}, own.options());
-    communicator({CommAxis::shard, Lane::gather}).all_gather(whole, own);
-  }
-  return whole.to(at::kCPU, at::kFloat);
-}
-
-void Executor::gather_resident() {
-  if (gathering_.program->actions.empty()) return;
-  step_end_.wait(lane(Lane::gather));
-  for (std::size_t i = 0; i < gathering_.program->actions.size(); ++i) {
-    record_.enter(record_.get().step.load(), gathering_.names[i]);
-    const StreamScope scope(lane(Lane::gather));
-    perform(gathering_, i, nullptr, {}, evaluation_context_);
-  }
-  step_end_.record(lane(Lane::gather));
-  step_end_.wait(lane(Lane::compute));
 }
 
 void Executor::wait(const Prepared& prepared, std::size_t i) {

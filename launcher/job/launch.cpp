@@ -314,6 +314,7 @@ class Job {
   std::optional<int> handle(const Outcome& outcome) {
     switch (outcome.kind) {
       case Outcome::Kind::finished:
+        finish();
         return outcome.exit_code;
       case Outcome::Kind::interrupted:
         sweep(outcome.lost_hosts);
@@ -327,6 +328,15 @@ class Job {
         return handle_failure(outcome);
     }
     return outcome.exit_code;
+  }
+
+  void finish() {
+    if (!options_.finished) return;
+    try {
+      options_.finished(run_.path);
+    } catch (const std::exception& error) {
+      console_.lines(fmt::format("warning: {}", error.what()));
+    }
   }
 
   /// A rank that stops early saves or fails: those that left no checkpoint had come to their end.

@@ -37,6 +37,9 @@ struct LaunchOptions {
   /// Fixed name of the run directory; "auto" continues it when it holds a checkpoint. Empty: a new
   /// name.
   std::string run_name = {};
+  /// Called with the run directory when the ranks have ended well. What it throws is said, and the
+  /// job's end stays what it was.
+  std::function<void(const std::filesystem::path& run)> finished = {};
   bool dry_run = false;
   int max_restarts = 0;  ///< after a failure that another start may cure; refilled by progress
   int min_ranks = 0;     ///< a restart on fewer hosts keeps at least so many; 0: the first start's

@@ -69,6 +69,8 @@ with tempfile.TemporaryDirectory() as scratch:
     traced, text = launch(folder / "traced", "trace.steps=3")
     assert "trace of steps 4 to 6" in text, text
     assert losses(traced) == losses(plain), "tracing changes the losses"
+    merged = read(traced / "traces" / "merged_trace.json.gz")["traceEvents"]
+    assert {e["args"]["rank"] for e in merged if e.get("cat") == "dstrain_step"} == {0, 1}, "both ranks are in the merged file"
     for rank in range(2):
         check_trace(traced / "traces" / f"rank{rank}_trace.json.gz", rank, [4, 6])
         lines = rank_lines(traced, rank)
@@ -84,6 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
     windows, _ = launch(folder / "windows", "trace.steps=1", "trace.first=2", "trace.every=5", "trace.ranks=[1]", "trace.compress=none",
                         "trace.detail=shapes", f"trace.output={folder / 'logs' / 'tiny_trace'}")
     assert losses(windows) == losses(plain)
+    assert not list((folder / "logs").rglob("merged*")), "one rank needs no merging"
     found = sorted(str(p.relative_to(folder / "logs" / "tiny_trace")) for p in (folder / "logs").rglob("*.json"))
     assert found == [f"step-{s:08d}/rank1_{kind}.json" for s in (2, 7, 12) for kind in ("actions", "trace")], found
     check_trace(folder / "logs" / "tiny_trace" / "step-00000007" / "rank1_trace.json", 1, [7, 7])

@@ -1,0 +1,87 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+
+#include "engine/base/index.h"
+#include "engine/train/executor.h"
+#include "engine/train/step_totals.h"
+
+/// What the executor does between training steps.
+namespace dstrain {
+
+EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
+  at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
+  {
+    const StreamScope scope(lane(Lane::compute));
+    sums = at::zeros({kNumTotals}, context_.totals.options().dtype(at::kDouble));
+  }
+  gather_resident();
+  std::array<Event, 2> done = {Event(options_.device), Event(options_.device)};
+  for (std::int64_t i = 0; i < micro_batches; ++i) {
+    // The host stays at most two micro-batches ahead, or all their inputs would be in pinned memory
+    // at once.
+    Event& two_ago = done[to_index(static_cast<int>(i % 2))];
+    two_ago.synchronize();
+    {
+      const StreamScope scope(lane(Lane::compute));
+      context_.totals.zero_();
+    }
+    run(evaluation_, source, {}, evaluation_context_);
+    {
+      const StreamScope scope(lane(Lane::compute));
+      sums.add_(context_.totals);
+    }
+    step_end_.record(lane(Lane::compute));
+    two_ago.record(lane(Lane::compute));
+  }
+  const StreamScope scope(lane(Lane::compute));
+  communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
+  return means(sums.cpu().const_data_ptr<double>());
+}
+
+at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
+  /// One batch that lies on the device already.
+  struct Fixed final : BatchSource {
+    explicit Fixed(const Batch& only) : batch_(only) {}
+    std::size_t load(const Stream&) override { return 0; }
+    [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
+    const Batch& batch_;
+  };
+  Fixed source(batch);
+  synchronize(options_.device);
+  BlockContext context = evaluation_context_;
+  context.mode = Mode::generate;
+  context.next_tokens = last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  synchronize(options_.device);
+  gather_resident();
+  run(evaluation_, source, {}, context);
+  synchronize(options_.device);
+  return context.next_tokens.cpu();
+}
+
+at::Tensor Executor::gathered_master(int group) {
+  synchronize(options_.device);
+  const StreamScope scope(lane(Lane::gather));
+  at::Tensor whole = states_.master(group);
+  if (whole.numel() != states_.flat(group).padded()) {
+    const at::Tensor own = whole;
+    whole = at::empty({states_.flat(group).padded()}, own.options());
+    communicator({CommAxis::shard, Lane::gather}).all_gather(whole, own);
+  }
+  return whole.to(at::kCPU, at::kFloat);
+}
+
+void Executor::gather_resident() {
+  if (gathering_.program->actions.empty()) return;
+  step_end_.wait(lane(Lane::gather));
+  for (std::size_t i = 0; i < gathering_.program->actions.size(); ++i) {
+    record_.enter(record_.get().step.load(), gathering_.names[i]);
+    const StreamScope scope(lane(Lane::gather));
+    perform(gathering_, i, nullptr, {}, evaluation_context_);
+  }
+  step_end_.record(lane(Lane::gather));
+  step_end_.wait(lane(Lane::compute));
+}
+
+}  // namespace dstrain
