@@ -179,11 +179,11 @@ void write_losses(Writer& w) {
         for (const std::string& change : advice.overrides)
           item += fmt::format(" (--set {})", change);
         if (!advice.overrides.empty())
-          item += std::isfinite(advice.predicted_change)
-                      ? fmt::format("; predicted: a step {} {}",
-                                    share_words(std::abs(advice.predicted_change)),
-                                    advice.predicted_change <= 0 ? "shorter" : "longer")
-                      : "; not predicted";
+          item += !std::isfinite(advice.predicted_change) ? "; not predicted"
+                  : advice.predicted_change > -0.005
+                      ? "; the plan predicts no gain of it"
+                      : fmt::format("; predicted: a step {} shorter",
+                                    share_words(-advice.predicted_change));
         list.items.push_back(item + ".");
       }
       section.blocks.push_back(std::move(list));

@@ -274,7 +274,7 @@ std::string draw_heat_map(const HeatMap& chart) {
   out += svg_text(kLeft, bottom + 16, "t", chart.columns.front());
   out += svg_text(kLeft + kPlotWidth, bottom + 16, "t end", chart.columns.back());
   out += svg_text(kLeft + kPlotWidth / 2, bottom + 32, "t mid dim",
-                  fmt::format("light: {} {}, dark: {} {}", number_words(low), chart.unit,
+                  fmt::format("weak colour: {} {}, strong: {} {}", number_words(low), chart.unit,
                               number_words(high), chart.unit));
   return out + "</svg>";
 }
@@ -290,11 +290,13 @@ std::string draw_timeline(const Timeline& timeline) {
     lanes.emplace(event.lane, 0);
   }
   if (end_ns <= 0) return {};
-  std::size_t color = 0;
-  std::vector<std::string> names;
+  // The colours of the split of a step; other lanes take those that it leaves.
+  const std::map<std::string, std::size_t> known = {{"compute", 0}, {"copy_in", 1}, {"gather", 2},
+                                                    {"reduce", 3},  {"receive", 4}, {"norm", 5}};
+  std::size_t color = 6;
   for (auto& [lane, index] : lanes) {
-    index = color++;
-    names.push_back(lane);
+    const auto found = known.find(lane);
+    index = found == known.end() ? color++ : found->second;
   }
   const double left = 118;
   const double scale = (kWidth - left - kRight) / static_cast<double>(end_ns);

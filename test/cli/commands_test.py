@@ -5,7 +5,7 @@ import time
 
 from support import ROOT, expect_success, run
 
-COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema",
+COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema", "report",
             "bench", "bench step", "bench kernel", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
             "data tokenize", "data prepare"]
 recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
