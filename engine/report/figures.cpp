@@ -67,11 +67,19 @@ double mean_finite(const std::vector<double>& values) {
   return count == 0 ? kUnknown : sum / count;
 }
 
-Estimate estimate(const std::vector<const StepRow*>& steps, double StepRow::* field) {
+std::vector<double> positive(const std::vector<const StepRow*>& steps, double StepRow::* field) {
   std::vector<double> values;
   for (const StepRow* step : steps) {
     if (std::isfinite(step->*field) && step->*field > 0) values.push_back(step->*field);
   }
+  return values;
+}
+
+double median_or_unknown(const std::vector<double>& values) {
+  return values.empty() ? kUnknown : median(values);
+}
+
+Estimate estimate(const std::vector<double>& values) {
   if (values.empty()) return {.value = kUnknown};
   return {.value = median(values), .interval = bootstrap_median(values)};
 }
@@ -216,10 +224,10 @@ RunFigures run_figures(RunData run) {
 
   const std::vector<const StepRow*> steady = steady_steps(data);
   f.num_steady = steady.size();
-  f.step_s = estimate(steady, &StepRow::step_s);
-  f.samples_per_s = estimate(steady, &StepRow::samples_per_s);
-  f.tokens_per_s = estimate(steady, &StepRow::tokens_per_s).value;
-  f.mfu = estimate(steady, &StepRow::mfu).value;
+  f.step_s = estimate(positive(steady, &StepRow::step_s));
+  f.samples_per_s = estimate(positive(steady, &StepRow::samples_per_s));
+  f.tokens_per_s = median_or_unknown(positive(steady, &StepRow::tokens_per_s));
+  f.mfu = median_or_unknown(positive(steady, &StepRow::mfu));
   std::vector<double> last_losses;
   for (std::size_t i = 0; i < data.steps.size(); ++i) {
     const StepRow& row = data.steps[i];

@@ -79,6 +79,26 @@ TEST_CASE("each advice fires on its numbers and is silent otherwise") {
       "rank 1 is last in 100 of 100 steps; the others wait 40 %"));
 }
 
+TEST_CASE("rules of memory, clocks and values that are not finite hold to their limits") {
+  RunFigures run;
+  run.memory_device = 80e9;
+  run.data.plan = {{"recompute", true}};
+  run.memory_peak = 50e9;
+  CHECK(advise(run, {}).at(0).id == "memory-free");
+  run.memory_peak = 57e9;  // above 70 %
+  CHECK(advise(run, {}).empty());
+  run.gpus = {{.index = 0, .name = {}, .throttled = 0.04},
+              {.index = 3, .name = {}, .throttled = 0.06}};
+  REQUIRE(advise(run, {}).size() == 1);
+  CHECK(advise(run, {})[0].finding.starts_with("GPU 3 lowered its clock in 6.0 %"));
+  run.gpus.clear();
+  run.data.steps.resize(200);
+  run.skipped = 2;
+  CHECK(advise(run, {}).empty());
+  run.skipped = 3;
+  CHECK(advise(run, {}).at(0).id == "not-finite");
+}
+
 TEST_CASE("a prediction is asked for the run and for the change") {
   const TempDir folder;
   std::vector<std::vector<std::string>> asked;
@@ -92,6 +112,16 @@ TEST_CASE("a prediction is asked for the run and for the change") {
   CHECK(report.runs[0].advice[0].predicted_change == Approx(-0.25));
   CHECK(asked == std::vector<std::vector<std::string>>{{}, {"parallel.zero.stage=0"}});
   CHECK(document_text(make_document(report, false)).find("predicted: a step 25 % shorter") !=
+        std::string::npos);
+}
+
+TEST_CASE("advice that the plan sees no gain in says so") {
+  const TempDir folder;
+  const Report report = report_of({{.gather = [](int) { return 0.01; }}}, folder,
+                                  [](const RunFigures&, const std::vector<std::string>& overrides) {
+                                    return std::optional(overrides.empty() ? 0.2 : 0.21);
+                                  });
+  CHECK(document_markdown(make_document(report, false)).find("the plan predicts no gain") !=
         std::string::npos);
 }
 
