@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <set>
 
@@ -17,6 +18,13 @@
 
 namespace dstrain::report {
 namespace {
+
+/// Of the bits that nvidia-smi prints in hexadecimal: power cap, hardware slowdown, heat, power
+/// brake. The others say that a GPU is idle or runs at clocks that were asked for.
+bool is_throttled(const std::string& reasons) {
+  constexpr unsigned long long kSlow = 0x04 | 0x08 | 0x20 | 0x40 | 0x80;
+  return (std::strtoull(reasons.c_str(), nullptr, 16) & kSlow) != 0;
+}
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -242,9 +250,10 @@ void read_samples(RunData& run, const fs::path& path) {
         ++broken;
         continue;
       }
-      std::string throttle;
+      std::string reasons;
       for (const auto& [name, column] : columns) {
-        if (name.find("throttle") != std::string::npos) throttle = cells[column];
+        if (name.starts_with("clocks_event_reasons") || name.starts_with("clocks_throttle_reasons"))
+          reasons = cells[column];
       }
       run.gpus.push_back({.time = cell("timestamp"),
                           .index = static_cast<int>(index),
@@ -254,9 +263,7 @@ void read_samples(RunData& run, const fs::path& path) {
                           .utilization = cell_number(cell("utilization.gpu")),
                           .temperature = cell_number(cell("temperature.gpu")),
                           .power_w = cell_number(cell("power.draw")),
-                          .throttled = !throttle.empty() && throttle != "0" && throttle != "none" &&
-                                       throttle != "Not Active" &&
-                                       throttle != "0x0000000000000000"});
+                          .throttled = is_throttled(reasons)});
     }
     if (broken > 0) {
       run.problems.push_back(

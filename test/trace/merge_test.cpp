@@ -120,7 +120,7 @@ TEST_CASE("steps, ranks, lanes and short events are chosen", "[trace]") {
   REQUIRE_THROWS_AS(events({.ranks = {7}}), Error);
 }
 
-TEST_CASE("a rank that is missing is named; one that is doubled or foreign is refused", "[trace]") {
+TEST_CASE("a rank that is missing is named, one that is doubled or foreign is refused", "[trace]") {
   const TempDir dir;
   spit(dir / "rank0_trace.json", MadeTrace(0, 3).text());
   spit(dir / "rank2_trace.json", MadeTrace(2, 3).text());
