@@ -19,10 +19,11 @@
 namespace dstrain::report {
 namespace {
 
-/// Of the bits that nvidia-smi prints in hexadecimal: power cap, hardware slowdown, heat, power
-/// brake. The others say that a GPU is idle or runs at clocks that were asked for.
+/// Of the bits that nvidia-smi prints in hexadecimal: hardware slowdown, heat, power brake. The
+/// others say that a GPU is idle, runs at clocks that were asked for, or is as busy as its power
+/// limit allows.
 bool is_throttled(const std::string& reasons) {
-  constexpr unsigned long long kSlow = 0x04 | 0x08 | 0x20 | 0x40 | 0x80;
+  constexpr unsigned long long kSlow = 0x08 | 0x20 | 0x40 | 0x80;
   return (std::strtoull(reasons.c_str(), nullptr, 16) & kSlow) != 0;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
@@ -36,6 +37,20 @@ void keep_steps(RankEvents& rank, const AnalysisOptions& options) {
   std::erase_if(rank.collectives, [&](const Collective& c) { return !wanted(c.step, options); });
 }
 
+/// A step's first loads and gathers may run beside the end of the step before; with them its window
+/// would begin there, and most of it would count as idle.
+void leave_out_early(std::vector<GpuEvent>& events, const RankEvents& rank, const Names& names) {
+  if (rank.actions.empty() || rank.cpu) return;
+  const auto computes = [&](const GpuEvent& event) {
+    const auto info = rank.actions.find(names[event.action]);
+    return info == rank.actions.end() || info->second.lane == "compute";
+  };
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+  for (const GpuEvent& event : events)
+    if (computes(event)) begin = std::min(begin, event.start_ns);
+  std::erase_if(events, [&](const GpuEvent& e) { return !computes(e) && e.end_ns() <= begin; });
+}
+
 RankFigures figures_of(const RankEvents& rank, const Names& names) {
   RankFigures figures;
   figures.rank = rank.rank;
@@ -46,6 +61,7 @@ RankFigures figures_of(const RankEvents& rank, const Names& names) {
   for (const GpuEvent& event : rank.events)
     if (event.step >= 0) by_step[event.step].push_back(event);
   for (auto& [step, events] : by_step) {
+    leave_out_early(events, rank, names);
     figures.steps[step] = breakdown(events);
     events = {};
   }

@@ -215,9 +215,11 @@ struct MadeRows {
   std::vector<std::pair<std::int64_t, int>> queue;  ///< +1 launched, -1 started
 
   void add(std::int64_t step, int action, std::int64_t begin, std::int64_t end) {
-    steps[step].add(begin, end);
-    if (action < 0) return;
+    // Steps and phases are what the compute lane does: loads and gathers of a step may run beside
+    // the end of the step before.
     const auto phase = phase_of.find({step, action});
+    if (action < 0 || phase != phase_of.end()) steps[step].add(begin, end);
+    if (action < 0) return;
     if (phase != phase_of.end()) phases[phase->second].add(begin, end);
     actions[{step, action}].add(begin, end);
   }
