@@ -32,6 +32,7 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path metrics() const { return root_ / "metrics.jsonl"; }
   [[nodiscard]] std::filesystem::path events() const { return root_ / "events.jsonl"; }
   [[nodiscard]] std::filesystem::path tensorboard() const { return root_ / "tensorboard"; }
+  [[nodiscard]] std::filesystem::path wandb() const { return root_ / "wandb"; }
   [[nodiscard]] std::filesystem::path traces() const { return root_ / "traces"; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path ranks() const { return root_ / "ranks"; }

@@ -1,6 +1,7 @@
 #include "engine/metrics/metrics.h"
 
 #include <exception>
+#include <mutex>
 
 #include "engine/base/log.h"
 #include "engine/metrics/sinks.h"
@@ -10,45 +11,98 @@ namespace {
 
 /// The sinks that every run has; each gives null where the options ask for none.
 constexpr std::unique_ptr<MetricsSink> (*kSinks[])(const MetricsOptions&) = {
-    make_metric_lines, make_event_lines, make_tensorboard};
+    make_metric_lines, make_event_lines, make_tensorboard, make_prometheus, make_wandb};
+
+constexpr int kMaxFailures = 3;  ///< in a row
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const MetricsOptions& options) {
-  for (const auto make : kSinks) {
-    std::unique_ptr<MetricsSink> sink = make(options);
-    if (!sink) continue;
-    attempt([&] { sink->open(); });
-    sinks_.push_back(sink.get());
-    own_.push_back(std::move(sink));
+struct MetricsWriter::Problems {
+  mutable std::mutex mutex;
+  std::int64_t failed_writes = 0;
+  std::string first;
+
+  void count(const std::string& problem) {
+    const std::lock_guard lock(mutex);
+    if (failed_writes++ > 0) return;
+    first = problem;
+    log_warning("metrics are incomplete from here on: {}", first);
   }
+};
+
+struct MetricsWriter::Own {
+  std::unique_ptr<MetricsSink> sink;
+  int failures = 0;  ///< in a row
+};
+
+namespace {
+
+template <class Problems, class Write>
+bool attempt(Problems& problems, const Write& write) {
+  try {
+    write();
+    return true;
+  } catch (const std::exception& error) {
+    problems.count(error.what());
+    return false;
+  }
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(const MetricsOptions& options)
+    : problems_(std::make_shared<Problems>()), own_(std::make_shared<std::vector<Own>>()) {
+  for (const auto make : kSinks) {
+    if (std::unique_ptr<MetricsSink> sink = make(options))
+      own_->push_back({.sink = std::move(sink)});
+  }
+  each([](MetricsSink& sink) { sink.open(); });
 }
 
 MetricsWriter::~MetricsWriter() = default;
 
+/// `write` is copied to the thread, and must own what it writes.
 template <class Write>
-void MetricsWriter::attempt(const Write& write) {
-  try {
-    write();
-  } catch (const std::exception& error) {
-    if (failed_writes_++ > 0) return;
-    first_problem_ = error.what();
-    log_warning("metrics are incomplete from here on: {}", first_problem_);
-  }
+void MetricsWriter::each(const Write& write) {
+  for (MetricsSink* sink : added_) attempt(*problems_, [&] { write(*sink); });
+  queue_.push([own = own_, problems = problems_, write] {
+    for (Own& entry : *own) {
+      if (entry.failures >= kMaxFailures) {
+        problems->count("");
+        continue;
+      }
+      const bool good = attempt(*problems, [&] { write(*entry.sink); });
+      entry.failures = good ? 0 : entry.failures + 1;
+    }
+  });
 }
 
 void MetricsWriter::step(const StepMetrics& metrics) {
-  for (MetricsSink* sink : sinks_) attempt([&] { sink->write(metrics); });
+  each([metrics](MetricsSink& sink) { sink.write(metrics); });
 }
 
 void MetricsWriter::evaluation(const EvaluationMetrics& metrics) {
-  for (MetricsSink* sink : sinks_) attempt([&] { sink->write(metrics); });
+  each([metrics](MetricsSink& sink) { sink.write(metrics); });
 }
 
 void MetricsWriter::event(std::string_view kind, std::int64_t step,
                           std::vector<std::pair<std::string, std::string>> fields) {
-  const MetricsEvent event{.kind = kind, .step = step, .fields = std::move(fields)};
-  for (MetricsSink* sink : sinks_) attempt([&] { sink->event(event); });
+  each([kind = std::string(kind), step, fields = std::move(fields)](MetricsSink& sink) {
+    sink.event({.kind = kind, .step = step, .fields = fields});
+  });
+}
+
+bool MetricsWriter::flush() { return queue_.flush(); }
+
+std::int64_t MetricsWriter::failed_writes() const {
+  const std::lock_guard lock(problems_->mutex);
+  return problems_->failed_writes + static_cast<std::int64_t>(queue_.dropped());
+}
+
+std::string MetricsWriter::first_problem() const {
+  const std::lock_guard lock(problems_->mutex);
+  if (!problems_->first.empty() || queue_.dropped() == 0) return problems_->first;
+  return "the files take longer than the steps";
 }
 
 }  // namespace dstrain

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/metrics/background_queue.h"
+
 namespace dstrain {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -68,44 +70,64 @@ class MetricsSink {
   virtual void event(const MetricsEvent&) {}
 };
 
+/// Weights & Biases. Its files are written here; the network is its own program's business.
+struct WandbOptions {
+  std::filesystem::path folder = {};  ///< of wandb/offline-run-*; empty: none
+  std::string project = {};
+  std::string entity = {};
+  std::string group = {};
+  std::string config = {};  ///< JSON object: the resolved recipe
+};
+
 struct MetricsOptions {
   std::filesystem::path metrics;      ///< metrics.jsonl
   std::filesystem::path events;       ///< events.jsonl
   std::filesystem::path tensorboard;  ///< folder of event files; empty: none
   std::int64_t resumed_step =
       -1;  ///< lines of metrics beyond it are dropped, so that a curve has one value per step
+  std::string run = {};                   ///< name of the run, for files that hold several
+  std::filesystem::path prometheus = {};  ///< text file for node_exporter; empty: none
+  WandbOptions wandb = {};
 };
 
-/// Writes metrics of one run to all sinks: the table of metrics.cpp, and those that are added. For
-/// rank 0; not thread-safe. Training never stops because of it: a write that fails is counted and
-/// the first one is logged.
+/// Writes metrics of one run to all sinks: those of the table in metrics.cpp on a thread of its
+/// own, and those that are added at once. For rank 0; not thread-safe. Training never stops or
+/// waits because of it: a write that fails is counted and the first one is logged, a sink that has
+/// failed three times in a row is left alone, and when 4,096 writes wait the oldest is dropped.
 class MetricsWriter {
  public:
   explicit MetricsWriter(const MetricsOptions& options);
+  /// Waits up to five seconds for what is not yet written.
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// Writes to `sink`, too, after the others; it is open and outlives this.
-  void add(MetricsSink& sink) { sinks_.push_back(&sink); }
+  /// Writes to `sink`, too, before the others and on the calling thread; it is open and outlives
+  /// this.
+  void add(MetricsSink& sink) { added_.push_back(&sink); }
 
   void step(const StepMetrics& metrics);
   void evaluation(const EvaluationMetrics& metrics);
   void event(std::string_view kind, std::int64_t step,
              std::vector<std::pair<std::string, std::string>> fields = {});
 
-  [[nodiscard]] std::int64_t failed_writes() const { return failed_writes_; }
+  /// Waits until all is written, up to five seconds; false when it is not.
+  bool flush();
+  /// Of what has been tried or dropped so far; flush() first to know all.
+  [[nodiscard]] std::int64_t failed_writes() const;
   /// Of a write; empty: none.
-  [[nodiscard]] const std::string& first_problem() const { return first_problem_; }
+  [[nodiscard]] std::string first_problem() const;
 
  private:
+  struct Own;
+  struct Problems;
   template <class Write>
-  void attempt(const Write& write);
+  void each(const Write& write);
 
-  std::vector<std::unique_ptr<MetricsSink>> own_;
-  std::vector<MetricsSink*> sinks_;
-  std::int64_t failed_writes_ = 0;
-  std::string first_problem_;
+  std::shared_ptr<Problems> problems_;
+  std::shared_ptr<std::vector<Own>> own_;
+  std::vector<MetricsSink*> added_;
+  BackgroundQueue queue_;  ///< ends first
 };
 
 /// Drops the lines of a JSONL file whose "step" is beyond `step` and a last line that was cut off;

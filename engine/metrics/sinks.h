@@ -16,4 +16,11 @@ namespace dstrain {
 /// The metrics that have a tag, in a new event file of TensorBoard.
 [[nodiscard]] std::unique_ptr<MetricsSink> make_tensorboard(const MetricsOptions& options);
 
+/// Gauges of the last step and evaluation in the text format of Prometheus, for node_exporter's
+/// textfile collector: written at most every 15 seconds and at the end, renamed into place.
+[[nodiscard]] std::unique_ptr<MetricsSink> make_prometheus(const MetricsOptions& options);
+/// A run of Weights & Biases as `wandb sync` takes it, record by record, so that a killed run is
+/// there, too.
+[[nodiscard]] std::unique_ptr<MetricsSink> make_wandb(const MetricsOptions& options);
+
 }  // namespace dstrain

@@ -9,9 +9,11 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/json.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
 #include "engine/train/schedule.h"
+#include "recipes/schema/render.h"
 
 namespace dstrain {
 namespace {
@@ -42,6 +44,26 @@ std::string counted(int count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+MetricsOptions metrics_options(const Recipe& recipe, const RunLayout& directory,
+                               std::int64_t first_step) {
+  const MetricsConfig& config = recipe.metrics;
+  MetricsOptions options{.metrics = directory.metrics(),
+                         .events = directory.events(),
+                         .tensorboard = {},
+                         .resumed_step = first_step,
+                         .run = directory.root().filename().string(),
+                         .prometheus = config.prometheus};
+  if (config.tensorboard) options.tensorboard = directory.tensorboard();
+  if (config.wandb == WandbMode::offline) {
+    options.wandb = {.folder = directory.wandb(),
+                     .project = config.wandb_project,
+                     .entity = config.wandb_entity,
+                     .group = config.wandb_group,
+                     .config = json_text(json_or_null(recipe_json({.recipe = recipe}))["recipe"])};
+  }
+  return options;
+}
+
 }  // namespace
 
 RunReport::RunReport(const World& world, const RunLayout& directory, Session& session,
@@ -52,11 +74,7 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
       session_(session),
       plan_(plan),
       progress_(progress),
-      metrics_({.metrics = directory.metrics(),
-                .events = directory.events(),
-                .tensorboard = session.recipe().metrics.tensorboard ? directory.tensorboard()
-                                                                    : std::filesystem::path(),
-                .resumed_step = first_step}),
+      metrics_(metrics_options(session.recipe(), directory, first_step)),
       first_step_(first_step),
       start_(start),
       useful_flops_(useful_flops(session.strategy().training)) {
@@ -259,6 +277,8 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   }
   report_samples(samples);
   report_communication(done - first_step_);
+  if (!metrics_.flush())
+    progress_.note("warning: a file of metrics takes no more lines; the last ones are missing");
   if (metrics_.failed_writes() > 0) {
     progress_.note(
         fmt::format("warning: {} lines of metrics, events or TensorBoard are missing: {}",

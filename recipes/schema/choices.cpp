@@ -95,6 +95,11 @@ constexpr Choice kCompressions[] = {
     choice(Compression::none, "none", "plain JSON"),
     choice(Compression::gzip, "gzip", "a tenth of the size; all viewers read it"),
 };
+constexpr Choice kWandbModes[] = {
+    choice(WandbMode::never, "never", "no files for it"),
+    choice(WandbMode::offline, "offline",
+           "files that `wandb sync` sends; the run itself uses no network"),
+};
 constexpr Choice kTimings[] = {
     choice(Timing::automatic, "auto",
            "each step on the CPU; on a GPU as many as cost at most 0.4 % of the time"),
@@ -121,6 +126,7 @@ std::span<const Choice> choices(Backend) { return kBackends; }
 std::span<const Choice> choices(TraceDetail) { return kTraceDetails; }
 std::span<const Choice> choices(Compression) { return kCompressions; }
 std::span<const Choice> choices(Timing) { return kTimings; }
+std::span<const Choice> choices(WandbMode) { return kWandbModes; }
 
 std::string_view spelling(std::span<const Choice> all, int value) {
   for (const Choice& choice : all) {

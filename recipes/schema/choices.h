@@ -33,6 +33,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(TraceDetail);
 [[nodiscard]] std::span<const Choice> choices(Compression);
 [[nodiscard]] std::span<const Choice> choices(Timing);
+[[nodiscard]] std::span<const Choice> choices(WandbMode);
 
 /// How a recipe spells the value: "bf16", "random_crop".
 [[nodiscard]] std::string_view spelling(std::span<const Choice> all, int value);

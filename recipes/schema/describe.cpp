@@ -447,6 +447,14 @@ void describe(MetricsConfig& c, Visitor& v) {
            .min = 0,
            .max = 3600});
   v.field("tensorboard", c.tensorboard, {.text = "Write TensorBoard's event files."});
+  v.field("wandb", c.wandb, {.text = "Write a run of Weights & Biases in wandb/."});
+  v.field("wandb_project", c.wandb_project, {.text = "Its project."});
+  v.field("wandb_entity", c.wandb_entity,
+          {.text = "Its team or user; empty: whose key sends the files."});
+  v.field("wandb_group", c.wandb_group, {.text = "Its group of runs; empty: none."});
+  v.field("prometheus", c.prometheus,
+          {.text = "Text file of gauges for node_exporter's textfile collector, renamed into place "
+                   "every 15 s; empty: none."});
 }
 
 }  // namespace dstrain

@@ -20,6 +20,7 @@ enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 enum class TraceDetail { kernels, operators, shapes };
 enum class Compression { none, gzip };
+enum class WandbMode { never, offline };
 enum class Timing { automatic, off, every_step };
 enum class Fit { crop, stretch };
 enum class Interpolation { bilinear, bicubic, lanczos };
@@ -222,6 +223,11 @@ struct MetricsConfig {
   Timing timing = Timing::automatic;
   double sample_s = 1;  ///< 0: no samples
   bool tensorboard = true;
+  WandbMode wandb = WandbMode::never;
+  std::string wandb_project = "dstrain";
+  std::string wandb_entity;
+  std::string wandb_group;
+  std::string prometheus;  ///< path of a text file; empty: none
 
   bool operator==(const MetricsConfig&) const = default;
 };

@@ -29,7 +29,10 @@ std::vector<nlohmann::json> lines_of(const fs::path& path) {
 }
 
 MetricsOptions options_in(const TempDir& dir, std::int64_t resumed_step = -1) {
-  return {dir / "metrics.jsonl", dir / "events.jsonl", dir / "tensorboard", resumed_step};
+  return {.metrics = dir / "metrics.jsonl",
+          .events = dir / "events.jsonl",
+          .tensorboard = dir / "tensorboard",
+          .resumed_step = resumed_step};
 }
 
 /// Output of a command; empty when it failed.
@@ -93,7 +96,8 @@ TEST_CASE("every step and evaluation is one line with its numbers", "[metrics]")
   writer.event("checkpoint_saved", 12,
                {{"path", "checkpoints/step-00000012"}, {"note", "a\n\"b\" \xff"}});
 
-  // Written at once, not at the end.
+  // Written soon, not at the end.
+  REQUIRE(writer.flush());
   const auto lines = lines_of(dir / "metrics.jsonl");
   REQUIRE(lines.size() == 2);
   REQUIRE(lines[0]["kind"] == "step");
@@ -143,6 +147,7 @@ TEST_CASE("a full disk is counted and does not stop the run", "[metrics]") {
   writer.step({.step = 1});
   writer.step({.step = 2});
   writer.event("still", 2);
+  REQUIRE(writer.flush());
   REQUIRE(writer.failed_writes() == 2);
   REQUIRE(writer.first_problem() == "cannot write /dev/full: No space left on device");
   REQUIRE(lines_of(dir / "events.jsonl").size() == 1);
@@ -150,6 +155,7 @@ TEST_CASE("a full disk is counted and does not stop the run", "[metrics]") {
   options.metrics = dir / "none" / "metrics.jsonl";
   MetricsWriter nowhere(options);
   nowhere.step({.step = 1});
+  REQUIRE(nowhere.flush());
   REQUIRE(nowhere.failed_writes() == 2);  // the open and the write
 }
 
@@ -159,6 +165,7 @@ TEST_CASE("a line that did not fit leaves no half line behind", "[metrics]") {
   options.tensorboard.clear();
   MetricsWriter writer(options);
   writer.step({.step = 1});
+  REQUIRE(writer.flush());
   const auto before_handler = ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
@@ -166,9 +173,11 @@ TEST_CASE("a line that did not fit leaves no half line behind", "[metrics]") {
   limit.rlim_cur = fs::file_size(options.metrics) + 10;
   ::setrlimit(RLIMIT_FSIZE, &limit);
   writer.step({.step = 2});
+  REQUIRE(writer.flush());
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, before_handler);
   writer.step({.step = 3});
+  REQUIRE(writer.flush());
   REQUIRE(writer.failed_writes() == 1);
   const auto lines = lines_of(options.metrics);
   REQUIRE(lines.size() == 2);

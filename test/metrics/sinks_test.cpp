@@ -1,7 +1,9 @@
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -75,6 +77,7 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
   MetricsWriter writer(options_of(dir));
   writer.step(some_step());
   writer.evaluation({.step = 12, .epoch = 1.25, .loss = 0.5, .accuracy = 0.75, .targets = 360});
+  CHECK(writer.flush());
   CHECK(slurp(dir / "metrics.jsonl") ==
         "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,\"lr\":0.25,"
         "\"grad_norm\":0.84,\"samples_per_s\":512.0,\"tokens_per_s\":0.0,\"mfu\":0.25,"
@@ -89,6 +92,7 @@ TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit",
   const TempDir dir;
   MetricsWriter writer(options_of(dir));
   writer.step(some_step());
+  CHECK(writer.flush());
   const auto file = *fs::directory_iterator(dir / "tensorboard");
   const std::string content = slurp(file.path());
   std::set<std::string_view> tags;
@@ -129,6 +133,59 @@ TEST_CASE("a sink that fails costs the others nothing", "[metrics]") {
   CHECK(sound.calls == 3);
   CHECK(writer.failed_writes() == 3);
   CHECK(writer.first_problem() == "the sink is broken");
+}
+
+TEST_CASE("a file that blocks costs the caller nothing", "[metrics]") {
+  const TempDir dir;
+  MetricsOptions options = options_of(dir);
+  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  options.metrics = dir / "fifo";  // nobody reads it: opening it blocks
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    MetricsWriter writer(options);
+    for (int i = 0; i < 10000; ++i) writer.step(some_step());
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
+    CHECK(writer.failed_writes() >= 10000 - 4096 - 2);  // dropped
+    CHECK(writer.first_problem() == "the files take longer than the steps");
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  CHECK(took > std::chrono::seconds(4));  // what is left is waited for
+  CHECK(took < std::chrono::seconds(60));
+}
+
+TEST_CASE("a sink that failed three times is left alone, and its lines still count", "[metrics]") {
+  const TempDir dir;
+  MetricsOptions options = options_of(dir);
+  options.tensorboard.clear();
+  options.metrics = "/dev/full";
+  MetricsWriter writer(options);
+  for (int i = 0; i < 20; ++i) writer.step(some_step());
+  CHECK(writer.flush());
+  CHECK(writer.failed_writes() == 20);
+  CHECK(writer.first_problem().find("/dev/full") != std::string::npos);
+}
+
+TEST_CASE("Prometheus reads the last values, not-finite ones included", "[metrics]") {
+  const TempDir dir;
+  MetricsOptions options = options_of(dir);
+  options.prometheus = dir / "dstrain.prom";
+  options.run = "a\"b";
+  {
+    MetricsWriter writer(options);
+    StepMetrics step = some_step();
+    writer.step(step);
+    CHECK(writer.flush());
+    const std::string text = slurp(options.prometheus);
+    CHECK(text.find("# TYPE dstrain_train_loss gauge\n"
+                    "dstrain_train_loss{run=\"a\\\"b\"} 0.5\n") != std::string::npos);
+    CHECK(text.find("accuracy") == std::string::npos);  // not known
+    step.loss = std::numeric_limits<double>::infinity();
+    writer.step(step);
+    CHECK(writer.flush());
+    CHECK(slurp(options.prometheus) == text);  // the next file is due in 15 s
+  }
+  CHECK(slurp(options.prometheus).find("dstrain_train_loss{run=\"a\\\"b\"} +Inf\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("the line of a step gives smoothed rates and times", "[metrics]") {

@@ -1,0 +1,72 @@
+#include "engine/metrics/background_queue.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace dstrain {
+
+struct BackgroundQueue::State {
+  explicit State(std::size_t limit) : capacity(limit) {}
+
+  void loop() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [&] { return stopping || !waiting.empty(); });
+      if (waiting.empty()) return;
+      const std::function<void()> work = std::move(waiting.front());
+      waiting.pop_front();
+      busy = true;
+      lock.unlock();
+      work();
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+  bool flush() {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, kPatience, [&] { return waiting.empty() && !busy; });
+  }
+
+  std::size_t capacity;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> waiting;
+  bool busy = false;
+  bool stopping = false;
+  std::uint64_t dropped = 0;
+};
+
+BackgroundQueue::BackgroundQueue(std::size_t capacity) : state_(std::make_shared<State>(capacity)) {
+  std::thread([state = state_] { state->loop(); }).detach();
+}
+
+BackgroundQueue::~BackgroundQueue() {
+  state_->flush();
+  const std::lock_guard lock(state_->mutex);
+  state_->stopping = true;
+  state_->waiting.clear();
+  state_->changed.notify_all();
+}
+
+void BackgroundQueue::push(std::function<void()> work) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->waiting.size() == state_->capacity) {
+    state_->waiting.pop_front();
+    ++state_->dropped;
+  }
+  state_->waiting.push_back(std::move(work));
+  state_->changed.notify_all();
+}
+
+bool BackgroundQueue::flush() { return state_->flush(); }
+
+std::uint64_t BackgroundQueue::dropped() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->dropped;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/metrics/metric_table.h"
+#include "engine/metrics/sinks.h"
+#include "engine/metrics/wandb_file.h"
+
+namespace dstrain {
+namespace {
+
+double wandb_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string new_run_id() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 8; ++i) id += kLetters[random() % kLetters.size()];
+  return id;
+}
+
+/// As Python writes numbers that are no JSON: W&B reads these.
+std::string number_json(double number) {
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";
+  return json_text(nlohmann::json(number));
+}
+
+class Wandb final : public MetricsSink {
+ public:
+  explicit Wandb(const MetricsOptions& options) : options_(options) {}
+  ~Wandb() override {
+    try {
+      if (open_) end(/*exit_code=*/0);
+    } catch (const std::exception&) {
+      // An earlier write has said it.
+    }
+  }
+
+  void open() override {
+    start_s_ = wandb_time_s();
+    const std::time_t seconds = static_cast<std::time_t>(start_s_);
+    std::tm parts{};
+    ::localtime_r(&seconds, &parts);
+    std::array<char, 32> time{};
+    std::strftime(time.data(), time.size(), "%Y%m%d_%H%M%S", &parts);
+    const std::string id = new_run_id();
+    folder_ = options_.wandb.folder / fmt::format("offline-run-{}-{}", time.data(), id);
+    std::filesystem::create_directories(folder_ / "files");
+    std::array<char, 256> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+    WandbFile::Run run{.id = id,
+                       .project = options_.wandb.project,
+                       .entity = options_.wandb.entity,
+                       .group = options_.wandb.group,
+                       .name = options_.run,
+                       .host = host.data(),
+                       .config = {},
+                       .start_time_s = start_s_};
+    const nlohmann::json config = json_or_null(options_.wandb.config);
+    std::string yaml = "wandb_version: 1\n";
+    for (const auto& [key, value] : config.items()) {
+      run.config.emplace_back(key, json_text(value));
+      yaml += fmt::format("{}:\n  value: {}\n", key, json_text(value));
+    }
+    file_.open(folder_ / fmt::format("run-{}.wandb", id), run);
+    write_file_atomically(folder_ / "files" / "config.yaml", yaml);
+    write_file_atomically(folder_ / "files" / "wandb-metadata.json",
+                          json_text(nlohmann::json{{"host", host.data()}, {"program", "dstrain"}}));
+    open_ = true;
+  }
+  void write(const StepMetrics& metrics) override { take(metrics, step_metrics(), "train"); }
+  void write(const EvaluationMetrics& metrics) override {
+    take(metrics, evaluation_metrics(), "evaluation");
+  }
+
+ private:
+  template <class Metrics>
+  void take(const Metrics& metrics, std::span<const Metric<Metrics>> table, const char* kind) {
+    if (!open_) return;
+    WandbFile::Items items;
+    for (const Metric<Metrics>& row : table) {
+      if (row.name == "step") continue;
+      std::visit(
+          [&](auto value) {
+            const auto number = static_cast<double>(metrics.*value);
+            if (row.may_be_unknown && std::isnan(number)) return;
+            items.emplace_back(fmt::format("{}/{}", kind, row.name), number_json(number));
+          },
+          row.value);
+    }
+    for (const auto& [key, json] : items) summary_[key] = json;
+    const double now_s = wandb_time_s();
+    items.emplace_back("_step", fmt::format("{}", metrics.step));
+    items.emplace_back("_runtime", number_json(now_s - start_s_));
+    items.emplace_back("_timestamp", number_json(now_s));
+    file_.history(metrics.step, items);
+  }
+
+  void end(int exit_code) {
+    WandbFile::Items items(summary_.begin(), summary_.end());
+    std::string text = "{";
+    for (const auto& [key, json] : items)
+      text += fmt::format("{}\"{}\": {}", text.size() > 1 ? ", " : "", key, json);
+    write_file_atomically(folder_ / "files" / "wandb-summary.json", text + "}\n");
+    file_.summary(items);
+    file_.exit(exit_code, wandb_time_s() - start_s_);
+  }
+
+  MetricsOptions options_;
+  std::filesystem::path folder_;
+  WandbFile file_;
+  bool open_ = false;
+  double start_s_ = 0;
+  std::map<std::string, std::string> summary_;
+};
+
+}  // namespace
+
+std::unique_ptr<MetricsSink> make_wandb(const MetricsOptions& options) {
+  if (options.wandb.folder.empty()) return nullptr;
+  return std::make_unique<Wandb>(options);
+}
+
+}  // namespace dstrain
