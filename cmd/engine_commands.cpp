@@ -18,7 +18,7 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
                    add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint)});
   CLI::App* bench = app.add_subcommand("bench", "Measure steps and kernels on this device.");
   bench->require_subcommand(1);
-  commands.insert(commands.end(), {add_bench_step(*bench), add_bench_kernel(*bench)});
+  commands.insert(commands.end(), {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});

@@ -1,14 +1,11 @@
 #include "cmd/plan.h"
 
-#include <filesystem>
 #include <memory>
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
-#include "engine/base/input_file.h"
+#include "cmd/planned_model.h"
 #include "engine/base/output.h"
-#include "engine/data/dataset.h"
-#include "engine/models/trainable.h"
 #include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "recipes/schema/load.h"
@@ -32,22 +29,9 @@ int plan(const PlanOptions& options) {
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
-  Recipe recipe = loaded.recipe;
-  // A plan needs sizes only, which the name says, too.
-  if (!recipe.model.weights.empty() &&
-      !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
-    print_error("note: model.weights '{}' is not there; planned for the sizes of model.name {}\n",
-                recipe.model.weights, recipe.model.name);
-    recipe.model.weights.clear();
-  }
+  const Recipe& recipe = loaded.recipe;
+  const ModelCost cost = planned_model(recipe).cost;
   const Machine machine = plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
-
-  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
-  Model model =
-      make_trainable_model(recipe, {.classes = facts.classes, .sequence = recipe.data.sequence});
-  const BatchShape shape = {.micro_batch = recipe.batch.micro,
-                            .compute_bytes = state_widths(recipe).compute};
-  const ModelCost cost = model_cost(model, shape);
   const Strategy strategy = make_strategy(recipe, cost, options.ranks, machine);
   const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   const std::string text =

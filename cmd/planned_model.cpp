@@ -1,0 +1,28 @@
+#include "cmd/planned_model.h"
+
+#include <filesystem>
+
+#include "engine/base/input_file.h"
+#include "engine/base/output.h"
+#include "engine/data/dataset.h"
+#include "engine/program/strategy.h"
+
+namespace dstrain {
+
+PlannedModel planned_model(Recipe recipe) {
+  if (!recipe.model.weights.empty() &&
+      !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
+    print_error("note: model.weights '{}' is not there; planned for the sizes of model.name {}\n",
+                recipe.model.weights, recipe.model.name);
+    recipe.model.weights.clear();
+  }
+  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
+  PlannedModel planned;
+  planned.model =
+      make_trainable_model(recipe, {.classes = facts.classes, .sequence = recipe.data.sequence});
+  planned.cost = model_cost(planned.model, {.micro_batch = recipe.batch.micro,
+                                            .compute_bytes = state_widths(recipe).compute});
+  return planned;
+}
+
+}  // namespace dstrain

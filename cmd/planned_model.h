@@ -1,0 +1,17 @@
+#pragma once
+
+#include "engine/models/trainable.h"
+#include "engine/program/cost.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// The model of a recipe by its sizes, without its weights, and what a micro-batch of it costs. A
+/// folder of weights that is not there is a note on stderr: the name says the sizes, too.
+struct PlannedModel {
+  Model model;
+  ModelCost cost;
+};
+[[nodiscard]] PlannedModel planned_model(Recipe recipe);
+
+}  // namespace dstrain
