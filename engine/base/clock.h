@@ -16,4 +16,7 @@ namespace dstrain {
       .count();
 }
 
+/// Seconds since 1970 by this host's clock.
+[[nodiscard]] inline double unix_time_s() { return static_cast<double>(system_time_ns()) * 1e-9; }
+
 }  // namespace dstrain

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "engine/base/bytes.h"
+#include "engine/base/host_name.h"
 #include "engine/base/protobuf_writer.h"
 
 namespace dstrain::tensorboard {
@@ -81,10 +82,9 @@ std::string scalar_event(double wall_time_s, std::int64_t step, std::span<const 
 }
 
 std::string file_name(double wall_time_s) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  const std::string host = host_name();
   return fmt::format("events.out.tfevents.{:017.6f}.{}.{}", wall_time_s,
-                     host[0] == '\0' ? "host" : host.data(), ::getpid());
+                     host.empty() ? "host" : host, ::getpid());
 }
 
 }  // namespace dstrain::tensorboard

@@ -1,7 +1,7 @@
-#include <chrono>
 #include <cmath>
 #include <vector>
 
+#include "engine/base/clock.h"
 #include "engine/metrics/append_file.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
@@ -9,10 +9,6 @@
 
 namespace dstrain {
 namespace {
-
-double unix_time_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 template <class Metrics>
 std::vector<Scalar> to_scalars(const Metrics& metrics, std::span<const Metric<Metrics>> rows) {

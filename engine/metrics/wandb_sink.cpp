@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <map>
@@ -10,7 +9,9 @@
 #include <random>
 #include <utility>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
+#include "engine/base/host_name.h"
 #include "engine/base/json.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
@@ -18,10 +19,6 @@
 
 namespace dstrain {
 namespace {
-
-double wandb_time_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string new_run_id() {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -50,7 +47,7 @@ class Wandb final : public MetricsSink {
   }
 
   void open() override {
-    start_s_ = wandb_time_s();
+    start_s_ = unix_time_s();
     const std::time_t seconds = static_cast<std::time_t>(start_s_);
     std::tm parts{};
     ::localtime_r(&seconds, &parts);
@@ -59,14 +56,13 @@ class Wandb final : public MetricsSink {
     const std::string id = new_run_id();
     folder_ = options_.wandb.folder / fmt::format("offline-run-{}-{}", time.data(), id);
     std::filesystem::create_directories(folder_ / "files");
-    std::array<char, 256> host{};
-    if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+    const std::string host = host_name();
     WandbFile::Run run{.id = id,
                        .project = options_.wandb.project,
                        .entity = options_.wandb.entity,
                        .group = options_.wandb.group,
                        .name = options_.run,
-                       .host = host.data(),
+                       .host = host,
                        .config = {},
                        .start_time_s = start_s_};
     const nlohmann::json config = json_or_null(options_.wandb.config);
@@ -78,7 +74,7 @@ class Wandb final : public MetricsSink {
     file_.open(folder_ / fmt::format("run-{}.wandb", id), run);
     write_file_atomically(folder_ / "files" / "config.yaml", yaml);
     write_file_atomically(folder_ / "files" / "wandb-metadata.json",
-                          json_text(nlohmann::json{{"host", host.data()}, {"program", "dstrain"}}));
+                          json_text(nlohmann::json{{"host", host}, {"program", "dstrain"}}));
     open_ = true;
   }
   void write(const StepMetrics& metrics) override { take(metrics, step_metrics(), "train"); }
@@ -102,7 +98,7 @@ class Wandb final : public MetricsSink {
           row.value);
     }
     for (const auto& [key, json] : items) summary_[key] = json;
-    const double now_s = wandb_time_s();
+    const double now_s = unix_time_s();
     items.emplace_back("_step", fmt::format("{}", metrics.step));
     items.emplace_back("_runtime", number_json(now_s - start_s_));
     items.emplace_back("_timestamp", number_json(now_s));
@@ -116,7 +112,7 @@ class Wandb final : public MetricsSink {
       text += fmt::format("{}\"{}\": {}", text.size() > 1 ? ", " : "", key, json);
     write_file_atomically(folder_ / "files" / "wandb-summary.json", text + "}\n");
     file_.summary(items);
-    file_.exit(exit_code, wandb_time_s() - start_s_);
+    file_.exit(exit_code, unix_time_s() - start_s_);
   }
 
   MetricsOptions options_;

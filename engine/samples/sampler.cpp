@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/metrics/append_file.h"
 #include "engine/samples/gpu_sample.h"
@@ -85,9 +86,7 @@ struct Sampler::State {
 };
 
 void Sampler::State::look() {
-  const std::int64_t now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                  std::chrono::system_clock::now().time_since_epoch())
-                                  .count();
+  const std::int64_t now_ns = system_time_ns();
   if (looks % kLooksPerSearch == 0) pids = rank_processes();
   const ProcessSample processes = sample_processes(pids);
   const auto now = Clock::now();

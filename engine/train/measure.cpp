@@ -21,6 +21,7 @@
 #include <numeric>
 
 #include "engine/base/clock.h"
+#include "engine/base/host_name.h"
 #include "engine/comm/thread_world.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
@@ -151,11 +152,6 @@ CollectiveRates collective_rates(int num_devices) {
     rates = {.bytes_per_s = sent / std::max(gather_s, reduce_s), .latency_s = small_s};
   });
   return rates;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace

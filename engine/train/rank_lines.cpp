@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/clock.h"
 #include "engine/base/host_memory.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
@@ -15,12 +15,6 @@ namespace dstrain {
 namespace {
 
 constexpr int kMaxFailures = 3;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -51,7 +45,7 @@ std::string RankLines::line(const StepOutcome& outcome, const HostTimes& host, b
   nlohmann::ordered_json json;
   json["step"] = outcome.step + 1;
   // The step's end has just been waited for.
-  json["start_ns"] = now_ns() - static_cast<std::int64_t>(outcome.step_s * 1e9);
+  json["start_ns"] = system_time_ns() - static_cast<std::int64_t>(outcome.step_s * 1e9);
   json["step_s"] = outcome.step_s;
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::norm, Phase::update})
     json[fmt::format("{}_s", phase_name(phase))] = times.of(phase);

@@ -12,8 +12,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/host_name.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "engine/base/words.h"
 #include "engine/program/actions_json.h"
 
 namespace dstrain {
@@ -32,11 +34,6 @@ std::set<ActivityType> activities(bool cuda) {
   std::set<ActivityType> all = {ActivityType::CPU};
   if (cuda) all.insert(ActivityType::CUDA);
   return all;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 std::vector<std::string> action_names(const Program& program, const ModelCost& cost) {
@@ -84,6 +81,11 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
       names_(action_names(session.strategy().training, session.cost())),
       regions_(session.strategy().training, names_, world.device.device) {
   const auto& ranks = config.ranks;
+  for (const int rank : ranks) {
+    if (rank >= world.size)
+      notes_.push_back(fmt::format("warning: trace.ranks names rank {} of a run of {} rank{}", rank,
+                                   world.size, plural(world.size)));
+  }
   if (!ranks.empty() && std::ranges::find(ranks, world.rank) == ranks.end()) config_.steps = 0;
   if (every_ > 0) every_ = std::max<std::int64_t>(every_, config.warmup + config.steps);
 }

@@ -1,14 +1,13 @@
 #include "engine/train/trainer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/host_name.h"
 #include "engine/base/job_environment.h"
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
@@ -76,12 +75,10 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
 
 void Trainer::start_samples() {
   if (world_.local_rank != 0 || recipe_.metrics.sample_s == 0) return;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  sampler_ = std::make_unique<Sampler>(
-      SamplerOptions{.folder = place_.directory.root(),
-                     .suffix = world_.rank == 0 ? "" : fmt::format("-{}", host.data()),
-                     .interval_s = recipe_.metrics.sample_s});
+  sampler_ =
+      std::make_unique<Sampler>(SamplerOptions{.folder = place_.directory.root(),
+                                               .suffix = world_.rank == 0 ? "" : "-" + host_name(),
+                                               .interval_s = recipe_.metrics.sample_s});
 }
 
 /// Beside the report, the files that say what this run is.
