@@ -11,8 +11,11 @@ namespace dstrain {
 struct BackgroundQueue::State {
   explicit State(std::size_t limit) : capacity(limit) {}
 
-  void loop() {
+  void loop(const std::function<void()>& first) {
+    first();
     std::unique_lock lock(mutex);
+    busy = false;
+    changed.notify_all();
     while (true) {
       changed.wait(lock, [&] { return stopping || !waiting.empty(); });
       if (waiting.empty()) return;
@@ -35,13 +38,14 @@ struct BackgroundQueue::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> waiting;
-  bool busy = false;
+  bool busy = true;  ///< with the first work
   bool stopping = false;
   std::uint64_t dropped = 0;
 };
 
-BackgroundQueue::BackgroundQueue(std::size_t capacity) : state_(std::make_shared<State>(capacity)) {
-  std::thread([state = state_] { state->loop(); }).detach();
+BackgroundQueue::BackgroundQueue(std::function<void()> first, std::size_t capacity)
+    : state_(std::make_shared<State>(capacity)) {
+  std::thread([state = state_, first = std::move(first)] { state->loop(first); }).detach();
 }
 
 BackgroundQueue::~BackgroundQueue() {

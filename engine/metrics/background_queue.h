@@ -14,7 +14,8 @@ class BackgroundQueue {
   static constexpr std::size_t kCapacity = 4096;
   static constexpr std::chrono::seconds kPatience{5};
 
-  explicit BackgroundQueue(std::size_t capacity = kCapacity);
+  /// `first` is done before all else and never dropped: what opens the files.
+  explicit BackgroundQueue(std::function<void()> first, std::size_t capacity = kCapacity);
   /// Waits up to kPatience for what is left; work that blocks longer is left behind with its
   /// thread.
   ~BackgroundQueue();

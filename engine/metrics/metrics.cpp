@@ -31,8 +31,21 @@ struct MetricsWriter::Problems {
 };
 
 struct MetricsWriter::Own {
-  std::unique_ptr<MetricsSink> sink;
-  int failures = 0;  ///< in a row
+  struct Entry {
+    std::unique_ptr<MetricsSink> sink;
+    int failures = 0;  ///< in a row
+  };
+
+  explicit Own(const MetricsOptions& options) {
+    for (const auto make : kSinks) {
+      if (std::unique_ptr<MetricsSink> sink = make(options))
+        entries.push_back({.sink = std::move(sink)});
+    }
+  }
+  template <class Write>
+  void each(Problems& problems, const Write& write);
+
+  std::vector<Entry> entries;
 };
 
 namespace {
@@ -50,14 +63,24 @@ bool attempt(Problems& problems, const Write& write) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const MetricsOptions& options)
-    : problems_(std::make_shared<Problems>()), own_(std::make_shared<std::vector<Own>>()) {
-  for (const auto make : kSinks) {
-    if (std::unique_ptr<MetricsSink> sink = make(options))
-      own_->push_back({.sink = std::move(sink)});
+template <class Write>
+void MetricsWriter::Own::each(Problems& problems, const Write& write) {
+  for (Entry& entry : entries) {
+    if (entry.failures >= kMaxFailures) {
+      problems.count("");
+      continue;
+    }
+    const bool good = attempt(problems, [&] { write(*entry.sink); });
+    entry.failures = good ? 0 : entry.failures + 1;
   }
-  each([](MetricsSink& sink) { sink.open(); });
 }
+
+MetricsWriter::MetricsWriter(const MetricsOptions& options)
+    : problems_(std::make_shared<Problems>()),
+      own_(std::make_shared<Own>(options)),
+      queue_([own = own_, problems = problems_] {
+        own->each(*problems, [](MetricsSink& sink) { sink.open(); });
+      }) {}
 
 MetricsWriter::~MetricsWriter() = default;
 
@@ -65,16 +88,7 @@ MetricsWriter::~MetricsWriter() = default;
 template <class Write>
 void MetricsWriter::each(const Write& write) {
   for (MetricsSink* sink : added_) attempt(*problems_, [&] { write(*sink); });
-  queue_.push([own = own_, problems = problems_, write] {
-    for (Own& entry : *own) {
-      if (entry.failures >= kMaxFailures) {
-        problems->count("");
-        continue;
-      }
-      const bool good = attempt(*problems, [&] { write(*entry.sink); });
-      entry.failures = good ? 0 : entry.failures + 1;
-    }
-  });
+  queue_.push([own = own_, problems = problems_, write] { own->each(*problems, write); });
 }
 
 void MetricsWriter::step(const StepMetrics& metrics) {

@@ -125,7 +125,7 @@ class MetricsWriter {
   void each(const Write& write);
 
   std::shared_ptr<Problems> problems_;
-  std::shared_ptr<std::vector<Own>> own_;
+  std::shared_ptr<Own> own_;
   std::vector<MetricsSink*> added_;
   BackgroundQueue queue_;  ///< ends first
 };
