@@ -10,7 +10,7 @@
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "engine/base/clock.h"
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
 #include "engine/metrics/tensorboard.h"

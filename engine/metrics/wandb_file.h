@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 
 namespace dstrain {
 

@@ -10,7 +10,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 #include "engine/samples/gpu_sample.h"
 #include "engine/samples/process_sample.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/device/device.h"
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 #include "engine/train/executor.h"
 
 namespace dstrain {

@@ -9,11 +9,13 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
+#include "engine/base/run_layout.h"
 #include "launcher/base/line_folder.h"
 #include "launcher/base/process_tree.h"
 #include "launcher/base/words.h"
 #include "launcher/hang/hang_inquiry.h"
 #include "launcher/hang/straggler.h"
+#include "launcher/job/clock_log.h"
 #include "launcher/job/job_node.h"
 #include "launcher/job/progress_report.h"
 #include "launcher/job/rendezvous_address.h"
@@ -54,6 +56,7 @@ class Controller {
         console_(console),
         interrupts_(interrupts),
         links_(nodes_.size()),
+        clocks_(RunLayout(nodes_.front().job.run_directory).clocks(), console),
         folder_(shows_several(nodes_.front().job)) {}
 
   ~Controller() {
@@ -64,6 +67,7 @@ class Controller {
 
   Outcome run() {
     while (!over()) step();
+    write_last_clocks();
     flush_lines(true);
     console_.finish_progress();
     for (JobNode& node : nodes_) end_agent(node);
@@ -120,13 +124,15 @@ class Controller {
     sooner(transport_->deadline());
     sooner(folder_.deadline());
     sooner(inquiry_.deadline());
-    const bool all_local = std::all_of(nodes_.begin(), nodes_.end(),
-                                       [](const JobNode& node) { return node.is_local(); });
     const bool starting = phase_ < Phase::running;
-    if (!all_local || starting || inquiry_.deadline()) sooner(last_ping_ + kPingInterval);
+    if (!all_local() || starting || inquiry_.deadline()) sooner(last_ping_ + kPingInterval);
     if (!next) return -1;
     const auto left = std::chrono::duration_cast<milliseconds>(*next - Clock::now()).count();
     return left < 0 ? 0 : static_cast<int>(left) + 1;
+  }
+
+  [[nodiscard]] bool all_local() const {
+    return std::ranges::all_of(nodes_, [](const JobNode& node) { return node.is_local(); });
   }
 
   void take_links() {
@@ -258,6 +264,7 @@ class Controller {
         node.enter(State::running);
       }
       phase_ = Phase::running;
+      last_ping_ = {};  // so that a short job's clocks are known, too
     }
   }
 
@@ -341,10 +348,22 @@ class Controller {
   }
 
   void pong(JobNode& node, const Pong& message) {
-    if (message.ping_ns > 0 && !node.is_local())
-      node.clock.add(message.ping_ns, message.clock_ns, system_time_ns());
+    if (message.ping_ns > 0 && !node.is_local()) {
+      const auto reading = node.clock.add(message.ping_ns, message.clock_ns, system_time_ns());
+      if (reading && phase_ == Phase::running) clocks_.add(node.hello.host, *reading);
+    }
     // A scheduler signals the agents themselves: the job as a whole is asked to stop.
     if (message.stop_signalled && stops_.count == 0) interrupt(message.signal);
+  }
+
+  void write_last_clocks() {
+    if (phase_ != Phase::running || all_local()) return;
+    for (JobNode& node : nodes_) {
+      const std::optional<ClockReading> reading =
+          node.is_local() ? ClockReading{.t_ns = system_time_ns()}  // ours
+                          : node.clock.take_rest();
+      if (reading) clocks_.add(node.hello.host, *reading);
+    }
   }
 
   void watch_times() {
@@ -485,6 +504,7 @@ class Controller {
   Console& console_;
   Interrupts& interrupts_;
   std::vector<AgentLink> links_;
+  ClockLog clocks_;
   Phase phase_ = Phase::greeting;
   LineFolder folder_;
   ProgressReport progress_;

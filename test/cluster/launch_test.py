@@ -70,13 +70,18 @@ def test_exit_codes(bench):
 
 
 def test_scheduler_signals(bench):
-    """Promise 8, as far as the launcher has to do with it."""
+    """Promise 8, as far as the launcher has to do with it; the clocks of the hosts are written down."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         job = bench.job(f"asked-{number}", "h1:1,h2:2", ["checkpoint", "7", "finish-on-term", *RANKS]).ready(0, 1, 2)
         job.signal(number)
         start = time.monotonic()
         job.end(75)
         assert "stopped as asked; go on with --resume" in job.console() and not (job.run / "failure.json").exists()
+        clocks = [json.loads(line) for line in (job.run / "clocks.jsonl").read_text().splitlines()]
+        assert {clock["host"] for clock in clocks} == {"h1", "h2"}, clocks
+        for clock in clocks:  # one kernel has one clock
+            assert abs(clock["offset_ns"]) <= clock["bound_ns"] < 2e9, clock
+            assert abs(clock["t_ns"] - time.time_ns()) < 60e9, clock
         say(8, f"{signal.Signals(number).name} to launch: ranks over hosts finish, exit 75 after {time.monotonic() - start:.2f} s")
 
 

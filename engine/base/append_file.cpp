@@ -1,4 +1,4 @@
-#include "engine/metrics/append_file.h"
+#include "engine/base/append_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,0 +1,30 @@
+#include "launcher/job/clock_log.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+
+namespace dstrain::launcher {
+
+void ClockLog::add(std::string_view host, const ClockReading& reading) {
+  if (path_.empty()) return;
+  nlohmann::ordered_json line;
+  line["t_ns"] = reading.t_ns;
+  line["host"] = host;
+  line["offset_ns"] = reading.offset_ns;
+  line["bound_ns"] = reading.bound_ns;
+  try {
+    if (!open_) file_.open(path_);
+    open_ = true;
+    file_.append(json_text(line) + "\n");
+  } catch (const Error& error) {
+    console_.lines(
+        fmt::format("warning: the clocks of the hosts are not written down: {}", error.what()));
+    path_.clear();
+  }
+}
+
+}  // namespace dstrain::launcher
