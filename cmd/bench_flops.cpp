@@ -7,6 +7,8 @@
 #include "cmd/planned_model.h"
 #include "engine/base/output.h"
 #include "engine/program/flops_report.h"
+#include "engine/program/simulate.h"
+#include "engine/train/block_times.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -15,6 +17,10 @@ namespace {
 struct FlopsOptions {
   std::string recipe;
   std::vector<std::string> overrides;
+  int depth = 1;
+  bool measured = false;
+  int warmup = 5;
+  int steps = 20;
   bool json = false;
 };
 
@@ -25,16 +31,36 @@ Command add_bench_flops(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "flops",
       "Parameters, multiply-adds, FLOPs and bytes kept for backward of each block, for one\n"
-      "micro-batch; from the sizes, without a device.");
-  app->footer("Example: dstrain bench flops recipes/vit/vit-huge_random_ddp.yaml");
+      "micro-batch; from the sizes, without a device, or with times measured on one.");
+  app->footer(
+      "Example: dstrain bench flops recipes/vit/vit-huge_random_ddp.yaml --depth 2 --measured");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   add_overrides(*app, options->overrides);
+  app->add_option("--depth", options->depth, "1: blocks; 2: their layers, too. Default: 1.")
+      ->check(CLI::Range(1, 2));
+  auto* measured = app->add_flag("--measured", options->measured,
+                                 "Time forward and backward of each block on this machine, with\n"
+                                 "random data.");
+  app->add_option("--warmup", options->warmup, "Steps before the timed ones. Default: 5.")
+      ->check(CLI::Range(1, 10000))
+      ->needs(measured);
+  app->add_option("--steps", options->steps, "Timed steps. Default: 20.")
+      ->check(CLI::Range(1, 10000))
+      ->needs(measured);
   app->add_flag("--json", options->json, "Print one JSON object instead of a table.");
   return {app, [options] {
             const LoadedRecipe loaded = load_recipe(options->recipe, options->overrides);
-            const std::vector<FlopsRow> rows = flops_rows(planned_model(loaded.recipe).cost);
-            const int samples = loaded.recipe.batch.micro;
-            print_text(options->json ? flops_json(rows, samples) : flops_text(rows, samples));
+            FlopsReport report{.samples = loaded.recipe.batch.micro, .layers = options->depth > 1};
+            std::vector<BlockTime> times;
+            if (options->measured) {
+              const World world = single_world(choose_device(loaded.recipe.parallel.backend, 0));
+              RankRecordFile record = RankRecordFile::anonymous();
+              times = measure_blocks(loaded.recipe, world, options->warmup, options->steps, record);
+              report.device = world.device.name;
+              report.peak_flops = datasheet_flops(world.device.name);
+            }
+            report.rows = flops_rows(planned_model(loaded.recipe).cost, times);
+            print_text(options->json ? flops_json(report) : flops_text(report));
             return 0;
           }};
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/nn/layer_cost.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -58,13 +59,15 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
 BlockCost LanguageHead::cost(const BatchShape& shape) const {
   const std::int64_t rows = shape.micro_batch * shape_.sequence;
   const Bytes stream = rows * shape_.width * shape.compute_bytes;  // one [M, D]
-  const Bytes statistics =
-      rows * kFloatBytes * std::visit([](const auto& norm) { return norm.kNumStatistics; }, norm_);
   BlockCost cost;
   cost.name = name_;
-  cost.forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel());
+  LayerCost logit_cost{
+      .name = name_,
+      .forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel())};
+  if (table_ == &own_table_) count(own_table_, logit_cost);
   // Sum and output of the norm; the logits are made again in backward, a few rows at a time.
-  cost.saved_bytes = 2 * stream + statistics;
+  cost.take({std::visit([&](const auto& norm) { return norm.cost(rows, 2 * stream); }, norm_),
+             std::move(logit_cost)});
   cost.boundary = {{{}, kFloatBytes}};
   // Loss and hit of each row. Backward, the gradient of the norm's output with the logits, or then
   // with that of both inputs.

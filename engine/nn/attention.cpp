@@ -1,6 +1,9 @@
 #include "engine/nn/attention.h"
 
+#include <utility>
+
 #include "engine/base/error.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 namespace {
@@ -49,19 +52,25 @@ void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
   if (norms_) list.insert(list.end(), {&norms_->query, &norms_->key});
 }
 
-Flops SelfAttention::flops(std::int64_t batch, std::int64_t tokens) const {
-  const double scores_and_sum = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
-                                static_cast<double>(tokens * tokens) *
-                                static_cast<double>(shape_.width());
-  return qkv_.flops(batch * tokens) + scores_and_sum + output_.flops(batch * tokens);
-}
-
-Bytes SelfAttention::saved_bytes(std::int64_t rows, int compute_bytes) const {
-  const Bytes heads =
-      norms_ ? ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes) : Bytes{0};
-  return qkv_.saved_bytes(rows, compute_bytes) + heads +
-         ops::attention_saved_bytes(shape_, rows, compute_bytes) +
-         output_.adapter_bytes(rows, compute_bytes);
+std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t tokens,
+                                             int compute_bytes) const {
+  const std::int64_t rows = batch * tokens;
+  std::vector<LayerCost> list = {qkv_.cost(rows, compute_bytes)};
+  if (norms_) {
+    LayerCost heads{.name = layer_name_of(norms_->query) + ", key",
+                    .saved_bytes = ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes)};
+    count(norms_->query, heads);
+    count(norms_->key, heads);
+    list.push_back(std::move(heads));
+  }
+  // Scores, and the sum of the values.
+  list.push_back({.name = "softmax attention",
+                  .forward_flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
+                                   static_cast<double>(tokens * tokens) *
+                                   static_cast<double>(shape_.width()),
+                  .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes)});
+  list.push_back(output_.cost(rows, compute_bytes, true));
+  return list;
 }
 
 Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {

@@ -42,10 +42,9 @@ class SelfAttention {
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv_, &output_}); }
-  /// Forward, for `batch` samples of `tokens` tokens; causal attention counts half.
-  [[nodiscard]] Flops flops(std::int64_t batch, std::int64_t tokens) const;
-  /// Kept for backward, for `rows` tokens.
-  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  /// For `batch` samples of `tokens` tokens; the products of causal attention count half.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
+                                              int compute_bytes) const;
   /// Backward, beside the gradient of its output.
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 

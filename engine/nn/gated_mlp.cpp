@@ -13,11 +13,12 @@ at::Tensor GatedMlp::forward(const at::Tensor& x_MD, const at::Tensor& dropout_s
   return down_.forward_swiglu(gate_up_.forward(x_MD, dropout_seed), dropout_seed);
 }
 
-Bytes GatedMlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
+std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {
+  const Bytes hidden = rows * mlp_width_ * compute_bytes;
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
-  const Bytes product = down_.has_adapters() ? rows * mlp_width_ * compute_bytes : 0;
-  return gate_up_.saved_bytes(rows, compute_bytes) + 2 * rows * mlp_width_ * compute_bytes +
-         product + down_.adapter_bytes(rows, compute_bytes);
+  return {gate_up_.cost(rows, compute_bytes),
+          {.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden},
+          down_.cost(rows, compute_bytes, true)};
 }
 
 Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kernels/parameter.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
@@ -27,6 +28,15 @@ class LayerNorm {
 
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});
+  }
+
+  /// For `rows` rows, of which it keeps the statistics and, beside these, `kept` bytes.
+  [[nodiscard]] LayerCost cost(std::int64_t rows, Bytes kept) const {
+    LayerCost cost{.name = layer_name_of(weight_),
+                   .saved_bytes = kept + kNumStatistics * rows * kFloatBytes};
+    count(weight_, cost);
+    count(bias_, cost);
+    return cost;
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
@@ -63,6 +64,19 @@ Flops Linear::flops(std::int64_t rows) const {
   Flops flops = 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.numel());
   for (const LowRank& adapter : adapters_) flops += adapter.flops(rows);
   return flops;
+}
+
+LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept) const {
+  LayerCost cost{.name = parts_.front().name,
+                 .forward_flops = flops(rows),
+                 .saved_bytes = input_is_kept ? adapter_bytes(rows, compute_bytes)
+                                              : saved_bytes(rows, compute_bytes)};
+  for (std::size_t i = 1; i < parts_.size(); ++i)
+    cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);
+  count(weight_, cost);
+  if (has_bias_) count(bias_, cost);
+  for (const LowRank& adapter : adapters_) adapter.count_parameters(cost);
+  return cost;
 }
 
 Bytes Linear::adapter_bytes(std::int64_t rows, int compute_bytes) const {

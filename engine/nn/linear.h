@@ -10,6 +10,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/low_rank.h"
+#include "engine/program/cost.h"
 
 namespace dstrain {
 
@@ -53,6 +54,10 @@ class Linear {
   [[nodiscard]] bool has_adapters() const { return !adapters_.empty(); }
 
   void add_parameters(std::vector<Parameter*>& list);
+  /// For `rows` rows of x, which is kept for backward where a gradient needs it, unless somebody
+  /// else keeps it.
+  [[nodiscard]] LayerCost cost(std::int64_t rows, int compute_bytes,
+                               bool input_is_kept = false) const;
   /// Forward, for `rows` rows of x.
   [[nodiscard]] Flops flops(std::int64_t rows) const;
   /// Kept for backward, for `rows` rows of x: x, where a gradient needs it, and what adapters keep.

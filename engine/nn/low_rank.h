@@ -8,6 +8,7 @@
 
 #include "engine/base/units.h"
 #include "engine/kernels/parameter.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
@@ -33,6 +34,10 @@ class LowRank {
                                   const at::Tensor& dropout_seed);
 
   void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
+  void count_parameters(LayerCost& cost) const {
+    count(a_, cost);
+    count(b_, cost);
+  }
   /// Forward, for `rows` rows of x.
   [[nodiscard]] Flops flops(std::int64_t rows) const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(a_.numel() + b_.numel());

@@ -14,10 +14,10 @@ at::Tensor Mlp::forward(const at::Tensor& x_MD, const at::Tensor& dropout_seed) 
   return down_.forward(up_.forward_gelu(x_MD, kind_, dropout_seed), dropout_seed);
 }
 
-Bytes Mlp::saved_bytes(std::int64_t rows, int compute_bytes) const {
-  // The GELU keeps its input.
-  return up_.saved_bytes(rows, compute_bytes) + rows * mlp_width_ * compute_bytes +
-         down_.saved_bytes(rows, compute_bytes);
+std::vector<LayerCost> Mlp::layers(std::int64_t rows, int compute_bytes) const {
+  return {up_.cost(rows, compute_bytes),
+          {.name = "GELU", .saved_bytes = rows * mlp_width_ * compute_bytes},  // its input
+          down_.cost(rows, compute_bytes)};
 }
 
 Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {
@@ -26,8 +26,8 @@ Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {
   const bool adapters = up_.has_adapters() || down_.has_adapters();
   // In the GELU's linear: gradients of the output, of GELU's output and input and of the norm's
   // output; GELU's output has gone, unless adapters keep it.
-  return {.backward =
-              2 * stream + 3 * hidden - saved_bytes(rows, compute_bytes) + (adapters ? hidden : 0)};
+  return {.backward = 2 * stream + 3 * hidden - total(layers(rows, compute_bytes)).saved_bytes +
+                      (adapters ? hidden : 0)};
 }
 
 void Mlp::add_parameters(std::vector<Parameter*>& list) {

@@ -27,10 +27,8 @@ class Mlp {
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&up_, &down_}); }
-  /// Forward, for `rows` rows of x.
-  [[nodiscard]] Flops flops(std::int64_t rows) const { return up_.flops(rows) + down_.flops(rows); }
-  /// Kept for backward, for `rows` rows of x.
-  [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
+  /// For `rows` rows of x.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:

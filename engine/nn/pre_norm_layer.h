@@ -74,17 +74,22 @@ class PreNormLayer final : public Block {
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
     const std::int64_t rows = shape.micro_batch * place_.tokens;
     const Bytes stream = rows * place_.width * shape.compute_bytes;  // one [M, D]
-    const Bytes norm_statistics = Norm::kNumStatistics * rows * kFloatBytes;
-    const Bytes kept_by_mlp = mlp_.saved_bytes(rows, shape.compute_bytes);
+    std::vector<LayerCost> in_mlp_layers = mlp_.layers(rows, shape.compute_bytes);
+    const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
     const Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
-    cost.forward_flops = attention_.flops(shape.micro_batch, place_.tokens) + mlp_.flops(rows);
-    // The first norm's sum, which is the input of the first layer; the second norm's sum is handed
-    // on, so the boundary counts it. What follows a norm keeps the norm's output.
-    cost.saved_bytes = (place_.first ? 0 : stream) + 2 * norm_statistics +
-                       attention_.saved_bytes(rows, shape.compute_bytes) + kept_by_mlp;
+    // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
+    // handed on, so the boundary counts it. What follows a norm keeps the norm's output.
+    std::vector<LayerCost> layers = {norm_before_.cost(rows, place_.first ? 0 : stream)};
+    const auto append = [&layers](std::vector<LayerCost> more) {
+      layers.insert(layers.end(), more.begin(), more.end());
+    };
+    append(attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes));
+    append({norm_after_.cost(rows, 0)});
+    append(std::move(in_mlp_layers));
+    cost.take(std::move(layers));
     cost.boundary.assign(2, {{rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     cost.forward_workspace = std::max(stream, in_mlp.forward);

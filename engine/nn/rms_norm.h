@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kernels/parameter.h"
+#include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
@@ -26,6 +27,14 @@ class RmsNorm {
       const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD);
 
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&weight_); }
+
+  /// For `rows` rows, of which it keeps the statistics and, beside these, `kept` bytes.
+  [[nodiscard]] LayerCost cost(std::int64_t rows, Bytes kept) const {
+    LayerCost cost{.name = layer_name_of(weight_),
+                   .saved_bytes = kept + kNumStatistics * rows * kFloatBytes};
+    count(weight_, cost);
+    return cost;
+  }
 
  private:
   Parameter weight_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/nn/layer_cost.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
@@ -21,6 +22,12 @@ class TokenEmbedding {
   [[nodiscard]] at::Tensor forward(const at::Tensor& tokens_BT);
 
   [[nodiscard]] Parameter& table() { return table_; }
+  /// It keeps the tokens, which belong to the batch.
+  [[nodiscard]] LayerCost cost() const {
+    LayerCost cost{.name = layer_name_of(table_)};
+    count(table_, cost);
+    return cost;
+  }
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&table_); }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -37,6 +38,28 @@ struct BoundaryTensor {
   }
 };
 
+/// What one layer of a block (a linear map, a norm, an attention) costs for one micro-batch.
+struct LayerCost {
+  std::string name;             ///< as files call its parameters, or what it does
+  std::int64_t parameters = 0;  ///< 0 for a tied table, which counts where it is first read
+  std::int64_t trained = 0;     ///< of those
+  Flops forward_flops = 0;
+  Bytes saved_bytes = 0;
+
+  LayerCost& operator+=(const LayerCost& other) {
+    parameters += other.parameters;
+    trained += other.trained;
+    forward_flops += other.forward_flops;
+    saved_bytes += other.saved_bytes;
+    return *this;
+  }
+};
+[[nodiscard]] inline LayerCost total(const std::vector<LayerCost>& layers) {
+  LayerCost sum;
+  for (const LayerCost& layer : layers) sum += layer;
+  return sum;
+}
+
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares
 /// it with what autograd saved).
 struct BlockCost {
@@ -50,6 +73,16 @@ struct BlockCost {
       0;  ///< transient beyond the two while the block runs backward, input gradient included
   Bytes state_bytes = 0;                 ///< of its untrained tensors, which every rank holds whole
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
+  /// In their order, all parameters, FLOPs and saved bytes of the block; empty: not told apart.
+  std::vector<LayerCost> layers = {};
+
+  /// Sets the FLOPs and saved bytes to those of its layers.
+  void take(std::vector<LayerCost> own_layers) {
+    layers = std::move(own_layers);
+    const LayerCost sum = total(layers);
+    forward_flops = sum.forward_flops;
+    saved_bytes = sum.saved_bytes;
+  }
 
   [[nodiscard]] Bytes boundary_bytes() const {
     Bytes sum = 0;

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Random data of the shape that the recipe's own would have.
+}  // namespace
+
 void use_random_data(Recipe& recipe, int steps) {
   recipe.data.name = DatasetName::random;
   recipe.data.augment = {};
@@ -26,8 +27,6 @@ void use_random_data(Recipe& recipe, int steps) {
   recipe.run.steps = steps;
   recipe.run.generate = 0;
 }
-
-}  // namespace
 
 StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, bool kernels,
                      RankRecordFile& record) {

@@ -10,6 +10,9 @@
 
 namespace dstrain {
 
+/// Random data of the shape that the recipe's own would have, for `steps` steps.
+void use_random_data(Recipe& recipe, int steps);
+
 /// How fast one rank steps through a recipe, beside what its plan and its device promise.
 struct StepBench {
   std::string device;

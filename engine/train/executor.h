@@ -123,6 +123,10 @@ class Executor {
   /// From the next step on; null: nobody. With an observer, actions run one by one: the graphs are
   /// dropped, and recorded again later. No step may be under way.
   void observe(StepObserver* observer);
+  /// Where the actions of a lane run.
+  [[nodiscard]] const Stream& lane(Lane name) const {
+    return lanes_[static_cast<std::size_t>(name)];
+  }
 
   void set_control(const ControlState& state);
   /// What it has allocated for the buffers of that role in all its programs.
@@ -181,9 +185,6 @@ class Executor {
   /// Makes dropout_seeds_ those of the step, on the compute lane.
   void set_dropout_seeds(std::int64_t step);
   [[nodiscard]] at::Tensor dropout_seed(int micro_batch) const;
-  [[nodiscard]] const Stream& lane(Lane name) const {
-    return lanes_[static_cast<std::size_t>(name)];
-  }
 
   Model& model_;
   const ModelCost& cost_;

@@ -6,7 +6,7 @@ import time
 from support import ROOT, expect_success, run
 
 COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema", "report",
-            "bench", "bench step", "bench kernel", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
+            "bench", "bench step", "bench kernel", "bench flops", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
             "data tokenize", "data prepare"]
 recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
 assert len(recipes) >= 5, recipes
@@ -35,6 +35,13 @@ for attempt in range(3):
     seconds.append(time.monotonic() - begin)
 print(f"plan for 4,096 ranks: {min(seconds):.2f} s")
 assert min(seconds) < 1.5, seconds
+
+measured = json.loads(expect_success(run("bench", "flops", ROOT / "recipes/quickstart.yaml", "--set", "model.channels=3", "--depth", 2, "--measured",
+                                         "--warmup", 1, "--steps", 2, "--json")))
+for row in measured["rows"]:
+    assert row["forward_s"] > 0 and row["backward_s"] > 0, row
+    for key in ("parameters", "macs", "saved_bytes"):
+        assert sum(layer[key] for layer in row["layers"]) == row[key], (key, row)
 
 for wrong in ("no_such_recipe.yaml", "LICENSE"):
     result = run("launch", wrong)

@@ -2,6 +2,8 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <set>
+
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"
@@ -44,6 +46,30 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();
   }
+}
+
+TEST_CASE("the layers of a language model have all its parameters, FLOPs and saved bytes",
+          "[models][cost]") {
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config());
+  CAPTURE(config.name);
+  const Model model = make_model(config, {.sequence = 16});
+  std::int64_t parameters = 0, trained = 0;
+  std::set<const Parameter*> counted;
+  LayerCost sum;
+  for (const auto& block : model.blocks) {
+    for (const Parameter* parameter : block->parameters()) {
+      if (!counted.insert(parameter).second) continue;
+      parameters += parameter->numel();
+      if (parameter->trainable) trained += parameter->numel();
+    }
+    const BlockCost cost = block->cost({.micro_batch = 6, .compute_bytes = 4});
+    CHECK(total(cost.layers).forward_flops == cost.forward_flops);
+    CHECK(total(cost.layers).saved_bytes == cost.saved_bytes);
+    sum += total(cost.layers);
+  }
+  CHECK(sum.parameters == parameters);
+  CHECK(sum.trained == trained);
 }
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {

@@ -3,6 +3,8 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <set>
+
 #include "engine/models/vit/model.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
@@ -47,6 +49,28 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
     before = run.output;
     for (at::Tensor& tensor : before) tensor = tensor.detach();
   }
+}
+
+TEST_CASE("the layers of a ViT have all its parameters, FLOPs and saved bytes", "[models][cost]") {
+  const ModelConfig config = test::small_config();
+  CAPTURE(config.name);
+  const Model model = make_model(config, {.classes = 7});
+  std::int64_t parameters = 0, trained = 0;
+  std::set<const Parameter*> counted;
+  LayerCost sum;
+  for (const auto& block : model.blocks) {
+    for (const Parameter* parameter : block->parameters()) {
+      if (!counted.insert(parameter).second) continue;
+      parameters += parameter->numel();
+      if (parameter->trainable) trained += parameter->numel();
+    }
+    const BlockCost cost = block->cost({.micro_batch = 6, .compute_bytes = 4});
+    CHECK(total(cost.layers).forward_flops == cost.forward_flops);
+    CHECK(total(cost.layers).saved_bytes == cost.saved_bytes);
+    sum += total(cost.layers);
+  }
+  CHECK(sum.parameters == parameters);
+  CHECK(sum.trained == trained);
 }
 
 TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost]") {

@@ -143,7 +143,7 @@ TEST_CASE("self-attention is that of each head by itself", "[nn]") {
   const Bounded both = joined(sample(0), sample(1), 0);
   CHECK(far(attention.forward(x, kBatch), affine(at::cat(samples), *list[2], *list[3]).value,
             affine(both, *list[2], *list[3])) == "");
-  CHECK(attention.flops(kBatch, kTokens) ==
+  CHECK(total(attention.layers(kBatch, kTokens, 4)).forward_flops ==
         2 * 10 * 12 * 36 + 4 * kBatch * kTokens * kTokens * kWidth + 2 * 10 * 12 * 12);
 }
 
@@ -177,7 +177,8 @@ TEST_CASE("grouped queries share keys and values, turned by their positions", "[
   }
   CHECK(far(attention.forward(x, 1), times(at::cat(heads, 1), *list[2]).value,
             times(attended(bounded_qkv, shape), *list[2])) == "");
-  CHECK(attention.flops(1, kTokens) == 2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
+  CHECK(total(attention.layers(1, kTokens, 4)).forward_flops ==
+        2 * 7 * 10 * 48 + 2 * 7 * 7 * 24 + 2 * 7 * 24 * 10);
 }
 
 TEST_CASE("heads of one matrix attend with linear biases", "[nn]") {
@@ -224,7 +225,7 @@ TEST_CASE("the MLP is linear, GELU, linear", "[nn]") {
   const Bounded h = test::gelu(bounded_z, exact ? ops::Gelu::erf : ops::Gelu::tanh);
   CHECK(far(mlp.forward(x), affine(z * 0.5 * (half + 1), *list[2], *list[3]).value,
             affine(h, *list[2], *list[3])) == "");
-  CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 2);
+  CHECK(total(mlp.layers(7, 4)).forward_flops == 2 * 7 * 6 * 10 * 2);
 }
 
 TEST_CASE("the gated MLP multiplies silu of the gate with up", "[nn]") {
@@ -237,7 +238,7 @@ TEST_CASE("the gated MLP multiplies silu of the gate with up", "[nn]") {
   const at::Tensor h = gate.value * gate.value.sigmoid() * up.value;
   CHECK(far(mlp.forward(x), times(h, *list[1]).value, times(test::silu(gate) * up, *list[1])) ==
         "");
-  CHECK(mlp.flops(7) == 2 * 7 * 6 * 10 * 3);
+  CHECK(total(mlp.layers(7, 4)).forward_flops == 2 * 7 * 6 * 10 * 3);
 }
 
 TEST_CASE("layer norm returns the sum beside its norm", "[nn]") {

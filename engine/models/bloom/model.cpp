@@ -69,7 +69,7 @@ BlockCost BloomStem::cost(const BatchShape& shape) const {
   cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
   // The rows of the table, with the statistics of their norm. Backward, their gradient and the
   // output's.
-  cost.saved_bytes = cost.boundary_bytes() + LayerNorm::kNumStatistics * rows * kFloatBytes;
+  cost.take({embedding_.cost(), norm_.cost(rows, cost.boundary_bytes())});
   cost.backward_workspace = 2 * cost.boundary_bytes();
   return cost;
 }

@@ -65,6 +65,7 @@ BlockCost DecoderStem::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
   cost.boundary = {{{shape.micro_batch * config_.sequence, config_.width}, shape.compute_bytes}};
+  cost.take({embedding_.cost()});
   cost.backward_workspace = cost.boundary_bytes();  // the gradient of what it returned
   return cost;
 }

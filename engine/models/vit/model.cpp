@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
 #include "engine/nn/attention.h"
+#include "engine/nn/layer_cost.h"
 #include "engine/nn/mlp.h"
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/pre_norm_layer.h"
@@ -84,9 +85,13 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   const Bytes embedded = patch_rows * config_.width * shape.compute_bytes;
   BlockCost cost;
   cost.name = name_;
-  cost.forward_flops = projection_.flops(patch_rows);
-  cost.saved_bytes =
+  LayerCost patches = projection_.cost(patch_rows, shape.compute_bytes, true);
+  patches.saved_bytes +=
       patch_rows * pixels * shape.compute_bytes;  // rows of patches, for the weight's gradient
+  LayerCost embeddings{.name = name_ + ".cls_token, position_embeddings"};
+  count(class_token_, embeddings);
+  count(positions_, embeddings);
+  cost.take({std::move(patches), std::move(embeddings)});
   cost.boundary = {{{shape.micro_batch * config_.tokens(), config_.width}, shape.compute_bytes}};
   // The projected patches, forward until the positions are added; their gradient, and that of the
   // sequence, backward.
@@ -127,9 +132,10 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   const Bytes logits = shape.micro_batch * config_.classes * shape.compute_bytes;
   BlockCost cost;
   cost.name = name_;
-  cost.forward_flops = classifier_.flops(shape.micro_batch);
-  // Sum and output of the norm with its statistics, logits and their log-sum-exp.
-  cost.saved_bytes = 2 * token + 3 * shape.micro_batch * kFloatBytes + logits;
+  // Sum and output of the norm with its statistics; logits and their log-sum-exp.
+  LayerCost classes = classifier_.cost(shape.micro_batch, shape.compute_bytes, true);
+  classes.saved_bytes += shape.micro_batch * kFloatBytes + logits;
+  cost.take({norm_.cost(shape.micro_batch, 2 * token), std::move(classes)});
   cost.boundary = {{{}, kFloatBytes}};
   // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
   // and of what led to them.
