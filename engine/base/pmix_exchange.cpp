@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/spawn.h"
 
 namespace dstrain {
 namespace {
@@ -53,36 +53,12 @@ std::pair<int, int> open_pipe() {
   return {ends[0], ends[1]};
 }
 
-/// Starts the program with the given standard streams. posix_spawn, since this process may have
-/// threads already.
-pid_t spawn(const std::string& program, milliseconds limit, int in, int out) {
-  posix_spawn_file_actions_t actions{};
-  posix_spawnattr_t attributes{};
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
-  // What PMIx prints by itself helps nobody.
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::string name = kProgram;
-  std::string seconds = std::to_string(limit.count() / 1000 + 5);
-  std::array<char*, 3> argv = {name.data(), seconds.data(), nullptr};
-  pid_t pid = -1;
-  const int error =
-      ::posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::posix_spawnattr_destroy(&attributes);
-  if (error == 0) return pid;
-  throw Error(ErrorKind::hosts, fmt::format("cannot start {}: {}", program, std::strerror(error)),
+/// Starts the program with the given standard streams; what PMIx prints by itself helps nobody.
+pid_t spawn_helper(const std::string& program, milliseconds limit, int in, int out) {
+  const pid_t pid =
+      spawn_program({program, std::to_string(limit.count() / 1000 + 5)}, {.in = in, .out = out});
+  if (pid >= 0) return pid;
+  throw Error(ErrorKind::hosts, fmt::format("cannot start {}: {}", program, std::strerror(errno)),
               kHint);
 }
 
@@ -147,7 +123,7 @@ std::optional<PmixAnswer> pmix_exchange(const std::string& value, milliseconds l
   const auto [our_in, their_out] = open_pipe();
   pid_t pid = -1;
   try {
-    pid = spawn(program.string(), limit, their_in, their_out);
+    pid = spawn_helper(program.string(), limit, their_in, their_out);
   } catch (...) {
     for (const int fd : {their_in, our_out, our_in, their_out}) ::close(fd);
     throw;

@@ -7,6 +7,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -64,8 +67,13 @@ DeviceFacts choose_device(int local_rank) {
   make_current(device);
   cudaDeviceProp properties{};
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, local_rank));
+  std::array<char, 32> bus{};
+  C10_CUDA_CHECK(cudaDeviceGetPCIBusId(bus.data(), bus.size(), local_rank));
+  std::ranges::transform(bus, bus.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return {.device = device,
           .name = properties.name,
+          .pci_bus = bus.data(),
           .num_devices = num_devices,
           .memory_bytes = static_cast<Bytes>(properties.totalGlobalMem),
           .compute_major = properties.major,

@@ -11,10 +11,11 @@ namespace dstrain {
 /// The device that this process computes on.
 struct DeviceFacts {
   c10::Device device{c10::kCPU};
-  std::string name;        ///< "NVIDIA H200", or "CPU"
-  int num_devices = 0;     ///< GPUs that this process sees; 0 without GPU or driver
-  Bytes memory_bytes = 0;  ///< of the GPU; of the machine on the CPU
-  int compute_major = 0;   ///< compute capability, 0 on the CPU
+  std::string name;          ///< "NVIDIA H200", or "CPU"
+  std::string pci_bus = {};  ///< "0000:17:00.0", small letters; empty on the CPU
+  int num_devices = 0;       ///< GPUs that this process sees; 0 without GPU or driver
+  Bytes memory_bytes = 0;    ///< of the GPU; of the machine on the CPU
+  int compute_major = 0;     ///< compute capability, 0 on the CPU
   int compute_minor = 0;
   int multiprocessors = 0;  ///< streaming multiprocessors; hardware threads on the CPU
 

@@ -11,19 +11,21 @@ namespace dstrain {
 struct BackgroundQueue::State {
   explicit State(std::size_t limit) : capacity(limit) {}
 
-  void loop(const std::function<void()>& first) {
+  void loop(std::function<void()> first) {
     first();
+    first = nullptr;  // whoever waits for it may be the last owner of what it used
     std::unique_lock lock(mutex);
     busy = false;
     changed.notify_all();
     while (true) {
       changed.wait(lock, [&] { return stopping || !waiting.empty(); });
       if (waiting.empty()) return;
-      const std::function<void()> work = std::move(waiting.front());
+      std::function<void()> work = std::move(waiting.front());
       waiting.pop_front();
       busy = true;
       lock.unlock();
       work();
+      work = nullptr;
       lock.lock();
       busy = false;
       changed.notify_all();
@@ -45,7 +47,9 @@ struct BackgroundQueue::State {
 
 BackgroundQueue::BackgroundQueue(std::function<void()> first, std::size_t capacity)
     : state_(std::make_shared<State>(capacity)) {
-  std::thread([state = state_, first = std::move(first)] { state->loop(first); }).detach();
+  std::thread([state = state_, first = std::move(first)]() mutable {
+    state->loop(std::move(first));
+  }).detach();
 }
 
 BackgroundQueue::~BackgroundQueue() {

@@ -61,6 +61,16 @@ constexpr Metric<Step> kStep[] = {
      .value = &Step::exposed_comm_s,
      .may_be_unknown = true,
      .tag = "time/exposed_comm_s"},
+    {.name = "gpu_util",
+     .unit = "",
+     .value = &Step::gpu_util,
+     .may_be_unknown = true,
+     .tag = "gpu/utilization"},
+    {.name = "gpu_temp_c",
+     .unit = "C",
+     .value = &Step::gpu_temp_c,
+     .may_be_unknown = true,
+     .tag = "gpu/temperature_c"},
 };
 
 constexpr Metric<Evaluation> kEvaluation[] = {

@@ -99,6 +99,10 @@ void MetricsWriter::evaluation(const EvaluationMetrics& metrics) {
   each([metrics](MetricsSink& sink) { sink.write(metrics); });
 }
 
+void MetricsWriter::host(const HostMetrics& metrics) {
+  each([metrics](MetricsSink& sink) { sink.write(metrics); });
+}
+
 void MetricsWriter::event(std::string_view kind, std::int64_t step,
                           std::vector<std::pair<std::string, std::string>> fields) {
   each([kind = std::string(kind), step, fields = std::move(fields)](MetricsSink& sink) {

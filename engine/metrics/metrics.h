@@ -38,6 +38,9 @@ struct StepMetrics {
   double optimizer_s = kUnknown;     ///< gradient norm and update
   double data_wait_s = kUnknown;     ///< of the host, for samples
   double exposed_comm_s = kUnknown;  ///< that the compute lane waited for
+  // Of the GPUs of the first host, where they were looked at since the step before; else nan.
+  double gpu_util = kUnknown;    ///< mean share of the time in which some kernel ran, 0 to 1
+  double gpu_temp_c = kUnknown;  ///< of the hottest
   double loss_scale = 1;
   std::int64_t skipped_steps = 0;  ///< since the start of the run
 };
@@ -50,6 +53,22 @@ struct EvaluationMetrics {
   double top5 = 0;           ///< 0 to 1; nan: not known
   std::int64_t targets = 0;  ///< images, or labelled tokens
   double seconds = 0;
+};
+
+/// What a look at the first host saw.
+struct HostMetrics {
+  struct Gpu {
+    int index = 0;
+    double utilization = kUnknown;  ///< % of the time in which some kernel ran
+    double temperature_c = kUnknown;
+    double power_w = kUnknown;
+    double used_bytes = kUnknown;
+    double total_bytes = kUnknown;
+  };
+  double time_s = 0;  ///< since 1970
+  std::vector<Gpu> gpus;
+  double cpu_share = 0;       ///< % of one core, of all ranks there
+  double resident_bytes = 0;  ///< of the same
 };
 
 /// Something that happened once: "checkpoint_saved", {{"path", "..."}}.
@@ -67,12 +86,14 @@ class MetricsSink {
   virtual void open() {}
   virtual void write(const StepMetrics&) {}
   virtual void write(const EvaluationMetrics&) {}
+  virtual void write(const HostMetrics&) {}
   virtual void event(const MetricsEvent&) {}
 };
 
 /// Weights & Biases. Its files are written here; the network is its own program's business.
 struct WandbOptions {
   std::filesystem::path folder = {};  ///< of wandb/offline-run-*; empty: none
+  bool online = false;                ///< its program sends them meanwhile
   std::string project = {};
   std::string entity = {};
   std::string group = {};
@@ -108,6 +129,7 @@ class MetricsWriter {
 
   void step(const StepMetrics& metrics);
   void evaluation(const EvaluationMetrics& metrics);
+  void host(const HostMetrics& metrics);
   void event(std::string_view kind, std::int64_t step,
              std::vector<std::pair<std::string, std::string>> fields = {});
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <map>
@@ -13,9 +14,11 @@
 #include "engine/base/file.h"
 #include "engine/base/host_name.h"
 #include "engine/base/json.h"
+#include "engine/base/log.h"
 #include "engine/metrics/metric_table.h"
 #include "engine/metrics/sinks.h"
 #include "engine/metrics/wandb_file.h"
+#include "engine/metrics/wandb_sync.h"
 
 namespace dstrain {
 namespace {
@@ -76,13 +79,41 @@ class Wandb final : public MetricsSink {
     write_file_atomically(folder_ / "files" / "wandb-metadata.json",
                           json_text(nlohmann::json{{"host", host}, {"program", "dstrain"}}));
     open_ = true;
+    if (!options_.wandb.online) return;
+    if (const std::string obstacle = WandbSync::obstacle(); !obstacle.empty()) {
+      log_warning("nothing is sent to Weights & Biases: {}; `wandb sync {}` sends the run later",
+                  obstacle, folder_.string());
+      return;
+    }
+    sync_ = std::make_unique<WandbSync>(folder_);
   }
   void write(const StepMetrics& metrics) override { take(metrics, step_metrics(), "train"); }
   void write(const EvaluationMetrics& metrics) override {
     take(metrics, evaluation_metrics(), "evaluation");
   }
+  /// Under the keys that wandb itself uses for them.
+  void write(const HostMetrics& metrics) override {
+    if (!open_) return;
+    WandbFile::Items items;
+    const auto add = [&items](std::string key, double value) {
+      if (!std::isnan(value)) items.emplace_back(std::move(key), number_json(value));
+    };
+    add("cpu", metrics.cpu_share);
+    add("proc.memory.rssMB", metrics.resident_bytes / (1 << 20));
+    for (const HostMetrics::Gpu& gpu : metrics.gpus) {
+      const std::string prefix = fmt::format("gpu.{}.", gpu.index);
+      add(prefix + "gpu", gpu.utilization);
+      add(prefix + "temp", gpu.temperature_c);
+      add(prefix + "powerWatts", gpu.power_w);
+      add(prefix + "memoryAllocatedBytes", gpu.used_bytes);
+      add(prefix + "memoryAllocated", 100 * gpu.used_bytes / gpu.total_bytes);
+    }
+    file_.stats(metrics.time_s, items);
+  }
 
  private:
+  static constexpr std::chrono::seconds kSendLimit{20};
+
   template <class Metrics>
   void take(const Metrics& metrics, std::span<const Metric<Metrics>> table, const char* kind) {
     if (!open_) return;
@@ -113,6 +144,9 @@ class Wandb final : public MetricsSink {
     write_file_atomically(folder_ / "files" / "wandb-summary.json", text + "}\n");
     file_.summary(items);
     file_.exit(exit_code, unix_time_s() - start_s_);
+    if (!sync_) return;
+    if (const std::string problem = sync_->finish(kSendLimit); !problem.empty())
+      log_warning("{}", problem);
   }
 
   MetricsOptions options_;
@@ -121,6 +155,7 @@ class Wandb final : public MetricsSink {
   bool open_ = false;
   double start_s_ = 0;
   std::map<std::string, std::string> summary_;
+  std::unique_ptr<WandbSync> sync_;  ///< online only
 };
 
 }  // namespace

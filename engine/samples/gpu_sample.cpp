@@ -19,6 +19,11 @@ struct NvmlMemoryV2 {
 struct NvmlUtilization {
   unsigned gpu = 0, memory = 0;
 };
+struct NvmlPci {
+  std::array<char, 16> older_text{};
+  unsigned domain = 0, bus = 0, device = 0, id = 0, subsystem = 0;
+  std::array<char, 32> text{};
+};
 constexpr int kSmClock = 1;  // nvmlClockType_t
 
 void read_memory(const Nvml& nvml, NvmlDevice device, GpuSample& sample) {
@@ -66,6 +71,9 @@ std::vector<GpuSample> sample_gpus(const Nvml& nvml) {
     if (nvml.call<int(NvmlDevice, char*, unsigned)>("nvmlDeviceGetName", device, name.data(),
                                                     static_cast<unsigned>(name.size())))
       sample.name = name.data();
+    NvmlPci pci;
+    if (nvml.call<int(NvmlDevice, NvmlPci*)>("nvmlDeviceGetPciInfo_v3", device, &pci))
+      sample.pci_bus = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
     read_memory(nvml, device, sample);
     NvmlUtilization busy;
     if (nvml.call<int(NvmlDevice, NvmlUtilization*)>("nvmlDeviceGetUtilizationRates", device,

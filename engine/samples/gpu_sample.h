@@ -12,6 +12,7 @@ namespace dstrain {
 struct GpuSample {
   int index = 0;  ///< on this machine, as nvidia-smi counts
   std::string name;
+  std::string pci_bus;           ///< "0000:17:00.0", small letters; empty: not said
   std::int64_t used_bytes = -1;  ///< by all processes, without what the driver keeps for itself
   std::int64_t total_bytes = -1;
   int utilization = -1;         ///< % of the time in which some kernel ran

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
+#include "engine/base/append_file.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
-#include "engine/base/append_file.h"
 #include "engine/samples/gpu_sample.h"
 #include "engine/samples/process_sample.h"
 
@@ -83,6 +85,7 @@ struct Sampler::State {
   bool stopping = false;
   bool ended = false;
   SampleSummary summary;
+  std::optional<HostSample> newest;
 };
 
 void Sampler::State::look() {
@@ -109,6 +112,11 @@ void Sampler::State::look() {
   }
   cpu.append(cpu_log::line(seconds(now - begin), share, processes));
   add(samples, share, processes);
+  const std::lock_guard lock(mutex);
+  newest = {.time_ns = now_ns,
+            .gpus = samples,
+            .cpu_share = share,
+            .resident_bytes = processes.resident_bytes};
 }
 
 void Sampler::State::add(const std::vector<GpuSample>& samples, double cpu_share,
@@ -169,6 +177,11 @@ Sampler::~Sampler() {
 SampleSummary Sampler::summary() const {
   const std::lock_guard lock(state_->mutex);
   return state_->summary;
+}
+
+std::optional<HostSample> Sampler::take_newest() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->newest, std::nullopt);
 }
 
 }  // namespace dstrain

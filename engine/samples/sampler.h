@@ -1,9 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "engine/samples/gpu_sample.h"
 
 namespace dstrain {
 
@@ -30,6 +34,14 @@ struct SampleSummary {
   SampledRange resident_mib;  ///< of the ranks of this machine and what they started
 };
 
+/// What one look saw.
+struct HostSample {
+  std::int64_t time_ns = 0;  ///< CLOCK_REALTIME
+  std::vector<GpuSample> gpus;
+  double cpu_share = 0;  ///< % of one core, of the ranks and what they started
+  std::int64_t resident_bytes = 0;
+};
+
 struct SamplerOptions {
   std::filesystem::path folder;  ///< of memory.csv, gpu.csv and cpu.txt
   std::string suffix;            ///< "-n2": in the names of a host that is not the first
@@ -49,6 +61,8 @@ class Sampler {
 
   /// So far.
   [[nodiscard]] SampleSummary summary() const;
+  /// Of the last look, once.
+  [[nodiscard]] std::optional<HostSample> take_newest();
 
  private:
   struct State;

@@ -54,8 +54,9 @@ MetricsOptions metrics_options(const Recipe& recipe, const RunLayout& directory,
                          .run = directory.root().filename().string(),
                          .prometheus = config.prometheus};
   if (config.tensorboard) options.tensorboard = directory.tensorboard();
-  if (config.wandb == WandbMode::offline) {
+  if (config.wandb != WandbMode::never) {
     options.wandb = {.folder = directory.wandb(),
+                     .online = config.wandb == WandbMode::online,
                      .project = config.wandb_project,
                      .entity = config.wandb_entity,
                      .group = config.wandb_group,
@@ -170,6 +171,8 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  }),
                  .data_wait_s = timed([&] { return host.data_wait_s; }),
                  .exposed_comm_s = timed([&] { return outcome.times->exposed_comm_s; }),
+                 .gpu_util = std::exchange(gpu_util_, kUnknown),
+                 .gpu_temp_c = std::exchange(gpu_temp_c_, kUnknown),
                  .loss_scale = outcome.loss_scale,
                  .skipped_steps = static_cast<std::int64_t>(outcome.skipped_steps)});
 }
@@ -318,6 +321,26 @@ void RunReport::report_times() {
 }
 
 /// Of the first host.
+void RunReport::host(const HostSample& sample) {
+  const auto known = [](auto value) { return value < 0 ? kUnknown : static_cast<double>(value); };
+  HostMetrics metrics{.time_s = static_cast<double>(sample.time_ns) * 1e-9,
+                      .gpus = {},
+                      .cpu_share = sample.cpu_share,
+                      .resident_bytes = static_cast<double>(sample.resident_bytes)};
+  for (const GpuSample& gpu : sample.gpus) {
+    metrics.gpus.push_back({.index = gpu.index,
+                            .utilization = known(gpu.utilization),
+                            .temperature_c = known(gpu.temperature_c),
+                            .power_w = known(gpu.power_w),
+                            .used_bytes = known(gpu.used_bytes),
+                            .total_bytes = known(gpu.total_bytes)});
+    if (gpu.pci_bus.empty() || gpu.pci_bus != world_.device.pci_bus) continue;
+    gpu_util_ = known(gpu.utilization) / 100;
+    gpu_temp_c_ = known(gpu.temperature_c);
+  }
+  metrics_.host(metrics);
+}
+
 void RunReport::report_samples(const SampleSummary& samples) {
   constexpr std::size_t kMaxShown = 8;
   for (std::size_t i = 0; i < samples.gpus.size() && i < kMaxShown; ++i) {

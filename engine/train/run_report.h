@@ -31,6 +31,8 @@ class RunReport {
   void begin(bool resumed);
   /// `traced`: under the profiler, which makes it slower.
   void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
+  /// What this host's sampler has seen since the step before.
+  void host(const HostSample& sample);
   void note(const std::string& text) { progress_.note(text); }
   void evaluation(const EvaluationTotals& totals, double seconds);
   void answers(const std::vector<GeneratedAnswer>& answers);
@@ -57,6 +59,8 @@ class RunReport {
   const PlanReport& plan_;
   Progress& progress_;
   MetricsWriter metrics_;
+  double gpu_util_ = kUnknown;    ///< for the next step
+  double gpu_temp_c_ = kUnknown;  ///< the same
   std::int64_t first_step_;
   Clock::time_point start_;
   std::optional<double> first_step_s_;

@@ -210,7 +210,11 @@ void Trainer::handle(const StepOutcome& outcome) {
   const Enqueued enqueued = enqueued_.front();
   enqueued_.pop_front();
   lines_->step(outcome, enqueued.host, enqueued.traced);
-  if (report_) report_->step(outcome, enqueued.host, enqueued.traced);
+  if (report_) {
+    if (const auto sample = sampler_ ? sampler_->take_newest() : std::nullopt)
+      report_->host(*sample);
+    report_->step(outcome, enqueued.host, enqueued.traced);
+  }
   show_trace_notes();
   const bool at_once = recipe_.precision.non_finite == NonFinite::stop;
   if (skipped_.length() >= (at_once ? 1 : recipe_.precision.max_skipped)) give_up(outcome);

@@ -99,6 +99,8 @@ constexpr Choice kWandbModes[] = {
     choice(WandbMode::never, "never", "no files for it"),
     choice(WandbMode::offline, "offline",
            "files that `wandb sync` sends; the run itself uses no network"),
+    choice(WandbMode::online, "online",
+           "the same, and wandb's own program beside the run sends them meanwhile"),
 };
 constexpr Choice kTimings[] = {
     choice(Timing::automatic, "auto",

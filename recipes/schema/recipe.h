@@ -20,7 +20,7 @@ enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 enum class TraceDetail { kernels, operators, shapes };
 enum class Compression { none, gzip };
-enum class WandbMode { never, offline };
+enum class WandbMode { never, offline, online };
 enum class Timing { automatic, off, every_step };
 enum class Fit { crop, stretch };
 enum class Interpolation { bilinear, bicubic, lanczos };

@@ -86,6 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
     assert losses == {step: o["loss"] for step, o in expected.items()}, "every step is there, digit by digit"
     evaluation = [h for h in histories if "evaluation/accuracy" in h][-1]
     assert evaluation["evaluation/accuracy"] == list(metrics(directory, "evaluation").values())[-1]["accuracy"]
+    stats = [{item.key: float(item.value_json) for item in r.stats.item} for r in records if r.WhichOneof("record_type") == "stats"]
+    assert stats and all(s["proc.memory.rssMB"] > 100 for s in stats), stats  # two ranks with LibTorch
     summary = json.loads((only_wandb(directory).parent / "files" / "wandb-summary.json").read_text())
     assert summary["train/loss"] == expected[150]["loss"], summary
     check_view(only_wandb(directory))

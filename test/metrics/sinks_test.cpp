@@ -49,6 +49,8 @@ StepMetrics some_step() {
           .backward_s = 0.125,
           .data_wait_s = 0,
           .exposed_comm_s = 0.03125,
+          .gpu_util = 0.5,
+          .gpu_temp_c = 61,
           .loss_scale = 1024,
           .skipped_steps = 2};
 }
@@ -83,7 +85,7 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
         "\"grad_norm\":0.84,\"samples_per_s\":512.0,\"tokens_per_s\":0.0,\"mfu\":0.25,"
         "\"step_s\":0.25,\"memory_bytes\":3221225472,\"loss_scale\":1024.0,\"skipped_steps\":2,"
         "\"forward_s\":0.0625,\"backward_s\":0.125,\"optimizer_s\":null,\"data_wait_s\":0.0,"
-        "\"exposed_comm_s\":0.03125}\n"
+        "\"exposed_comm_s\":0.03125,\"gpu_util\":0.5,\"gpu_temp_c\":61.0}\n"
         "{\"kind\":\"evaluation\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":0.75,"
         "\"top5\":0.0,\"targets\":360,\"seconds\":0.0}\n");
 }
@@ -107,7 +109,7 @@ TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit",
     if (unknown) continue;
     CHECK(content.find(tag, at + 1) == std::string::npos);
   }
-  CHECK(tags.size() == 15);
+  CHECK(tags.size() == 17);
   const Scalar gib[] = {{"memory/peak_gib", 3}};
   const std::string event = tensorboard::scalar_event(0, 12, gib);
   CHECK(content.find(event.substr(event.find("memory/peak_gib"))) != std::string::npos);

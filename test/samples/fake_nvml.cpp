@@ -28,6 +28,18 @@ int nvmlDeviceGetMemoryInfo_v2(void*, MemoryV2* memory) {
   memory->used = (1ULL << 20) + 5;
   return 0;
 }
+struct Pci {
+  char older_text[16];
+  unsigned domain, bus, device, id, subsystem;
+  char text[32];
+};
+int nvmlDeviceGetPciInfo_v3(void* device, Pci* pci) {
+  if (*static_cast<int*>(device) == 1) return 3;
+  pci->domain = 0;
+  pci->bus = 0xd7;
+  pci->device = 0;
+  return 0;
+}
 struct Utilization {
   unsigned gpu, memory;
 };

@@ -45,6 +45,8 @@ TEST_CASE("lines of GPUs are nvidia-smi's, to the byte", "[samples]") {
   const Nvml nvml;  // test/samples/fake_nvml.cpp
   const std::vector<GpuSample> samples = sample_gpus(nvml);
   REQUIRE(samples.size() == 2);
+  CHECK(samples[0].pci_bus == "0000:d7:00.0");
+  CHECK(samples[1].pci_bus.empty());
   constexpr std::int64_t kTime = 1'747'906'953'587'000'000;
   CHECK(gpu_csv::memory_line(samples[0], kTime) ==
         "2025/05/22 09:42:33.587, 0, Tesla V100-SXM2-32GB, 1, 32768\n");
