@@ -16,9 +16,11 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   commands.insert(commands.end(),
                   {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
                    add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint)});
-  CLI::App* bench = app.add_subcommand("bench", "Measure steps and kernels on this device.");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure steps, kernels and blocks on this device; compare runs of recipes.");
   bench->require_subcommand(1);
-  commands.insert(commands.end(), {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench)});
+  commands.insert(commands.end(), {add_bench_step(*bench), add_bench_kernel(*bench),
+                                   add_bench_flops(*bench), add_bench_run(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});

@@ -18,7 +18,7 @@ constexpr std::array kEngineCommands = {
     EngineCommand{
         "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
     EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
-    EngineCommand{"bench", "Measure steps and kernels on this device."},
+    EngineCommand{"bench", "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},
 };
 

@@ -87,6 +87,7 @@ constexpr Metric<Evaluation> kEvaluation[] = {
      .value = &Evaluation::top5,
      .may_be_unknown = true,
      .tag = "evaluation/top5"},
+    {.name = "samples", .unit = "samples", .value = &Evaluation::samples},
     {.name = "targets", .unit = "targets", .value = &Evaluation::targets},
     {.name = "seconds", .unit = "s", .value = &Evaluation::seconds},
 };

@@ -151,33 +151,11 @@ std::vector<Variant> compare_variants(const std::vector<RunFigures>& runs) {
     variants[found->second].runs.push_back(i);
   }
   for (Variant& variant : variants) {
-    std::vector<double> rates;
-    for (const std::size_t run : variant.runs) {
-      if (runs[run].samples_per_s.value > 0) rates.push_back(runs[run].samples_per_s.value);
-    }
-    if (!rates.empty()) variant.samples_per_s = median(rates);
+    std::string name = variant.name;
+    variant = compare(runs, variants.front().runs, variant.runs);
+    variant.name = std::move(name);
   }
-  Variant& base = variants.front();
-  base.name = "baseline";
-  base.speed = {.value = 1};
-  base.verdict = "baseline";
-  for (std::size_t v = 1; v < variants.size(); ++v) {
-    Variant& variant = variants[v];
-    std::vector<double> of_base;
-    std::vector<double> of_test;
-    for (std::size_t i = 0; i < std::min(base.runs.size(), variant.runs.size()); ++i) {
-      const RunFigures& a = runs[base.runs[i]];
-      const RunFigures& b = runs[variant.runs[i]];
-      if (a.samples_per_s.value > 0 && b.samples_per_s.value > 0) {
-        of_base.push_back(a.samples_per_s.value);
-        of_test.push_back(b.samples_per_s.value);
-      }
-      const LossParity parity = loss_parity(a, b);
-      if (i == 0 || (parity.known && !parity.holds)) variant.parity = parity;
-    }
-    if (!of_base.empty()) variant.speed = paired_ratio(of_base, of_test);
-    variant.verdict = verdict_of(variant, of_base.size());
-  }
+  variants.front().name = "baseline";
   return variants;
 }
 
@@ -190,6 +168,36 @@ std::string short_name(const std::string& name) {
 }
 
 }  // namespace
+
+Variant compare(const std::vector<RunFigures>& all, const std::vector<std::size_t>& base,
+                const std::vector<std::size_t>& test) {
+  Variant variant{.name = {}, .runs = test, .parity = {}, .verdict = {}};
+  std::vector<double> rates;
+  for (const std::size_t run : test) {
+    if (all[run].samples_per_s.value > 0) rates.push_back(all[run].samples_per_s.value);
+  }
+  if (!rates.empty()) variant.samples_per_s = median(rates);
+  if (base == test) {
+    variant.speed = {.value = 1};
+    variant.verdict = "baseline";
+    return variant;
+  }
+  std::vector<double> of_base;
+  std::vector<double> of_test;
+  for (std::size_t i = 0; i < std::min(base.size(), test.size()); ++i) {
+    const RunFigures& a = all[base[i]];
+    const RunFigures& b = all[test[i]];
+    if (a.samples_per_s.value > 0 && b.samples_per_s.value > 0) {
+      of_base.push_back(a.samples_per_s.value);
+      of_test.push_back(b.samples_per_s.value);
+    }
+    const LossParity parity = loss_parity(a, b);
+    if (i == 0 || (parity.known && !parity.holds)) variant.parity = parity;
+  }
+  if (!of_base.empty()) variant.speed = paired_ratio(of_base, of_test);
+  variant.verdict = verdict_of(variant, of_base.size());
+  return variant;
+}
 
 Report make_report(std::vector<RunData> runs, const PredictStep& predict) {
   Report report;

@@ -25,6 +25,12 @@ struct Variant {
   std::string verdict;
 };
 
+/// The runs `test` beside the runs `base`, both of `all`, paired in their order; equal ones are the
+/// baseline.
+[[nodiscard]] Variant compare(const std::vector<RunFigures>& all,
+                              const std::vector<std::size_t>& base,
+                              const std::vector<std::size_t>& test);
+
 struct SettingDifference {
   std::string key;
   std::vector<std::string> values;  ///< by run

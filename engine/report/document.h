@@ -50,7 +50,8 @@ struct Document {
 /// What is said, in which order; the same in every format.
 [[nodiscard]] Document make_document(const Report& report, bool pictures);
 
-[[nodiscard]] std::string document_text(const Document& document);
+/// `columns` of the terminal: a table that is wider is written as a block for each row.
+[[nodiscard]] std::string document_text(const Document& document, std::size_t columns = 80);
 [[nodiscard]] std::string document_markdown(const Document& document);
 /// One file without any other: style and script inside, no network.
 [[nodiscard]] std::string document_html(const Document& document);

@@ -93,7 +93,7 @@ void split_ranks(RunFigures& figures) {
     const std::int64_t first = rank.rows.front().step;
     const auto total = static_cast<std::size_t>(rank.rows.back().step - first + 1);
     for (const TimingRow& row : rank.rows) {
-      if (row.step < first + warmup_steps(total) || disturbed.contains(row.step)) continue;
+      if (row.step < first + run.warmup.value_or(warmup_steps(total)) || disturbed.contains(row.step)) continue;
       const RankSplit split = split_step(row);
       sum.step_s += split.step_s;
       for (std::size_t i = 0; i < kParts; ++i) sum.parts[i] += split.parts[i];
@@ -205,7 +205,8 @@ std::vector<const StepRow*> steady_steps(const RunData& run) {
   const std::set<std::int64_t> disturbed = disturbed_steps(run);
   std::vector<const StepRow*> steady;
   if (run.steps.empty()) return steady;
-  const std::int64_t first = run.steps.front().step + warmup_steps(run.steps.size());
+  const std::int64_t first =
+      run.steps.front().step + run.warmup.value_or(warmup_steps(run.steps.size()));
   for (const StepRow& row : run.steps) {
     if (row.step >= first && !disturbed.contains(row.step)) steady.push_back(&row);
   }

@@ -104,6 +104,7 @@ void read_metrics(RunData& run, const fs::path& path) {
     if (!step) return false;
     if (kind == "step") {
       run.steps.push_back({.step = *step,
+                           .epoch = number(line, "epoch"),
                            .loss = number(line, "loss"),
                            .lr = number(line, "lr"),
                            .grad_norm = number(line, "grad_norm"),
@@ -117,6 +118,7 @@ void read_metrics(RunData& run, const fs::path& path) {
       run.evaluations.push_back({.step = *step,
                                  .loss = number(line, "loss"),
                                  .accuracy = number(line, "accuracy"),
+                                 .samples = number(line, "samples"),
                                  .seconds = number(line, "seconds")});
     }
     return kind == "step" || kind == "evaluation";
@@ -274,6 +276,38 @@ void read_samples(RunData& run, const fs::path& path) {
   });
 }
 
+/// psrecord's columns: elapsed seconds, CPU %, real and virtual memory in MiB.
+void read_cpu(RunData& run, const fs::path& path) {
+  with_file(run, path, [&](const std::string& content) {
+    int broken = 0;
+    for (std::size_t begin = 0; begin < content.size();) {
+      const std::size_t end = std::min(content.find('\n', begin), content.size());
+      std::string_view line = std::string_view(content).substr(begin, end - begin);
+      begin = end + 1;
+      if (line.starts_with('#')) continue;
+      std::vector<double> numbers;
+      while (!line.empty()) {
+        line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+        if (line.empty()) break;
+        const std::string_view word = line.substr(0, line.find(' '));
+        numbers.push_back(cell_number(std::string(word)));
+        line.remove_prefix(word.size());
+      }
+      if (numbers.size() == 4 && std::ranges::all_of(numbers, [](double n) { return n >= 0; })) {
+        run.cpu.push_back(
+            {.elapsed_s = numbers[0], .share = numbers[1], .resident_mib = numbers[2]});
+      } else {
+        ++broken;
+      }
+    }
+    if (broken > 0) {
+      run.problems.push_back(
+          {path.filename().string(),
+           fmt::format("{} lines left out: cut, or not four numbers", broken)});
+    }
+  });
+}
+
 }  // namespace
 
 double number(const json& object, const char* key) {
@@ -328,6 +362,7 @@ RunData read_run(const fs::path& path) {
   read_ranks(run, layout);
   const fs::path gpu = layout.root() / "gpu.csv";
   read_samples(run, path_exists(gpu) ? gpu : layout.root() / "memory.csv");
+  read_cpu(run, layout.root() / "cpu.txt");
   read_timeline(run, layout.traces());
   return run;
 }

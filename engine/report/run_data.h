@@ -16,6 +16,7 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 /// A line of metrics.jsonl of a step; a number that it lacks is kUnknown. A loss may be inf or nan.
 struct StepRow {
   std::int64_t step = 0;
+  double epoch = kUnknown;
   double loss = kUnknown;
   double lr = kUnknown;
   double grad_norm = kUnknown;
@@ -31,6 +32,7 @@ struct EvaluationRow {
   std::int64_t step = 0;
   double loss = kUnknown;
   double accuracy = kUnknown;
+  double samples = kUnknown;
   double seconds = kUnknown;
 };
 
@@ -79,6 +81,13 @@ struct GpuSample {
   bool throttled = false;
 };
 
+/// A line of cpu.txt: the ranks of the first host and what they started.
+struct CpuSample {
+  double elapsed_s = 0;
+  double share = 0;  ///< % of one core
+  double resident_mib = 0;
+};
+
 /// An action on its lane; nanoseconds from the begin of the step.
 struct LaneEvent {
   int rank = 0;
@@ -106,6 +115,8 @@ struct RunData {
   std::string name;
   std::vector<StepRow> steps;
   std::vector<EvaluationRow> evaluations;
+  /// Steps at the begin that are left out of all speeds; nothing: by their number.
+  std::optional<std::int64_t> warmup = {};
   std::vector<Event> events;
   std::vector<RankTimings> ranks;  ///< by rank
   nlohmann::json plan;
@@ -113,6 +124,7 @@ struct RunData {
   nlohmann::json failure;
   std::vector<std::pair<std::string, std::string>> settings;  ///< of the resolved recipe
   std::vector<GpuSample> gpus;                                ///< of the first host
+  std::vector<CpuSample> cpu;                                 ///< of the first host
   Timeline timeline;
   std::vector<std::string> missing;  ///< files that other runs have
   std::vector<Problem> problems;

@@ -10,15 +10,14 @@
 namespace dstrain::report {
 namespace {
 
-constexpr std::size_t kColumns = 80;
-
 /// Columns of a terminal that UTF-8 text takes, near enough: its characters.
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-std::string wrapped(std::string_view text, std::string_view first, std::string_view rest) {
+std::string wrapped(std::string_view text, std::string_view first, std::string_view rest,
+                    std::size_t columns) {
   std::string out(first);
   std::size_t used = width_of(first);
   const std::size_t indent = used;
@@ -26,7 +25,7 @@ std::string wrapped(std::string_view text, std::string_view first, std::string_v
     const std::size_t end = std::min(text.find(' ', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     begin = end + 1;
-    if (used > indent && used + 1 + width_of(word) > kColumns) {
+    if (used > indent && used + 1 + width_of(word) > columns) {
       out += "\n" + std::string(rest);
       used = width_of(rest);
     } else if (used > indent) {
@@ -39,7 +38,7 @@ std::string wrapped(std::string_view text, std::string_view first, std::string_v
   return out + "\n";
 }
 
-std::string terminal_table(const Table& table) {
+std::string terminal_table(const Table& table, std::size_t columns) {
   std::vector<std::vector<std::string>> rows = {{}};
   for (const std::string& title : table.header) rows[0].push_back(shown(title, 60));
   for (const auto& cells : table.rows) {
@@ -53,11 +52,12 @@ std::string terminal_table(const Table& table) {
     total += widths[column] + 2;
   }
   std::string out;
-  if (total > kColumns + 2) {  // too wide: a block for each row
+  if (total > columns + 2) {  // too wide: a block for each row
     for (std::size_t row = 1; row < rows.size(); ++row) {
       out += "  " + rows[row][0] + "\n";
       for (std::size_t column = 1; column < widths.size(); ++column)
-        out += wrapped(rows[row][column], fmt::format("    {}: ", rows[0][column]), "      ");
+        out +=
+            wrapped(rows[row][column], fmt::format("    {}: ", rows[0][column]), "      ", columns);
     }
     return out;
   }
@@ -72,13 +72,18 @@ std::string terminal_table(const Table& table) {
 }
 
 struct TextBlock {
-  std::string operator()(const Paragraph& p) const { return wrapped(shown(p.text, 4000), "", ""); }
+  std::size_t columns;
+
+  std::string operator()(const Paragraph& p) const {
+    return wrapped(shown(p.text, 4000), "", "", columns);
+  }
   std::string operator()(const List& list) const {
     std::string out;
-    for (const std::string& item : list.items) out += wrapped(shown(item, 4000), "- ", "  ");
+    for (const std::string& item : list.items)
+      out += wrapped(shown(item, 4000), "- ", "  ", columns);
     return out;
   }
-  std::string operator()(const Table& table) const { return terminal_table(table); }
+  std::string operator()(const Table& table) const { return terminal_table(table, columns); }
   std::string operator()(const Bars& bars) const {
     std::string out;
     for (const auto& [name, share] : bars.rows) {
@@ -95,13 +100,13 @@ struct TextBlock {
 
 }  // namespace
 
-std::string document_text(const Document& document) {
-  std::string out = wrapped(shown(document.lead, 4000), "", "");
+std::string document_text(const Document& document, std::size_t columns) {
+  std::string out = wrapped(shown(document.lead, 4000), "", "", columns);
   for (const Section& section : document.sections) {
     const std::string title = shown(section.title, 76);
     out += "\n" + title + "\n" + std::string(width_of(title), '-') + "\n";
     for (std::size_t i = 0; i < section.blocks.size(); ++i)
-      out += (i > 0 ? "\n" : "") + std::visit(TextBlock{}, section.blocks[i]);
+      out += (i > 0 ? "\n" : "") + std::visit(TextBlock{columns}, section.blocks[i]);
   }
   return out;
 }

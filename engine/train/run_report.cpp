@@ -202,6 +202,7 @@ void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
                        .loss = totals.loss,
                        .accuracy = totals.top1,
                        .top5 = totals.top5,
+                       .samples = session_.test_size(),
                        .targets = static_cast<std::int64_t>(totals.targets),
                        .seconds = seconds});
 }

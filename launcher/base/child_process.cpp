@@ -104,6 +104,10 @@ void ChildProcess::reap() {
   if (got > 0 && WIFEXITED(status)) exit_code_ = WEXITSTATUS(status);
 }
 
+void ChildProcess::send(int number) const {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
 void ChildProcess::kill() const {
   if (pid_ <= 0) return;
   // Between fork and setsid it has no group of its own yet.

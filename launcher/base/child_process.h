@@ -38,6 +38,8 @@ class ChildProcess {
   /// Waits for its end, then kills it and what is in its process group.
   void end(std::chrono::milliseconds limit);
   void kill() const;
+  /// Sends it a signal, not what it has started.
+  void send(int number) const;
   [[nodiscard]] int exit_code() const { return exit_code_; }  ///< valid when signal() is 0
   [[nodiscard]] int signal() const { return signal_; }
 

@@ -1,0 +1,267 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cmd/command.h"
+#include "cmd/input_path.h"
+#include "cmd/overrides.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/base/unique_fd.h"
+#include "engine/bench/bench_log.h"
+#include "engine/bench/bench_results.h"
+#include "engine/bench/bench_tables.h"
+#include "engine/report/words.h"
+#include "launcher/base/child_process.h"
+#include "launcher/base/interrupts.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using bench::BenchLog;
+using bench::BenchPlan;
+
+constexpr std::size_t kColumns = 200;  ///< a bench is wide; its tables stay tables
+
+struct BenchRunOptions {
+  std::vector<std::string> recipes;
+  std::vector<std::string> variants;
+  std::vector<std::string> own_variants;
+  std::vector<int> ranks = {1};
+  std::string scaling = "none";
+  std::string tables = "full";
+  std::string output = "bench";
+  bool resume = false;
+  bool json = false;
+  BenchPlan plan;
+};
+
+BenchPlan plan_of(const BenchRunOptions& options) {
+  BenchPlan plan = options.plan;
+  plan.recipes = options.recipes;
+  plan.ranks = options.ranks;
+  plan.scaling = options.scaling == "weak"     ? bench::Scaling::weak
+                 : options.scaling == "strong" ? bench::Scaling::strong
+                                               : bench::Scaling::none;
+  for (const std::string& name : options.variants)
+    plan.variants.push_back(bench::named_variant(name));
+  for (const std::string& text : options.own_variants)
+    plan.variants.push_back(bench::own_variant(text));
+  if (plan.variants.empty()) plan.variants.push_back(bench::named_variant("recipe"));
+  const auto require_once = [](const auto& values, const char* what) {
+    std::set<typename std::decay_t<decltype(values)>::value_type> seen;
+    for (const auto& value : values) {
+      if (seen.insert(value).second) continue;
+      throw Error(ErrorKind::usage, fmt::format("{} {} stands there twice", what, value),
+                  "name each once");
+    }
+  };
+  std::vector<std::string> names;
+  for (const bench::Variant& variant : plan.variants) names.push_back(variant.name);
+  require_once(names, "variant");
+  require_once(plan.ranks, "--ranks:");
+  require_once(plan.recipes, "recipe");
+  return plan;
+}
+
+/// What the program said last of why it ended: its line "error: ...".
+std::string reason_in(const fs::path& log, int exit_code) {
+  std::string text;
+  try {
+    text = read_file(log);
+  } catch (const Error&) {
+    return fmt::format("exit code {}", exit_code);
+  }
+  const std::size_t at = text.rfind("error: ");
+  if (at == std::string::npos) return fmt::format("exit code {}", exit_code);
+  return text.substr(at + 7, std::min<std::size_t>(text.find('\n', at) - at - 7, 300));
+}
+
+/// Starts the runs of a bench one after the other. A signal goes on to the run under way, and no
+/// further one is started.
+class Runner {
+ public:
+  Runner(const BenchPlan& plan, BenchLog& log) : plan_(plan), log_(log) {}
+
+  /// Whether all runs have ended.
+  bool run_all() {
+    const std::vector<bench::Turn> turns = bench::turns(plan_);
+    std::size_t number = 0;
+    for (const bench::Turn& turn : turns) {
+      ++number;
+      if (log_.find(bench::run_name(plan_, turn))) continue;
+      if (!run(turn, fmt::format("{} of {}", number, turns.size()))) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool run(const bench::Turn& turn, const std::string& place) {
+    bench::Record record{.run = bench::run_name(plan_, turn)};
+    const fs::path folder = log_.runs() / record.run;
+    const fs::path output = log_.runs() / (record.run + ".log");
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);  // of a bench that ended in the middle of it
+    print_text("{}: {} ...\n", place, record.run);
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      std::vector<std::string> command = bench::launch_arguments(plan_, turn, log_.runs());
+      command.insert(command.begin(), fs::read_symlink("/proc/self/exe").string());
+      if (!wait_for(command, output, record)) return false;
+    } catch (const Error& error) {
+      record.exit_code = exit_code(error.kind());
+      record.reason = error.what();
+    }
+    record.seconds = seconds_since(start);
+    log_.add(record);
+    print_text("{}: {}\n", place, summary(record));
+    return true;
+  }
+
+  /// False where a signal ended it.
+  bool wait_for(const std::vector<std::string>& command, const fs::path& output,
+                bench::Record& record) {
+    const UniqueFd in(above_two(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    const UniqueFd out(
+        above_two(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)));
+    if (!in || !out) {
+      throw Error(ErrorKind::checkpoint, fmt::format("cannot write {}", output.string()));
+    }
+    launcher::ChildProcess child(command, {.in = in.get(), .out = out.get(), .error = out.get()});
+    bool asked = false;
+    while (!child.ended()) {
+      pollfd entry{interrupts_.fd(), POLLIN, 0};
+      ::poll(&entry, 1, 20);
+      while (const int number = interrupts_.next()) {
+        child.send(number);
+        asked = true;
+      }
+    }
+    if (asked) return false;
+    record.exit_code = child.signal() != 0 ? 128 + child.signal() : child.exit_code();
+    if (record.exit_code != 0) record.reason = reason_in(output, record.exit_code);
+    return true;
+  }
+
+  /// The same descriptor, or a copy of it that is none of the standard streams.
+  static int above_two(int fd) {
+    if (fd < 0 || fd > 2) return fd;
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    ::close(fd);
+    return copy;
+  }
+
+  [[nodiscard]] std::string summary(const bench::Record& record) const {
+    if (!record.reason.empty()) return "failed: " + record.reason;
+    try {
+      report::RunData data = report::read_run(log_.runs() / record.run);
+      if (plan_.steps > 0) data.warmup = plan_.warmup;
+      const report::RunFigures figures = report::run_figures(std::move(data));
+      return fmt::format(
+          "{} samples/s, {} a step, loss {}, {} in all",
+          report::rate_words(figures.samples_per_s.value), report::time_words(figures.step_s.value),
+          report::number_words(figures.final_loss), report::time_words(record.seconds));
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  const BenchPlan& plan_;
+  BenchLog& log_;
+  launcher::Interrupts interrupts_{SIGINT, SIGTERM};
+};
+
+int bench_run(const BenchRunOptions& options) {
+  const BenchPlan plan = plan_of(options);
+  const fs::path folder = fs::absolute(options.output).lexically_normal();
+  BenchLog log(folder, plan, options.resume);
+  if (!Runner(plan, log).run_all()) {
+    throw Error(ErrorKind::again,
+                fmt::format("stopped; {} of {} runs have ended", log.records().size(),
+                            bench::turns(plan).size()),
+                "the same command with --resume goes on");
+  }
+  const std::vector<bench::CaseResult> results = bench::bench_results(plan, log);
+  const bench::BenchTables tables = bench::bench_tables(
+      plan, results, options.tables == "seeds" ? bench::TableSet::seeds : bench::TableSet::full);
+  const report::Document document = bench::bench_document(tables, results);
+  write_file_atomically(folder / "tables.md", report::document_markdown(document));
+  for (const bench::BenchTable& table : tables.tables)
+    write_file_atomically(folder / fmt::format("table-{}.csv", table.file),
+                          bench::table_csv(table.table));
+  nlohmann::ordered_json json = {{"plan", bench::plan_json(plan)}};
+  json["results"] = bench::results_json(results);
+  const std::string json_of_all = json_text(json, 2) + "\n";
+  write_file_atomically(folder / "results.json", json_of_all);
+  print_text(options.json ? json_of_all : report::document_text(document, kColumns));
+  std::size_t good = 0;
+  for (const bench::CaseResult& result : results) good += result.runs;
+  if (!options.json)
+    print_text("\ntables: {}, and a CSV file for each\n", (folder / "tables.md").string());
+  return good > 0 ? 0 : 1;
+}
+
+}  // namespace
+
+Command add_bench_run(CLI::App& root) {
+  auto options = std::make_shared<BenchRunOptions>();
+  CLI::App* app = root.add_subcommand(
+      "run", "Train recipes in several ways and on several numbers of ranks; compare them.");
+  app->footer(fmt::format(
+      "Each recipe, variant, number of ranks and repeat is a run of `dstrain launch`; the "
+      "variants\n"
+      "take turns. A run that fails is a row of the tables. Ctrl-C ends the run under way, which "
+      "--resume makes again.\n"
+      "Variants: {}.\n"
+      "Example: dstrain bench run recipes/vit/vit-huge_random_ddp.yaml --variants ddp,zero2,zero3 "
+      "--ranks 1,2 --scaling weak",
+      bench::variant_names()));
+  app->add_option("recipes", options->recipes, "Recipe files (YAML).")->required();
+  app->add_option("--variants", options->variants,
+                  "What is compared, the first is the baseline. Default: recipe, as it is.")
+      ->delimiter(',');
+  app->add_option("--variant", options->own_variants,
+                  "A further one: NAME=KEY=VALUE,KEY=VALUE. Repeatable.");
+  add_overrides(*app, options->plan.overrides);
+  app->add_option("--ranks", options->ranks, "Numbers of ranks. Default: 1.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1048576));
+  app->add_option("--scaling", options->scaling,
+                  "weak: batch.global, which is for the first number of ranks, grows with it;\n"
+                  "strong: it stays, and efficiency is shown; none: it stays. Default: none.")
+      ->check(CLI::IsMember({"none", "weak", "strong"}));
+  app->add_option("--repeat", options->plan.repeat, "Runs of each case. Default: 3.")
+      ->check(CLI::Range(1, 1000));
+  app->add_option("--steps", options->plan.steps,
+                  "Steps that count; 0: the recipe's own length. Default: 60.")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--warmup", options->plan.warmup,
+                  "Steps before these, which do not count. Default: 20.")
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option(
+         "--table", options->tables,
+         "seeds: losses, rates, memory, scaling, strategies; full: and intervals, verdicts,\n"
+         "MFU, planned memory. Default: full.")
+      ->check(CLI::IsMember({"seeds", "full"}));
+  app->add_option("-o,--output", options->output,
+                  "Folder of runs, bench.jsonl, tables.md and CSV files. Default: bench.");
+  app->add_flag("--resume", options->resume,
+                "Go on with the bench of that folder; where all runs are there, print it.");
+  app->add_flag("--json", options->json, "Print one JSON object instead of tables at the end.");
+  return {app, [options] { return bench_run(*options); }};
+}
+
+}  // namespace dstrain

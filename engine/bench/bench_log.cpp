@@ -1,0 +1,93 @@
+#include "engine/bench/bench_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/report/run_data.h"
+
+namespace dstrain::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPlan = "bench.json";
+constexpr const char* kLines = "bench.jsonl";
+
+/// The first key in which two plans differ.
+std::string difference(const nlohmann::json& before, const nlohmann::ordered_json& now) {
+  for (const auto& [key, value] : now.items()) {
+    const nlohmann::json old = before.value(key, nlohmann::json());
+    if (old != nlohmann::json(value))
+      return fmt::format("{} were {}, now {}", key, json_text(old), json_text(value));
+  }
+  return "";
+}
+
+}  // namespace
+
+BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, bool resume)
+    : folder_(std::move(folder)) {
+  std::error_code error;
+  fs::create_directories(runs(), error);
+  if (error) {
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot make the folder {}: {}", runs().string(), error.message()),
+                "name another one with -o");
+  }
+  const fs::path plan_file = folder_ / kPlan;
+  if (fs::exists(plan_file, error)) {
+    if (!resume) {
+      throw Error(ErrorKind::usage, fmt::format("{} holds a bench", folder_.string()),
+                  "--resume goes on with it; or name another folder with -o");
+    }
+    const nlohmann::json before = read_json_object(plan_file);
+    if (const std::string what = difference(before, plan_json(plan)); !what.empty()) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} holds another bench: {}", folder_.string(), what),
+                  "repeat its command line, or name another folder with -o");
+    }
+  } else {
+    write_file_atomically(plan_file, json_text(plan_json(plan), 2) + "\n");
+  }
+  const fs::path lines = folder_ / kLines;
+  if (fs::exists(lines, error)) {
+    const std::string text = read_file(lines);
+    std::string whole;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = text.find('\n', begin);
+      if (end == std::string::npos) break;  // cut off
+      const nlohmann::json line = json_or_null(text.substr(begin, end - begin));
+      begin = end + 1;
+      if (!line.is_object() || report::text(line, "run").empty()) continue;
+      records_.push_back({.run = report::text(line, "run"),
+                          .exit_code = line.value("exit_code", 0),
+                          .reason = report::text(line, "reason"),
+                          .seconds = report::number(line, "seconds")});
+    }
+    // A last line that was cut off would take the next one with it.
+    if (!text.empty() && text.back() != '\n')
+      write_file_atomically(lines, text.substr(0, text.rfind('\n') + 1));
+  }
+  file_.open(lines);
+}
+
+std::optional<Record> BenchLog::find(const std::string& run) const {
+  const auto found = std::ranges::find(records_, run, &Record::run);
+  return found == records_.end() ? std::nullopt : std::optional(*found);
+}
+
+void BenchLog::add(const Record& record) {
+  nlohmann::ordered_json line = {{"run", record.run},
+                                 {"exit_code", record.exit_code},
+                                 {"reason", record.reason},
+                                 {"seconds", record.seconds}};
+  file_.append(json_text(line) + "\n");
+  records_.push_back(record);
+}
+
+}  // namespace dstrain::bench

@@ -1,0 +1,115 @@
+#include "engine/bench/bench_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain::bench {
+namespace {
+
+constexpr const char* kScalingNames[] = {"none", "weak", "strong"};
+
+std::string stem_of(const std::string& file) { return std::filesystem::path(file).stem().string(); }
+
+/// What makes runs comparable: their length, one evaluation at the end where the recipe evaluates,
+/// no checkpoints in between.
+std::vector<std::string> common_overrides(const BenchPlan& plan, const Recipe& recipe) {
+  std::vector<std::string> list = {"run.checkpoint.every=never"};
+  if (plan.steps == 0) return list;
+  const int all = plan.warmup + plan.steps;
+  list.push_back("run.epochs=0");
+  list.push_back(fmt::format("run.steps={}", all));
+  if (!recipe.run.evaluate.is_never()) list.push_back(fmt::format("run.evaluate={}", all));
+  return list;
+}
+
+}  // namespace
+
+std::vector<Case> cases(const BenchPlan& plan) {
+  std::vector<Case> list;
+  for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
+    for (const int ranks : plan.ranks) {
+      for (std::size_t variant = 0; variant < plan.variants.size(); ++variant)
+        list.push_back({.recipe = recipe, .variant = variant, .ranks = ranks});
+    }
+  }
+  return list;
+}
+
+std::vector<Turn> turns(const BenchPlan& plan) {
+  std::vector<Turn> list;
+  const std::size_t variants = plan.variants.size();
+  const std::size_t groups = plan.recipes.size() * plan.ranks.size();
+  for (std::size_t group = 0; group < groups; ++group) {
+    for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
+      for (std::size_t i = 0; i < variants; ++i) {
+        const std::size_t variant = repeat % 2 == 1 ? i : variants - 1 - i;
+        list.push_back({.index = group * variants + variant, .repeat = repeat});
+      }
+    }
+  }
+  return list;
+}
+
+std::string recipe_name(const BenchPlan& plan, std::size_t recipe) {
+  const std::string stem = stem_of(plan.recipes.at(recipe));
+  int before = 0;
+  for (std::size_t i = 0; i < recipe; ++i) before += stem_of(plan.recipes[i]) == stem ? 1 : 0;
+  return before == 0 ? stem : fmt::format("{}.{}", stem, before + 1);
+}
+
+std::string run_name(const BenchPlan& plan, const Turn& turn) {
+  const Case one = cases(plan).at(turn.index);
+  return fmt::format("{}-{}-{}-ranks-{}", recipe_name(plan, one.recipe),
+                     plan.variants.at(one.variant).name, one.ranks, turn.repeat);
+}
+
+std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
+                                          const std::filesystem::path& folder) {
+  const Case one = cases(plan).at(turn.index);
+  const std::string& file = plan.recipes.at(one.recipe);
+  const Recipe recipe = load_recipe(file, plan.overrides).recipe;
+  std::vector<std::string> overrides = common_overrides(plan, recipe);
+  if (plan.scaling == Scaling::weak) {
+    const std::int64_t batch = std::int64_t{recipe.batch.global} * one.ranks;
+    if (batch % plan.ranks.front() != 0) {
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("--scaling weak: batch.global {} of {} is for {} ranks, and for {} ranks is "
+                      "no whole number",
+                      recipe.batch.global, file, plan.ranks.front(), one.ranks),
+          "name numbers of ranks that are multiples of the first one");
+    }
+    overrides.push_back(fmt::format("batch.global={}", batch / plan.ranks.front()));
+  }
+  const auto append = [&overrides](const std::vector<std::string>& more) {
+    overrides.insert(overrides.end(), more.begin(), more.end());
+  };
+  append(plan.variants.at(one.variant).overrides);
+  append(plan.overrides);
+  overrides.push_back("run.output=" + folder.string());
+  std::vector<std::string> arguments = {
+      "launch", file, "--ranks", fmt::to_string(one.ranks), "--run-name", run_name(plan, turn)};
+  for (const std::string& override : overrides)
+    arguments.insert(arguments.end(), {"--set", override});
+  return arguments;
+}
+
+nlohmann::ordered_json plan_json(const BenchPlan& plan) {
+  nlohmann::ordered_json json = {{"recipes", plan.recipes}};
+  json["variants"] = nlohmann::ordered_json::array();
+  for (const Variant& variant : plan.variants)
+    json["variants"].push_back({{"name", variant.name}, {"overrides", variant.overrides}});
+  json["ranks"] = plan.ranks;
+  json["scaling"] = kScalingNames[static_cast<int>(plan.scaling)];
+  json["repeat"] = plan.repeat;
+  json["steps"] = plan.steps;
+  json["warmup"] = plan.warmup;
+  json["overrides"] = plan.overrides;
+  return json;
+}
+
+}  // namespace dstrain::bench

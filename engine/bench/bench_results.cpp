@@ -1,0 +1,269 @@
+#include "engine/bench/bench_results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+#include "recipes/schema/datasets.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain::bench {
+namespace {
+
+using report::RunFigures;
+
+double median_of(const std::vector<double>& values) {
+  std::vector<double> known;
+  for (const double value : values) {
+    if (std::isfinite(value)) known.push_back(value);
+  }
+  return known.empty() ? kUnknown : report::median(known);
+}
+
+template <class Figure>
+double median_of(const std::vector<const RunFigures*>& runs, const Figure& figure) {
+  std::vector<double> values;
+  for (const RunFigures* run : runs) values.push_back(figure(*run));
+  return median_of(values);
+}
+
+MemoryRange range_of(const std::vector<double>& values) {
+  MemoryRange range;
+  double sum = 0, count = 0;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    range.min = std::fmin(range.min, value);
+    range.peak = std::fmax(range.peak, value);
+    sum += value;
+    ++count;
+  }
+  if (count > 0) range.mean = sum / count;
+  return range;
+}
+
+MemoryRange cpu_memory(const std::vector<report::CpuSample>& samples) {
+  std::vector<double> values;
+  for (const report::CpuSample& sample : samples) values.push_back(sample.resident_mib);
+  return range_of(values);
+}
+
+MemoryRange median_range(const std::vector<MemoryRange>& ranges) {
+  std::vector<double> min, mean, peak;
+  for (const MemoryRange& range : ranges) {
+    min.push_back(range.min);
+    mean.push_back(range.mean);
+    peak.push_back(range.peak);
+  }
+  return {.min = median_of(min), .mean = median_of(mean), .peak = median_of(peak)};
+}
+
+double steps_per_epoch(const RunFigures& run) {
+  if (run.data.steps.empty()) return kUnknown;
+  const report::StepRow& last = run.data.steps.back();
+  return last.epoch > 0 ? std::round(static_cast<double>(last.step) / last.epoch) : kUnknown;
+}
+
+double evaluation_rate(const RunFigures& run) {
+  double samples = 0, seconds = 0;
+  for (const report::EvaluationRow& row : run.data.evaluations) {
+    if (!std::isfinite(row.samples) || !(row.seconds > 0)) continue;
+    samples += row.samples;
+    seconds += row.seconds;
+  }
+  return seconds > 0 ? samples / seconds : kUnknown;
+}
+
+double exposed_share(const RunFigures& run) {
+  double exposed = 0, all = 0;
+  for (const report::RankTimings& rank : run.data.ranks) {
+    for (const report::TimingRow& row : rank.rows) {
+      if (row.traced || row.step <= run.data.warmup.value_or(0)) continue;
+      exposed += row.exposed_comm_s;
+      all += row.step_s;
+    }
+  }
+  return all > 0 ? exposed / all : kUnknown;
+}
+
+/// So that a case without a run has its names, too.
+void describe_recipe(const BenchPlan& plan, CaseResult& result) {
+  try {
+    const Recipe recipe = load_recipe(plan.recipes[result.which.recipe], plan.overrides).recipe;
+    result.model = recipe.model.name;
+    result.data = dataset_row(recipe.data.name).spelling;
+  } catch (const std::exception&) {
+    // Its runs have failed by that and say so.
+  }
+}
+
+void fill(CaseResult& result, const std::vector<const RunFigures*>& runs) {
+  result.runs = runs.size();
+  if (runs.empty()) return;
+  const RunFigures& first = *runs.front();
+  result.model = report::text(first.data.plan, "model");
+  result.device = first.device;
+  result.loss = median_of(runs, [](const RunFigures& run) { return run.final_loss; });
+  for (const report::EvaluationRow& row : first.data.evaluations)
+    result.evaluation_losses.push_back(row.loss);
+  result.evaluation_accuracy = median_of(runs, [](const RunFigures& run) {
+    return run.data.evaluations.empty() ? kUnknown : run.data.evaluations.back().accuracy;
+  });
+  result.samples_per_s =
+      median_of(runs, [](const RunFigures& run) { return run.samples_per_s.value; });
+  result.tokens_per_s = median_of(runs, [](const RunFigures& run) { return run.tokens_per_s; });
+  result.steps_per_s = median_of(runs, [](const RunFigures& run) { return 1 / run.step_s.value; });
+  result.evaluation_samples_per_s = median_of(runs, evaluation_rate);
+  result.steps_per_epoch = steps_per_epoch(first);
+  std::vector<MemoryRange> gpu, cpu;
+  for (const RunFigures* run : runs) {
+    gpu.push_back(gpu_memory(run->data.gpus, result.which.ranks));
+    cpu.push_back(cpu_memory(run->data.cpu));
+  }
+  result.gpu = median_range(gpu);
+  result.cpu = median_range(cpu);
+  result.memory_peak = median_of(runs, [](const RunFigures& run) { return run.memory_peak; });
+  result.memory_planned = first.memory_planned;
+  result.step_s = first.step_s;
+  result.mfu = median_of(runs, [](const RunFigures& run) { return run.mfu; });
+  result.exposed_comm_share = median_of(runs, exposed_share);
+}
+
+}  // namespace
+
+MemoryRange gpu_memory(const std::vector<report::GpuSample>& samples, int gpus) {
+  std::map<int, double> peaks;
+  for (const report::GpuSample& sample : samples) {
+    double& peak = peaks.emplace(sample.index, 0).first->second;
+    peak = std::fmax(peak, sample.memory_mib);
+  }
+  std::vector<std::pair<double, int>> order;
+  for (const auto& [index, peak] : peaks) order.emplace_back(-peak, index);
+  std::ranges::sort(order);
+  std::set<int> used;
+  for (std::size_t i = 0; i < order.size() && std::cmp_less(i, gpus); ++i)
+    used.insert(order[i].second);
+  std::vector<double> values;
+  for (const report::GpuSample& sample : samples) {
+    if (used.contains(sample.index)) values.push_back(sample.memory_mib);
+  }
+  return range_of(values);
+}
+
+std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log) {
+  const std::vector<Case> list = cases(plan);
+  std::vector<CaseResult> results;
+  std::vector<RunFigures> runs;
+  std::vector<std::vector<std::size_t>> runs_of(list.size());
+  for (std::size_t c = 0; c < list.size(); ++c) {
+    CaseResult result{.which = list[c],
+                      .recipe = recipe_name(plan, list[c].recipe),
+                      .variant = plan.variants[list[c].variant].name};
+    describe_recipe(plan, result);
+    std::vector<double> seconds;
+    for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
+      const auto record = log.find(run_name(plan, {.index = c, .repeat = repeat}));
+      if (!record) continue;
+      std::string reason = record->reason;
+      if (reason.empty()) {
+        try {
+          report::RunData data = report::read_run(log.runs() / record->run);
+          data.warmup = plan.steps > 0 ? std::optional<std::int64_t>(plan.warmup) : std::nullopt;
+          RunFigures figures = report::run_figures(std::move(data));
+          if (figures.not_finite > 0) {
+            reason = fmt::format("the loss of {} steps is not finite", figures.not_finite);
+          } else {
+            runs_of[c].push_back(runs.size());
+            runs.push_back(std::move(figures));
+            seconds.push_back(record->seconds);
+          }
+        } catch (const Error& error) {
+          reason = error.what();
+        }
+      }
+      if (result.failure.empty()) result.failure = reason;
+    }
+    result.seconds = median_of(seconds);
+    results.push_back(std::move(result));
+  }
+  for (std::size_t c = 0; c < list.size(); ++c) {
+    std::vector<const RunFigures*> own;
+    for (const std::size_t run : runs_of[c]) own.push_back(&runs[run]);
+    fill(results[c], own);
+  }
+  for (std::size_t c = 0; c < list.size(); ++c) {
+    CaseResult& result = results[c];
+    if (runs_of[c].empty()) continue;
+    const auto other = [&](const Case& wanted) {
+      return static_cast<std::size_t>(std::ranges::find(list, wanted) - list.begin());
+    };
+    const std::size_t base =
+        other({.recipe = list[c].recipe, .variant = 0, .ranks = list[c].ranks});
+    const report::Variant compared = report::compare(runs, runs_of[base], runs_of[c]);
+    result.speed = compared.speed;
+    result.verdict = compared.verdict;
+    const int first_ranks = plan.ranks.front();
+    const std::size_t one =
+        other({.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
+    if (plan.scaling != Scaling::none) {
+      result.efficiency =
+          result.samples_per_s / (results[one].samples_per_s * list[c].ranks / first_ranks);
+    }
+  }
+  return results;
+}
+
+nlohmann::ordered_json results_json(const std::vector<CaseResult>& results) {
+  auto rows = nlohmann::ordered_json::array();
+  const auto number = [](double value) {
+    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+  };
+  const auto range = [&](const MemoryRange& memory) {
+    return nlohmann::ordered_json{
+        {"min", number(memory.min)}, {"mean", number(memory.mean)}, {"peak", number(memory.peak)}};
+  };
+  const auto estimate = [&](const report::Estimate& of) {
+    nlohmann::ordered_json json = {{"value", number(of.value)}};
+    json["interval"] = of.interval ? nlohmann::ordered_json{of.interval->low, of.interval->high}
+                                   : nlohmann::ordered_json();
+    return json;
+  };
+  for (const CaseResult& r : results) {
+    auto losses = nlohmann::ordered_json::array();
+    for (const double loss : r.evaluation_losses) losses.push_back(number(loss));
+    rows.push_back({{"recipe", r.recipe},
+                    {"variant", r.variant},
+                    {"ranks", r.which.ranks},
+                    {"model", r.model},
+                    {"data", r.data},
+                    {"device", r.device},
+                    {"runs", r.runs},
+                    {"failure", r.failure},
+                    {"loss", number(r.loss)},
+                    {"evaluation_losses", losses},
+                    {"evaluation_accuracy", number(r.evaluation_accuracy)},
+                    {"steps_per_s", number(r.steps_per_s)},
+                    {"samples_per_s", number(r.samples_per_s)},
+                    {"tokens_per_s", number(r.tokens_per_s)},
+                    {"evaluation_samples_per_s", number(r.evaluation_samples_per_s)},
+                    {"steps_per_epoch", number(r.steps_per_epoch)},
+                    {"seconds", number(r.seconds)},
+                    {"gpu_mib", range(r.gpu)},
+                    {"cpu_mib", range(r.cpu)},
+                    {"memory_peak_bytes", number(r.memory_peak)},
+                    {"memory_planned_bytes", number(r.memory_planned)},
+                    {"step_s", estimate(r.step_s)},
+                    {"mfu", number(r.mfu)},
+                    {"exposed_comm_share", number(r.exposed_comm_share)},
+                    {"speed", estimate(r.speed)},
+                    {"verdict", r.verdict},
+                    {"efficiency", number(r.efficiency)}});
+  }
+  return rows;
+}
+
+}  // namespace dstrain::bench

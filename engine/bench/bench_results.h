@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/bench/bench_log.h"
+#include "engine/report/compare.h"
+
+namespace dstrain::bench {
+
+using report::kUnknown;
+
+/// Lowest, mean and highest of samples over the time of a run, in MiB.
+struct MemoryRange {
+  double min = kUnknown;
+  double mean = kUnknown;
+  double peak = kUnknown;
+};
+
+/// Figures of a case: medians of its repeats that ended well; kUnknown where none has one.
+struct CaseResult {
+  Case which;
+  std::string recipe;
+  std::string variant;
+  std::string model = {};  ///< of the plan
+  std::string data = {};   ///< data.name of the recipe
+  std::size_t runs = 0;
+  std::string failure = {};  ///< why a repeat failed; empty: none did
+  double loss = kUnknown;
+  std::vector<double> evaluation_losses = {};  ///< in order of time
+  double evaluation_accuracy = kUnknown;       ///< of the last
+  double steps_per_s = kUnknown;
+  double samples_per_s = kUnknown;
+  double tokens_per_s = kUnknown;
+  double evaluation_samples_per_s = kUnknown;
+  double steps_per_epoch = kUnknown;
+  double seconds = kUnknown;         ///< of a run, its start and end included
+  MemoryRange gpu = {};              ///< as nvidia-smi says, of as many GPUs as there are ranks
+  MemoryRange cpu = {};              ///< resident, of all ranks of the first host
+  double memory_peak = kUnknown;     ///< bytes that the busiest rank allocated
+  double memory_planned = kUnknown;  ///< bytes
+  report::Estimate step_s = {.value = kUnknown};  ///< of the first repeat, with its interval
+  double mfu = kUnknown;
+  double exposed_comm_share = kUnknown;
+  std::string device = {};
+  /// Beside the first variant of the same recipe and ranks.
+  report::Estimate speed = {.value = kUnknown};
+  std::string verdict = {};
+  double efficiency = kUnknown;  ///< rate / (n / n0 x rate of n0 ranks), of the same variant
+};
+
+/// Of all cases, those without a run included.
+[[nodiscard]] std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log);
+
+/// Samples of GPU memory as `cut -d, -f4` reads them from memory.csv, of the `gpus` GPUs that held
+/// the most.
+[[nodiscard]] MemoryRange gpu_memory(const std::vector<report::GpuSample>& samples, int gpus);
+
+[[nodiscard]] nlohmann::ordered_json results_json(const std::vector<CaseResult>& results);
+
+}  // namespace dstrain::bench
