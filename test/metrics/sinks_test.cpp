@@ -78,7 +78,12 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
   const TempDir dir;
   MetricsWriter writer(options_of(dir));
   writer.step(some_step());
-  writer.evaluation({.step = 12, .epoch = 1.25, .loss = 0.5, .accuracy = 0.75, .targets = 360});
+  writer.evaluation({.step = 12,
+                     .epoch = 1.25,
+                     .loss = 0.5,
+                     .accuracy = 0.75,
+                     .samples = 120,
+                     .targets = 360});
   CHECK(writer.flush());
   CHECK(slurp(dir / "metrics.jsonl") ==
         "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,\"lr\":0.25,"
@@ -87,7 +92,7 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
         "\"forward_s\":0.0625,\"backward_s\":0.125,\"optimizer_s\":null,\"data_wait_s\":0.0,"
         "\"exposed_comm_s\":0.03125,\"gpu_util\":0.5,\"gpu_temp_c\":61.0}\n"
         "{\"kind\":\"evaluation\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":0.75,"
-        "\"top5\":0.0,\"samples\":360,\"targets\":360,\"seconds\":0.0}\n");
+        "\"top5\":0.0,\"samples\":120,\"targets\":360,\"seconds\":0.0}\n");
 }
 
 TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit", "[metrics]") {
