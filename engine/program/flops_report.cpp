@@ -71,18 +71,17 @@ double per_second(double amount, double seconds) { return seconds > 0 ? amount /
 std::string measured_text(const FlopsReport& report, std::size_t width) {
   const FlopsRow all = total_of(report.rows);
   const double all_s = all.time.forward_s + all.time.backward_s;
+  // A head may compute in backward what counts as forward: only both together have a rate.
   std::string text = fmt::format(
-      "\nMeasured on {}: times of one block, rates by the FLOPs above, share of all blocks' time.\n"
-      "{:<{}}  forward ms  backward ms  forward TFLOP/s  backward TFLOP/s  datasheet  share\n",
+      "\nMeasured on {}: times of one block; FLOPs of forward and backward by both times.\n"
+      "{:<{}}  forward ms  backward ms  TFLOP/s  of datasheet  share of time\n",
       report.device, "block", width);
   const auto line = [&](const FlopsRow& row, int blocks) {
     const double time_s = row.time.forward_s + row.time.backward_s;
     const double rate = per_second(row.forward + row.backward, time_s);
     return fmt::format(
-        "{:<{}}  {:>10.3f}  {:>11.3f}  {:>15.4g}  {:>16.4g}  {:>9}  {:>4.1f}%\n", row.name, width,
-        row.time.forward_s * 1e3, row.time.backward_s * 1e3,
-        per_second(row.forward, row.time.forward_s) * 1e-12,
-        per_second(row.backward, row.time.backward_s) * 1e-12,
+        "{:<{}}  {:>10.3f}  {:>11.3f}  {:>7.4g}  {:>12}  {:>12.1f}%\n", row.name, width,
+        row.time.forward_s * 1e3, row.time.backward_s * 1e3, rate * 1e-12,
         report.peak_flops > 0 ? fmt::format("{:.1f}%", 100 * rate / report.peak_flops) : "-",
         100 * per_second(blocks * time_s, all_s));
   };
