@@ -35,6 +35,10 @@ void keep_steps(RankEvents& rank, const AnalysisOptions& options) {
   if (!options.first_step && !options.last_step) return;
   std::erase_if(rank.events, [&](const GpuEvent& e) { return !wanted(e.step, options); });
   std::erase_if(rank.collectives, [&](const Collective& c) { return !wanted(c.step, options); });
+  std::erase_if(rank.runs, [&](const ActionRun& run) { return !wanted(run.step, options); });
+  std::erase_if(rank.memory, [&](const MemoryPoint& p) { return !wanted(p.step, options); });
+  std::erase_if(rank.driver_allocations,
+                [&](const auto& entry) { return !wanted(entry.first, options); });
 }
 
 /// A step's first loads and gathers may run beside the end of the step before; with them its window
@@ -70,8 +74,23 @@ RankFigures figures_of(const RankEvents& rank, const Names& names) {
   figures.exposed = exposed_by_label(
       rank.events, label_by(actions ? GroupBy::action : GroupBy::kernel, rank, names));
   figures.launches = launches(rank);
+  figures.memory = memory_use(rank, names);
   figures.copies = copy_rates(rank.events, names);
   return figures;
+}
+
+/// After the first steps the allocator has all that it needs.
+void note_growth(Analysis& analysis) {
+  constexpr std::int64_t kFirstSteps = 3;
+  const RankFigures& rank = analysis.ranks.back();
+  if (!rank.memory) return;
+  for (const MemoryUse::Step& step : rank.memory->steps) {
+    if (step.step <= kFirstSteps || step.driver_calls == 0) continue;
+    analysis.notes.push_back(
+        fmt::format("rank {}: {} calls of cudaMalloc in step {}: the allocator still grows, and "
+                    "each call waits for the device",
+                    rank.rank, step.driver_calls, step.step));
+  }
 }
 
 /// Phases and blocks are in the side file of our own traces only.
@@ -103,6 +122,8 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
   Names names;
   KernelTable table;
   std::vector<Collective> all_collectives;
+  std::vector<RankProgram> programs;
+  std::map<int, LaneTime> lanes;
   std::int64_t window = 0;
   for (const std::filesystem::path& file : trace_files(sources))
     for (RankEvents& rank : load_events(file, names, options.salvage)) {
@@ -129,6 +150,11 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
       window = std::max(window, analysis.ranks.back().all.window);
       all_collectives.insert(all_collectives.end(), rank.collectives.begin(),
                              rank.collectives.end());
+      if (rank.runs.empty()) continue;
+      lanes[rank.rank] = compute_lane_time(rank, ActionRuns(rank));
+      note_growth(analysis);
+      rank.events = {};
+      programs.push_back({.events = std::move(rank), .collectives = {}});
     }
   if (analysis.ranks.empty())
     throw Error(ErrorKind::usage, "nothing to analyze: no events of a device in these traces",
@@ -137,7 +163,17 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
             [](const RankFigures& a, const RankFigures& b) { return a.rank < b.rank; });
   analysis.kernels = table.rows(options.top, analysis.rest);
   if (!all_collectives.empty())
-    analysis.collectives = collectives(std::move(all_collectives), names, window);
+    analysis.collectives = collectives(all_collectives, names, window, lanes);
+  if (programs.size() == analysis.ranks.size()) {
+    number_by_order(all_collectives);
+    for (RankProgram& rank : programs) {
+      for (const Collective& one : all_collectives) {
+        if (one.rank == rank.events.rank)
+          rank.collectives.push_back({names[one.group], names[one.operation], one});
+      }
+    }
+    analysis.path = critical_path(programs);
+  }
   return analysis;
 }
 

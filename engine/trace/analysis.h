@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/trace/critical_path.h"
+
 namespace dstrain::trace {
 
 /// What rows of the table of kernels stand for.
@@ -64,13 +66,31 @@ struct Launches {
   std::int64_t host_bound = 0;
   /// Gaps between events of a stream, added over streams: until the launch of the next had ended,
   /// and the rest.
-  std::int64_t gap_host = 0, gap_rest = 0;
+  /// Of the rest: until an action of another lane had ended that the next one waits for.
+  std::int64_t gap_host = 0, gap_dependency = 0, gap_rest = 0;
+  std::vector<NamedTime> dependencies;  ///< those actions, largest first
   struct Queue {
     std::int64_t stream = 0;
     std::int64_t max = 0;
     double mean = 0;  ///< over time, from the first launch to the last start
   };
   std::vector<Queue> queues;
+};
+
+/// Memory of a rank's device as its allocator says, in bytes.
+struct MemoryUse {
+  std::int64_t peak_allocated = 0;
+  std::int64_t peak_reserved = 0;
+  std::string peak_action;    ///< in which the most was allocated; empty: not known
+  std::int64_t planned = -1;  ///< -1: not known
+  struct Step {
+    std::int64_t step = 0;
+    std::int64_t peak_allocated = 0;
+    std::int64_t peak_reserved = 0;
+    std::int64_t allocations = -1;  ///< -1: single ones are not in the trace (trace.memory)
+    std::int64_t driver_calls = 0;  ///< of cudaMalloc: the allocator had to grow
+  };
+  std::vector<Step> steps;
 };
 
 struct CopyRate {
@@ -87,6 +107,7 @@ struct RankFigures {
   std::map<std::int64_t, Breakdown> steps;
   std::vector<NamedTime> exposed;    ///< exposed communication by action or kernel, largest first
   std::optional<Launches> launches;  ///< none: no launches in the trace
+  std::optional<MemoryUse> memory;   ///< none: the trace does not say
   std::vector<CopyRate> copies;
 };
 
@@ -123,6 +144,7 @@ struct Straggler {
   std::int64_t of = 0;         ///< instances of the group
   std::int64_t blame = 0;      ///< nanoseconds: mean waits of the others, added
   double share = 0;            ///< of the window
+  std::string cause;           ///< "compute", "launch", "data"; empty: not known
 };
 
 struct RankWait {
@@ -144,6 +166,7 @@ struct Analysis {
   std::vector<KernelRow> kernels;          ///< by type, largest first; `top` of each
   std::vector<KernelRow> rest;             ///< one row a type for all others
   std::optional<Collectives> collectives;  ///< none: no collective is described in the traces
+  std::optional<CriticalPath> path;        ///< none: no rank has a program
   std::vector<std::string> notes;          ///< what was wrong or left out
 };
 

@@ -37,6 +37,9 @@ Json json_of(const Launches& l) {
   Json queues = Json::array();
   for (const Launches::Queue& queue : l.queues)
     queues.push_back({{"stream", queue.stream}, {"mean", queue.mean}, {"max", queue.max}});
+  Json dependencies = Json::array();
+  for (const NamedTime& row : l.dependencies)
+    dependencies.push_back({{"action", row.name}, {"ns", row.ns}});
   return {{"count", l.count},
           {"unknown", l.without},
           {"negative", l.negative},
@@ -47,8 +50,35 @@ Json json_of(const Launches& l) {
           {"delay_max_ns", l.max},
           {"queue_empty_ns", l.host_bound},
           {"gap_host_ns", l.gap_host},
+          {"gap_dependency_ns", l.gap_dependency},
           {"gap_other_ns", l.gap_rest},
+          {"dependencies", std::move(dependencies)},
           {"queues", std::move(queues)}};
+}
+
+Json json_of(const MemoryUse& use) {
+  Json steps = Json::array();
+  for (const MemoryUse::Step& step : use.steps) {
+    steps.push_back({{"step", step.step},
+                     {"peak_allocated_bytes", step.peak_allocated},
+                     {"peak_reserved_bytes", step.peak_reserved},
+                     {"allocations", step.allocations < 0 ? Json(nullptr) : Json(step.allocations)},
+                     {"cuda_malloc_calls", step.driver_calls}});
+  }
+  return {{"peak_allocated_bytes", use.peak_allocated},
+          {"peak_reserved_bytes", use.peak_reserved},
+          {"peak_action", use.peak_action},
+          {"planned_bytes", use.planned < 0 ? Json(nullptr) : Json(use.planned)},
+          {"steps", std::move(steps)}};
+}
+
+Json json_of(const CriticalPath& path) {
+  Json rows = Json::array(), gains = Json::array();
+  for (const CriticalPath::Row& row : path.rows)
+    rows.push_back({{"kind", row.kind}, {"rank", row.rank}, {"ns", row.ns}});
+  for (const CriticalPath::Row& row : path.gains)
+    gains.push_back({{"kind", row.kind}, {"ns", row.ns}});
+  return {{"length_ns", path.length}, {"rows", std::move(rows)}, {"gains", std::move(gains)}};
 }
 
 Json json_of(const RankFigures& rank) {
@@ -76,6 +106,7 @@ Json json_of(const RankFigures& rank) {
           {"steps", std::move(steps)},
           {"exposed_communication", std::move(exposed)},
           {"launches", rank.launches ? json_of(*rank.launches) : Json(nullptr)},
+          {"memory", rank.memory ? json_of(*rank.memory) : Json(nullptr)},
           {"copies", std::move(copies)}};
 }
 
@@ -112,7 +143,8 @@ Json json_of(const Collectives& all) {
                           {"instances", row.instances},
                           {"of", row.of},
                           {"blame_ns", row.blame},
-                          {"share", row.share}});
+                          {"share", row.share},
+                          {"cause", row.cause.empty() ? Json(nullptr) : Json(row.cause)}});
   return {{"rows", std::move(rows)},
           {"waits", std::move(waits)},
           {"stragglers", std::move(stragglers)}};
@@ -130,6 +162,7 @@ nlohmann::ordered_json to_json(const Analysis& analysis) {
           {"kernels", std::move(kernels)},
           {"other_kernels", std::move(rest)},
           {"collectives", analysis.collectives ? json_of(*analysis.collectives) : Json(nullptr)},
+          {"critical_path", analysis.path ? json_of(*analysis.path) : Json(nullptr)},
           {"notes", analysis.notes}};
 }
 

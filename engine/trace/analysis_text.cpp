@@ -119,12 +119,13 @@ Table wait_table(const Collectives& collectives) {
 Table straggler_table(const Collectives& collectives) {
   Table table{"stragglers",
               "Ranks that made the others wait",
-              {"rank", "group", "last in", "of", "others waited us", "% of time"},
+              {"rank", "group", "last in", "of", "others waited us", "% of time", "cause"},
               {},
               2};
   for (const Straggler& row : collectives.stragglers)
     table.rows.push_back({number(row.rank), row.group, number(row.instances), number(row.of),
-                          microseconds(row.blame), fmt::format("{:.1f}", 100 * row.share)});
+                          microseconds(row.blame), fmt::format("{:.1f}", 100 * row.share),
+                          row.cause.empty() ? "-" : row.cause});
   return table;
 }
 
@@ -132,7 +133,7 @@ Table launch_table(const Analysis& analysis) {
   Table table{"launches",
               "Launches: from the end of the call to the start",
               {"rank", "count", "unknown", "negative", "call longer", "mean us", "median us",
-               "95 % us", "max us", "queue empty %", "gaps: host us", "other us"},
+               "95 % us", "max us", "queue empty %", "gaps: host us", "dependency us", "other us"},
               {},
               1};
   for (const RankFigures& rank : analysis.ranks) {
@@ -143,7 +144,77 @@ Table launch_table(const Analysis& analysis) {
          number(l.longer_than_kernel), fmt::format("{:.3f}", l.mean / 1e3), microseconds(l.median),
          microseconds(l.p95), microseconds(l.max),
          percent(static_cast<double>(l.host_bound), static_cast<double>(rank.all.window)),
-         microseconds(l.gap_host), microseconds(l.gap_rest)});
+         microseconds(l.gap_host), microseconds(l.gap_dependency), microseconds(l.gap_rest)});
+  }
+  return table;
+}
+
+Table dependency_table(const Analysis& analysis, std::size_t top) {
+  Table table{"dependencies",
+              "Gaps: launched, and waiting for an action of another lane",
+              {"rank", "waits for", "time us", "% of time"},
+              {},
+              2};
+  for (const RankFigures& rank : analysis.ranks) {
+    if (!rank.launches) continue;
+    const auto& list = rank.launches->dependencies;
+    for (std::size_t i = 0; i < std::min(top, list.size()); ++i) {
+      table.rows.push_back(
+          {number(rank.rank), list[i].name, microseconds(list[i].ns),
+           percent(static_cast<double>(list[i].ns), static_cast<double>(rank.all.window))});
+    }
+  }
+  return table;
+}
+
+Table memory_table(const Analysis& analysis) {
+  Table table{"memory",
+              "Memory of the device as the allocator says",
+              {"rank", "step", "allocated MiB", "reserved MiB", "planned MiB", "peak in",
+               "allocations", "cudaMalloc"},
+              {},
+              2};
+  const auto mebibytes = [](std::int64_t bytes) {
+    return bytes < 0 ? "-" : fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20));
+  };
+  for (const RankFigures& rank : analysis.ranks) {
+    if (!rank.memory) continue;
+    const MemoryUse& use = *rank.memory;
+    table.rows.push_back({number(rank.rank), "all", mebibytes(use.peak_allocated),
+                          mebibytes(use.peak_reserved), mebibytes(use.planned),
+                          use.peak_action.empty() ? "-" : use.peak_action, "", ""});
+    for (const MemoryUse::Step& step : use.steps) {
+      table.rows.push_back({number(rank.rank), number(step.step), mebibytes(step.peak_allocated),
+                            mebibytes(step.peak_reserved), "", "",
+                            step.allocations < 0 ? "-" : number(step.allocations),
+                            number(step.driver_calls)});
+    }
+  }
+  return table;
+}
+
+Table path_table(const CriticalPath& path) {
+  Table table{"critical_path",
+              fmt::format("Critical path of all ranks, {} us", microseconds(path.length)),
+              {"kind", "rank", "time us", "%"},
+              {},
+              1};
+  for (const CriticalPath::Row& row : path.rows) {
+    table.rows.push_back({row.kind, number(row.rank), microseconds(row.ns),
+                          percent(static_cast<double>(row.ns), static_cast<double>(path.length))});
+  }
+  return table;
+}
+
+Table gain_table(const CriticalPath& path) {
+  Table table{"what_if",
+              "Shorter by, were a kind of actions done in no time",
+              {"kind", "time us", "%"},
+              {},
+              1};
+  for (const CriticalPath::Row& row : path.gains) {
+    table.rows.push_back({row.kind, microseconds(row.ns),
+                          percent(static_cast<double>(row.ns), static_cast<double>(path.length))});
   }
   return table;
 }
@@ -181,7 +252,13 @@ std::vector<Table> tables(const Analysis& analysis, std::size_t top) {
     all.push_back(straggler_table(*analysis.collectives));
   }
   all.push_back(launch_table(analysis));
+  all.push_back(dependency_table(analysis, top));
   all.push_back(queue_table(analysis));
+  all.push_back(memory_table(analysis));
+  if (analysis.path) {
+    all.push_back(path_table(*analysis.path));
+    all.push_back(gain_table(*analysis.path));
+  }
   all.push_back(copy_table(analysis));
   std::erase_if(all, [](const Table& table) { return table.rows.empty(); });
   return all;

@@ -15,7 +15,74 @@ struct Instance {
   bool whole = false;
 };
 
-/// Numbers of those without a sequence: their order in communicator and operation.
+struct Class {
+  std::vector<double> transfers;
+  std::int64_t bytes = 0;
+  std::int64_t partial = 0;
+  int group_size = 0;
+};
+
+/// What a rank did longer than the others before it came last, in nanoseconds.
+struct Excess {
+  double compute = 0;
+  double launch = 0;
+  double data = 0;
+
+  [[nodiscard]] std::string largest() const {
+    if (compute <= 0 && launch <= 0 && data <= 0) return "";
+    return compute >= launch && compute >= data ? "compute" : launch >= data ? "launch" : "data";
+  }
+};
+struct Blame {
+  std::int64_t instances = 0;
+  double ns = 0;
+  Excess excess;
+};
+struct GroupBlame {
+  std::int64_t instances = 0;
+  std::map<int, Blame> last;  ///< by rank
+};
+
+/// Of each collective the end of the one before it of the same rank and communicator.
+std::map<const Collective*, std::int64_t> ends_before(const std::vector<Collective>& all) {
+  std::map<std::pair<int, std::uint32_t>, std::vector<const Collective*>> by_group;
+  for (const Collective& one : all) by_group[{one.rank, one.group}].push_back(&one);
+  std::map<const Collective*, std::int64_t> ends;
+  for (auto& [key, list] : by_group) {
+    std::ranges::sort(list, {}, &Collective::start_ns);
+    for (std::size_t i = 1; i < list.size(); ++i)
+      ends[list[i]] = list[i - 1]->start_ns + list[i - 1]->duration_ns;
+  }
+  return ends;
+}
+
+/// From the end of a rank's collective before to the start of this one.
+Interval before(const Collective& one, const std::map<const Collective*, std::int64_t>& earlier) {
+  const auto found = earlier.find(&one);
+  return found == earlier.end() ? Interval{} : Interval{found->second, one.start_ns};
+}
+
+/// Adds what `last` did longer than the mean of the others of the instance.
+void add_excess(const Instance& instance, const Collective& last,
+                const std::map<const Collective*, std::int64_t>& earlier,
+                const std::map<int, LaneTime>& lanes, Excess& excess) {
+  const auto add = [&](const Collective& one, double weight) {
+    const auto lane = lanes.find(one.rank);
+    const Interval span = before(one, earlier);
+    if (lane == lanes.end() || span.end <= span.begin) return;
+    const auto part = [&](const IntervalSet& set) {
+      return weight * static_cast<double>(length(intersected({span}, set)));
+    };
+    excess.compute += part(lane->second.compute);
+    excess.launch += part(lane->second.host);
+    excess.data += part(lane->second.data);
+  };
+  const auto others = static_cast<double>(instance.ranks.size() - 1);
+  for (const Collective* one : instance.ranks) add(*one, one == &last ? 1 : -1 / others);
+}
+
+}  // namespace
+
 void number_by_order(std::vector<Collective>& all) {
   std::sort(all.begin(), all.end(), [](const Collective& a, const Collective& b) {
     return std::tuple(a.rank, a.group, a.operation, a.start_ns, a.duration_ns, a.sequence) <
@@ -26,20 +93,6 @@ void number_by_order(std::vector<Collective>& all) {
     if (one.sequence < 0) one.sequence = next[{one.rank, one.group, one.operation}]++;
 }
 
-struct Class {
-  std::vector<double> transfers;
-  std::int64_t bytes = 0;
-  std::int64_t partial = 0;
-  int group_size = 0;
-};
-
-struct GroupBlame {
-  std::int64_t instances = 0;
-  std::map<int, std::pair<std::int64_t, double>> last;  ///< by rank: instances, blame
-};
-
-}  // namespace
-
 double bus_factor(std::string_view operation, int group_size) {
   if (group_size < 2) return 1;
   const double n = group_size;
@@ -49,8 +102,11 @@ double bus_factor(std::string_view operation, int group_size) {
   return 1;
 }
 
-Collectives collectives(std::vector<Collective> all, const Names& names, std::int64_t window) {
+Collectives collectives(std::vector<Collective> all, const Names& names, std::int64_t window,
+                        const std::map<int, LaneTime>& lanes) {
   number_by_order(all);
+  const auto earlier =
+      lanes.empty() ? std::map<const Collective*, std::int64_t>() : ends_before(all);
   std::map<std::tuple<std::string, std::string, std::int64_t>, Instance> instances;
   for (const Collective& one : all)
     instances[{names[one.group], names[one.operation], one.sequence}].ranks.push_back(&one);
@@ -96,9 +152,10 @@ Collectives collectives(std::vector<Collective> all, const Names& names, std::in
           (one->duration_ns == last->duration_ns && one->rank < last->rank))
         last = one;
     }
-    auto& [count, blame] = group.last[last->rank];
-    ++count;
-    blame += static_cast<double>(sum) / static_cast<double>(first.group_size - 1);
+    Blame& blame = group.last[last->rank];
+    ++blame.instances;
+    blame.ns += static_cast<double>(sum) / static_cast<double>(first.group_size - 1);
+    if (!lanes.empty()) add_excess(instance, *last, earlier, lanes, blame.excess);
   }
 
   for (auto& [key, in] : classes) {
@@ -122,12 +179,17 @@ Collectives collectives(std::vector<Collective> all, const Names& names, std::in
   }
   for (const auto& [rank, wait] : waits) result.waits.push_back(wait);
   for (const auto& [name, group] : groups)
-    for (const auto& [rank, of_rank] : group.last) {
-      const auto& [count, blame] = of_rank;
-      const double share = window > 0 ? blame / static_cast<double>(window) : 0.0;
-      if (share > 0.01 && 2 * count >= group.instances)
-        result.stragglers.push_back(
-            {rank, name, count, group.instances, static_cast<std::int64_t>(blame), share});
+    for (const auto& [rank, blame] : group.last) {
+      const double share = window > 0 ? blame.ns / static_cast<double>(window) : 0.0;
+      if (share > 0.01 && 2 * blame.instances >= group.instances) {
+        result.stragglers.push_back({.rank = rank,
+                                     .group = name,
+                                     .instances = blame.instances,
+                                     .of = group.instances,
+                                     .blame = static_cast<std::int64_t>(blame.ns),
+                                     .share = share,
+                                     .cause = blame.excess.largest()});
+      }
     }
   return result;
 }

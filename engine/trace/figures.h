@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/trace/action_runs.h"
 #include "engine/trace/analysis.h"
 #include "engine/trace/gpu_events.h"
 
@@ -24,6 +25,8 @@ using EventLabel = std::function<std::string(const GpuEvent&)>;
 
 /// None where no launch is known.
 [[nodiscard]] std::optional<Launches> launches(const RankEvents& rank);
+/// None where the trace says nothing of memory.
+[[nodiscard]] std::optional<MemoryUse> memory_use(const RankEvents& rank, const Names& names);
 /// Copies whose bytes are known, by name.
 [[nodiscard]] std::vector<CopyRate> copy_rates(const std::vector<GpuEvent>& events,
                                                const Names& names);
@@ -46,10 +49,14 @@ class KernelTable {
   std::map<std::pair<EventType, std::string>, Sum> sums_;
 };
 
+/// Numbers the collectives that have no sequence: their order in communicator and operation.
+void number_by_order(std::vector<Collective>& all);
 /// Instances of all ranks are joined by communicator, operation and sequence. `window`: of a rank,
 /// nanoseconds, for the share of stragglers.
+/// `lanes`: by rank, where known, for the causes of stragglers.
 [[nodiscard]] Collectives collectives(std::vector<Collective> all, const Names& names,
-                                      std::int64_t window);
+                                      std::int64_t window,
+                                      const std::map<int, LaneTime>& lanes = {});
 
 /// Factor from the rate of an algorithm to the rate of the bus (nccl-tests).
 [[nodiscard]] double bus_factor(std::string_view operation, int group_size);

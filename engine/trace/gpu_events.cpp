@@ -94,6 +94,7 @@ class Loader {
     std::vector<RankEvents> loaded;
     for (auto& [rank, state] : ranks_) {
       RankEvents& events = state->events;
+      events.memory = std::move(memory_[rank]);
       events.rank = rank == kNoRank ? own_rank : rank;
       events.file = file_;
       finish(*state, late_base);
@@ -117,6 +118,7 @@ class Loader {
     std::vector<LaunchCall> calls;
     std::vector<Region> regions;
     std::vector<std::size_t> collective_event;
+    std::vector<std::int64_t> driver_allocations;  ///< when
     std::vector<std::int64_t> lane_actions;
     std::map<std::string, std::int64_t, std::less<>> lane_rows;
   };
@@ -128,6 +130,7 @@ class Loader {
   }
 
   void take(const Event& event) {
+    if (event.phase == 'C' || event.phase == 'i') return take_memory(event);
     if (event.phase != 'X') return;
     const std::string_view category = event.category;
     const bool kernel = category == "kernel" || category == "Kernel";
@@ -140,15 +143,39 @@ class Loader {
     const int rank = static_cast<int>(find_integer(event.args, "rank").value_or(kNoRank));
     RankState& in = state(rank);
     if (call) {
+      if (event.name.starts_with("cudaMalloc") && !event.name.starts_with("cudaMallocHost"))
+        in.driver_allocations.push_back(event.start_ns);
       if (const auto id = find_integer(event.args, "correlation"); id && *id > 0)
         in.calls.push_back({*id, event.start_ns, event.duration_ns});
     } else if (region) {
       const std::string name = unescape(event.name);
+      if (name.starts_with("load,") || name == "load")
+        in.events.data_waits.push_back({event.start_ns, event.start_ns + event.duration_ns});
       in.regions.push_back({event.start_ns, event.start_ns + event.duration_ns, names_.add(name),
                             step_number(name).value_or(-1)});
     } else {
       device_event(in, rank, event, memory, lane);
     }
+  }
+
+  /// Our counters, and PyTorch's events of the allocator on a GPU.
+  void take_memory(const Event& event) {
+    const auto value = [&](std::string_view key) {
+      return find_integer(event.args, key).value_or(-1);
+    };
+    MemoryPoint point{.at_ns = event.start_ns};
+    if (event.phase == 'C' && event.name == "memory allocated") {
+      point.allocated = value("value");
+    } else if (event.phase == 'C' && event.name == "memory reserved") {
+      point.reserved = value("value");
+    } else if (event.phase == 'i' && event.name == "[memory]" && value("Device Type") == 1) {
+      point.allocated = value("Total Allocated");
+      point.reserved = value("Total Reserved");
+      point.allocation = value("Bytes") > 0;
+    } else {
+      return;
+    }
+    memory_[static_cast<int>(find_integer(event.args, "rank").value_or(kNoRank))].push_back(point);
   }
 
   void device_event(RankState& in, int rank, const Event& event, bool memory, bool lane) {
@@ -240,8 +267,27 @@ class Loader {
                    ? value->get<std::string>()
                    : std::string();
       };
-      actions.push_back({field("name"), field("kind"), field("lane"), field("phase"),
-                         field("block").empty() ? field("group") : field("block")});
+      const auto numbers = [&](const char* key) {
+        std::vector<int> found;
+        const auto value = item.is_object() ? item.find(key) : item.end();
+        if (!item.is_object() || value == item.end() || !value->is_array()) return found;
+        for (const nlohmann::json& number : *value) {
+          if (number.is_number_integer()) found.push_back(number.get<int>());
+        }
+        return found;
+      };
+      actions.push_back({.name = field("name"),
+                         .kind = field("kind"),
+                         .lane = field("lane"),
+                         .phase = field("phase"),
+                         .block = field("block").empty() ? field("group") : field("block"),
+                         .after = numbers("after"),
+                         .after_previous = numbers("after_previous")});
+    }
+    if (const auto memory = read.find("memory"); memory != read.end() && memory->is_object()) {
+      const auto planned = memory->find("planned");
+      if (planned != memory->end() && planned->is_number_integer())
+        events.planned_bytes = planned->get<std::int64_t>();
     }
     return actions;
   }
@@ -262,12 +308,27 @@ class Loader {
     for (std::size_t i = 0; i < events.collectives.size(); ++i) {
       events.collectives[i].rank = events.rank;
       events.collectives[i].step = events.events[in.collective_event[i]].step;
+      if (!events.program.empty()) {
+        events.collectives[i].action =
+            static_cast<std::int32_t>(in.action_numbers[in.collective_event[i]]);
+      }
     }
+    place_on_host(in);
     for (GpuEvent& event : events.events) {
       event.start_ns += late_base;
       if (event.launch_end_ns != GpuEvent::kNoLaunch) event.launch_end_ns += late_base;
     }
     for (Collective& collective : events.collectives) collective.start_ns += late_base;
+    for (ActionRun& run : events.runs) {
+      run.start_ns += late_base;
+      run.end_ns += late_base;
+      if (run.launch_end_ns != GpuEvent::kNoLaunch) run.launch_end_ns += late_base;
+    }
+    for (MemoryPoint& point : events.memory) point.at_ns += late_base;
+    for (Interval& wait : events.data_waits) {
+      wait.begin += late_base;
+      wait.end += late_base;
+    }
   }
 
   /// Launch, and where the trace does not say them, step and innermost region, of each event.
@@ -313,6 +374,59 @@ class Loader {
     }
   }
 
+  /// Step and region of what happened on the host: points of memory, calls of cudaMalloc.
+  static void place_on_host(RankState& in) {
+    struct Place {
+      std::int64_t at = 0;
+      MemoryPoint* point = nullptr;
+    };
+    std::vector<Place> places;
+    // A reading stands at the end of its region.
+    for (MemoryPoint& point : in.events.memory)
+      places.push_back({point.allocation ? point.at_ns : point.at_ns - 1, &point});
+    for (const std::int64_t at : in.driver_allocations) places.push_back({at, nullptr});
+    std::ranges::stable_sort(places, {}, &Place::at);
+    std::vector<const Region*> open;
+    std::size_t next = 0;
+    for (const Place& place : places) {
+      for (; next < in.regions.size() && in.regions[next].start_ns <= place.at; ++next)
+        open.push_back(&in.regions[next]);
+      std::erase_if(open, [&](const Region* r) { return r->end_ns <= place.at; });
+      std::int32_t step = -1;
+      std::uint32_t action = 0;
+      for (const Region* region : open)
+        (region->step >= 0 ? void(step = region->step) : void(action = region->name));
+      if (place.point == nullptr) {
+        if (step >= 0) ++in.events.driver_allocations[step];
+        continue;
+      }
+      place.point->step = step;
+      place.point->action = action;
+    }
+    std::ranges::stable_sort(in.events.memory, {}, &MemoryPoint::at_ns);
+  }
+
+  /// What each action did in each step.
+  static void make_runs(RankState& in) {
+    std::map<std::pair<std::int32_t, std::int64_t>, ActionRun> runs;
+    for (std::size_t i = 0; i < in.events.events.size(); ++i) {
+      const GpuEvent& event = in.events.events[i];
+      const std::int64_t action = in.action_numbers[i];
+      if (action < 0 || action >= static_cast<std::int64_t>(in.events.program.size())) continue;
+      const auto [found, added] = runs.try_emplace({event.step, action});
+      ActionRun& run = found->second;
+      const bool first = added || event.start_ns < run.start_ns;
+      run.end_ns = added ? event.end_ns() : std::max(run.end_ns, event.end_ns());
+      if (!first) continue;
+      run.step = event.step;
+      run.action = static_cast<std::uint32_t>(action);
+      run.stream = event.stream;
+      run.start_ns = event.start_ns;
+      run.launch_end_ns = event.launch_end_ns;
+    }
+    for (const auto& [key, run] : runs) in.events.runs.push_back(run);
+  }
+
   void apply_actions(RankState& in) {
     const std::vector<ActionInfo> actions = read_actions(in.events);
     if (actions.empty()) {
@@ -337,11 +451,14 @@ class Loader {
       event.action = numbers[static_cast<std::size_t>(index)];
       if (communicates(action)) event.type = EventType::communication;
     }
+    in.events.program = actions;
+    make_runs(in);
   }
 
   std::filesystem::path file_;
   Names& names_;
   std::map<int, std::unique_ptr<RankState>> ranks_;
+  std::map<int, std::vector<MemoryPoint>> memory_;  ///< as ranks_
   std::vector<std::string> file_notes_;
 };
 

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/trace/intervals.h"
+
 namespace dstrain::trace {
 
 enum class EventType : std::uint8_t { compute, communication, memory };
@@ -54,6 +56,7 @@ struct Collective {
   std::int64_t bytes = 0;      ///< of the whole result (reduce-scatter: of the whole input)
   std::int64_t start_ns = 0;
   std::int64_t duration_ns = 0;
+  std::int32_t action = -1;  ///< in RankEvents::program
 };
 
 /// What rank{r}_actions.json says about an action.
@@ -62,7 +65,29 @@ struct ActionInfo {
   std::string kind;
   std::string lane;
   std::string phase;
-  std::string block;  ///< or the group of parameters that is communicated
+  std::string block;                     ///< or the group of parameters that is communicated
+  std::vector<int> after = {};           ///< actions of other lanes that it waits for
+  std::vector<int> after_previous = {};  ///< the same, of the step before
+};
+
+/// All that an action did on the device in one step.
+struct ActionRun {
+  std::int32_t step = -1;
+  std::uint32_t action = 0;  ///< in RankEvents::program
+  std::uint16_t stream = 0;  ///< of its first event, in RankEvents::streams
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  std::int64_t launch_end_ns = GpuEvent::kNoLaunch;  ///< of its first event
+};
+
+/// Bytes that the rank's allocator holds, at one time of the host.
+struct MemoryPoint {
+  std::int64_t at_ns = 0;
+  std::int64_t allocated = -1;  ///< -1: not said
+  std::int64_t reserved = -1;
+  bool allocation = false;  ///< an allocation was made; else a reading
+  std::int32_t step = -1;
+  std::uint32_t action = 0;  ///< in Names: the innermost region of the host
 };
 
 struct RankEvents {
@@ -74,6 +99,12 @@ struct RankEvents {
   std::vector<std::int64_t> streams;  ///< numbers as in the trace
   std::vector<Collective> collectives;
   std::map<std::string, ActionInfo> actions;  ///< by name; empty without the side file
+  std::vector<ActionInfo> program;            ///< the same by index
+  std::vector<ActionRun> runs;                ///< empty without the side file
+  std::vector<MemoryPoint> memory;            ///< by time
+  std::map<std::int32_t, std::int64_t> driver_allocations;  ///< calls of cudaMalloc by step
+  std::int64_t planned_bytes = -1;   ///< that the plan's ledger allocates; -1: not known
+  std::vector<Interval> data_waits;  ///< of the host in loads of samples
   std::vector<std::string> notes;
 };
 

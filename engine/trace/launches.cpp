@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <tuple>
 
 #include "engine/trace/figures.h"
@@ -80,6 +82,23 @@ std::optional<Launches> launches(const RankEvents& rank) {
   const IntervalSet window = {{first, last}};
   result.host_bound = (last - first) - length(intersected(window, united(std::move(occupied))));
 
+  const ActionRuns runs(rank);
+  std::map<std::pair<std::uint16_t, std::int64_t>, std::size_t> first_of;  // event of a run
+  for (std::size_t i = 0; i < runs.runs().size(); ++i)
+    first_of[{runs.runs()[i].stream, runs.runs()[i].start_ns}] = i;
+  std::map<std::string, std::int64_t> dependencies;
+  /// Of what is left of a gap behind the launch: until another lane's action had ended.
+  const auto dependency = [&](const GpuEvent& event, std::int64_t from) {
+    const auto run = first_of.find({event.stream, event.start_ns});
+    if (run == first_of.end()) return std::int64_t{0};
+    const auto other = runs.last_of_other_lanes(run->second);
+    if (!other) return std::int64_t{0};
+    const ActionRun& waited = runs.runs()[*other];
+    const std::int64_t ns =
+        std::clamp<std::int64_t>(waited.end_ns - from, 0, event.start_ns - from);
+    if (ns > 0) dependencies[runs.action(waited).name] += ns;
+    return ns;
+  };
   for (std::size_t stream = 0; stream < by_stream.size(); ++stream) {
     auto& events = by_stream[stream];
     std::sort(events.begin(), events.end(), [](const GpuEvent* a, const GpuEvent* b) {
@@ -94,14 +113,18 @@ std::optional<Launches> launches(const RankEvents& rank) {
             event->launch_end_ns == GpuEvent::kNoLaunch
                 ? 0
                 : std::clamp<std::int64_t>(event->launch_end_ns - free, 0, gap);
+        const std::int64_t other = dependency(*event, free + host);
         result.gap_host += host;
-        result.gap_rest += gap - host;
+        result.gap_dependency += other;
+        result.gap_rest += gap - host - other;
       }
       free = std::max(free, event->end_ns());
     }
     if (!waiting[stream].empty())
       result.queues.push_back(queue_of(std::move(waiting[stream]), rank.streams[stream]));
   }
+  for (const auto& [name, ns] : dependencies) result.dependencies.push_back({name, ns});
+  std::ranges::stable_sort(result.dependencies, std::greater(), &NamedTime::ns);
   std::sort(result.queues.begin(), result.queues.end(),
             [](const auto& a, const auto& b) { return a.stream < b.stream; });
   return result;

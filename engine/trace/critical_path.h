@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/trace/action_runs.h"
+#include "engine/trace/gpu_events.h"
+
+namespace dstrain::trace {
+
+/// What is left of a rank when its events are dropped: program, runs, collectives.
+struct RankProgram {
+  struct Met {
+    std::string group;
+    std::string operation;
+    Collective collective;
+  };
+  RankEvents events;  ///< without events
+  std::vector<Met> collectives;
+};
+
+/// The longest chain of actions that waited for each other, over all ranks, from the first start to
+/// the last end. An action waits for the one before it on its lane, for those that the program
+/// names, for the host, and in a collective for the last rank. Clocks of the ranks are one.
+struct CriticalPath {
+  static constexpr const char* kHost = "(host)";   ///< not launched yet
+  static constexpr const char* kRest = "(other)";  ///< launched, nothing to wait for
+
+  struct Row {
+    std::string kind;  ///< of actions, or one of the two above
+    int rank = 0;      ///< -1: all
+    std::int64_t ns = 0;
+  };
+  std::int64_t length = 0;
+  std::vector<Row> rows;   ///< add up to the length; largest first
+  std::vector<Row> gains;  ///< by what it would be shorter, were that kind done in no time
+};
+
+/// Length 0 where no rank has a program.
+[[nodiscard]] CriticalPath critical_path(const std::vector<RankProgram>& ranks);
+
+}  // namespace dstrain::trace
