@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxThreadFrames = 24;  ///< of a thread beside the main one
 constexpr std::size_t kMaxThreadGroups = 6;
 constexpr std::size_t kMaxTextBytes = 32 << 10;
+constexpr int kKillMs = 500;
 
 /// All threads of the process, the main one first, without frames.
 std::vector<ThreadStack> list_threads(pid_t process) {
@@ -286,12 +288,16 @@ bool StackTaker::advance(Clock::time_point now) {
     }
   }
   if (pipe_ && now < deadline_) return false;
-  if (pipe_) {
-    pipe_.reset();
-    if (child_) ::syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
+  const bool cut_off = static_cast<bool>(pipe_);
+  pipe_.reset();
+  if (cut_off && child_) {
+    ::syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
+    // Until it is gone it may still stop the process.
+    pollfd gone{child_.get(), POLLIN, 0};
+    ::poll(&gone, 1, kKillMs);
   }
-  // A tracer that was cut off may leave the process stopped.
-  if (state_ != 'T' && process_state(process_) == 'T') ::kill(process_, SIGCONT);
+  // A tracer that was cut off may leave the process stopped, or about to stop.
+  if (state_ != 'T' && (cut_off || process_state(process_) == 'T')) ::kill(process_, SIGCONT);
   return true;
 }
 

@@ -80,10 +80,11 @@ TEST_CASE("a rank stopped by SIGSTOP is named, with the stack it was stopped in"
   const TempDir directory;
   JobOptions options = ranks(3);
   options.arguments.insert(options.arguments.end(), {"--tee", "1"});
-  // All ranks make steps until one is stopped, the others then wait for it.
+  // All ranks make steps until one is stopped, the others then wait for it. Equal lines of several
+  // ranks would be shown as one.
   Job job(directory,
-          {"section", "step", "all", "print", "started", "progress", "20", "30", "collective", "5",
-           "all_reduce", "sleep", "100000"},
+          {"section", "step", "on", "1", "print", "started", "all", "progress", "20", "30",
+           "collective", "5", "all_reduce", "sleep", "100000"},
           options);
   const bool started = job.prints("[rank 1] started");
   INFO(job.output());
