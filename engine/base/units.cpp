@@ -29,6 +29,7 @@ std::string format_count(double count) {
 }
 
 std::string format_duration(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.3g} ms", seconds * 1000);
   if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1000);
   if (seconds < 60) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
