@@ -24,6 +24,7 @@ Command add_agent(CLI::App& root);
 Command add_verify(CLI::App& root);
 Command add_doctor(CLI::App& root);
 Command add_trace_merge(CLI::App& root);
+Command add_trace_request(CLI::App& root);
 Command add_report(CLI::App& root);
 Command add_trace_analyze(CLI::App& root);
 Command add_trace_diff(CLI::App& root);

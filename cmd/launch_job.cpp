@@ -76,7 +76,8 @@ int launch_job(const JobOptions& options) {
   launch.joined = joined ? joined->controller : nullptr;
   launch.build = kVersion;
   launch.command_line = own_command_line();
-  if (const TraceConfig& trace = loaded.recipe.trace; trace.steps > 0 && trace.merge)
+  // Without trace.steps, too: a running job can be asked for a trace.
+  if (const TraceConfig& trace = loaded.recipe.trace; trace.merge)
     launch.finished = [trace](const std::filesystem::path& run) { merge_run_traces(trace, run); };
   return launcher::launch(launch, output.sink(), interrupts);
 }

@@ -18,7 +18,8 @@ constexpr std::array kEngineCommands = {
     EngineCommand{
         "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
     EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
-    EngineCommand{"bench", "Measure steps, kernels and blocks on this device; compare runs of recipes."},
+    EngineCommand{"bench",
+                  "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},
 };
 
@@ -39,10 +40,11 @@ int main(int argc, char** argv) {
   recipe->require_subcommand(1);
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
                                    add_recipe_schema(*recipe)});
-  CLI::App* trace = app.add_subcommand("trace", "Merge, analyze and compare traces of steps.");
+  CLI::App* trace =
+      app.add_subcommand("trace", "Record, merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);
-  commands.insert(commands.end(),
-                  {add_trace_merge(*trace), add_trace_analyze(*trace), add_trace_diff(*trace)});
+  commands.insert(commands.end(), {add_trace_merge(*trace), add_trace_analyze(*trace),
+                                   add_trace_diff(*trace), add_trace_request(*trace)});
 
   for (const EngineCommand& command : kEngineCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.text);

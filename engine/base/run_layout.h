@@ -34,6 +34,7 @@ class RunLayout {
   [[nodiscard]] std::filesystem::path tensorboard() const { return root_ / "tensorboard"; }
   [[nodiscard]] std::filesystem::path wandb() const { return root_ / "wandb"; }
   [[nodiscard]] std::filesystem::path traces() const { return root_ / "traces"; }
+  [[nodiscard]] std::filesystem::path trace_request() const { return root_ / "trace_request.json"; }
   [[nodiscard]] std::filesystem::path checkpoints() const { return root_ / "checkpoints"; }
   [[nodiscard]] std::filesystem::path ranks() const { return root_ / "ranks"; }
   [[nodiscard]] std::filesystem::path rank_log(int rank) const;    ///< output of one rank

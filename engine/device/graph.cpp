@@ -2,6 +2,11 @@
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace dstrain {
 
@@ -28,6 +33,25 @@ void Graph::capture(const Stream& stream, const std::function<void()>& work, con
 void Graph::replay(const Stream& stream) {
   const StreamScope scope(stream);
   state_->graph.replay();
+}
+
+std::int64_t Graph::captured_work(const Stream& stream) {
+  cudaStreamCaptureStatus status{};
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+  C10_CUDA_CHECK(::cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream.handle()), &status,
+                                            &id, &graph, nullptr, nullptr, nullptr));
+  if (status != cudaStreamCaptureStatusActive) return 0;
+  std::size_t count = 0;
+  C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nodes.data(), &count));
+  return std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
+    cudaGraphNodeType type{};
+    C10_CUDA_CHECK(::cudaGraphNodeGetType(node, &type));
+    return type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
+           type == cudaGraphNodeTypeMemset;
+  });
 }
 
 void release_cached_memory(c10::Device device) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -23,6 +24,8 @@ class Graph {
   /// runs at the same time, where it is given.
   void capture(const Stream& stream, const std::function<void()>& work, const Graph* sharing);
   void replay(const Stream& stream);
+  /// Kernels, copies and fills that the capture under way on `stream` holds.
+  [[nodiscard]] static std::int64_t captured_work(const Stream& stream);
 
  private:
   struct State;

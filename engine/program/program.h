@@ -103,8 +103,8 @@ struct Action {
 };
 
 /// fp32 numbers that norm sums over all ranks: squared norm, loss, top-1, top-5, targets,
-/// votes to stop.
-inline constexpr int kNumStepSums = 6;
+/// votes to stop, steps to trace.
+inline constexpr int kNumStepSums = 7;
 
 enum class ProgramKind {
   training,    ///< one optimizer step

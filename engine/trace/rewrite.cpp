@@ -52,8 +52,9 @@ class HostSide {
     std::int64_t step = 0;
     int action = -1;
   };
-  /// Of the launch with that correlation; nothing where it belongs to no traced step.
-  [[nodiscard]] std::optional<Owner> owner(std::int64_t correlation) const;
+  /// Of the device's event that began at `start` with that correlation; nothing where it belongs to
+  /// no traced step.
+  [[nodiscard]] std::optional<Owner> owner(std::int64_t correlation, std::int64_t start) const;
   [[nodiscard]] std::optional<std::int64_t> launched_at(std::int64_t correlation) const;
   [[nodiscard]] const std::vector<HostRun>& runs() const { return runs_; }
   [[nodiscard]] const std::string& incomplete() const { return incomplete_; }
@@ -64,11 +65,25 @@ class HostSide {
     std::int64_t start = 0;
     bool by_training_thread = false;
   };
+  struct DeviceEvent {
+    std::int64_t correlation = 0;
+    std::int64_t start = 0;
+  };
+  /// What a graph's actions ran on the device.
+  struct Replay {
+    std::vector<std::int64_t> starts;  ///< in order
+    std::vector<ReplayedPart> parts;   ///< empty where they do not fit
+  };
   [[nodiscard]] const Launch* find(std::int64_t correlation) const;
+  /// The run or step around a launch.
+  [[nodiscard]] static const HostRun* around(const std::vector<HostRun>& spans,
+                                             const Launch& launch);
+  void match_replays(const Recording& recording, const std::vector<DeviceEvent>& events);
 
   std::vector<HostRun> runs_;
   std::vector<HostRun> steps_;
-  std::vector<Launch> launches_;  ///< by correlation
+  std::map<std::size_t, Replay> replays_;  ///< by HostRun::run
+  std::vector<Launch> launches_;           ///< by correlation
   std::string incomplete_;
 };
 
@@ -82,6 +97,7 @@ HostSide::HostSide(const Recording& recording) {
   std::vector<Region> regions;
   std::string thread;
   std::vector<std::pair<Launch, std::string>> launched;
+  std::vector<DeviceEvent> device_events;
   Scanner scanner(recording.source);
   constexpr std::string_view kStep = "ProfilerStep#";
   for (Event event; scanner.next(event);) {
@@ -98,6 +114,9 @@ HostSide::HostSide(const Recording& recording) {
     } else if (launches(event.category)) {
       if (const auto correlation = find_integer(event.args, "correlation"))
         launched.push_back({{*correlation, event.start_ns}, std::string(event.tid)});
+    } else if (recording.graphs && on_device(event.category)) {
+      if (const auto correlation = find_integer(event.args, "correlation"))
+        device_events.push_back({*correlation, event.start_ns});
     }
   }
   if (scanner.problems() > 0) {
@@ -133,6 +152,32 @@ HostSide::HostSide(const Recording& recording) {
     incomplete_ =
         fmt::format("the profiler kept {} of {} actions", runs_.size(), recording.runs.size());
   }
+  match_replays(recording, device_events);
+}
+
+void HostSide::match_replays(const Recording& recording, const std::vector<DeviceEvent>& events) {
+  for (const DeviceEvent& event : events) {
+    const Launch* launch = find(event.correlation);
+    if (launch == nullptr || !launch->by_training_thread) continue;
+    const HostRun* run = around(runs_, *launch);
+    if (run != nullptr && !recording.runs[run->run].replayed.empty())
+      replays_[run->run].starts.push_back(event.start);
+  }
+  for (auto& [run, replay] : replays_) {
+    std::ranges::sort(replay.starts);
+    const RecordedRun& recorded = recording.runs[run];
+    std::int64_t captured = 0;
+    for (const ReplayedPart& part : recorded.replayed) captured += part.device_events;
+    if (captured == static_cast<std::int64_t>(replay.starts.size())) {
+      replay.parts = recorded.replayed;
+    } else if (incomplete_.empty()) {
+      incomplete_ = fmt::format(
+          "step {}: a graph from {} on has {} kernels, copies and fills, {} were seen: they are "
+          "given to no action",
+          recorded.step, recording.actions[static_cast<std::size_t>(recorded.action)].name,
+          captured, replay.starts.size());
+    }
+  }
 }
 
 const HostSide::Launch* HostSide::find(std::int64_t correlation) const {
@@ -145,18 +190,29 @@ std::optional<std::int64_t> HostSide::launched_at(std::int64_t correlation) cons
   return launch == nullptr ? std::nullopt : std::optional(launch->start);
 }
 
-std::optional<HostSide::Owner> HostSide::owner(std::int64_t correlation) const {
+const HostRun* HostSide::around(const std::vector<HostRun>& spans, const Launch& launch) {
+  auto behind = std::ranges::upper_bound(spans, launch.start, {},
+                                         [](const HostRun& run) { return run.span.begin; });
+  if (behind == spans.begin()) return nullptr;
+  --behind;
+  return launch.start <= behind->span.end ? &*behind : nullptr;
+}
+
+std::optional<HostSide::Owner> HostSide::owner(std::int64_t correlation, std::int64_t start) const {
   const Launch* launch = find(correlation);
   if (launch == nullptr || !launch->by_training_thread) return {};
-  const auto around = [&](const std::vector<HostRun>& spans) -> const HostRun* {
-    auto behind = std::ranges::upper_bound(spans, launch->start, {},
-                                           [](const HostRun& run) { return run.span.begin; });
-    if (behind == spans.begin()) return nullptr;
-    --behind;
-    return launch->start <= behind->span.end ? &*behind : nullptr;
-  };
-  if (const HostRun* run = around(runs_)) return Owner{run->step, run->action};
-  if (const HostRun* step = around(steps_)) return Owner{step->step, -1};
+  if (const HostRun* run = around(runs_, *launch)) {
+    const auto replay = replays_.find(run->run);
+    if (replay == replays_.end()) return Owner{run->step, run->action};
+    const auto& [starts, parts] = replay->second;
+    std::int64_t place = std::ranges::lower_bound(starts, start) - starts.begin();
+    for (const ReplayedPart& part : parts) {
+      if (place < part.device_events) return Owner{run->step, part.action};
+      place -= part.device_events;
+    }
+    return Owner{run->step, -1};
+  }
+  if (const HostRun* step = around(steps_, *launch)) return Owner{step->step, -1};
   return {};
 }
 
@@ -228,13 +284,17 @@ struct MadeRows {
 };
 
 MadeRows::MadeRows(const Recording& recording) {
-  for (const RecordedRun& run : recording.runs) {
-    const RecordedAction& action = recording.actions[static_cast<std::size_t>(run.action)];
-    if (action.lane != "compute") continue;
-    if (all_phases.empty() || all_phases.back().step != run.step ||
+  const auto add_action = [&](std::int64_t step, int number) {
+    const RecordedAction& action = recording.actions[static_cast<std::size_t>(number)];
+    if (action.lane != "compute") return;
+    if (all_phases.empty() || all_phases.back().step != step ||
         all_phases.back().name != action.phase)
-      all_phases.push_back({run.step, action.phase});
-    phase_of[{run.step, run.action}] = static_cast<int>(all_phases.size()) - 1;
+      all_phases.push_back({step, action.phase});
+    phase_of[{step, number}] = static_cast<int>(all_phases.size()) - 1;
+  };
+  for (const RecordedRun& run : recording.runs) {
+    if (run.replayed.empty()) add_action(run.step, run.action);
+    for (const ReplayedPart& part : run.replayed) add_action(run.step, part.action);
   }
 }
 
@@ -318,7 +378,7 @@ std::string header(const Recording& recording, const Scanner& scanner,
                      {"program", recording.program},
                      {"steps", {recording.first_step, recording.last_step}},
                      {"warmup", recording.warmup},
-                     {"graphs", false},
+                     {"graphs", recording.graphs},
                      {"device", recording.cuda ? "cuda" : "cpu"},
                      {"incomplete", incomplete}};
   // In lines: HolisticTraceAnalysis looks for "rank": with a space behind it.
@@ -340,7 +400,7 @@ RewriteResult rewrite(const Recording& recording) {
   for (Event event; scanner.next(event);) {
     const auto correlation =
         on_device(event.category) ? find_integer(event.args, "correlation") : std::nullopt;
-    const auto owner = correlation ? host.owner(*correlation) : std::nullopt;
+    const auto owner = correlation ? host.owner(*correlation, event.start_ns) : std::nullopt;
     if (!owner) {
       list.add(event.object);
       continue;

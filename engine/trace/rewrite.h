@@ -14,12 +14,19 @@ struct RecordedAction {
   std::string phase;  ///< "forward", "backward", "optimizer"
 };
 
-/// An action that ran while everything was recorded.
+/// An action in a graph.
+struct ReplayedPart {
+  int action = 0;                  ///< index in Recording::actions
+  std::int64_t device_events = 0;  ///< as captured; they run in order
+};
+
+/// An action that ran while everything was recorded, or a graph whose first action it is.
 struct RecordedRun {
   std::int64_t step = 0;       ///< from 1
   int action = 0;              ///< index in Recording::actions
   std::int64_t allocated = 0;  ///< bytes, at its end
   std::int64_t reserved = 0;
+  std::vector<ReplayedPart> replayed = {};  ///< all actions of the graph; empty: there is none
 };
 
 /// What the profiler wrote of a window, and what only the rank knows of it.
@@ -36,6 +43,7 @@ struct Recording {
   std::int64_t first_step = 0;  ///< from 1
   std::int64_t last_step = 0;
   int warmup = 0;
+  bool graphs = false;  ///< graphs were launched as ever
   std::vector<RecordedAction> actions;
   std::vector<RecordedRun> runs;  ///< in the order in which the host began them
 };

@@ -36,16 +36,16 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   session.seek(0);
   const SectionScope section(record, RankSection::step);
   const auto step = [&] {
-    session.enqueue_step(/*stop=*/false);
+    session.enqueue_step();
     (void)session.executor().take_outcome();
   };
   reset_peak_memory(world.device.device);
   for (int i = 0; i < warmup; ++i) step();
   // One step is always queued behind the one that is timed, as in training.
   std::vector<double> times;
-  session.enqueue_step(false);
+  session.enqueue_step();
   for (int i = 0; i < steps; ++i) {
-    if (i + 1 < steps) session.enqueue_step(false);
+    if (i + 1 < steps) session.enqueue_step();
     times.push_back(session.executor().take_outcome().step_s);
   }
   std::ranges::sort(times);
@@ -56,7 +56,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.fastest_s = times.front();
   bench.slowest_s = times.back();
   const auto begin = Clock::now();
-  session.enqueue_step(false);
+  session.enqueue_step();
   bench.host_s = seconds_since(begin);
   (void)session.executor().take_outcome();
   const Strategy& strategy = session.strategy();

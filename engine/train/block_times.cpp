@@ -80,7 +80,7 @@ std::vector<BlockTime> measure_blocks(Recipe recipe, const World& world, int war
   // One step is always queued behind the one that runs, so that the device waits less for the host.
   const auto run = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      session.enqueue_step(/*stop=*/false);
+      session.enqueue_step();
       if (session.executor().pending() > 1) (void)session.executor().take_outcome();
     }
     while (session.executor().pending() > 0) (void)session.executor().take_outcome();

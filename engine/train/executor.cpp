@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::int64_t kTotals = 1;  ///< after the sum of squares
 constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
-constexpr std::int64_t kNumSums = kStopVotes + 1;
+constexpr std::int64_t kTraceSteps = kStopVotes + 1;
+constexpr std::int64_t kNumSums = kTraceSteps + 1;
 static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
 
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
@@ -220,13 +221,14 @@ StepOutcome Executor::take_outcome() {
           .skipped_steps = control[optimizer::kSkippedSteps],
           .skipped = control[optimizer::kSkip] != 0,
           .stop = sums[kStopVotes] > 0,
+          .trace_steps = static_cast<int>(sums[kTraceSteps]),
           .times = timer_.take(pending.step)};
 }
 
 void Executor::observe(StepObserver* observer) {
   DSTRAIN_CHECK(pending_.empty(), "a step is under way");
   observer_ = observer;
-  if (observer == nullptr || graphs_.empty()) return;
+  if (observer == nullptr || observer->keeps_graphs() || graphs_.empty()) return;
   synchronize(options_.device);
   graphs_.clear();
   first_graph_ = nullptr;
@@ -261,8 +263,9 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       step_end_.wait(lane(other));
     last_run_ = &program;
   }
-  const bool graphs =
-      training && !segments_.empty() && observer_ == nullptr && eager_steps_++ >= kEagerSteps;
+  const bool graphs = training && !segments_.empty() &&
+                      (observer_ == nullptr || observer_->keeps_graphs()) &&
+                      eager_steps_++ >= kEagerSteps;
   const Stream& compute = lane(Lane::compute);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -308,24 +311,29 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
 
 void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
   const Stream& compute = lane(Lane::compute);
-  std::vector<Graph>& graphs = graphs_[first_loaded_];
-  if (graphs.empty()) {
-    graphs = std::vector<Graph>(segments_.size());
+  std::vector<Recorded>& recorded = graphs_[first_loaded_];
+  if (recorded.empty()) {
+    recorded = std::vector<Recorded>(segments_.size());
     synchronize(options_.device);
     release_cached_memory(options_.device);  // or eager and captured memory would both be held
   }
-  Graph& graph = graphs[segment];
+  auto& [graph, actions] = recorded[segment];
   if (!graph.captured()) {
     const auto work = [&] {
+      std::int64_t before = 0;
       for (const int i : segments_[segment].actions) {
         const Action& action = training_.program->actions[to_index(i)];
         perform(training_, to_index(i), batch_of(action, source), inputs, context_);
         free_activations(training_, action);
-        if (action.kind != ActionKind::backward) continue;
-        // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
-        for (const int group : cost_.blocks[to_index(action.block)].groups) {
-          if (states_.trainable(group)) states_.settle_gradients(group);
+        if (action.kind == ActionKind::backward) {
+          // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
+          for (const int group : cost_.blocks[to_index(action.block)].groups) {
+            if (states_.trainable(group)) states_.settle_gradients(group);
+          }
         }
+        const std::int64_t now = Graph::captured_work(compute);
+        actions.push_back({.action = to_index(i), .device_events = now - before});
+        before = now;
       }
     };
     // All graphs share the memory of the first one: they run in this order, in every step.
@@ -333,6 +341,7 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
     if (first_graph_ == nullptr) first_graph_ = &graph;
   }
   graph.replay(compute);
+  if (observer_ != nullptr) observer_->replayed(actions);
 }
 
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
@@ -509,7 +518,9 @@ void Executor::norm(const StepInputs& inputs) {
     states_.settle_gradients(g);
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }
-  if (inputs.stop) sums_.select(0, kStopVotes).fill_(1);
+  if (inputs.requests.stop) sums_.select(0, kStopVotes).fill_(1);
+  if (inputs.requests.trace_steps > 0)
+    sums_.select(0, kTraceSteps).fill_(inputs.requests.trace_steps);
   const Stream& compute = lane(Lane::compute);
   timer_.begin_action(Lane::compute, compute);
   communicator(kWorldChannel).all_reduce(sums_, ReduceOp::sum);

@@ -49,13 +49,24 @@ struct StepOutcome {
   double skipped_steps = 0;
   bool skipped = false;              ///< a gradient was not finite
   bool stop = false;                 ///< some rank was asked to stop
+  int trace_steps = 0;               ///< that some rank was asked to trace from now on
   std::optional<StepTimes> times{};  ///< of this rank, where the step was timed
+};
+
+/// An action inside a graph that was launched.
+struct ReplayedAction {
+  std::size_t action = 0;
+  std::int64_t device_events = 0;  ///< kernels, copies and fills; they run in order
 };
 
 /// Hears what the executor enqueues of training steps, in order.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
+  /// Whether graphs are launched while this one hears; else each action runs for itself.
+  [[nodiscard]] virtual bool keeps_graphs() const { return false; }
+  /// Between begin and end of the first of `actions`, in place of those of the others.
+  virtual void replayed(const std::vector<ReplayedAction>& /*actions*/) {}
   virtual void begin_step(std::int64_t step) = 0;
   /// Action of the training program.
   virtual void begin(std::size_t action) = 0;
@@ -63,11 +74,17 @@ class StepObserver {
   virtual void end_step() = 0;
 };
 
+/// What a rank was asked for from outside; all ranks learn of it by the step's sums.
+struct StepRequests {
+  bool stop = false;
+  int trace_steps = 0;  ///< one rank alone may ask
+};
+
 struct StepInputs {
   std::int64_t step = 0;
   double lr = 0;
   std::int64_t targets = 0;  ///< labelled samples or tokens of this global batch
-  bool stop = false;         ///< this rank was asked to stop
+  StepRequests requests = {};
 };
 
 struct EvaluationTotals {
@@ -202,8 +219,8 @@ class Executor {
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
 
-  /// [sum of squares, loss, top-1, top-5, samples, stop votes | control]: one tensor, so one copy
-  /// brings it to the host.
+  /// [sum of squares, loss, top-1, top-5, samples, stop votes, steps to trace | control]: one
+  /// tensor, so one copy brings it to the host.
   at::Tensor telemetry_;
   at::Tensor sums_;
   at::Tensor control_;
@@ -218,7 +235,11 @@ class Executor {
   std::vector<std::optional<std::size_t>> segment_of_;  ///< by action
   /// Of each segment, by the source's buffer of the first micro-batch, which is not the same in
   /// every step.
-  std::map<std::size_t, std::vector<Graph>> graphs_;
+  struct Recorded {
+    Graph graph;
+    std::vector<ReplayedAction> actions;
+  };
+  std::map<std::size_t, std::vector<Recorded>> graphs_;
   const Graph* first_graph_ = nullptr;
   std::int64_t eager_steps_ = 0;
 

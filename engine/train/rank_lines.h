@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/device/device.h"
 #include "engine/base/append_file.h"
+#include "engine/device/device.h"
 #include "engine/train/executor.h"
 
 namespace dstrain {

@@ -306,12 +306,12 @@ void Session::seek(std::int64_t step) {
   next_step_ = step;
 }
 
-void Session::enqueue_step(bool stop) {
+void Session::enqueue_step(const StepRequests& requests) {
   const std::int64_t step = next_step_++;
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
                       .targets = targets_of_step(step),
-                      .stop = stop},
+                      .requests = requests},
                      *feeder_);
 }
 

@@ -47,7 +47,7 @@ class Session {
   /// Starts reading the training data at `step`; nothing before it is decoded.
   void seek(std::int64_t step);
   /// Enqueues the step that comes next.
-  void enqueue_step(bool stop);
+  void enqueue_step(const StepRequests& requests = {});
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
   /// Time that the host has waited for training data since the last seek.
   [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }

@@ -24,8 +24,8 @@ const char* region_name(Phase phase) {
 }  // namespace
 
 TraceRegions::TraceRegions(const Program& training, std::vector<std::string> names,
-                           c10::Device device)
-    : training_(training), names_(std::move(names)), device_(device) {}
+                           c10::Device device, bool graphs)
+    : training_(training), names_(std::move(names)), device_(device), graphs_(graphs) {}
 
 void TraceRegions::open(Scope& scope, const std::string& name) {
   scope.emplace(at::RecordScope::USER_SCOPE);
@@ -55,6 +55,12 @@ void TraceRegions::begin(std::size_t action) {
   }
   open(action_scope_, names_[action]);
   if (keep_) runs_.push_back({.step = step_, .action = static_cast<int>(action)});
+}
+
+void TraceRegions::replayed(const std::vector<ReplayedAction>& actions) {
+  if (!keep_) return;
+  for (const ReplayedAction& one : actions)
+    runs_.back().replayed.push_back({static_cast<int>(one.action), one.device_events});
 }
 
 void TraceRegions::end(std::size_t /*action*/) {

@@ -19,9 +19,12 @@ namespace dstrain {
 /// on the training thread, or its kernels would belong to no region.
 class TraceRegions final : public StepObserver {
  public:
-  /// `names`: by action of `training`, which is kept.
-  TraceRegions(const Program& training, std::vector<std::string> names, c10::Device device);
+  /// `names`: by action of `training`, which is kept. `graphs`: graphs are launched as ever.
+  TraceRegions(const Program& training, std::vector<std::string> names, c10::Device device,
+               bool graphs);
 
+  [[nodiscard]] bool keeps_graphs() const override { return graphs_; }
+  void replayed(const std::vector<ReplayedAction>& actions) override;
   void begin_step(std::int64_t step) override;
   void begin(std::size_t action) override;
   void end(std::size_t action) override;
@@ -38,6 +41,7 @@ class TraceRegions final : public StepObserver {
   const Program& training_;
   std::vector<std::string> names_;
   c10::Device device_;
+  bool graphs_;
   bool keep_ = false;
   std::int64_t step_ = 0;  ///< from 1
   bool threads_ = true;    ///< autograd's, before the step

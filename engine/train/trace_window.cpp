@@ -79,14 +79,14 @@ TraceWindow::TraceWindow(const TraceConfig& config, const World& world, Session&
       first_step_(first_step),
       every_(config.every.in_steps(session.steps_per_epoch())),
       names_(action_names(session.strategy().training, session.cost())),
-      regions_(session.strategy().training, names_, world.device.device) {
+      regions_(session.strategy().training, names_, world.device.device, config.graphs) {
   const auto& ranks = config.ranks;
   for (const int rank : ranks) {
     if (rank >= world.size)
       notes_.push_back(fmt::format("warning: trace.ranks names rank {} of a run of {} rank{}", rank,
                                    world.size, plural(world.size)));
   }
-  if (!ranks.empty() && std::ranges::find(ranks, world.rank) == ranks.end()) config_.steps = 0;
+  records_ = ranks.empty() || std::ranges::find(ranks, world.rank) != ranks.end();
   if (every_ > 0) every_ = std::max<std::int64_t>(every_, config.warmup + config.steps);
 }
 
@@ -94,7 +94,23 @@ TraceWindow::~TraceWindow() {
   if (files_.valid()) files_.wait();
 }
 
-TraceWindow::Place TraceWindow::place(std::int64_t step) const {
+void TraceWindow::request(int steps, std::int64_t step) {
+  const std::optional<Place> next = place(step);
+  const std::int64_t end = step + config_.warmup + steps;
+  if (next && next->warmup < end) {
+    notes_.push_back(
+        fmt::format("warning: steps {} to {} are traced anyway: the request for a trace is dropped",
+                    next->begin + 1, next->end));
+    return;
+  }
+  requested_ = {.warmup = step, .begin = step + config_.warmup, .end = end};
+  notes_.push_back(fmt::format("somebody asked for a trace: steps {} to {} are recorded",
+                               requested_->begin + 1, requested_->end));
+}
+
+std::optional<TraceWindow::Place> TraceWindow::place(std::int64_t step) const {
+  if (requested_ && step < requested_->end) return requested_;
+  if (config_.steps == 0) return std::nullopt;
   const std::int64_t first = first_step_ + config_.first - 1;
   Place place;
   if (every_ > 0 && step >= first + config_.steps)
@@ -102,30 +118,28 @@ TraceWindow::Place TraceWindow::place(std::int64_t step) const {
   place.begin = first + place.window * every_;
   place.end = place.begin + config_.steps;
   place.warmup = std::max(first_step_, place.begin - config_.warmup);
+  if (every_ == 0 && step >= place.end) return std::nullopt;
   return place;
 }
 
 bool TraceWindow::observes(std::int64_t step) const {
-  if (config_.steps == 0) return false;
-  const Place at = place(step);
-  return step >= at.warmup && step < at.end;
+  const std::optional<Place> at = place(step);
+  return records_ && at && step >= at->warmup && step < at->end;
 }
 
 bool TraceWindow::changes_before(std::int64_t step) const {
-  if (config_.steps == 0) return false;
-  const Place at = place(step);
-  if (state_ == State::recording && (step == at.warmup || !observes(step))) return true;
   if (state_ == State::off) return observes(step);
-  return state_ == State::warming && step >= at.begin;
+  if (!observes(step)) return true;
+  const std::int64_t begin = place(step)->begin;
+  return state_ == State::recording ? begin != recorded_from_ : step >= begin;
 }
 
 void TraceWindow::change_before(std::int64_t step) {
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(step, "trace");
-  const Place at = place(step);
-  if (state_ == State::recording && (step <= at.warmup || !observes(step))) stop(step);
+  if (state_ == State::recording) stop(step);
   if (state_ == State::off && observes(step)) prepare();
-  if (state_ == State::warming && step >= at.begin) start(step);
+  if (state_ == State::warming && step >= place(step)->begin) start(step);
 }
 
 void TraceWindow::prepare() {
@@ -155,7 +169,8 @@ void TraceWindow::stop(std::int64_t next_step) {
   const Strategy& strategy = session_.strategy();
   const Program& training = strategy.training;
   std::filesystem::path folder = folder_;
-  if (every_ > 0) folder /= fmt::format("step-{:08}", recorded_from_ + 1);
+  if (every_ > 0 || (requested_ && requested_->begin == recorded_from_))
+    folder /= fmt::format("step-{:08}", recorded_from_ + 1);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string name = fmt::format("rank{}_trace.json", world_.rank);
@@ -171,6 +186,7 @@ void TraceWindow::stop(std::int64_t next_step) {
                              .first_step = recorded_from_ + 1,
                              .last_step = next_step,
                              .warmup = config_.warmup,
+                             .graphs = config_.graphs,
                              .actions = {},
                              .runs = regions_.take_runs()};
   if (config_.compress == Compression::gzip) recording.target += ".gz";
@@ -185,7 +201,7 @@ void TraceWindow::stop(std::int64_t next_step) {
                                     {"program", recording.program},
                                     {"device", recording.cuda ? "cuda" : "cpu"},
                                     {"steps", {recording.first_step, recording.last_step}},
-                                    {"graphs", false},
+                                    {"graphs", config_.graphs},
                                     {"device_peak_flops", datasheet_flops(world_.device.name)},
                                     {"memory", {{"planned", plan_.ledger.allocated()}}}};
   actions["actions"] = actions_json(training, session_.cost(), plan_);
@@ -201,7 +217,7 @@ void TraceWindow::wait_for_files() {
 }
 
 void TraceWindow::finish(std::int64_t next_step) {
-  if (config_.steps == 0) return;
+  if (state_ == State::off && !files_.valid()) return;
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(next_step, "trace");
   if (state_ == State::recording) stop(next_step);
@@ -212,7 +228,7 @@ void TraceWindow::finish(std::int64_t next_step) {
     session_.executor().observe(nullptr);
     state_ = State::off;
     notes_.push_back(fmt::format(
-        "warning: no trace: the run ended after step {}, before trace.first", next_step));
+        "warning: no trace: the run ended after step {}, before the first traced one", next_step));
   }
   wait_for_files();
 }

@@ -17,9 +17,10 @@
 
 namespace dstrain {
 
-/// Records the steps that recipe.trace names, by Kineto, and writes what engine/trace/README.md
-/// says. Recorded steps run action by action, without CUDA graphs. A file that cannot be written is
-/// a note; training goes on.
+/// Records the steps that recipe.trace names or a request asks for, by Kineto, and writes what
+/// engine/trace/README.md says. Recorded steps run action by action, without CUDA graphs
+/// unless trace.graphs. A file
+/// that cannot be written is a note; training goes on.
 class TraceWindow {
  public:
   /// Keeps the references. `folder`: of the files; `first_step`: that the run starts or resumes at.
@@ -28,6 +29,8 @@ class TraceWindow {
               std::string run, std::int64_t first_step);
   ~TraceWindow();
 
+  /// Records `steps` steps, too, the warm-up beginning with `step`. Of equal effect on all ranks.
+  void request(int steps, std::int64_t step);
   /// Whether the profiler starts or stops before `step` is enqueued; nothing may be under way then.
   [[nodiscard]] bool changes_before(std::int64_t step) const;
   void change_before(std::int64_t step);
@@ -45,8 +48,8 @@ class TraceWindow {
     std::int64_t begin = 0;   ///< first recorded step
     std::int64_t end = 0;     ///< behind the last one
   };
-  /// The window that `step` is in or before.
-  [[nodiscard]] Place place(std::int64_t step) const;
+  /// The window that `step` is in or before; nothing where there is none.
+  [[nodiscard]] std::optional<Place> place(std::int64_t step) const;
   void prepare();
   void start(std::int64_t step);
   void stop(std::int64_t next_step);
@@ -60,7 +63,9 @@ class TraceWindow {
   std::filesystem::path folder_;
   std::string run_;
   std::int64_t first_step_;
-  std::int64_t every_ = 0;          ///< steps from one window to the next; 0: one window
+  std::int64_t every_ = 0;  ///< steps from one window to the next; 0: one window
+  bool records_ = true;     ///< this rank is one of trace.ranks
+  std::optional<Place> requested_;
   std::vector<std::string> names_;  ///< by action
   TraceRegions regions_;
   enum class State { off, warming, recording } state_ = State::off;

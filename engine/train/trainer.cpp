@@ -11,6 +11,7 @@
 #include "engine/base/job_environment.h"
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
+#include "engine/trace/request.h"
 #include "engine/train/stop_signal.h"
 
 namespace dstrain {
@@ -174,11 +175,18 @@ void Trainer::enqueue() {
   const auto begin = Clock::now();
   const double waited_s = session_.waited_for_data_s();
   const bool traced = trace_->observes(session_.next_step());
-  session_.enqueue_step(stop_requested());
+  session_.enqueue_step({.stop = stop_requested(), .trace_steps = trace_requested()});
   const double data_wait_s = session_.waited_for_data_s() - waited_s;
   enqueued_.push_back(
       {.host = {.data_wait_s = data_wait_s, .work_s = seconds_since(begin) - data_wait_s},
        .traced = traced});
+}
+
+/// Rank 0 alone looks, once a second.
+int Trainer::trace_requested() {
+  if (world_.rank != 0 || Clock::now() < next_look_) return 0;
+  next_look_ = Clock::now() + std::chrono::seconds(1);
+  return trace::take_request(place_.directory.root());
 }
 
 void Trainer::enqueue_timed() {
@@ -207,6 +215,8 @@ void Trainer::handle(const StepOutcome& outcome) {
   skipped_.add(outcome.skipped, outcome.loss_scale);
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
+  // When outcomes are handled two steps may have been enqueued on one rank, one on another.
+  if (outcome.trace_steps > 0) trace_->request(outcome.trace_steps, outcome.step + 2);
   const Enqueued enqueued = enqueued_.front();
   enqueued_.pop_front();
   lines_->step(outcome, enqueued.host, enqueued.traced);

@@ -39,6 +39,8 @@ class Trainer {
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
   void enqueue();
+  /// Steps that somebody asked this rank to trace.
+  [[nodiscard]] int trace_requested();
   /// How long the host needs for a step: with nothing queued before it, so that no call waits for
   /// the device to take work.
   void enqueue_timed();
@@ -75,6 +77,7 @@ class Trainer {
   std::unique_ptr<RankLines> lines_;
   std::unique_ptr<Sampler> sampler_;  ///< of the first rank of each host
   std::unique_ptr<TraceWindow> trace_;
+  Clock::time_point next_look_{};  ///< for a request
   struct Enqueued {
     HostTimes host;
     bool traced = false;

@@ -33,7 +33,7 @@ void run(const Recipe& recipe, const World& world, int steps, RankRecordFile& re
   };
   if (start) start(gathered());
   for (int step = 0; step < steps; ++step) {
-    session.enqueue_step(/*stop=*/false);
+    session.enqueue_step();
     const StepOutcome outcome = session.executor().take_outcome();
     made(step, {outcome, gathered()});
   }

@@ -430,6 +430,9 @@ void describe(TraceConfig& c, Visitor& v) {
           {.text = "Ranks that record; empty: all of them.", .min = 0, .max = 1 << 20});
   v.field("detail", c.detail, {.text = "What is recorded."});
   v.field("memory", c.memory, {.text = "Record each allocation, too."});
+  v.field("graphs", c.graphs,
+          {.text = "Launch CUDA graphs as in other steps: the true times where the host is the "
+                   "limit, but no operators inside the graphs."});
   v.field("compress", c.compress, {.text = "Form of the files."});
   v.field("merge", c.merge,
           {.text = "Join the files of all ranks into merged_trace.json when the run has ended."});

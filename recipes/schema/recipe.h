@@ -212,6 +212,7 @@ struct TraceConfig {
   std::vector<int> ranks;                         ///< empty: all
   TraceDetail detail = TraceDetail::operators;
   bool memory = false;  ///< each allocation
+  bool graphs = false;  ///< CUDA graphs are launched as in steps that are not recorded
   Compression compress = Compression::gzip;
   bool merge = true;
   std::string output;  ///< folder; empty: traces/ of the run

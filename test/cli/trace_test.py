@@ -4,8 +4,9 @@ import json
 import os
 import pathlib
 import tempfile
+import time
 
-from support import expect_success, losses, metrics, only_run, run
+from support import expect_success, losses, metrics, only_run, run, start
 
 SETTINGS = ["recipes/quickstart.yaml", "--ranks", 2, "--set", "model.layers=2", "--set", "run.epochs=0", "--set", "run.steps=14", "--set",
             "run.evaluate=never", "--set", "run.checkpoint.every=never", "--set", "optimizer.warmup_steps=1"]
@@ -100,4 +101,29 @@ with tempfile.TemporaryDirectory() as scratch:
     blocked, text = launch(folder / "blocked", "trace.steps=1", f"trace.output={folder / 'file' / 'traces'}")
     assert "warning: no trace of steps 4 to 4" in text and str(folder / "file") in text, text
     assert losses(blocked) == losses(plain)
+    # A running job is asked.
+    job = start("launch", *SETTINGS, "--set", f"run.output={folder / 'asked'}", "--set", "run.steps=300")
+    while not list((folder / "asked").glob("*/metrics.jsonl")):
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.05)
+    asked = only_run(folder / "asked")
+    assert "records 2 steps" in expect_success(run("trace", "request", asked, "--steps", 2))
+    text, _ = job.communicate(timeout=240)
+    assert job.returncode == 0, text
+    assert "somebody asked for a trace" in text and not (asked / "trace_request.json").exists(), text
+    (window,) = (asked / "traces").iterdir()
+    first = int(window.name.removeprefix("step-"))
+    for rank in range(2):
+        check_trace(window / f"rank{rank}_trace.json.gz", rank, [first, first + 1])
+        assert [line["step"] for line in rank_lines(asked, rank) if line["traced"]] == [first - 1, first, first + 1]
+    assert (window / "merged_trace.json.gz").exists(), "requested windows are merged, too"
+
+    # Nobody is there to take it, or it is no run.
+    late = run("trace", "request", asked, "--wait", 1)
+    assert late.returncode == 64 and "withdrawn" in late.stderr and not (asked / "trace_request.json").exists(), late.stderr
+    (asked / "trace_request.json").write_text("{}")
+    again = run("trace", "request", asked)
+    assert again.returncode == 64 and "asked for already" in again.stderr, again.stderr
+    foreign = run("trace", "request", folder)
+    assert foreign.returncode == 64 and "no run is there" in foreign.stderr, foreign.stderr
 print("traces hold every action of every step, and change nothing")

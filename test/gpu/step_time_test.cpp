@@ -25,7 +25,7 @@ TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gp
   const auto drain = [&] {
     while (executor.pending() > 0) (void)executor.take_outcome();
   };
-  for (int i = 0; i < 8; ++i) session.enqueue_step(/*stop=*/false);
+  for (int i = 0; i < 8; ++i) session.enqueue_step();
   drain();
 
   double steps_s = 0;
@@ -34,7 +34,7 @@ TEST_CASE("the times of steps add up to the wall clock under accumulation", "[gp
   for (int part = 0; part < 2; ++part) {
     const auto begin = Clock::now();
     for (int i = 0; i < 20; ++i) {
-      session.enqueue_step(/*stop=*/false);
+      session.enqueue_step();
       if (executor.pending() > 1) steps_s += executor.take_outcome().step_s;
     }
     last_s = executor.take_outcome().step_s;

@@ -63,7 +63,8 @@ TEST_CASE("a slow reduction is exposed, a quick one hidden", "[simulate]") {
   // elements.
   const double last = 1152 * 4 / 1e3, middle = 1664 * 4 / 1e3, first = 2176 * 4 / 1e3;
   const Simulation slow = play(c, machine);
-  const double norm = 24 / 1e3;
+  constexpr double kNormBytes = kNumStepSums * 4;
+  const double norm = kNormBytes / 1e3;
   // backward(2) ends at 6 + 6 = 12, then the three reductions follow one another.
   CHECK(slow.step_s == Approx(12 + first + middle + last + norm));
   CHECK(slow.compute_s == Approx(18));
@@ -72,7 +73,7 @@ TEST_CASE("a slow reduction is exposed, a quick one hidden", "[simulate]") {
   machine.link_bytes_per_s = 1e6;
   const Simulation quick = play(c, machine);
   CHECK(quick.exposed_comm_s ==
-        Approx((1152 * 4 + 24) / 1e6));  // only the last one has nothing to hide behind
+        Approx((1152 * 4 + kNormBytes) / 1e6));  // only the last one has nothing to hide behind
 }
 
 TEST_CASE("actions of a lane do not overlap and start after what they wait for",

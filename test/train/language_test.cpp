@@ -52,7 +52,7 @@ std::vector<double> losses(const std::string& model, int ranks,
       [&](int rank, Session& session) {
         session.seek(0);
         for (int step = 0; step < kSteps; ++step) {
-          session.enqueue_step(/*stop=*/false);
+          session.enqueue_step();
           by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
         }
       });
@@ -100,7 +100,7 @@ TEST_CASE("frozen tensors stay as they were, the others learn", "[train]") {
       [&](int, Session& session) {
         const auto before = session.gathered_weights();
         session.seek(0);
-        session.enqueue_step(/*stop=*/false);
+        session.enqueue_step();
         (void)session.executor().take_outcome();
         const auto after = session.gathered_weights();
         for (const auto& [name, values] : before) {

@@ -37,7 +37,7 @@ Recipe lora_recipe(const std::vector<std::string>& overrides) {
 }
 
 double take_step(Session& session) {
-  session.enqueue_step(/*stop=*/false);
+  session.enqueue_step();
   return session.executor().take_outcome().loss;
 }
 

@@ -29,7 +29,7 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides)
       [&](int rank, Session& session) {
         session.seek(0);
         for (int step = 0; step < kSteps; ++step) {
-          session.enqueue_step(/*stop=*/false);
+          session.enqueue_step();
           by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
         }
       });

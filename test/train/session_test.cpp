@@ -33,7 +33,7 @@ EvaluationTotals evaluated(int ranks, int zero_stage) {
       [&](int rank, Session& session) {
         session.seek(0);
         for (int step = 0; step < 3; ++step) {
-          session.enqueue_step(/*stop=*/false);
+          session.enqueue_step();
           (void)session.executor().take_outcome();
         }
         const EvaluationTotals found = session.evaluate();
@@ -107,7 +107,7 @@ TEST_CASE("the time of a step is that of its work, not of what the host does bef
         session.seek(0);
         for (int step = 0; step < 3; ++step) {
           const auto begin = Clock::now();
-          session.enqueue_step(/*stop=*/false);
+          session.enqueue_step();
           const double enqueued_s = std::chrono::duration<double>(Clock::now() - begin).count();
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
           const double step_s = session.executor().take_outcome().step_s;
@@ -157,7 +157,7 @@ TEST_CASE("weights that are not finite: no accuracy, in steps as in evaluation",
         for (int g = 0; g < static_cast<int>(session.states().num_groups()); ++g)
           session.states().own_parameters(g).fill_(value);
         session.seek(0);
-        session.enqueue_step(/*stop=*/false);
+        session.enqueue_step();
         const StepOutcome outcome = session.executor().take_outcome();
         const EvaluationTotals found = session.evaluate();
         const auto fine = outcome.skipped && !std::isfinite(outcome.loss) &&
@@ -196,10 +196,10 @@ std::string explained(int ranks, const std::vector<std::string>& overrides,
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
         session.seek(0);
-        session.enqueue_step(/*stop=*/false);
+        session.enqueue_step();
         REQUIRE_FALSE(session.executor().take_outcome().skipped);
         spoil(rank, session);
-        session.enqueue_step(/*stop=*/false);
+        session.enqueue_step();
         const StepOutcome outcome = session.executor().take_outcome();
         REQUIRE(outcome.skipped);
         const Session::NonFinite found = session.explain_non_finite(outcome);
@@ -279,7 +279,7 @@ TEST_CASE("what is not finite in the backward pass alone is named, too", "[train
         2, [&](int) { return recipe; },
         [&](int rank, Session& session) {
           session.seek(0);
-          session.enqueue_step(/*stop=*/false);
+          session.enqueue_step();
           StepOutcome outcome = session.executor().take_outcome();
           REQUIRE_FALSE(outcome.skipped);
           for (const char* block : {"layer.0", "layer.1"}) {
@@ -314,7 +314,7 @@ TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "
         [&](int rank, Session& session) {
           session.seek(0);
           for (int step = 0; step < 3; ++step) {
-            session.enqueue_step(/*stop=*/false);
+            session.enqueue_step();
             const double loss = session.executor().take_outcome().loss;
             if (rank == 0) result.losses.push_back(loss);
           }
