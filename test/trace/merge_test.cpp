@@ -135,7 +135,7 @@ TEST_CASE("a rank that is missing is named, one that is doubled or foreign is re
           std::string::npos);
   REQUIRE(refusal({dir.path(), other / "b.json"}).find("run another (program abc)") !=
           std::string::npos);
-  REQUIRE(refusal({dir / "nothing"}).find("nothing: cannot be opened") != std::string::npos);
+  REQUIRE(refusal({dir / "nothing"}).find("nothing: no such file") != std::string::npos);
   const TempDir empty;
   REQUIRE(refusal({empty.path()}).find("no trace in") != std::string::npos);
   MergeOptions options{.output = other / "m.json"};
