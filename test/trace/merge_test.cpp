@@ -79,7 +79,7 @@ TEST_CASE("merged ranks have rows, flows and launches of their own, in one time"
   std::set<std::string> rows;
   std::map<std::pair<int, std::string>, std::vector<std::pair<double, double>>> spans;
   for (const auto& event : json["traceEvents"]) {
-    const int pid = event["pid"];
+    const int pid = event["pid"].get<int>() - 1'000'000;
     if (event["ph"] == "M" && event["name"] == "thread_name")
       rows.insert(std::to_string(pid / 100) + " " + event["args"]["name"].get<std::string>());
     if (event.contains("id")) ++flows[event["id"].get<std::uint64_t>()];
