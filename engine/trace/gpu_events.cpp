@@ -233,9 +233,13 @@ class Loader {
     added.sequence = find_integer(event.args, "Seq").value_or(-1);
     const std::int64_t in_elements = find_integer(event.args, "In msg nelems").value_or(0);
     const std::int64_t out_elements = find_integer(event.args, "Out msg nelems").value_or(0);
+    // No element has more bytes; what a broken trace says must not overflow.
+    constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
     added.bytes =
         element_bytes(text("dtype")) *
-        (operation == "all_gather" || operation == "receive" ? out_elements : in_elements);
+        std::clamp<std::int64_t>(
+            operation == "all_gather" || operation == "receive" ? out_elements : in_elements, 0,
+            kMaxElements);
     added.start_ns = event.start_ns;
     added.duration_ns = event.duration_ns;
     in.collective_event.push_back(in.events.events.size());
