@@ -40,8 +40,9 @@ void merge_run_traces(const TraceConfig& config, const fs::path& run) {
     if (sources.clocks.empty() && fs::exists(layout.clocks(), error))
       sources.clocks = layout.clocks();
     trace::MergeOptions options;
-    options.output = window / (config.compress == Compression::gzip ? "merged_trace.json.gz"
-                                                                    : "merged_trace.json");
+    // Perfetto reads no zstd.
+    options.output = window / (config.compress == Compression::none ? "merged_trace.json"
+                                                                    : "merged_trace.json.gz");
     const trace::MergeResult result = trace::merge_traces(sources, options);
     for (const std::string& note : result.notes) print_error("note: {}\n", note);
     print_text("merged trace: {}\n", options.output.string());

@@ -15,9 +15,9 @@
 #include "engine/base/output.h"
 #include "engine/base/printable.h"
 #include "engine/trace/analysis.h"
-#include "engine/trace/gpu_events.h"
 #include "engine/trace/hta.h"
 #include "engine/trace/tables.h"
+#include "engine/trace/trace_files.h"
 
 namespace dstrain {
 namespace {
@@ -52,9 +52,10 @@ int analyze_as_hta(const AnalyzeOptions& options, const trace::AnalysisOptions& 
   if (!options.steps.empty() || options.by != "kernel" || options.top != kDefaultTop)
     throw Error(ErrorKind::usage, "--as-hta goes with neither --steps nor --by nor --top",
                 "HTA takes all steps but the last, and kernels by name");
-  const auto figures =
-      trace::as_hta(trace::trace_files({options.sources.begin(), options.sources.end()}),
-                    wanted.ranks, wanted.salvage);
+  const std::vector<std::filesystem::path> sources(options.sources.begin(), options.sources.end());
+  const trace::TracePaths found = trace::find_traces(sources, trace::TraceUse::analyze);
+  for (const std::string& note : found.notes) print_error("note: {}\n", note);
+  const auto figures = trace::as_hta(found.files, wanted.ranks, wanted.salvage);
   std::vector<trace::Table> tables;
   for (const auto& [name, rows] : figures.items()) {
     if (rows.is_array())
@@ -112,7 +113,7 @@ Command add_trace_analyze(CLI::App& root) {
       "Example: dstrain trace analyze runs/quickstart-20260101-000000-1a2b --steps 4-6 --by "
       "action");
   app->add_option("source", options->sources,
-                  "Runs, folders with traces, or files (.json, .json.gz).")
+                  "Runs, folders with traces, or files (.json, .json.gz, .json.zst).")
       ->required();
   app->add_option("--steps", options->steps, "Only these steps: A-B or A. Default: all.");
   app->add_option("--ranks", options->ranks, "Only these ranks: 0,2-4. Default: all.");

@@ -46,7 +46,8 @@ std::pair<std::int64_t, std::int64_t> parse_steps(const std::string& text) {
 
 bool ends_in_pftrace(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  return name.ends_with(".pftrace") || name.ends_with(".pftrace.gz");
+  return name.ends_with(".pftrace") || name.ends_with(".pftrace.gz") ||
+         name.ends_with(".pftrace.zst");
 }
 
 trace::MergeOptions to_options(const MergeArguments& given, const trace::TraceSources& sources) {
@@ -117,8 +118,8 @@ Command add_trace_merge(CLI::App& root) {
                   "A run, a folder of traces, or traces (.json, .json.gz, .json.zst).")
       ->required();
   app->add_option("-o,--output", options->output,
-                  "File to write; .gz is compressed. Default: merged_trace.json.gz, or .pftrace, "
-                  "beside the traces.");
+                  "File to write; .gz and .zst are compressed (Perfetto reads no .zst). Default: "
+                  "merged_trace.json.gz, or .pftrace, beside the traces.");
   app->add_option("--format", options->format,
                   "json, or pftrace for traces beyond 1 GB. Default: by the name of the file.")
       ->check(CLI::IsMember({"json", "pftrace"}));

@@ -44,7 +44,7 @@ std::vector<SettingDifference> differing_settings(const std::vector<RunFigures>&
   for (const RunFigures& run : runs) {
     for (const auto& [path, value] : run.data.settings) {
       if (path != "run.output" && done.insert(path).second)
-        add(path, [&path = path](const RunFigures& of) { return setting(of.data, path); });
+        add(path, [key = &path](const RunFigures& of) { return setting(of.data, *key); });
     }
   }
   return differences;

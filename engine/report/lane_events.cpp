@@ -7,7 +7,9 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/base/run_layout.h"
 #include "engine/trace/scanner.h"
+#include "engine/trace/trace_files.h"
 
 namespace dstrain::report {
 namespace {
@@ -64,33 +66,46 @@ RankWindow read_window(const fs::path& path, int rank) {
   return window;
 }
 
-fs::path last_window(const fs::path& traces) {
+/// Traces of the last window by rank.
+std::map<int, fs::path> find_window(const fs::path& run) {
+  std::map<int, fs::path> files;
   std::error_code ignored;
-  fs::path last = traces;
-  std::string name;
-  for (const auto& entry : fs::directory_iterator(traces, ignored)) {
-    const std::string candidate = entry.path().filename().string();
-    if (!candidate.starts_with("step-") || candidate <= name) continue;
-    name = candidate;
-    last = entry.path();
+  fs::path folder = trace::traces_of_run(run);
+  const bool own = folder == RunLayout(run).traces();
+  if (!fs::is_directory(folder, ignored)) return files;
+  if (const auto all = trace::trace_windows(folder); !all.empty()) folder = all.back();
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const auto rank = traced_rank(entry.path().filename().string());
+    if (rank && (own || !trace::other_run_of(entry.path(), run))) files[*rank] = entry.path();
   }
-  return last;
+  return files;
+}
+
+std::map<int, RankWindow> read_windows(RunData& run) {
+  const auto problem = [&](const fs::path& path, const Error& error) {
+    run.problems.push_back({path.lexically_relative(run.path).string(), error.what()});
+  };
+  std::map<int, fs::path> files;
+  try {
+    files = find_window(run.path);
+  } catch (const Error& error) {
+    problem(RunLayout(run.path).traces(), error);
+  }
+  std::map<int, RankWindow> windows;
+  for (const auto& [rank, file] : files) {
+    try {
+      windows[rank] = read_window(file, rank);
+    } catch (const Error& error) {
+      problem(file, error);
+    }
+  }
+  return windows;
 }
 
 }  // namespace
 
-void read_timeline(RunData& run, const fs::path& traces) {
-  std::map<int, RankWindow> windows;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(last_window(traces), ignored)) {
-    const auto rank = traced_rank(entry.path().filename().string());
-    if (!rank) continue;
-    try {
-      windows[*rank] = read_window(entry.path(), *rank);
-    } catch (const Error& error) {
-      run.problems.push_back({entry.path().lexically_relative(run.path).string(), error.what()});
-    }
-  }
+void read_timeline(RunData& run) {
+  std::map<int, RankWindow> windows = read_windows(run);
   for (const auto& [rank, window] : windows) {
     for (const auto& row : window.rows) run.timeline.step = std::max(run.timeline.step, row.step);
   }

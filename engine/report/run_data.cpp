@@ -363,7 +363,7 @@ RunData read_run(const fs::path& path) {
   const fs::path gpu = layout.root() / "gpu.csv";
   read_samples(run, path_exists(gpu) ? gpu : layout.root() / "memory.csv");
   read_cpu(run, layout.root() / "cpu.txt");
-  read_timeline(run, layout.traces());
+  read_timeline(run);
   return run;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/trace/figures.h"
+#include "engine/trace/trace_files.h"
 
 namespace dstrain::trace {
 namespace {
@@ -125,7 +126,9 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
   std::vector<RankProgram> programs;
   std::map<int, LaneTime> lanes;
   std::int64_t window = 0;
-  for (const std::filesystem::path& file : trace_files(sources))
+  const TracePaths found = find_traces(sources, TraceUse::analyze);
+  analysis.notes = found.notes;
+  for (const std::filesystem::path& file : found.files)
     for (RankEvents& rank : load_events(file, names, options.salvage)) {
       if (!options.ranks.empty() &&
           std::find(options.ranks.begin(), options.ranks.end(), rank.rank) == options.ranks.end())

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -13,6 +12,7 @@
 #include "engine/base/json.h"
 #include "engine/base/printable.h"
 #include "engine/trace/scanner.h"
+#include "engine/trace/trace_files.h"
 
 namespace dstrain::trace {
 namespace {
@@ -90,7 +90,7 @@ class Loader {
       file_notes_.push_back(what);
     }
     const std::int64_t late_base = scanner.late_base_ns();
-    const int own_rank = rank_of_trace(file_, scanner.top("distributedInfo"));
+    const int own_rank = rank_of_trace(file_, scanner.top("distributedInfo")).value_or(0);
     std::vector<RankEvents> loaded;
     for (auto& [rank, state] : ranks_) {
       RankEvents& events = state->events;
@@ -233,9 +233,13 @@ class Loader {
     added.sequence = find_integer(event.args, "Seq").value_or(-1);
     const std::int64_t in_elements = find_integer(event.args, "In msg nelems").value_or(0);
     const std::int64_t out_elements = find_integer(event.args, "Out msg nelems").value_or(0);
+    // No element has more bytes; what a broken trace says must not overflow.
+    constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 16;
     added.bytes =
         element_bytes(text("dtype")) *
-        (operation == "all_gather" || operation == "receive" ? out_elements : in_elements);
+        std::clamp<std::int64_t>(
+            operation == "all_gather" || operation == "receive" ? out_elements : in_elements, 0,
+            kMaxElements);
     added.start_ns = event.start_ns;
     added.duration_ns = event.duration_ns;
     in.collective_event.push_back(in.events.events.size());
@@ -462,12 +466,6 @@ class Loader {
   std::vector<std::string> file_notes_;
 };
 
-bool is_trace_name(const std::string& name) {
-  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
-  if (name.find("_actions.json") != std::string::npos) return false;
-  return ends("trace.json") || ends("trace.json.gz") || ends("trace.json.zst");
-}
-
 }  // namespace
 
 std::uint32_t Names::add(std::string_view text) {
@@ -475,19 +473,6 @@ std::uint32_t Names::add(std::string_view text) {
       numbers_.try_emplace(std::string(text), static_cast<std::uint32_t>(texts_.size()));
   if (added) texts_.emplace_back(text);
   return found->second;
-}
-
-int rank_of_trace(const std::filesystem::path& file,
-                  const std::optional<std::string>& distributed_info) {
-  if (distributed_info)
-    if (const auto rank = find_integer(*distributed_info, "rank")) return static_cast<int>(*rank);
-  const std::string name = file.filename().string();
-  std::size_t digit = name.find("rank");
-  if (digit == std::string::npos) return 0;
-  for (digit += 4; digit < name.size() && (name[digit] == '_' || name[digit] == '-');) ++digit;
-  int rank = 0;
-  std::from_chars(name.data() + digit, name.data() + name.size(), rank);
-  return rank;
 }
 
 std::string collective_operation(std::string_view name) {
@@ -511,37 +496,6 @@ std::string collective_operation(std::string_view name) {
   for (const Alias& alias : kAliases)
     if (name.find(alias.part) != std::string_view::npos) return std::string(alias.operation);
   return std::string(name);
-}
-
-std::vector<std::filesystem::path> trace_files(const std::vector<std::filesystem::path>& sources) {
-  namespace fs = std::filesystem;
-  std::vector<fs::path> files;
-  for (const fs::path& source : sources) {
-    std::error_code error;
-    if (!fs::is_directory(source, error)) {
-      if (!fs::exists(source, error))
-        throw Error(ErrorKind::usage, fmt::format("{}: no such file", printable(source.string())),
-                    "give a run, a folder with traces, or files");
-      files.push_back(source);
-      continue;
-    }
-    const fs::path traces = source / "traces";
-    const fs::path folder = fs::is_directory(traces, error) ? traces : source;
-    std::vector<fs::path> single, merged;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      const std::string name = entry.path().filename().string();
-      if (is_trace_name(name))
-        (name.starts_with("merged") ? merged : single).push_back(entry.path());
-    }
-    if (single.empty()) single = merged;
-    if (single.empty())
-      throw Error(ErrorKind::usage, fmt::format("{}: no traces in it", printable(folder.string())),
-                  "traces are named *trace.json or *trace.json.gz; record some: "
-                  "dstrain launch RECIPE --trace 3");
-    std::sort(single.begin(), single.end());
-    files.insert(files.end(), single.begin(), single.end());
-  }
-  return files;
 }
 
 std::vector<RankEvents> load_events(const std::filesystem::path& file, Names& names, bool salvage) {

@@ -108,19 +108,10 @@ struct RankEvents {
   std::vector<std::string> notes;
 };
 
-/// Files that `sources` stand for: files as they are; of a folder, or of a run's traces/, the files
-/// of single ranks, else the merged one. Error{usage} where there are none.
-[[nodiscard]] std::vector<std::filesystem::path> trace_files(
-    const std::vector<std::filesystem::path>& sources);
-
 /// Reads a file; several ranks where it is merged. Error{data} where it is broken, unless
 /// `salvage`, which makes it a note.
 [[nodiscard]] std::vector<RankEvents> load_events(const std::filesystem::path& file, Names& names,
                                                   bool salvage);
-
-/// Rank of the trace in `file`: of its "distributedInfo", else of its name, else 0.
-[[nodiscard]] int rank_of_trace(const std::filesystem::path& file,
-                                const std::optional<std::string>& distributed_info);
 
 /// "all_gather" for any of the names that c10d, NCCL and we give it; the name itself where unknown.
 [[nodiscard]] std::string collective_operation(std::string_view name);

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/trace/scanner.h"
+#include "engine/trace/trace_files.h"
 
 namespace dstrain::trace {
 namespace {
@@ -91,7 +92,7 @@ HtaRank read_rows(const std::filesystem::path& file, Names& names, bool salvage)
     read.rows[i].start = static_cast<std::int64_t>(std::ceil(start));
     read.rows[i].duration = static_cast<std::int64_t>(std::floor(end)) - read.rows[i].start;
   }
-  read.rank = rank_of_trace(file, scanner.top("distributedInfo"));
+  read.rank = rank_of_trace(file, scanner.top("distributedInfo")).value_or(0);
   return read;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/unique_fd.h"
 
 namespace dstrain::trace {
@@ -131,13 +132,7 @@ std::size_t InputStream::State::unzstd_into(char* to, std::size_t size) {
 InputStream::InputStream(const std::filesystem::path& path)
     : state_(std::make_unique<State>(path)) {
   State& s = *state_;
-  s.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (s.fd.get() < 0) {
-    throw Error(ErrorKind::data,
-                fmt::format("{}: cannot be opened: {}", path.string(),
-                            std::generic_category().message(errno)),
-                "name a trace file, a folder of them or a run directory");
-  }
+  s.fd = open_input_file(path);
   (void)::posix_fadvise(s.fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   s.load();
   const auto starts_with = [&](std::string_view bytes) {

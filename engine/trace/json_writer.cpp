@@ -3,19 +3,22 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "engine/base/stable_hash.h"
 #include "engine/trace/merge_writer.h"
 #include "engine/trace/output_file.h"
+#include "engine/trace/row_slices.h"
 
 namespace dstrain::trace {
 namespace {
 
+// Perfetto takes row 0 of a process for the row whose number is the pid's, so that no row may have
+// that number.
+constexpr std::int64_t kFirstPid = 1'000'000;
 constexpr int kRowsOfRank = 100;
-constexpr std::size_t kTakenPerRow = 20'000;
+constexpr std::size_t kMovedKept = 20'000;
 constexpr std::int64_t kFirstExtraRow = 1'900'000'000;  ///< beyond thread ids of Linux
 
 void put_microseconds(std::string& out, std::int64_t ns) {
@@ -41,6 +44,7 @@ class JsonMergeWriter final : public MergeWriter {
     rows_.clear();
     streams_.clear();
     metadata_.clear();
+    moved_.clear();
     next_extra_row_ = kFirstExtraRow;
   }
   void write(const Event& event, std::int64_t start_ns) override;
@@ -52,19 +56,23 @@ class JsonMergeWriter final : public MergeWriter {
 
  private:
   struct Row {
-    std::string tid;                                  ///< as it is written; empty: the event's own
-    std::map<std::int64_t, std::int64_t> taken = {};  ///< end by start, of the latest events
-
-    bool take(std::int64_t start, std::int64_t end);
+    std::string tid;  ///< as it is written; empty: the event's own
+    RowSlices drawn = {};
   };
   struct Stream {
     std::string name;
     std::vector<Row> rows;
   };
+  /// A slice on a further row; the arrow to it goes there, too.
+  struct Moved {
+    std::int64_t start_ns = 0;
+    std::string tid;
+  };
 
   std::int64_t process(std::string_view pid);
   bool is_doubled(const Event& event);
   const std::string& row_of(const Event& event, std::int64_t start_ns, std::int64_t pid);
+  const std::string& row_of_arrow(const Event& event, std::int64_t start_ns) const;
   void put_args(const Event& event);
   void put_event(std::string_view text) {
     file_.write(any_ ? ",\n" : "\n");
@@ -83,6 +91,7 @@ class JsonMergeWriter final : public MergeWriter {
   std::unordered_map<std::string, std::int64_t> rows_;  ///< number of a process, by its pid
   std::unordered_map<std::string, Stream> streams_;     ///< by pid and tid
   std::unordered_set<std::uint64_t> metadata_;
+  std::unordered_map<std::int64_t, Moved> moved_;  ///< by correlation
   std::int64_t next_extra_row_ = kFirstExtraRow;
   std::string line_;
   std::string key_;
@@ -92,7 +101,8 @@ std::int64_t JsonMergeWriter::process(std::string_view pid) {
   const auto next = static_cast<std::int64_t>(rows_.size());
   key_.assign(pid);
   const std::int64_t row = rows_.try_emplace(key_, next).first->second;
-  return std::int64_t{rank_} * kRowsOfRank + std::min<std::int64_t>(row, kRowsOfRank - 1);
+  return kFirstPid + std::int64_t{rank_} * kRowsOfRank +
+         std::min<std::int64_t>(row, kRowsOfRank - 1);
 }
 
 /// Whether this name or place of a row was said before, with the same words.
@@ -102,38 +112,42 @@ bool JsonMergeWriter::is_doubled(const Event& event) {
   return !metadata_.insert(stable_hash(key_)).second;
 }
 
-/// False where an event that was written stands in the way. Profilers write a stream nearly in its
-/// order, so that the earliest times can be forgotten.
-bool JsonMergeWriter::Row::take(std::int64_t start, std::int64_t end) {
-  const auto after = taken.lower_bound(start);
-  if (after != taken.end() && after->first < end) return false;
-  if (after != taken.begin() && std::prev(after)->second > start) return false;
-  taken.emplace_hint(after, start, end);
-  if (taken.size() > kTakenPerRow) taken.erase(taken.begin());
-  return true;
-}
-
-/// The row for an event of a stream: work that overlaps goes to a further one, because viewers
-/// leave it out otherwise. Empty: its own.
+/// The row for a slice: what crosses others goes to a further one, because viewers leave it out
+/// otherwise. Empty: its own.
 const std::string& JsonMergeWriter::row_of(const Event& event, std::int64_t start_ns,
                                            std::int64_t pid) {
   Stream& in = stream(event);
   const std::int64_t end = start_ns + event.duration_ns;
-  for (Row& row : in.rows) {
-    if (row.take(start_ns, end)) return row.tid;
+  const bool work = is_stream_work(event.category);
+  std::size_t at = 0;
+  while (at < in.rows.size() && !in.rows[at].drawn.take(start_ns, end, work)) ++at;
+  if (at == in.rows.size()) {
+    Row& row = in.rows.emplace_back();
+    (void)row.drawn.take(start_ns, end, work);
+    if (at > 0) {
+      row.tid = std::to_string(next_extra_row_++);
+      const std::string name =
+          !in.name.empty() ? in.name : fmt::format("{} {}", work ? "stream" : "row", event.tid);
+      put_event(
+          fmt::format("{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, "
+                      "\"args\": {{\"name\": \"{} ({})\"}}}}",
+                      pid, row.tid, name, at + 1));
+    }
   }
-  Row row;
-  (void)row.take(start_ns, end);
-  if (!in.rows.empty()) {
-    row.tid = std::to_string(next_extra_row_++);
-    const std::string name = in.name.empty() ? fmt::format("stream {}", event.tid) : in.name;
-    put_event(
-        fmt::format("{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, "
-                    "\"args\": {{\"name\": \"{} ({})\"}}}}",
-                    pid, row.tid, name, in.rows.size() + 1));
+  const std::string& tid = in.rows[at].tid;
+  if (const auto id = tid.empty() ? std::nullopt : find_integer(event.args, "correlation")) {
+    // Profilers write the arrow beside the slice.
+    if (moved_.size() >= kMovedKept) moved_.clear();
+    moved_[*id] = {start_ns, tid};
   }
-  in.rows.push_back(std::move(row));
-  return in.rows.back().tid;
+  return tid;
+}
+
+const std::string& JsonMergeWriter::row_of_arrow(const Event& event, std::int64_t start_ns) const {
+  static const std::string kOwn;
+  const auto id = moved_.empty() ? std::nullopt : to_integer(event.id);
+  const auto found = id ? moved_.find(*id) : moved_.end();
+  return found != moved_.end() && found->second.start_ns == start_ns ? found->second.tid : kOwn;
 }
 
 void JsonMergeWriter::put_args(const Event& event) {
@@ -179,8 +193,10 @@ void JsonMergeWriter::write(const Event& event, std::int64_t start_ns) {
   const bool slice = event.phase == 'X';
   slices_ += slice ? 1 : 0;
   static const std::string kOwn;
-  const std::string& row =
-      slice && is_stream_work(event.category) ? row_of(event, start_ns, pid) : kOwn;
+  const bool arrow = event.phase == 's' || event.phase == 't' || event.phase == 'f';
+  const std::string& row = slice   ? row_of(event, start_ns, pid)
+                           : arrow ? row_of_arrow(event, start_ns)
+                                   : kOwn;
   line_.clear();
   line_ += '{';
   bool first = true;

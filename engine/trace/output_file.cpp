@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,17 +17,27 @@ namespace dstrain::trace {
 namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
-constexpr int kLevel = 4;  // a fifth larger than the best one at a third of its time
+constexpr int kGzipLevel = 4;  // a fifth larger than the best one at a third of its time
 
 }  // namespace
 
 struct OutputFile::State {
+  State() = default;
+  ~State() {
+    if (gzip) ::deflateEnd(&stream);
+    ::ZSTD_freeCCtx(zstd);
+    if (open) ::unlink(part.c_str());
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
   std::filesystem::path path;
   std::filesystem::path part;
   UniqueFd fd;
   bool gzip = false;
   bool open = false;
   z_stream stream{};
+  ZSTD_CCtx* zstd = nullptr;
   std::string buffer;
   std::string packed;
   std::uint64_t bytes = 0;
@@ -46,12 +57,7 @@ struct OutputFile::State {
       bytes += static_cast<std::uint64_t>(written);
     }
   }
-  void flush(bool last) {
-    if (!gzip) {
-      put(buffer.data(), buffer.size());
-      buffer.clear();
-      return;
-    }
+  void deflate_buffer(bool last) {
     stream.next_in = reinterpret_cast<Bytef*>(buffer.data());
     stream.avail_in = static_cast<uInt>(buffer.size());
     do {
@@ -61,6 +67,26 @@ struct OutputFile::State {
       DSTRAIN_CHECK(result != Z_STREAM_ERROR, "zlib refuses a stream that it made");
       put(packed.data(), packed.size() - stream.avail_out);
     } while (stream.avail_out == 0);
+  }
+  void zstd_buffer(bool last) {
+    ZSTD_inBuffer in{.src = buffer.data(), .size = buffer.size(), .pos = 0};
+    for (bool done = false; !done;) {
+      ZSTD_outBuffer out{.dst = packed.data(), .size = packed.size(), .pos = 0};
+      const std::size_t left =
+          ::ZSTD_compressStream2(zstd, &out, &in, last ? ZSTD_e_end : ZSTD_e_continue);
+      DSTRAIN_CHECK(::ZSTD_isError(left) == 0, "zstd refuses a stream that it made");
+      put(packed.data(), out.pos);
+      done = last ? left == 0 : in.pos == in.size;
+    }
+  }
+  void flush(bool last) {
+    if (gzip) {
+      deflate_buffer(last);
+    } else if (zstd != nullptr) {
+      zstd_buffer(last);
+    } else {
+      put(buffer.data(), buffer.size());
+    }
     buffer.clear();
   }
 };
@@ -71,19 +97,22 @@ OutputFile::OutputFile(const std::filesystem::path& path) : state_(std::make_uni
   s.part = path.string() + ".part";
   s.fd = UniqueFd(::open(s.part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!s.fd) s.fail("make");
-  s.gzip = path.extension() == ".gz";
   s.open = true;
-  if (!s.gzip) return;
-  s.packed.resize(kBuffer);
-  DSTRAIN_CHECK(
-      ::deflateInit2(&s.stream, kLevel, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK,
-      "zlib cannot start");
+  const std::filesystem::path ending = path.extension();
+  if (ending == ".gz") {
+    s.packed.resize(kBuffer);
+    s.gzip =
+        ::deflateInit2(&s.stream, kGzipLevel, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK;
+    DSTRAIN_CHECK(s.gzip, "zlib cannot start");
+  } else if (ending == ".zst") {
+    s.packed.resize(kBuffer);
+    s.zstd = ::ZSTD_createCCtx();
+    DSTRAIN_CHECK(s.zstd != nullptr, "zstd cannot start");
+    (void)::ZSTD_CCtx_setParameter(s.zstd, ZSTD_c_checksumFlag, 1);
+  }
 }
 
-OutputFile::~OutputFile() {
-  if (state_->gzip) ::deflateEnd(&state_->stream);
-  if (state_->open) ::unlink(state_->part.c_str());
-}
+OutputFile::~OutputFile() = default;
 
 void OutputFile::write(std::string_view text) {
   state_->buffer.append(text);

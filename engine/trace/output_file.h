@@ -8,7 +8,8 @@
 namespace dstrain::trace {
 
 /// A file that is written under `PATH.part` and gets its name when it is whole; gzip where the name
-/// ends in .gz. Error{checkpoint} names path and reason. Without close() the part is removed.
+/// ends in .gz, zstd where it ends in .zst. Error{checkpoint} names path and reason. Without
+/// close() the part is removed.
 class OutputFile {
  public:
   explicit OutputFile(const std::filesystem::path& path);

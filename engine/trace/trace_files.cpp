@@ -9,9 +9,11 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
 #include "engine/base/printable.h"
 #include "engine/base/run_layout.h"
 #include "engine/trace/scanner.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain::trace {
 namespace {
@@ -20,31 +22,79 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxRank = 1'000'000;
 
-bool is_rank_trace(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (name.starts_with("merged_trace") || name.ends_with("_actions.json")) return false;
-  return name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst");
+struct FolderTraces {
+  std::vector<fs::path> ranks;
+  std::vector<fs::path> merged;
+  std::vector<fs::path> windows;  ///< folders, whatever they hold
+};
+
+FolderTraces look_into(const fs::path& folder) {
+  FolderTraces found;
+  std::vector<fs::path> others;
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const fs::path& path = i->path();
+    const std::string name = path.filename().string();
+    std::error_code unknown;
+    if (i->is_directory(unknown)) {
+      if (parse_checkpoint_name(path)) found.windows.push_back(path);
+      continue;
+    }
+    const bool json =
+        name.ends_with(".json") || name.ends_with(".json.gz") || name.ends_with(".json.zst");
+    if (!json || name.ends_with("_actions.json")) continue;
+    const bool merged = name.starts_with("merged_trace");
+    const bool trace = name.find("trace") != std::string::npos;
+    (merged ? found.merged : trace ? found.ranks : others).push_back(path);
+  }
+  if (error) {
+    throw Error(ErrorKind::usage,
+                fmt::format("cannot read {}: {}", shown_path(folder), error.message()));
+  }
+  // Traces of other tools may be called otherwise, if nothing else is there.
+  if (found.ranks.empty() && found.merged.empty()) found.ranks = std::move(others);
+  std::ranges::sort(found.ranks);
+  std::ranges::sort(found.merged);
+  std::ranges::sort(found.windows);
+  return found;
 }
 
-std::vector<fs::path> traces_in(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::vector<std::string> windows;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_regular_file() && is_rank_trace(entry.path())) found.push_back(entry.path());
-    if (entry.is_directory() && parse_checkpoint_name(entry.path()))
-      windows.push_back(entry.path().filename().string());
+bool holds_traces(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return false;
+  const FolderTraces found = look_into(folder);
+  return !found.ranks.empty() || !found.merged.empty() || !trace_windows(folder).empty();
+}
+
+std::vector<fs::path> traces_in(const fs::path& folder, TraceUse use,
+                                std::vector<std::string>& notes) {
+  FolderTraces found = look_into(folder);
+  if (!found.ranks.empty()) return found.ranks;
+  if (use == TraceUse::analyze && !found.merged.empty()) return found.merged;
+  const std::vector<fs::path> windows = trace_windows(folder);
+  if (windows.empty()) {
+    throw Error(ErrorKind::usage, fmt::format("no trace in {}", shown_path(folder)),
+                "a run has traces with trace.steps above 0 (dstrain launch RECIPE --trace 3); "
+                "files end in .json, .json.gz, .json.zst");
   }
-  std::ranges::sort(found);
-  std::ranges::sort(windows);
-  if (!found.empty()) return found;
-  if (windows.size() == 1) return traces_in(folder / windows[0]);
-  if (!windows.empty()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("{} holds {} windows of traces", folder.string(), windows.size()),
-                fmt::format("name one of them: {}", fmt::join(windows, ", ")));
+  if (windows.size() > 1) {
+    std::vector<std::string> names;
+    for (const fs::path& window : windows) names.push_back(window.filename().string());
+    if (use == TraceUse::merge) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} holds {} windows of traces", shown_path(folder), windows.size()),
+                  fmt::format("name one of them: {}", fmt::join(names, ", ")));
+    }
+    notes.push_back(fmt::format("{} holds {} windows of traces: only the newest is read, {}",
+                                shown_path(folder), windows.size(), names.back()));
   }
-  throw Error(ErrorKind::usage, fmt::format("no trace in {}", folder.string()),
-              "a run has traces with trace.steps above 0; files end in .json, .json.gz, .json.zst");
+  return traces_in(windows.back(), use, notes);
+}
+
+bool is_run(const fs::path& folder) {
+  const RunLayout layout(folder);
+  std::error_code error;
+  return fs::is_directory(layout.traces(), error) || fs::exists(layout.recipe(), error);
 }
 
 /// The number behind "rank" in a name, as in "rank3_trace.json" or "trace_rank-3.json".
@@ -76,15 +126,12 @@ TraceFile describe_file(const fs::path& path) {
   (void)scanner.next(event);  // what stands before the events
   TraceFile file{.path = path};
   file.base_ns = scanner.base_ns();
-  const std::string name = path.filename().string();
-  std::optional<int> rank = rank_in_name(name);
-  if (const auto info = scanner.top("distributedInfo")) {
-    if (const auto own = find_integer(*info, "rank"); own && *own >= 0 && *own < kMaxRank)
-      rank = static_cast<int>(*own);
+  const auto info = scanner.top("distributedInfo");
+  if (info) {
     if (const auto size = find_integer(*info, "world_size"); size && *size > 0 && *size <= kMaxRank)
       file.world_size = static_cast<int>(*size);
   }
-  file.host = host_in_name(name);
+  file.host = host_in_name(path.filename().string());
   if (const auto ours = scanner.top("dstrain")) {
     const auto text = [&](const char* key) {
       const auto value = find_argument(*ours, key);
@@ -98,7 +145,7 @@ TraceFile describe_file(const fs::path& path) {
     file.run = fmt::format("{} (program {})", text("run"), text("program"));
     file.incomplete = text("incomplete");
   }
-  file.rank = rank.value_or(-1);
+  file.rank = rank_of_trace(path, info).value_or(-1);
   return file;
 }
 
@@ -151,16 +198,81 @@ void note_what_is_missing(TraceSources& sources) {
 
 }  // namespace
 
+std::vector<fs::path> trace_windows(const fs::path& folder) {
+  std::vector<fs::path> windows;
+  for (const fs::path& window : look_into(folder).windows) {
+    const FolderTraces found = look_into(window);
+    if (!found.ranks.empty() || !found.merged.empty()) windows.push_back(window);
+  }
+  return windows;
+}
+
+fs::path traces_of_run(const fs::path& run) {
+  const RunLayout layout(run);
+  std::error_code error;
+  if (holds_traces(layout.traces()) || !fs::exists(layout.recipe(), error)) return layout.traces();
+  try {
+    const std::string output = load_recipe(layout.recipe()).recipe.trace.output;
+    if (!output.empty() && holds_traces(output)) return output;
+  } catch (const Error&) {
+    // A recipe that this version or this host refuses says nothing about traces.
+  }
+  return layout.traces();
+}
+
+std::optional<std::string> other_run_of(const fs::path& file, const fs::path& run) {
+  Scanner scanner(file);
+  Event event;
+  (void)scanner.next(event);  // what stands before the events
+  const auto ours = scanner.top("dstrain");
+  const auto quoted = ours ? find_argument(*ours, "run") : std::nullopt;
+  if (!quoted) return std::nullopt;
+  fs::path folder = fs::absolute(run).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  std::string name = unescape(*quoted);
+  if (name == folder.filename()) return std::nullopt;
+  return name;
+}
+
+TracePaths find_traces(std::span<const fs::path> sources, TraceUse use) {
+  TracePaths found;
+  for (const fs::path& source : sources) {
+    const PathKind kind = path_kind(source, ErrorKind::usage);
+    if (kind == PathKind::nothing) {
+      throw Error(ErrorKind::usage, fmt::format("{}: no such file", shown_path(source)),
+                  "name a run, a folder of traces, or traces");
+    }
+    if (kind != PathKind::folder) {
+      found.files.push_back(source);
+      continue;
+    }
+    const bool run = is_run(source);
+    const fs::path folder = run ? traces_of_run(source) : source;
+    const std::vector<fs::path> files = traces_in(folder, use, found.notes);
+    if (run && folder != RunLayout(source).traces()) {
+      if (const auto other = other_run_of(files.front(), source))
+        found.notes.push_back(fmt::format("{} is a trace of run {}, which wrote to the same folder",
+                                          shown_path(files.front()), shown(*other, 100)));
+    }
+    if (run && found.run.empty()) found.run = source;
+    found.files.insert(found.files.end(), files.begin(), files.end());
+  }
+  return found;
+}
+
+std::optional<int> rank_of_trace(const fs::path& file,
+                                 const std::optional<std::string>& distributed_info) {
+  if (distributed_info) {
+    const auto rank = find_integer(*distributed_info, "rank");
+    if (rank && *rank >= 0 && *rank < kMaxRank) return static_cast<int>(*rank);
+  }
+  return rank_in_name(file.filename().string());
+}
+
 TraceSources find_rank_traces(std::span<const fs::path> sources) {
   TraceSources found;
-  for (const fs::path& source : sources) {
-    std::vector<fs::path> paths = {source};
-    if (fs::is_directory(source)) {
-      const fs::path inside = RunLayout(source).traces();
-      paths = traces_in(fs::is_directory(inside) ? inside : source);
-    }
-    for (const fs::path& path : paths) found.files.push_back(describe_file(path));
-  }
+  const TracePaths paths = find_traces(sources, TraceUse::merge);
+  for (const fs::path& path : paths.files) found.files.push_back(describe_file(path));
   if (found.files.size() == 1 && found.files[0].rank < 0) found.files[0].rank = 0;
   for (const TraceFile& file : found.files) {
     if (file.rank >= 0) continue;
@@ -169,13 +281,14 @@ TraceSources find_rank_traces(std::span<const fs::path> sources) {
   }
   std::ranges::stable_sort(found.files, {}, &TraceFile::rank);
   check_together(found.files);
+  found.notes = paths.notes;
   note_what_is_missing(found);
   if (found.files.empty()) return found;
   found.folder = fs::absolute(found.files[0].path).parent_path();
   // traces/ or traces/step-00000100/ of a run.
-  for (const fs::path& root :
-       {found.folder.parent_path(), found.folder.parent_path().parent_path(), found.folder}) {
-    if (found.clocks.empty() && fs::is_regular_file(RunLayout(root).clocks()))
+  for (const fs::path& root : {paths.run, found.folder.parent_path(),
+                               found.folder.parent_path().parent_path(), found.folder}) {
+    if (!root.empty() && found.clocks.empty() && fs::is_regular_file(RunLayout(root).clocks()))
       found.clocks = RunLayout(root).clocks();
   }
   return found;

@@ -2,11 +2,44 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace dstrain::trace {
+
+/// What the traces are wanted for. To merge, a folder must hold one window, and its merged file is
+/// none of them; to analyze, the newest of several windows is taken, and the merged file where
+/// there are none of single ranks.
+enum class TraceUse : std::uint8_t { merge, analyze };
+
+struct TracePaths {
+  std::vector<std::filesystem::path> files;  ///< of each source by name
+  std::filesystem::path run;                 ///< the first source that is a run; empty: none is
+  std::vector<std::string> notes;            ///< windows left out, traces of another run
+};
+
+/// The files that `sources` name: files as they are, folders of them, or runs (traces_of_run()).
+/// Error{usage} where there is none, or where a folder holds several windows of which `use` needs
+/// one.
+[[nodiscard]] TracePaths find_traces(std::span<const std::filesystem::path> sources, TraceUse use);
+
+/// The folder that holds the traces of a run: its traces/; where that holds none, the folder that
+/// `trace.output` of its recipe names.
+[[nodiscard]] std::filesystem::path traces_of_run(const std::filesystem::path& run);
+
+/// The name of the run that wrote a trace, where it is another one than `run`: many runs may write
+/// to the folder that trace.output names.
+[[nodiscard]] std::optional<std::string> other_run_of(const std::filesystem::path& file,
+                                                      const std::filesystem::path& run);
+
+/// Folders of the windows in `folder` that hold traces (trace.every), oldest first.
+[[nodiscard]] std::vector<std::filesystem::path> trace_windows(const std::filesystem::path& folder);
+
+/// The rank that "distributedInfo" of a trace says, else the name of its file ("rank3").
+[[nodiscard]] std::optional<int> rank_of_trace(const std::filesystem::path& file,
+                                               const std::optional<std::string>& distributed_info);
 
 /// A trace of one rank.
 struct TraceFile {
@@ -23,13 +56,12 @@ struct TraceSources {
   std::vector<TraceFile> files;    ///< by rank
   std::filesystem::path clocks;    ///< clocks.jsonl of the run; empty: none
   std::filesystem::path folder;    ///< of the first file
-  std::vector<std::string> notes;  ///< missing ranks, events that a rank lost
+  std::vector<std::string> notes;  ///< missing ranks, events that a rank lost, find_traces()
 };
 
-/// The traces of single ranks that `sources` name: files, folders of them, or runs (their traces/).
-/// A rank is told by distributedInfo, else by the name ("rank3"). Error{usage} where there is none,
-/// where a rank is there twice, or where a folder holds several windows; Error{data} for a file
-/// that is merged already or comes from another run.
+/// The traces of single ranks that `sources` name, as find_traces() to merge. Error{usage} where a
+/// rank is there twice; Error{data} for a file that is merged already, comes from another run or
+/// does not tell its rank.
 [[nodiscard]] TraceSources find_rank_traces(std::span<const std::filesystem::path> sources);
 
 }  // namespace dstrain::trace

@@ -190,6 +190,7 @@ void TraceWindow::stop(std::int64_t next_step) {
                              .actions = {},
                              .runs = regions_.take_runs()};
   if (config_.compress == Compression::gzip) recording.target += ".gz";
+  if (config_.compress == Compression::zstd) recording.target += ".zst";
   const std::vector<Phase> by_action = phases(training);
   for (std::size_t i = 0; i < training.actions.size(); ++i)
     recording.actions.push_back({.name = names_[i],

@@ -19,7 +19,7 @@ enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 enum class TraceDetail { kernels, operators, shapes };
-enum class Compression { none, gzip };
+enum class Compression { none, gzip, zstd };
 enum class WandbMode { never, offline, online };
 enum class Timing { automatic, off, every_step };
 enum class Fit { crop, stretch };

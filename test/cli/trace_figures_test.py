@@ -113,7 +113,7 @@ def refusals(folder):
     empty = folder / "empty"
     empty.mkdir()
     result = support.run("trace", "analyze", empty)
-    assert result.returncode == 64 and "no traces" in result.stderr, result.stderr
+    assert result.returncode == 64 and "no trace in" in result.stderr, result.stderr
     twice = support.run("trace", "analyze", GOLDEN / "pytorch_ddp", GOLDEN / "pytorch_fsdp2")
     assert twice.returncode == 64 and "both of rank 0" in twice.stderr, twice.stderr
     hostile = made_trace.made_trace(0, 1, seed=4, steps=1, kernels=5)

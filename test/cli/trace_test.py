@@ -92,6 +92,17 @@ with tempfile.TemporaryDirectory() as scratch:
     assert found == [f"step-{s:08d}/rank1_{kind}.json" for s in (2, 7, 12) for kind in ("actions", "trace")], found
     check_trace(folder / "logs" / "tiny_trace" / "step-00000007" / "rank1_trace.json", 1, [7, 7])
 
+    # The run's recipe says where its traces are.
+    analyzed = json.loads(expect_success(run("trace", "analyze", windows, "--json")))
+    assert [(r["rank"], [s["step"] for s in r["steps"]]) for r in analyzed["ranks"]] == [(1, [12])], analyzed["ranks"]
+    assert any("holds 3 windows of traces: only the newest is read, step-00000012" in note for note in analyzed["notes"]), analyzed["notes"]
+
+    packed, _ = launch(folder / "packed", "trace.steps=1", "trace.compress=zstd")
+    names = {p.name for p in (packed / "traces").iterdir()}
+    assert names == {"merged_trace.json.gz"} | {f"rank{r}_{kind}" for r in range(2) for kind in ("trace.json.zst", "actions.json")}, names
+    analyzed = json.loads(expect_success(run("trace", "analyze", packed, "--json")))
+    assert [r["rank"] for r in analyzed["ranks"]] == [0, 1] and analyzed["notes"] == [], analyzed["notes"]
+
     # The run ends inside the window: what there is is written.
     short, text = launch(folder / "short", "trace.steps=100", "trace.first=13", "trace.compress=none")
     check_trace(short / "traces" / "rank0_trace.json", 0, [13, 14])

@@ -1,14 +1,18 @@
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/trace/analysis.h"
 #include "engine/trace/clocks.h"
+#include "engine/trace/merge.h"
 #include "engine/trace/scanner.h"
 
 namespace {
@@ -46,9 +50,24 @@ void try_clocks(const std::filesystem::path& path) {
   }
 }
 
+void try_analysis(const std::filesystem::path& path) {
+  const Analysis analysis = analyze({path}, {.salvage = true});
+  (void)to_text(analysis);
+  (void)to_csv(analysis);
+  (void)to_json(analysis);
+}
+
+void try_merge(const std::filesystem::path& path, MergeFormat format) {
+  const std::filesystem::path output = path.string() + ".merged";
+  const TraceSources sources = find_rank_traces(std::array{path});
+  (void)merge_traces(sources, {.output = output, .format = format});
+  std::filesystem::remove(output);
+}
+
 }  // namespace
 
-/// 't' and a trace, or 'c' and a clocks.jsonl.
+/// The first byte says what reads the rest: a trace by the scanner ('t'), the figures ('a'), the
+/// merge into JSON ('j') or pftrace ('p'); or a clocks.jsonl ('c').
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   static const std::filesystem::path path =
@@ -57,9 +76,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       .write(reinterpret_cast<const char*>(data) + 1, static_cast<std::streamsize>(size - 1));
   try {
     if (data[0] == 't') try_scanner(path);
+    if (data[0] == 'a') try_analysis(path);
+    if (data[0] == 'j') try_merge(path, MergeFormat::json);
+    if (data[0] == 'p') try_merge(path, MergeFormat::pftrace);
     if (data[0] == 'c') try_clocks(path);
   } catch (const Error& error) {
-    require(error.kind() == ErrorKind::data);
+    require(error.kind() == ErrorKind::data || error.kind() == ErrorKind::usage);
   }
   return 0;
 }

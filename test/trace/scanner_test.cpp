@@ -1,5 +1,7 @@
 #include "engine/trace/scanner.h"
 
+#include <zstd.h>
+
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -62,17 +64,31 @@ std::string message_of(const std::string& text) {
   return "";
 }
 
+/// A frame as libzstd makes it at once, without a checksum.
+std::string zstd_of(const std::string& text) {
+  std::string packed(::ZSTD_compressBound(text.size()), '\0');
+  const std::size_t size =
+      ::ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 3);
+  REQUIRE(::ZSTD_isError(size) == 0);
+  packed.resize(size);
+  return packed;
+}
+
 }  // namespace
 
 TEST_CASE("the scanner finds the events and values that nlohmann finds", "[trace]") {
   const std::string text = small_trace(20'000).text();
   const TempDir dir;
   spit(dir / "t.json", text);
-  OutputFile packed(dir / "t.json.gz");
-  packed.write(text);
-  packed.close();
+  for (const char* name : {"t.json.gz", "t.json.zst"}) {
+    OutputFile packed(dir / name);
+    packed.write(text);
+    REQUIRE(packed.close() < text.size() / 5);
+  }
+  spit(dir / "frames.json.zst", zstd_of(text.substr(0, 10'000)) + zstd_of(text.substr(10'000)));
   const auto json = nlohmann::json::parse(text);
-  for (const char* name : {"t.json", "t.json.gz"}) {
+  for (const char* name : {"t.json", "t.json.gz", "t.json.zst", "frames.json.zst"}) {
+    CAPTURE(name);
     Scanner scanner(dir / name);
     Event event;
     std::size_t i = 0;
@@ -185,15 +201,18 @@ TEST_CASE("what is no trace is refused by its path", "[trace]") {
 
 TEST_CASE("a compressed trace that is cut off gives what came before", "[trace]") {
   const TempDir dir;
-  OutputFile packed(dir / "t.json.gz");
-  packed.write(small_trace(20'000).text());
-  packed.close();
-  const std::string bytes = test::slurp(dir / "t.json.gz");
-  spit(dir / "cut.json.gz", bytes.substr(0, bytes.size() / 2));
-  const Read read = read_all(dir / "cut.json.gz");
-  REQUIRE(read.objects.size() > 1000);
-  REQUIRE(read.problems >= 1);
-  REQUIRE(read.first[0].what.find("cut off") != std::string::npos);
+  for (const char* name : {"t.json.gz", "t.json.zst"}) {
+    CAPTURE(name);
+    OutputFile packed(dir / name);
+    packed.write(small_trace(20'000).text());
+    packed.close();
+    const std::string bytes = test::slurp(dir / name);
+    spit(dir / name, bytes.substr(0, bytes.size() / 2));
+    const Read read = read_all(dir / name);
+    REQUIRE(read.objects.size() > 1000);
+    REQUIRE(read.problems >= 1);
+    REQUIRE(read.first[0].what.find("cut off") != std::string::npos);
+  }
 }
 
 TEST_CASE("random damage neither ends the scanner nor makes it invent events", "[trace]") {
