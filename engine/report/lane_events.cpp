@@ -1,9 +1,8 @@
 #include "engine/report/lane_events.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <charconv>
-#include <map>
-#include <optional>
 #include <tuple>
 
 #include "engine/base/error.h"
@@ -16,16 +15,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxEvents = 4000;  // of a timeline; browsers stay quick
 
-std::optional<int> traced_rank(const std::string& name) {
-  if (!name.starts_with("rank") || name.find("_trace.json") == std::string::npos ||
-      name.ends_with(".part"))
-    return std::nullopt;
-  int rank = -1;
-  const auto parsed = std::from_chars(name.data() + 4, name.data() + name.size(), rank);
-  if (parsed.ec != std::errc() || rank < 0 || *parsed.ptr != '_') return std::nullopt;
-  return rank;
-}
-
 /// Lanes by the thread that their row has.
 struct RankWindow {
   std::map<std::string, std::string> lanes;
@@ -36,6 +25,7 @@ struct RankWindow {
     LaneEvent event;
   };
   std::vector<Row> rows;
+  std::string problem;  ///< what is broken in the file; empty: nothing
 };
 
 RankWindow read_window(const fs::path& path, int rank) {
@@ -61,35 +51,33 @@ RankWindow read_window(const fs::path& path, int rank) {
                                      .start_ns = event.start_ns,
                                      .duration_ns = std::max<std::int64_t>(0, event.duration_ns)}});
   }
-  return window;
-}
-
-fs::path last_window(const fs::path& traces) {
-  std::error_code ignored;
-  fs::path last = traces;
-  std::string name;
-  for (const auto& entry : fs::directory_iterator(traces, ignored)) {
-    const std::string candidate = entry.path().filename().string();
-    if (!candidate.starts_with("step-") || candidate <= name) continue;
-    name = candidate;
-    last = entry.path();
+  if (scanner.problems() > 0) {
+    const trace::ScanProblem& first = scanner.first_problems().front();
+    window.problem = fmt::format("{} (at byte {}; {} such places)", first.what, first.offset,
+                                 scanner.problems());
   }
-  return last;
+  return window;
 }
 
 }  // namespace
 
-void read_timeline(RunData& run, const fs::path& traces) {
+std::set<int> read_timeline(RunData& run, const std::map<int, fs::path>& files) {
   std::map<int, RankWindow> windows;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(last_window(traces), ignored)) {
-    const auto rank = traced_rank(entry.path().filename().string());
-    if (!rank) continue;
+  std::set<int> broken;
+  for (const auto& [rank, path] : files) {
+    std::string what;
     try {
-      windows[*rank] = read_window(entry.path(), *rank);
+      windows[rank] = read_window(path, rank);
+      what = windows[rank].problem;
     } catch (const Error& error) {
-      run.problems.push_back({entry.path().lexically_relative(run.path).string(), error.what()});
+      what = error.what();
     }
+    if (what.empty()) continue;
+    broken.insert(rank);
+    const fs::path relative = path.lexically_relative(run.path);
+    run.problems.push_back(
+        {relative.empty() || *relative.begin() == ".." ? path.string() : relative.string(),
+         what + "; left out of the traced steps"});
   }
   for (const auto& [rank, window] : windows) {
     for (const auto& row : window.rows) run.timeline.step = std::max(run.timeline.step, row.step);
@@ -118,6 +106,7 @@ void read_timeline(RunData& run, const fs::path& traces) {
   std::sort(events.begin(), events.end(), [](const LaneEvent& a, const LaneEvent& b) {
     return std::tie(a.rank, a.lane, a.start_ns) < std::tie(b.rank, b.lane, b.start_ns);
   });
+  return broken;
 }
 
 }  // namespace dstrain::report
