@@ -198,8 +198,11 @@ RunData read_run(const fs::path& path) {
   read_object(run, layout.plan(), run.plan);
   if (path_exists(layout.failure())) read_object(run, layout.failure(), run.failure);
   with_file(run, layout.recipe(), [&](const std::string&) {
-    for (const Origin& origin : load_recipe(layout.recipe()).origins)
+    const LoadedRecipe loaded = load_recipe(layout.recipe());
+    for (const Origin& origin : loaded.origins)
       run.settings.emplace_back(origin.path, origin.value);
+    run.trace_steps = loaded.recipe.trace.steps;
+    run.trace_output = loaded.recipe.trace.output;
   });
   read_metrics(run, layout.metrics());
   each_line(run, layout.events(), [&](const json& line) {

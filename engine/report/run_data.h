@@ -148,10 +148,12 @@ struct RunData {
   nlohmann::json environment;
   nlohmann::json failure;
   std::vector<std::pair<std::string, std::string>> settings;  ///< of the resolved recipe
-  std::vector<GpuSample> gpus;                                ///< of the first host
-  std::vector<CpuSample> cpu;                                 ///< of the first host
-  std::vector<HostSamples> other_hosts = {};                  ///< by name
-  std::vector<ClockOffset> clocks = {};                       ///< by host
+  int trace_steps = 0;            ///< of the recipe: steps of a window; 0: none is traced
+  std::string trace_output = {};  ///< of the recipe: folder of traces; empty: traces/
+  std::vector<GpuSample> gpus;    ///< of the first host
+  std::vector<CpuSample> cpu;     ///< of the first host
+  std::vector<HostSamples> other_hosts = {};  ///< by name
+  std::vector<ClockOffset> clocks = {};       ///< by host
   Timeline timeline;
   std::optional<TracedSteps> traced = {};  ///< none: no trace, or none that could be read
   std::vector<std::string> missing;        ///< files that other runs have

@@ -196,7 +196,7 @@ void write_run(Writer& w, Section& section, std::size_t run) {
                      : traced.first_step == traced.last_step
                          ? fmt::format("Step {}", traced.first_step)
                          : fmt::format("Steps {} to {}", traced.first_step, traced.last_step);
-  what += fmt::format(" of {} of {} ranks", analysis.ranks.size(),
+  what += fmt::format(", {} of {} ranks", analysis.ranks.size(),
                       std::max(figures.ranks, static_cast<int>(analysis.ranks.size())));
   if (analysis.ranks.size() > kRanksShown)
     what += fmt::format(", of which the first {} are shown", kRanksShown);

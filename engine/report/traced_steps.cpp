@@ -88,9 +88,8 @@ std::string name_in(const RunData& run, const fs::path& path) {
 
 /// The window in the folder that trace.output names, if it is of this run.
 Window window_elsewhere(RunData& run) {
-  const std::string output = setting(run, "trace.output");
-  const std::string steps = setting(run, "trace.steps");
-  if (steps.empty() || steps == "0") return {};
+  const std::string& output = run.trace_output;
+  if (run.trace_steps == 0) return {};
   if (output.empty()) {
     run.missing.emplace_back("traces/rank0_trace.json");
     return {};
