@@ -257,13 +257,15 @@ void write_curves(Writer& w) {
       line.points.push_back({static_cast<double>(row.step), row.loss});
     if (!line.points.empty()) loss.lines.push_back(std::move(line));
   }
-  w.picture(section, draw_lines(loss));
-  w.picture(section, draw_lines({.title = "Rate",
-                                 .description = "Samples per second by step",
-                                 .x_label = "step",
-                                 .y_label = "samples/s",
-                                 .from_zero = true,
-                                 .lines = lines_of(w.report, &StepRow::samples_per_s)}));
+  w.line_chart(section, std::move(loss), 1);
+  w.line_chart(section,
+               {.title = "Rate",
+                .description = "Samples per second by step",
+                .x_label = "step",
+                .y_label = "samples/s",
+                .from_zero = true,
+                .lines = lines_of(w.report, &StepRow::samples_per_s)},
+               1);
   LineChart memory = {.title = "Memory",
                       .description = "Peak of the device's memory by step, beside the plan",
                       .x_label = "step",
@@ -285,7 +287,7 @@ void write_curves(Writer& w) {
                {static_cast<double>(run.data.steps.front().step), run.memory_planned / (1 << 30)},
                {static_cast<double>(run.last_step), run.memory_planned / (1 << 30)}}});
   }
-  w.picture(section, draw_lines(memory));
+  w.line_chart(section, std::move(memory), 1);
 }
 
 /// Time of steps by rank; neighbouring steps share a column where there are many.
@@ -388,8 +390,8 @@ void write_devices(Writer& w) {
       use.lines.push_back(std::move(used));
       heat.lines.push_back(std::move(hot));
     }
-    w.picture(section, draw_lines(use));
-    w.picture(section, draw_lines(heat));
+    w.line_chart(section, std::move(use), w.report.runs.size());
+    w.line_chart(section, std::move(heat), w.report.runs.size());
   }
 }
 
@@ -455,6 +457,18 @@ void write_problems(Writer& w) {
 }
 
 }  // namespace
+
+void Writer::line_chart(Section& section, LineChart chart, std::size_t charts) const {
+  constexpr std::size_t kPoints = 4000;  // of all these charts, so that the page stays small
+  if (!pictures) return;
+  const auto points = [&] {
+    std::size_t sum = 0;
+    for (const Line& line : chart.lines) sum += std::min(line.points.size(), chart.max_points);
+    return sum * charts;
+  };
+  while (points() > kPoints && chart.max_points > 20) chart.max_points = chart.max_points * 4 / 5;
+  picture(section, draw_lines(chart));
+}
 
 Cell number_cell(std::size_t run, std::string_view figure, double value, std::string words) {
   return {

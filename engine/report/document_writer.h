@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/report/document.h"
+#include "engine/report/svg.h"
 
 namespace dstrain::report {
 
@@ -18,6 +19,8 @@ struct Writer {
     document.sections.push_back({.title = std::move(title), .blocks = {}, .folded = folded});
     return document.sections.back();
   }
+  /// A chart of which the page has `charts` much alike.
+  void line_chart(Section& section, LineChart chart, std::size_t charts) const;
   void picture(Section& section, std::string svg) const {
     if (pictures && !svg.empty()) section.blocks.push_back(Picture{std::move(svg)});
   }

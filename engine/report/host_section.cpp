@@ -74,11 +74,15 @@ void write_hosts(Writer& w) {
     if (run.hosts.size() > kHostsShown)
       what += fmt::format(" {} of {} hosts are shown.", kHostsShown, run.hosts.size());
     section.blocks.push_back(Paragraph{std::move(what)});
-    w.picture(section, draw_lines(host_chart(run, "CPU", "CPU of all ranks of a host over time",
-                                             "% of a core", &CpuSample::share, 1)));
-    w.picture(section, draw_lines(host_chart(run, "Memory of the hosts",
-                                             "Resident memory of all ranks of a host over time",
-                                             "GiB", &CpuSample::resident_mib, 1.0 / 1024)));
+    w.line_chart(section,
+                 host_chart(run, "CPU", "CPU of all ranks of a host over time", "% of a core",
+                            &CpuSample::share, 1),
+                 w.report.runs.size());
+    w.line_chart(
+        section,
+        host_chart(run, "Memory of the hosts", "Resident memory of all ranks of a host over time",
+                   "GiB", &CpuSample::resident_mib, 1.0 / 1024),
+        w.report.runs.size());
   }
 }
 
