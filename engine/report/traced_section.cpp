@@ -63,25 +63,30 @@ std::vector<std::size_t> largest(const std::vector<Row>& rows, const Key& key) {
 }
 
 Table device_time(const TracedCells& cells, const trace::Analysis& analysis) {
-  Table table = {
-      .header = {"rank", "window", "busy", "compute", "exposed comm.", "overlap", "queue empty"},
-      .rows = {}};
+  const bool launches = std::ranges::any_of(
+      analysis.ranks, [](const trace::RankFigures& rank) { return rank.launches.has_value(); });
+  Table table = {.header = {"rank", "window", "busy", "compute", "exposed comm.", "overlap"},
+                 .rows = {}};
+  if (launches) table.header.emplace_back("queue empty");
   for (std::size_t k = 0; k < std::min(kRanksShown, analysis.ranks.size()); ++k) {
     const trace::RankFigures& rank = analysis.ranks[k];
     const trace::Breakdown& b = rank.all;
     const std::string place = fmt::format("ranks.{}.breakdown.", k);
+    const double busy = share_of(b.busy, b.window);
     const double overlap = share_of(b.overlap, b.communication);
     table.rows.push_back(
         {{fmt::to_string(rank.rank)},
          cells.time(place + "window_ns", b.window),
-         cells.part(place + "busy_ns", b.busy, b.window),
+         busy >= 0 ? cells.number(place + "gpu_utilisation", busy, share_words(busy)) : Cell{"-"},
          cells.part(place + "compute_ns", b.compute, b.window),
          cells.part(place + "exposed_communication_ns", b.exposed_communication(), b.window),
          std::isfinite(overlap) ? cells.number(place + "overlap", overlap, share_words(overlap))
-                                : Cell{"-"},
-         rank.launches ? cells.part(fmt::format("ranks.{}.launches.queue_empty_ns", k),
-                                    rank.launches->host_bound, b.window)
-                       : Cell{"-"}});
+                                : Cell{"-"}});
+    if (!launches) continue;
+    table.rows.back().push_back(rank.launches
+                                    ? cells.part(fmt::format("ranks.{}.launches.queue_empty_ns", k),
+                                                 rank.launches->host_bound, b.window)
+                                    : Cell{"-"});
   }
   return table;
 }
@@ -108,7 +113,8 @@ Table kernel_table(const TracedCells& cells, const trace::Analysis& analysis) {
   const bool actions =
       std::ranges::all_of(analysis.ranks, [](const trace::RankFigures& rank) { return rank.cpu; });
   Table table = {.header = {actions ? "action" : "kernel", "type", "count", "time", "share"},
-                 .rows = {}};
+                 .rows = {},
+                 .cut = 0};
   for (const std::size_t k : largest(analysis.kernels, [](const auto& row) { return row.sum; })) {
     const trace::KernelRow& row = analysis.kernels[k];
     const std::string place = fmt::format("kernels.{}.", k);
@@ -122,26 +128,30 @@ Table kernel_table(const TracedCells& cells, const trace::Analysis& analysis) {
 }
 
 Table traced_collectives(const TracedCells& cells, const trace::Collectives& collectives) {
-  Table table = {.header = {"collective", "group", "bytes", "count", "median transfer", "bus rate"},
-                 .rows = {}};
+  Table table = {.header = {"collective", "group", "bytes", "count", "transfer", "bus rate"},
+                 .rows = {},
+                 .cut = 1};
   for (const std::size_t k :
        largest(collectives.rows, [](const auto& row) { return row.median * row.count; })) {
     const trace::CollectiveRow& row = collectives.rows[k];
     const std::string place = fmt::format("collectives.rows.{}.", k);
-    table.rows.push_back({{row.operation},
-                          {shown(row.group, kNameBytes)},
-                          cells.bytes(place + "bytes", row.bytes),
-                          cells.count(place + "count", row.count),
-                          cells.time(place + "transfer_median_ns", row.median),
-                          row.bus_rate ? cells.number(place + "bus_bytes_per_s", *row.bus_rate,
-                                                      byte_rate_words(*row.bus_rate))
-                                       : Cell{"-"}});
+    table.rows.push_back(
+        {{row.operation},
+         {shown(row.group, kNameBytes)},
+         cells.bytes(place + "bytes", row.bytes),
+         cells.count(place + "count", row.count),
+         cells.number(place + "transfer_median_ns", static_cast<double>(row.median),
+                      time_words(seconds(row.median)) + (row.partial > 0 ? " *" : "")),
+         row.bus_rate ? cells.number(place + "bus_bytes_per_s", *row.bus_rate,
+                                     byte_rate_words(*row.bus_rate))
+                      : Cell{"-"}});
   }
   return table;
 }
 
 Table straggler_table(const TracedCells& cells, const trace::Collectives& collectives) {
-  Table table = {.header = {"straggler", "group", "last in", "others waited", "cause"}, .rows = {}};
+  Table table = {
+      .header = {"straggler", "group", "last in", "others waited", "cause"}, .rows = {}, .cut = 1};
   for (const std::size_t k :
        largest(collectives.stragglers, [](const auto& row) { return row.blame; })) {
     const trace::Straggler& row = collectives.stragglers[k];
@@ -213,9 +223,20 @@ void write_run(Writer& w, Section& section, std::size_t run) {
   add(kernel_table(cells, analysis));
   if (analysis.collectives) {
     add(traced_collectives(cells, *analysis.collectives));
+    const bool partial =
+        std::ranges::any_of(analysis.collectives->rows,
+                            [](const trace::CollectiveRow& row) { return row.partial > 0; });
+    section.blocks.push_back(Paragraph{
+        std::string("Transfer: median; of a collective the least duration of all ranks.") +
+        (partial ? " *: some ranks of the group are not in the traces, so waits are in it." : "")});
     add(straggler_table(cells, *analysis.collectives));
   }
-  if (analysis.path) add(path_table(cells, *analysis.path));
+  if (analysis.path) {
+    add(path_table(cells, *analysis.path));
+    section.blocks.push_back(Paragraph{
+        "The critical path is the longest chain of actions of all ranks that waited for each "
+        "other. (host): not launched yet; (other): launched, and nothing known to wait for."});
+  }
   add(memory_table(cells, analysis));
   List notes;
   for (const std::string& note : analysis.notes) {

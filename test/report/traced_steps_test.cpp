@@ -81,6 +81,20 @@ TEST_CASE("the figures of traced steps are in every format") {
   CHECK(text == test::slurp(golden));
 }
 
+TEST_CASE("a terminal's table is cut where it may be, before it becomes blocks") {
+  const std::string name = "void kernel<float, " + std::string(60, 'x') + ">";
+  Document document = {
+      .title = "t",
+      .lead = "l",
+      .sections = {{.title = "s",
+                    .blocks = {Table{
+                        .header = {"kernel", "time"}, .rows = {{{name}, {"12 ms"}}}, .cut = 0}}}}};
+  CHECK(document_text(document, 40).find("\nvoid kernel<float, xxxxxxxxxxx...  12 ms\n") !=
+        std::string::npos);
+  CHECK(document_text(document, 20).find("    time: 12 ms\n") != std::string::npos);
+  CHECK(document_markdown(document).find(std::string(60, 'x')) != std::string::npos);
+}
+
 TEST_CASE("a queue that is empty is the host's fault only if other steps agree") {
   const auto advice = [](std::int64_t idle_ns, double host_s, const std::string& recipe = {}) {
     const TempDir folder;
