@@ -141,7 +141,7 @@ def check_numbers(page_file, report):
     for title in ("Traced steps", "Hosts"):
         assert len([h for h in page.headings if h.split(":")[0] == title]) == len(report["runs"]), page.headings
     places = [place for place, _ in page.cells if place.startswith("runs.0.")]
-    for part in ("traced.ranks.3.breakdown.busy_ns", "traced.kernels.0.sum_ns", "traced.collectives.rows.0.bus_bytes_per_s", "traced.path_kinds.0.ns",
+    for part in ("traced.ranks.3.breakdown.compute_ns", "traced.kernels.0.sum_ns", "traced.collectives.rows.0.bus_bytes_per_s", "traced.path_kinds.0.ns",
                  "traced.memory_steps.0.planned_bytes", "traced.collectives.stragglers.0.blame_ns", "hosts.1.gpu_peak_mib"):
         assert "runs.0." + part in places, (part, places)
     stragglers = report["runs"][0]["traced"]["collectives"]["stragglers"]
