@@ -41,8 +41,9 @@ Json traced_json(const std::optional<TracedSteps>& traced) {
   json["path_kinds"] = Json::array();
   if (traced->analysis.path) {
     for (const PathKind& row : path_by_kind(*traced->analysis.path))
-      json["path_kinds"].push_back(
-          {{"kind", row.kind}, {"ns", row.on_path}, {"gain_ns", row.gain}});
+      json["path_kinds"].push_back({{"kind", row.kind},
+                                    {"ns", row.on_path},
+                                    {"gain_ns", row.gain < 0 ? Json(nullptr) : Json(row.gain)}});
   }
   json["memory_steps"] = Json::array();
   for (const StepMemory& step : memory_by_step(traced->analysis))

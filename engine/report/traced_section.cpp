@@ -175,7 +175,9 @@ Table path_table(const TracedCells& cells, const trace::CriticalPath& path) {
     const std::string place = fmt::format("path_kinds.{}.", k);
     table.rows.push_back({{kinds[k].kind},
                           cells.part(place + "ns", kinds[k].on_path, path.length),
-                          cells.part(place + "gain_ns", kinds[k].gain, path.length)});
+                          kinds[k].gain < 0
+                              ? Cell{"-"}
+                              : cells.part(place + "gain_ns", kinds[k].gain, path.length)});
   }
   return table;
 }

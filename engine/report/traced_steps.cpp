@@ -184,6 +184,7 @@ std::vector<PathKind> path_by_kind(const trace::CriticalPath& path) {
   std::vector<PathKind> rows;
   for (auto& [name, kind] : kinds) {
     kind.kind = name;
+    if (name == trace::CriticalPath::kRest) kind.gain = -1;
     rows.push_back(std::move(kind));
   }
   std::ranges::stable_sort(

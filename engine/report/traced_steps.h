@@ -17,7 +17,8 @@ void read_traces(RunData& run);
 struct PathKind {
   std::string kind;
   std::int64_t on_path = 0;
-  std::int64_t gain = 0;  ///< by what the path would be shorter, were the kind done in no time
+  /// By what the path would be shorter, were the kind done in no time; -1: not known.
+  std::int64_t gain = 0;
 };
 /// The longest time on the path first.
 [[nodiscard]] std::vector<PathKind> path_by_kind(const trace::CriticalPath& path);
