@@ -1,7 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
+#include "engine/base/spawn.h"
 #include "engine/base/unique_fd.h"
 #include "engine/report/document.h"
 
@@ -45,20 +45,9 @@ std::optional<std::string> output_of(const std::vector<std::string>& command) {
   if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
-  std::vector<char*> arguments;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, writer.get(), 1);
-  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  pid_t child = -1;
-  const int failed =
-      posix_spawn(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
+  const pid_t child = spawn_program(command, {.out = writer.get()});
   writer.reset();
-  if (failed != 0) return std::nullopt;
+  if (child < 0) return std::nullopt;
 
   const auto start = std::chrono::steady_clock::now();
   std::string text;

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
 
+#include "engine/base/printable.h"
 #include "engine/report/figures.h"
 #include "engine/report/words.h"
 
@@ -89,8 +91,124 @@ std::optional<Advice> exposed_reduce(const RunFigures& run) {
   return advice;
 }
 
-/// The rank that waits least for the others makes them wait.
-std::optional<Advice> straggler(const RunFigures& run) {
+/// Median of the host's work in the untraced steps, as a share of a step; of the rank with the
+/// most. kUnknown without timings.
+double host_work(const RunFigures& run) {
+  double share = kUnknown;
+  for (const RankTimings& rank : run.data.ranks) {
+    std::vector<double> shares;
+    for (const TimingRow& row : rank.rows) {
+      if (!row.traced && row.host_s > 0) shares.push_back(row.host_s / row.step_s);
+    }
+    if (!shares.empty()) share = std::fmax(share, median(shares));
+  }
+  return share;
+}
+
+/// Traced steps run without CUDA graphs and under the profiler, so the timings of the other steps
+/// have to agree that the host is slow.
+std::optional<Advice> host_bound(const RunFigures& run) {
+  constexpr double kEmptyQueue = 0.1;  // of the window
+  constexpr double kHostWork = 0.5;    // of an untraced step
+  if (!run.data.traced) return std::nullopt;
+  double empty = 0;
+  double window = 0;
+  for (const trace::RankFigures& rank : run.data.traced->analysis.ranks) {
+    if (!rank.launches) continue;
+    empty += static_cast<double>(rank.launches->host_bound);
+    window += static_cast<double>(rank.all.window);
+  }
+  const double share = window > 0 ? empty / window : 0;
+  const double work = host_work(run);
+  if (share <= kEmptyQueue || work < kHostWork) return std::nullopt;
+  Advice advice = {
+      .id = "host-bound",
+      .finding = fmt::format(
+          "nothing is queued on the GPU in {} of the traced steps{}", share_words(share),
+          std::isfinite(work)
+              ? fmt::format(", and the host works {} of an untraced step", share_words(work))
+              : std::string()),
+      .change = "more work for each launch: a larger batch.micro where memory allows it",
+      .share = share};
+  const nlohmann::json batch =
+      run.data.plan.is_object() ? run.data.plan.value("batch", nlohmann::json()) : nlohmann::json();
+  const double data_ranks = number(batch, "data_ranks");
+  const int micro = whole_setting(run, "batch.micro", 0);
+  const int global = whole_setting(run, "batch.global", 0);
+  if (micro > 0 && micro <= 1 << 20 &&
+      2 * micro * (data_ranks >= 1 ? data_ranks : run.ranks) <= global)
+    advice.overrides = {fmt::format("batch.micro={}", 2 * micro)};
+  else
+    advice.change += "; batch.global has no room for it now";
+  return advice;
+}
+
+/// After the first steps the allocator should have all that it needs.
+std::optional<Advice> allocations(const RunFigures& run) {
+  constexpr std::int64_t kFirstSteps = 3;
+  if (!run.data.traced) return std::nullopt;
+  std::map<std::int64_t, std::int64_t> steps;  // calls by step
+  std::string region;
+  std::int64_t peak = 0;
+  std::int64_t calls = 0;
+  for (const trace::RankFigures& rank : run.data.traced->analysis.ranks) {
+    if (!rank.memory) continue;
+    for (const trace::MemoryUse::Step& step : rank.memory->steps) {
+      if (step.step <= kFirstSteps || step.driver_calls == 0) continue;
+      steps[step.step] += step.driver_calls;
+      calls += step.driver_calls;
+      if (rank.memory->peak_allocated <= peak) continue;
+      peak = rank.memory->peak_allocated;
+      region = rank.memory->peak_action;
+    }
+  }
+  if (steps.empty()) return std::nullopt;
+  constexpr std::size_t kSteps = 5;
+  std::vector<std::int64_t> named;
+  for (const auto& [step, count] : steps) {
+    if (named.size() < kSteps) named.push_back(step);
+  }
+  std::string finding = fmt::format(
+      "{} {} of cudaMalloc in step {}{}, each of which waits for the GPU", calls,
+      calls == 1 ? "call" : "calls", fmt::join(named, ", "),
+      steps.size() > kSteps ? fmt::format(" and {} more", steps.size() - kSteps) : std::string());
+  if (!region.empty())
+    finding += fmt::format("; memory is fullest in {}, with {}", shown(region, 100),
+                           bytes_words(static_cast<double>(peak)));
+  return Advice{.id = "allocations",
+                .finding = std::move(finding),
+                .change =
+                    "samples of one length in all steps; where the device is nearly full, a "
+                    "smaller batch.micro",
+                .share = kLeastShare};
+}
+
+const char* straggler_change(const std::string& cause) {
+  if (cause == "compute")
+    return "look at its GPU: clock rate and temperature, other programs on it";
+  if (cause == "launch") return "look at its host: other processes, cores that it may use";
+  if (cause == "data") return "look at its samples: the disk under data.path, data.workers";
+  return "look at its host: clock rate and temperature, other processes, disk";
+}
+
+/// Of the traces, the one that made others wait longest; of `rank` where it is given.
+const trace::Straggler* traced_straggler(const RunFigures& run, std::optional<int> rank) {
+  const trace::Straggler* worst = nullptr;
+  if (!run.data.traced || !run.data.traced->analysis.collectives) return worst;
+  for (const trace::Straggler& one : run.data.traced->analysis.collectives->stragglers) {
+    if ((!rank || one.rank == *rank) && (worst == nullptr || one.blame > worst->blame))
+      worst = &one;
+  }
+  return worst;
+}
+
+struct SlowRank {
+  int rank = 0;
+  Advice advice;
+};
+
+/// By the timings: the rank that waits least for the others makes them wait.
+std::optional<SlowRank> timed_straggler(const RunFigures& run) {
   const auto& ranks = run.data.ranks;
   if (ranks.size() < 2) return std::nullopt;
   std::map<std::int64_t, std::vector<std::pair<int, const TimingRow*>>> steps;
@@ -120,15 +238,39 @@ std::optional<Advice> straggler(const RunFigures& run) {
     const auto& [count, blame] = of_rank;
     const double share = time > 0 ? blame / time : 0;
     if (2 * count <= whole || share < kLeastShare) continue;
-    return Advice{
-        .id = "straggler",
-        .finding = fmt::format("rank {} is last in {} of {} steps; the others wait {} of a "
-                               "step for it",
-                               rank, count, whole, share_words(share)),
-        .change = "look at its host: clock rate and temperature, other processes, disk",
-        .share = share};
+    return SlowRank{
+        .rank = rank,
+        .advice = {.id = "straggler",
+                   .finding = fmt::format("rank {} is last in {} of {} steps; the others wait {} "
+                                          "of a step for it",
+                                          rank, count, whole, share_words(share)),
+                   .change = straggler_change(""),
+                   .share = share}};
   }
   return std::nullopt;
+}
+
+/// Timings cover more steps, traces know the cause.
+std::optional<Advice> straggler(const RunFigures& run) {
+  if (std::optional<SlowRank> slow = timed_straggler(run)) {
+    const trace::Straggler* traced = traced_straggler(run, slow->rank);
+    if (traced != nullptr && !traced->cause.empty()) {
+      slow->advice.finding += fmt::format("; cause in the traced steps: {}", traced->cause);
+      slow->advice.change = straggler_change(traced->cause);
+    }
+    return std::move(slow->advice);
+  }
+  const trace::Straggler* traced = traced_straggler(run, std::nullopt);
+  if (traced == nullptr) return std::nullopt;
+  return Advice{
+      .id = "straggler",
+      .finding = fmt::format(
+          "rank {} came last to {} of {} traced collectives of {}; the others waited {} of the "
+          "window for it; cause: {}",
+          traced->rank, traced->instances, traced->of, shown(traced->group, 60),
+          share_words(traced->share), traced->cause.empty() ? "not known" : traced->cause),
+      .change = straggler_change(traced->cause),
+      .share = traced->share};
 }
 
 std::optional<Advice> memory_free(const RunFigures& run) {
@@ -175,7 +317,8 @@ std::optional<Advice> not_finite(const RunFigures& run) {
 }
 
 constexpr std::optional<Advice> (*kRules[])(const RunFigures&) = {
-    data_wait, exposed_gather, exposed_reduce, straggler, memory_free, throttled, not_finite};
+    data_wait,   host_bound,  exposed_gather, exposed_reduce, straggler,
+    memory_free, allocations, throttled,      not_finite};
 
 }  // namespace
 
@@ -195,8 +338,10 @@ std::vector<Advice> advise(const RunFigures& run, const PredictStep& predict) {
   bool asked = false;
   for (Advice& advice : all) {
     if (advice.overrides.empty() || !predict) continue;
-    // A plan knows nothing of readers, and another global batch is another step.
-    if (advice.id == "data-wait" || advice.overrides[0].starts_with("batch.global")) continue;
+    // A plan knows nothing of readers and launches, and another global batch is another step.
+    if (advice.id == "data-wait" || advice.id == "host-bound" ||
+        advice.overrides[0].starts_with("batch.global"))
+      continue;
     if (!asked) now = predict(run, {});
     asked = true;
     if (!now || *now <= 0) break;

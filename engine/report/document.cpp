@@ -1,36 +1,17 @@
-#include "engine/report/document.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "engine/base/printable.h"
+#include "engine/report/document_writer.h"
 #include "engine/report/svg.h"
 #include "engine/report/words.h"
 
 namespace dstrain::report {
 namespace {
-
-struct Writer {
-  const Report& report;
-  bool pictures;
-  Document document = {};
-
-  Section& section(std::string title, bool folded = false) {
-    document.sections.push_back({.title = std::move(title), .blocks = {}, .folded = folded});
-    return document.sections.back();
-  }
-  void picture(Section& section, std::string svg) const {
-    if (pictures && !svg.empty()) section.blocks.push_back(Picture{std::move(svg)});
-  }
-};
-
-Cell number_cell(std::size_t run, std::string_view figure, double value, std::string words) {
-  return {
-      .text = std::move(words), .figure = fmt::format("runs.{}.{}", run, figure), .value = value};
-}
 
 /// "2,610 [2,580, 2,640]".
 std::string with_interval(const Estimate& estimate, std::string (*words)(double)) {
@@ -152,6 +133,23 @@ void write_runs(Writer& w) {
                 "the step after each; in brackets 95 % by moving-block bootstrap."});
 }
 
+/// Of all runs together, so that a page of many stays small.
+constexpr std::size_t kTimelineActions = 4000;
+
+/// At most `count` actions, the longest, in their order.
+Timeline longest_actions(const Timeline& timeline, std::size_t count) {
+  if (timeline.events.size() <= count) return timeline;
+  std::vector<std::int64_t> lengths;
+  for (const LaneEvent& event : timeline.events) lengths.push_back(event.duration_ns);
+  std::ranges::sort(lengths, std::greater());
+  Timeline kept = {.step = timeline.step, .events = {}};
+  for (const LaneEvent& event : timeline.events) {
+    if (event.duration_ns >= lengths[count] && kept.events.size() < count)
+      kept.events.push_back(event);
+  }
+  return kept;
+}
+
 void write_losses(Writer& w) {
   for (std::size_t i = 0; i < w.report.runs.size(); ++i) {
     const RunFigures& run = w.report.runs[i];
@@ -226,7 +224,8 @@ void write_losses(Writer& w) {
     if (!run.data.timeline.events.empty() && w.pictures) {
       section.blocks.push_back(Paragraph{
           fmt::format("Step {} by rank and lane, of the trace.", run.data.timeline.step)});
-      w.picture(section, draw_timeline(run.data.timeline));
+      w.picture(section, draw_timeline(longest_actions(run.data.timeline,
+                                                       kTimelineActions / w.report.runs.size())));
     }
   }
 }
@@ -258,13 +257,15 @@ void write_curves(Writer& w) {
       line.points.push_back({static_cast<double>(row.step), row.loss});
     if (!line.points.empty()) loss.lines.push_back(std::move(line));
   }
-  w.picture(section, draw_lines(loss));
-  w.picture(section, draw_lines({.title = "Rate",
-                                 .description = "Samples per second by step",
-                                 .x_label = "step",
-                                 .y_label = "samples/s",
-                                 .from_zero = true,
-                                 .lines = lines_of(w.report, &StepRow::samples_per_s)}));
+  w.line_chart(section, std::move(loss), 1);
+  w.line_chart(section,
+               {.title = "Rate",
+                .description = "Samples per second by step",
+                .x_label = "step",
+                .y_label = "samples/s",
+                .from_zero = true,
+                .lines = lines_of(w.report, &StepRow::samples_per_s)},
+               1);
   LineChart memory = {.title = "Memory",
                       .description = "Peak of the device's memory by step, beside the plan",
                       .x_label = "step",
@@ -286,7 +287,7 @@ void write_curves(Writer& w) {
                {static_cast<double>(run.data.steps.front().step), run.memory_planned / (1 << 30)},
                {static_cast<double>(run.last_step), run.memory_planned / (1 << 30)}}});
   }
-  w.picture(section, draw_lines(memory));
+  w.line_chart(section, std::move(memory), 1);
 }
 
 /// Time of steps by rank; neighbouring steps share a column where there are many.
@@ -389,8 +390,8 @@ void write_devices(Writer& w) {
       use.lines.push_back(std::move(used));
       heat.lines.push_back(std::move(hot));
     }
-    w.picture(section, draw_lines(use));
-    w.picture(section, draw_lines(heat));
+    w.line_chart(section, std::move(use), w.report.runs.size());
+    w.line_chart(section, std::move(heat), w.report.runs.size());
   }
 }
 
@@ -419,6 +420,20 @@ void write_settings(Writer& w) {
                           {build}});
   }
   section.blocks.push_back(std::move(table));
+  Table clocks = {.header = {"clock of", "minus the controller's", "known to within"}, .rows = {}};
+  for (std::size_t i = 0; i < w.report.runs.size(); ++i) {
+    const RunFigures& run = w.report.runs[i];
+    for (std::size_t k = 0; k < run.data.clocks.size(); ++k) {
+      const ClockOffset& clock = run.data.clocks[k];
+      clocks.rows.push_back(
+          {{w.report.runs.size() == 1 ? clock.host : fmt::format("{}: {}", run.label, clock.host)},
+           number_cell(i, fmt::format("clocks.{}.offset_ns", k), clock.offset_ns,
+                       time_words(clock.offset_ns * 1e-9)),
+           number_cell(i, fmt::format("clocks.{}.bound_ns", k), clock.bound_ns,
+                       time_words(clock.bound_ns * 1e-9))});
+    }
+  }
+  if (!clocks.rows.empty()) section.blocks.push_back(std::move(clocks));
 }
 
 void write_problems(Writer& w) {
@@ -443,14 +458,33 @@ void write_problems(Writer& w) {
 
 }  // namespace
 
+void Writer::line_chart(Section& section, LineChart chart, std::size_t charts) const {
+  constexpr std::size_t kPoints = 4000;  // of all these charts, so that the page stays small
+  if (!pictures) return;
+  const auto points = [&] {
+    std::size_t sum = 0;
+    for (const Line& line : chart.lines) sum += std::min(line.points.size(), chart.max_points);
+    return sum * charts;
+  };
+  while (points() > kPoints && chart.max_points > 20) chart.max_points = chart.max_points * 4 / 5;
+  picture(section, draw_lines(chart));
+}
+
+Cell number_cell(std::size_t run, std::string_view figure, double value, std::string words) {
+  return {
+      .text = std::move(words), .figure = fmt::format("runs.{}.{}", run, figure), .value = value};
+}
+
 Document make_document(const Report& report, bool pictures) {
   Writer w = {.report = report, .pictures = pictures};
   write_lead(w);
   write_comparison(w);
   write_runs(w);
   write_losses(w);
+  write_traced_steps(w);
   write_curves(w);
   write_devices(w);
+  write_hosts(w);
   write_settings(w);
   write_problems(w);
   return std::move(w.document);

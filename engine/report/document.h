@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,7 @@ struct Cell {
 struct Table {
   std::vector<std::string> header;
   std::vector<std::vector<Cell>> rows;
+  std::optional<std::size_t> cut = {};  ///< column whose texts a terminal may cut off
 };
 struct Paragraph {
   std::string text;

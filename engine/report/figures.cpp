@@ -93,7 +93,9 @@ void split_ranks(RunFigures& figures) {
     const std::int64_t first = rank.rows.front().step;
     const auto total = static_cast<std::size_t>(rank.rows.back().step - first + 1);
     for (const TimingRow& row : rank.rows) {
-      if (row.step < first + run.warmup.value_or(warmup_steps(total)) || disturbed.contains(row.step)) continue;
+      if (row.step < first + run.warmup.value_or(warmup_steps(total)) ||
+          disturbed.contains(row.step))
+        continue;
       const RankSplit split = split_step(row);
       sum.step_s += split.step_s;
       for (std::size_t i = 0; i < kParts; ++i) sum.parts[i] += split.parts[i];
@@ -163,6 +165,42 @@ void sum_samples(RunFigures& figures) {
     gpu.mean_power_w = mean_finite(power);
     figures.gpus.push_back(std::move(gpu));
   }
+}
+
+HostFigures host_figures(std::string host, const std::vector<CpuSample>& samples,
+                         double gpu_peak_mib) {
+  HostFigures figures = {
+      .host = std::move(host), .samples = samples.size(), .gpu_peak_mib = gpu_peak_mib};
+  std::vector<double> cpu;
+  std::vector<double> memory;
+  for (const CpuSample& sample : samples) {
+    cpu.push_back(sample.share);
+    memory.push_back(sample.resident_mib);
+    figures.cpu_peak = std::fmax(figures.cpu_peak, sample.share);
+    figures.memory_peak_mib = std::fmax(figures.memory_peak_mib, sample.resident_mib);
+  }
+  figures.cpu_mean = mean_finite(cpu);
+  figures.memory_mean_mib = mean_finite(memory);
+  return figures;
+}
+
+/// Name of the host of rank 0.
+std::string first_host(const RunData& run) {
+  if (!run.environment.is_object()) return "first host";
+  const auto hosts = run.environment.find("hosts");
+  if (hosts == run.environment.end() || !hosts->is_array() || hosts->empty()) return "first host";
+  const std::string name = text((*hosts)[0], "name");
+  return name.empty() ? "first host" : name;
+}
+
+void sum_hosts(RunFigures& figures) {
+  const RunData& run = figures.data;
+  double gpu_peak_mib = kUnknown;
+  for (const GpuSummary& gpu : figures.gpus) gpu_peak_mib = std::fmax(gpu_peak_mib, gpu.peak_mib);
+  if (!run.cpu.empty() || !run.other_hosts.empty())
+    figures.hosts.push_back(host_figures(first_host(run), run.cpu, gpu_peak_mib));
+  for (const HostSamples& host : run.other_hosts)
+    figures.hosts.push_back(host_figures(host.host, host.cpu, host.gpu_peak_mib));
 }
 
 std::string device_of(const RunData& run) {
@@ -255,6 +293,7 @@ RunFigures run_figures(RunData run) {
   find_lost_time(f);
   count_collectives(f);
   sum_samples(f);
+  sum_hosts(f);
   f.sentence = first_sentence(f);
   return f;
 }

@@ -59,6 +59,17 @@ struct GpuSummary {
   double throttled = 0;  ///< share of the samples
 };
 
+/// Ranks of a host and what they started, over all samples.
+struct HostFigures {
+  std::string host;
+  std::size_t samples = 0;
+  double cpu_mean = kUnknown;  ///< % of one core
+  double cpu_peak = kUnknown;
+  double memory_mean_mib = kUnknown;
+  double memory_peak_mib = kUnknown;
+  double gpu_peak_mib = kUnknown;  ///< of its GPU that held most
+};
+
 /// Everything that is shown of a run; text, Markdown, HTML and JSON are made of it.
 struct RunFigures {
   RunData data;
@@ -83,6 +94,7 @@ struct RunFigures {
   std::vector<LostTime> lost;  ///< the largest three above 2 % of a step
   std::vector<CollectiveRow> collectives;
   std::vector<GpuSummary> gpus;
+  std::vector<HostFigures> hosts = {};  ///< the first host first; empty without samples
   std::vector<Advice> advice;
   std::string sentence;
 };

@@ -1,15 +1,12 @@
 #include "engine/report/lane_events.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <charconv>
-#include <map>
-#include <optional>
 #include <tuple>
 
 #include "engine/base/error.h"
-#include "engine/base/run_layout.h"
 #include "engine/trace/scanner.h"
-#include "engine/trace/trace_files.h"
 
 namespace dstrain::report {
 namespace {
@@ -17,16 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxEvents = 4000;  // of a timeline; browsers stay quick
-
-std::optional<int> traced_rank(const std::string& name) {
-  if (!name.starts_with("rank") || name.find("_trace.json") == std::string::npos ||
-      name.ends_with(".part"))
-    return std::nullopt;
-  int rank = -1;
-  const auto parsed = std::from_chars(name.data() + 4, name.data() + name.size(), rank);
-  if (parsed.ec != std::errc() || rank < 0 || *parsed.ptr != '_') return std::nullopt;
-  return rank;
-}
 
 /// Lanes by the thread that their row has.
 struct RankWindow {
@@ -38,6 +25,7 @@ struct RankWindow {
     LaneEvent event;
   };
   std::vector<Row> rows;
+  std::string problem;  ///< what is broken in the file; empty: nothing
 };
 
 RankWindow read_window(const fs::path& path, int rank) {
@@ -63,49 +51,34 @@ RankWindow read_window(const fs::path& path, int rank) {
                                      .start_ns = event.start_ns,
                                      .duration_ns = std::max<std::int64_t>(0, event.duration_ns)}});
   }
+  if (scanner.problems() > 0) {
+    const trace::ScanProblem& first = scanner.first_problems().front();
+    window.problem = fmt::format("{} (at byte {}; {} such places)", first.what, first.offset,
+                                 scanner.problems());
+  }
   return window;
-}
-
-/// Traces of the last window by rank.
-std::map<int, fs::path> find_window(const fs::path& run) {
-  std::map<int, fs::path> files;
-  std::error_code ignored;
-  fs::path folder = trace::traces_of_run(run);
-  const bool own = folder == RunLayout(run).traces();
-  if (!fs::is_directory(folder, ignored)) return files;
-  if (const auto all = trace::trace_windows(folder); !all.empty()) folder = all.back();
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const auto rank = traced_rank(entry.path().filename().string());
-    if (rank && (own || !trace::other_run_of(entry.path(), run))) files[*rank] = entry.path();
-  }
-  return files;
-}
-
-std::map<int, RankWindow> read_windows(RunData& run) {
-  const auto problem = [&](const fs::path& path, const Error& error) {
-    run.problems.push_back({path.lexically_relative(run.path).string(), error.what()});
-  };
-  std::map<int, fs::path> files;
-  try {
-    files = find_window(run.path);
-  } catch (const Error& error) {
-    problem(RunLayout(run.path).traces(), error);
-  }
-  std::map<int, RankWindow> windows;
-  for (const auto& [rank, file] : files) {
-    try {
-      windows[rank] = read_window(file, rank);
-    } catch (const Error& error) {
-      problem(file, error);
-    }
-  }
-  return windows;
 }
 
 }  // namespace
 
-void read_timeline(RunData& run) {
-  std::map<int, RankWindow> windows = read_windows(run);
+std::set<int> read_timeline(RunData& run, const std::map<int, fs::path>& files) {
+  std::map<int, RankWindow> windows;
+  std::set<int> broken;
+  for (const auto& [rank, path] : files) {
+    std::string what;
+    try {
+      windows[rank] = read_window(path, rank);
+      what = windows[rank].problem;
+    } catch (const Error& error) {
+      what = error.what();
+    }
+    if (what.empty()) continue;
+    broken.insert(rank);
+    const fs::path relative = path.lexically_relative(run.path);
+    run.problems.push_back(
+        {relative.empty() || *relative.begin() == ".." ? path.string() : relative.string(),
+         what + "; left out of the traced steps"});
+  }
   for (const auto& [rank, window] : windows) {
     for (const auto& row : window.rows) run.timeline.step = std::max(run.timeline.step, row.step);
   }
@@ -133,6 +106,7 @@ void read_timeline(RunData& run) {
   std::sort(events.begin(), events.end(), [](const LaneEvent& a, const LaneEvent& b) {
     return std::tie(a.rank, a.lane, a.start_ns) < std::tie(b.rank, b.lane, b.start_ns);
   });
+  return broken;
 }
 
 }  // namespace dstrain::report

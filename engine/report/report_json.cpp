@@ -3,6 +3,7 @@
 
 #include "engine/base/json.h"
 #include "engine/report/document.h"
+#include "engine/report/traced_steps.h"
 
 namespace dstrain::report {
 namespace {
@@ -28,6 +29,32 @@ Json split_json(const RankSplit& split) {
   Json parts = Json::array();
   for (const double part : split.parts) parts.push_back(known(part));
   return {{"rank", split.rank}, {"step_s", known(split.step_s)}, {"parts", parts}};
+}
+
+/// The whole analysis, and what the report adds up of it; null without traces.
+Json traced_json(const std::optional<TracedSteps>& traced) {
+  if (!traced) return nullptr;
+  Json json = {{"folder", traced->folder.string()},
+               {"first_step", traced->first_step == 0 ? Json(nullptr) : Json(traced->first_step)},
+               {"last_step", traced->first_step == 0 ? Json(nullptr) : Json(traced->last_step)}};
+  json.update(trace::to_json(traced->analysis));
+  json["path_kinds"] = Json::array();
+  if (traced->analysis.path) {
+    for (const PathKind& row : path_by_kind(*traced->analysis.path))
+      json["path_kinds"].push_back({{"kind", row.kind},
+                                    {"ns", row.on_path},
+                                    {"gain_ns", row.gain < 0 ? Json(nullptr) : Json(row.gain)}});
+  }
+  json["memory_steps"] = Json::array();
+  for (const StepMemory& step : memory_by_step(traced->analysis))
+    json["memory_steps"].push_back(
+        {{"step", step.step},
+         {"rank", step.rank},
+         {"allocated_bytes", step.allocated},
+         {"reserved_bytes", step.reserved},
+         {"planned_bytes", step.planned < 0 ? Json(nullptr) : Json(step.planned)},
+         {"cuda_malloc_calls", step.driver_calls}});
+  return json;
 }
 
 Json run_json(const RunFigures& run) {
@@ -61,6 +88,9 @@ Json run_json(const RunFigures& run) {
                {"advice", Json::array()},
                {"collectives", Json::array()},
                {"gpus", Json::array()},
+               {"hosts", Json::array()},
+               {"clocks", Json::array()},
+               {"traced", traced_json(data.traced)},
                {"missing", data.missing},
                {"problems", Json::array()}};
   for (std::size_t part = 0; part < kParts; ++part) json["part_names"].push_back(part_name(part));
@@ -88,6 +118,19 @@ Json run_json(const RunFigures& run) {
                             {"max_temperature", known(gpu.max_temperature)},
                             {"mean_power_w", known(gpu.mean_power_w)},
                             {"throttled", known(gpu.throttled)}});
+  for (const HostFigures& host : run.hosts)
+    json["hosts"].push_back({{"host", host.host},
+                             {"samples", host.samples},
+                             {"cpu_mean_percent", known(host.cpu_mean)},
+                             {"cpu_peak_percent", known(host.cpu_peak)},
+                             {"memory_mean_mib", known(host.memory_mean_mib)},
+                             {"memory_peak_mib", known(host.memory_peak_mib)},
+                             {"gpu_peak_mib", known(host.gpu_peak_mib)}});
+  for (const ClockOffset& clock : data.clocks)
+    json["clocks"].push_back({{"host", clock.host},
+                              {"t_ns", known(clock.t_ns)},
+                              {"offset_ns", known(clock.offset_ns)},
+                              {"bound_ns", known(clock.bound_ns)}});
   for (const Problem& problem : data.problems)
     json["problems"].push_back({{"file", problem.file}, {"what", problem.what}});
   return json;

@@ -5,76 +5,24 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
-#include <functional>
 #include <set>
 
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
-#include "engine/report/lane_events.h"
+#include "engine/report/run_files.h"
+#include "engine/report/samples.h"
+#include "engine/report/traced_steps.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain::report {
 namespace {
 
-/// Of the bits that nvidia-smi prints in hexadecimal: hardware slowdown, heat, power brake. The
-/// others say that a GPU is idle, runs at clocks that were asked for, or is as busy as its power
-/// limit allows.
-bool is_throttled(const std::string& reasons) {
-  constexpr unsigned long long kSlow = 0x08 | 0x20 | 0x40 | 0x80;
-  return (std::strtoull(reasons.c_str(), nullptr, 16) & kSlow) != 0;
-}
-
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 30;
 constexpr int kMaxRanks = 4096;
-
-/// Calls `read` with the text of a file; false when there is none. What goes wrong is a problem of
-/// the run.
-bool with_file(RunData& run, const fs::path& path,
-               const std::function<void(const std::string&)>& read) {
-  const std::string name = path.lexically_relative(run.path).string();
-  try {
-    if (!path_exists(path)) {
-      run.missing.push_back(name);
-      return false;
-    }
-    read(read_file(path, kMaxFile));
-    return true;
-  } catch (const Error& error) {
-    run.problems.push_back({name, error.what()});
-    return true;
-  }
-}
-
-/// Calls `line` for each object; others are counted and told with the number of the first.
-void each_line(RunData& run, const fs::path& path, const std::function<bool(const json&)>& line) {
-  with_file(run, path, [&](const std::string& content) {
-    int count = 0;
-    int broken = 0;
-    int first = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      const std::string_view text = std::string_view(content).substr(begin, end - begin);
-      begin = end + 1;
-      ++count;
-      const json value = json_or_null(text, {.bytes = 1 << 20, .values = 20'000});
-      if (value.is_object() && line(value)) continue;
-      if (broken++ == 0) first = count;
-    }
-    if (broken > 0) {
-      run.problems.push_back(
-          {path.lexically_relative(run.path).string(),
-           fmt::format(
-               "{} of {} lines left out: not what a run writes, or cut; the first is line {}",
-               broken, count, first)});
-    }
-  });
-}
 
 std::optional<std::int64_t> step_of(const json& line) {
   const auto found = line.find("step");
@@ -208,106 +156,6 @@ void read_object(RunData& run, const fs::path& path, json& value) {
   with_file(run, path, [&](const std::string&) { value = read_json_object(path); });
 }
 
-std::vector<std::string> csv_cells(std::string_view line) {
-  std::vector<std::string> cells;
-  while (true) {
-    const std::size_t end = line.find(',');
-    std::string_view cell = line.substr(0, end);
-    while (!cell.empty() && (cell.front() == ' ' || cell.front() == '\r')) cell.remove_prefix(1);
-    while (!cell.empty() && (cell.back() == ' ' || cell.back() == '\r')) cell.remove_suffix(1);
-    cells.emplace_back(cell);
-    if (end == std::string_view::npos) return cells;
-    line.remove_prefix(end + 1);
-  }
-}
-
-/// The number that a cell begins with, "41 %" included; kUnknown for others, as "[N/A]".
-double cell_number(const std::string& cell) {
-  double value = 0;
-  const auto parsed = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  return parsed.ec == std::errc() && std::isfinite(value) ? value : kUnknown;
-}
-
-/// Columns are found by their names in the first line.
-void read_samples(RunData& run, const fs::path& path) {
-  with_file(run, path, [&](const std::string& content) {
-    std::map<std::string, std::size_t> columns;
-    int broken = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      const std::vector<std::string> cells =
-          csv_cells(std::string_view(content).substr(begin, end - begin));
-      begin = end + 1;
-      if (columns.empty()) {
-        for (std::size_t i = 0; i < cells.size(); ++i)
-          columns[cells[i].substr(0, cells[i].find(" ["))] = i;
-        continue;
-      }
-      const auto cell = [&](const char* name) {
-        const auto found = columns.find(name);
-        return found == columns.end() || found->second >= cells.size() ? std::string()
-                                                                       : cells[found->second];
-      };
-      const double index = cell_number(cell("index"));
-      if (!(index >= 0 && index < kMaxRanks) || cells.size() < columns.size()) {
-        ++broken;
-        continue;
-      }
-      std::string reasons;
-      for (const auto& [name, column] : columns) {
-        if (name.starts_with("clocks_event_reasons") || name.starts_with("clocks_throttle_reasons"))
-          reasons = cells[column];
-      }
-      run.gpus.push_back({.time = cell("timestamp"),
-                          .index = static_cast<int>(index),
-                          .name = cell("name"),
-                          .memory_mib = cell_number(cell("memory.used")),
-                          .total_mib = cell_number(cell("memory.total")),
-                          .utilization = cell_number(cell("utilization.gpu")),
-                          .temperature = cell_number(cell("temperature.gpu")),
-                          .power_w = cell_number(cell("power.draw")),
-                          .throttled = is_throttled(reasons)});
-    }
-    if (broken > 0) {
-      run.problems.push_back(
-          {path.filename().string(),
-           fmt::format("{} lines left out: cut, or no sample of a GPU", broken)});
-    }
-  });
-}
-
-/// psrecord's columns: elapsed seconds, CPU %, real and virtual memory in MiB.
-void read_cpu(RunData& run, const fs::path& path) {
-  with_file(run, path, [&](const std::string& content) {
-    int broken = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      std::string_view line = std::string_view(content).substr(begin, end - begin);
-      begin = end + 1;
-      if (line.starts_with('#')) continue;
-      std::vector<double> numbers;
-      while (!line.empty()) {
-        line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-        if (line.empty()) break;
-        const std::string_view word = line.substr(0, line.find(' '));
-        numbers.push_back(cell_number(std::string(word)));
-        line.remove_prefix(word.size());
-      }
-      if (numbers.size() == 4 && std::ranges::all_of(numbers, [](double n) { return n >= 0; })) {
-        run.cpu.push_back(
-            {.elapsed_s = numbers[0], .share = numbers[1], .resident_mib = numbers[2]});
-      } else {
-        ++broken;
-      }
-    }
-    if (broken > 0) {
-      run.problems.push_back(
-          {path.filename().string(),
-           fmt::format("{} lines left out: cut, or not four numbers", broken)});
-    }
-  });
-}
-
 }  // namespace
 
 double number(const json& object, const char* key) {
@@ -350,8 +198,11 @@ RunData read_run(const fs::path& path) {
   read_object(run, layout.plan(), run.plan);
   if (path_exists(layout.failure())) read_object(run, layout.failure(), run.failure);
   with_file(run, layout.recipe(), [&](const std::string&) {
-    for (const Origin& origin : load_recipe(layout.recipe()).origins)
+    const LoadedRecipe loaded = load_recipe(layout.recipe());
+    for (const Origin& origin : loaded.origins)
       run.settings.emplace_back(origin.path, origin.value);
+    run.trace_steps = loaded.recipe.trace.steps;
+    run.trace_output = loaded.recipe.trace.output;
   });
   read_metrics(run, layout.metrics());
   each_line(run, layout.events(), [&](const json& line) {
@@ -360,10 +211,9 @@ RunData read_run(const fs::path& path) {
     return step.has_value();
   });
   read_ranks(run, layout);
-  const fs::path gpu = layout.root() / "gpu.csv";
-  read_samples(run, path_exists(gpu) ? gpu : layout.root() / "memory.csv");
-  read_cpu(run, layout.root() / "cpu.txt");
-  read_timeline(run);
+  read_samples(run);
+  read_clocks(run, layout.clocks());
+  read_traces(run);
   return run;
 }
 

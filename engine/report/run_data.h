@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/trace/analysis.h"
+
 namespace dstrain::report {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -88,6 +90,21 @@ struct CpuSample {
   double resident_mib = 0;
 };
 
+/// Samples of a host that is not the first.
+struct HostSamples {
+  std::string host;
+  std::vector<CpuSample> cpu;
+  double gpu_peak_mib = kUnknown;  ///< of its GPU that held most
+};
+
+/// How far a host's clock was from the controller's, at the last reading.
+struct ClockOffset {
+  std::string host = {};
+  double t_ns = kUnknown;  ///< when, by the controller's clock, since 1970
+  double offset_ns = kUnknown;
+  double bound_ns = kUnknown;  ///< the offset is known to within this
+};
+
 /// An action on its lane; nanoseconds from the begin of the step.
 struct LaneEvent {
   int rank = 0;
@@ -100,6 +117,14 @@ struct LaneEvent {
 struct Timeline {
   std::int64_t step = 0;
   std::vector<LaneEvent> events;
+};
+
+/// What the trace of the run's last traced window says.
+struct TracedSteps {
+  std::filesystem::path folder;
+  std::int64_t first_step = 0;  ///< 0: the traces do not say
+  std::int64_t last_step = 0;
+  trace::Analysis analysis;
 };
 
 /// What was wrong with a file of a run.
@@ -123,10 +148,15 @@ struct RunData {
   nlohmann::json environment;
   nlohmann::json failure;
   std::vector<std::pair<std::string, std::string>> settings;  ///< of the resolved recipe
-  std::vector<GpuSample> gpus;                                ///< of the first host
-  std::vector<CpuSample> cpu;                                 ///< of the first host
+  int trace_steps = 0;            ///< of the recipe: steps of a window; 0: none is traced
+  std::string trace_output = {};  ///< of the recipe: folder of traces; empty: traces/
+  std::vector<GpuSample> gpus;    ///< of the first host
+  std::vector<CpuSample> cpu;     ///< of the first host
+  std::vector<HostSamples> other_hosts = {};  ///< by name
+  std::vector<ClockOffset> clocks = {};       ///< by host
   Timeline timeline;
-  std::vector<std::string> missing;  ///< files that other runs have
+  std::optional<TracedSteps> traced = {};  ///< none: no trace, or none that could be read
+  std::vector<std::string> missing;        ///< files that other runs have
   std::vector<Problem> problems;
 };
 

@@ -148,7 +148,7 @@ std::string draw_lines(const LineChart& chart) {
       low_y = std::min(low_y, point.y);
       high_y = std::max(high_y, point.y);
     }
-    lines.push_back({line.name, thin(finite, 1000), line.dots});
+    lines.push_back({line.name, thin(finite, chart.max_points), line.dots});
   }
   if (!std::isfinite(low_x) || high_y - low_y > 1e300) return {};
   if (chart.from_zero) low_y = std::min(0.0, low_y);

@@ -24,8 +24,9 @@ struct LineChart {
   std::string y_label;
   bool from_zero = false;
   std::vector<Line> lines;
+  std::size_t max_points = 1000;  ///< of a line, which is thinned to them; at least 4
 };
-/// Lines are cut to 1,000 points each. Empty where no point is finite.
+/// Empty where no point is finite.
 [[nodiscard]] std::string draw_lines(const LineChart& chart);
 
 struct StackedBars {

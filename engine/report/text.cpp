@@ -51,6 +51,18 @@ std::string terminal_table(const Table& table, std::size_t columns) {
     for (const auto& row : rows) widths[column] = std::max(widths[column], width_of(row[column]));
     total += widths[column] + 2;
   }
+  if (table.cut && total > columns + 2) {
+    constexpr std::size_t kLeast = 20;
+    std::size_t& width = widths[*table.cut];
+    const std::size_t least = std::min(width, kLeast);
+    const std::size_t cut = width - std::min(width - least, total - columns - 2);
+    for (auto& row : rows) {
+      std::string& text = row[*table.cut];
+      if (width_of(text) > cut) text = shown(text, cut - 3);  // and "..."
+    }
+    total -= width - cut;
+    width = cut;
+  }
   std::string out;
   if (total > columns + 2) {  // too wide: a block for each row
     for (std::size_t row = 1; row < rows.size(); ++row) {

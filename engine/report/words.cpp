@@ -47,6 +47,14 @@ std::string bytes_words(double bytes) {
   return format_bytes(static_cast<Bytes>(bytes));
 }
 
+std::string byte_rate_words(double per_second) {
+  if (!std::isfinite(per_second)) return "-";
+  const double size = std::abs(per_second);
+  if (size >= 1e9) return three_digits(per_second * 1e-9) + " GB/s";
+  if (size >= 1e6) return three_digits(per_second * 1e-6) + " MB/s";
+  return three_digits(per_second * 1e-3) + " kB/s";
+}
+
 std::string number_words(double value) {
   return std::isfinite(value) ? fmt::format("{:.4g}", value) : "-";
 }

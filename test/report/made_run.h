@@ -22,6 +22,7 @@ struct MadeRun {
   std::function<double(int rank)> gather = [](int) { return 0.0; };
   std::function<double(int rank)> reduce = [](int) { return 0.0; };
   double data_wait_s = 0;
+  double host_s = 0.01;
 
   void write(const std::filesystem::path& path) const {
     std::filesystem::create_directories(path / "ranks");
@@ -59,11 +60,11 @@ struct MadeRun {
         const double r = reduce(rank);
         lines += fmt::format(
             R"({{"step":{},"start_ns":{},"step_s":{},"forward_s":{},"backward_s":{},"norm_s":0.001,"update_s":0.002,"data_wait_s":{},)"
-            R"("host_s":0.01,"wait_s":{{"gather":{},"reduce":{},"receive":0,"copy_in":0.0}},"lane_s":{{}},"exposed_comm_s":{},)"
+            R"("host_s":{},"wait_s":{{"gather":{},"reduce":{},"receive":0,"copy_in":0.0}},"lane_s":{{}},"exposed_comm_s":{},)"
             R"("allocated":0,"reserved":0,"peak":0,"host_rss":4096,"calls":{{"all_gather shard-gather":[6,2141184]}},"traced":false}})"
             "\n",
             step, 1700000000000000000 + static_cast<std::int64_t>(step) * 100000000, step_s,
-            0.03 + g, step_s - 0.033 - g, data_wait_s, g, r, g + r);
+            0.03 + g, step_s - 0.033 - g, data_wait_s, host_s, g, r, g + r);
       }
       spit(path / "ranks" / fmt::format("rank{:04}.jsonl", rank), lines);
     }
