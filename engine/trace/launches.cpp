@@ -105,11 +105,12 @@ std::optional<Launches> launches(const RankEvents& rank) {
       return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
              std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
     });
-    const bool computes = std::ranges::any_of(
-        events, [](const GpuEvent* event) { return event->type == EventType::compute; });
     // A stream of copies or communication alone stands still by design.
-    std::int64_t free = computes ? events.front()->end_ns() : 0;
-    for (const GpuEvent* event : computes ? events : std::vector<const GpuEvent*>()) {
+    if (std::ranges::none_of(
+            events, [](const GpuEvent* event) { return event->type == EventType::compute; }))
+      events.clear();
+    std::int64_t free = events.empty() ? 0 : events.front()->end_ns();
+    for (const GpuEvent* event : events) {
       const std::int64_t gap = event->start_ns - free;
       if (gap > 0) {
         const std::int64_t host =
