@@ -12,13 +12,13 @@ namespace {
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 constexpr std::uint32_t kNoKind = std::numeric_limits<std::uint32_t>::max();
 
-/// A run of some rank.
+/// A run of some rank, or the work of its host until the launch of one.
 struct Node {
   int rank = 0;
   std::uint32_t kind = 0;
   std::int64_t start = 0;
   std::int64_t end = 0;
-  std::int64_t launched = GpuEvent::kNoLaunch;
+  bool on_host = false;
   std::vector<std::size_t> before = {};  ///< what it waits for
   std::size_t meeting = kNone;           ///< in Graph::meetings
 };
@@ -53,6 +53,46 @@ struct Graph {
   }
 };
 
+/// A host launches one run after the other. Before a step's first one it waits for the end of the
+/// step before the last, so that it never is more than one step ahead.
+void add_host(const ActionRuns& runs, int rank, std::size_t first, Graph& graph) {
+  std::vector<std::size_t> launched;
+  std::map<std::int32_t, std::size_t> last_of;  // compute lane, by step
+  for (std::size_t i = 0; i < runs.runs().size(); ++i) {
+    const ActionRun& run = runs.runs()[i];
+    if (run.launch_end_ns != GpuEvent::kNoLaunch) launched.push_back(i);
+    if (runs.action(run).lane != "compute") continue;
+    const auto [last, added] = last_of.try_emplace(run.step, i);
+    if (!added && run.end_ns > runs.runs()[last->second].end_ns) last->second = i;
+  }
+  std::ranges::stable_sort(launched, {},
+                           [&](std::size_t i) { return runs.runs()[i].launch_end_ns; });
+  const std::uint32_t kind = graph.kind(CriticalPath::kHost);
+  std::size_t before = kNone;
+  std::int32_t step = -1;
+  for (const std::size_t i : launched) {
+    const ActionRun& run = runs.runs()[i];
+    Node node{.rank = rank,
+              .kind = kind,
+              .start = run.launch_end_ns,
+              .end = run.launch_end_ns,
+              .on_host = true};
+    if (before != kNone) {
+      node.start = graph.nodes[before].end;
+      node.before.push_back(before);
+    }
+    const auto awaited = last_of.find(run.step - 2);
+    if (before != kNone && run.step > step && awaited != last_of.end()) {
+      node.before.push_back(first + awaited->second);
+      node.start = std::clamp(runs.runs()[awaited->second].end_ns, node.start, node.end);
+    }
+    step = std::max(step, run.step);
+    before = graph.nodes.size();
+    graph.nodes[first + i].before.push_back(before);
+    graph.nodes.push_back(std::move(node));
+  }
+}
+
 Graph graph_of(const std::vector<RankProgram>& ranks) {
   Graph graph;
   // Communicator, operation and number; then the first and only run of each rank.
@@ -65,11 +105,11 @@ Graph graph_of(const std::vector<RankProgram>& ranks) {
       Node node{.rank = rank.events.rank,
                 .kind = graph.kind(runs.action(run).kind),
                 .start = run.start_ns,
-                .end = run.end_ns,
-                .launched = run.launch_end_ns};
+                .end = run.end_ns};
       for (const std::size_t other : runs.predecessors(i)) node.before.push_back(first + other);
       graph.nodes.push_back(std::move(node));
     }
+    add_host(runs, rank.events.rank, first, graph);
     for (const auto& [group, operation, collective] : rank.collectives) {
       const auto run = runs.find(collective.step, collective.action);
       if (run) met[{group, operation, collective.sequence}].push_back(first + *run);
@@ -89,8 +129,8 @@ Graph graph_of(const std::vector<RankProgram>& ranks) {
   return graph;
 }
 
-/// Length of the longest path where actions of kind `faster` take no time, or the host none.
-std::int64_t length_without(const Graph& graph, std::uint32_t faster, bool no_host) {
+/// From the first start on a device to the last end, where actions of kind `faster` take no time.
+std::int64_t length_without(const Graph& graph, std::uint32_t faster) {
   struct Change {
     std::int64_t time = 0;
     bool begin = false;
@@ -116,9 +156,7 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster, bool no_ho
     const Node& node = graph.nodes[change.node];
     if (change.begin) {
       const std::int64_t ready = graph.ready(node);
-      std::int64_t lag = node.start - ready;
-      if (no_host && node.launched != GpuEvent::kNoLaunch)
-        lag -= std::clamp<std::int64_t>(node.launched - ready, 0, lag);
+      const std::int64_t lag = node.start - ready;
       std::int64_t from =
           node.before.empty() ? node.start : std::numeric_limits<std::int64_t>::min();
       for (const std::size_t other : node.before) {
@@ -132,7 +170,7 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster, bool no_ho
       }
       if (from == std::numeric_limits<std::int64_t>::min()) from = ready;
       begin[change.node] = from + lag;
-      first = std::min(first, begin[change.node]);
+      if (!node.on_host) first = std::min(first, begin[change.node]);
       continue;
     }
     std::int64_t from = begin[change.node];
@@ -144,7 +182,7 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster, bool no_ho
     }
     const std::int64_t work = node.kind == faster ? 0 : node.end - graph.work_start(node);
     end[change.node] = from + work;
-    last = std::max(last, end[change.node]);
+    if (!node.on_host) last = std::max(last, end[change.node]);
   }
   return last - first;
 }
@@ -156,60 +194,53 @@ CriticalPath critical_path(const std::vector<RankProgram>& ranks) {
   const Graph graph = graph_of(ranks);
   if (graph.nodes.empty()) return path;
   std::map<std::pair<std::string, int>, std::int64_t> sums;
-  std::size_t at = 0;
-  std::int64_t first = graph.nodes.front().start;
+  std::size_t at = kNone;
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].end > graph.nodes[at].end) at = i;
+    if (graph.nodes[i].on_host) continue;
+    if (at == kNone || graph.nodes[i].end > graph.nodes[at].end) at = i;
     first = std::min(first, graph.nodes[i].start);
   }
   std::int64_t until = graph.nodes[at].end;
   path.length = until - first;
-  // What passed from `from` until the present action: not launched yet, then nothing known.
-  const auto add_wait = [&](const Node& node, std::int64_t from) {
-    const std::int64_t host = node.launched == GpuEvent::kNoLaunch
-                                  ? 0
-                                  : std::clamp<std::int64_t>(node.launched - from, 0, until - from);
-    sums[{CriticalPath::kHost, node.rank}] += host;
-    sums[{CriticalPath::kRest, node.rank}] += until - from - host;
+  const auto add = [&](const std::string& kind, int rank, std::int64_t from) {
+    from = std::clamp(from, first, until);
+    sums[{kind, rank}] += until - from;
     until = from;
   };
   // Back from the end: each turn goes to what the present action had to wait for. Clocks that are
   // wrong can make a circle; it ends where the path comes to an action again.
   std::vector<bool> seen(graph.nodes.size(), false);
-  while (!seen[at]) {
+  while (!seen[at] && until > first) {
     seen[at] = true;
     const Node& node = graph.nodes[at];
-    const std::int64_t work = std::min(graph.work_start(node), until);
-    sums[{graph.kinds[node.kind], node.rank}] += until - work;
-    until = work;
-    if (node.meeting != kNone && graph.meetings[node.meeting].last != at && work > node.start) {
+    add(graph.kinds[node.kind], node.rank, graph.work_start(node));
+    if (node.meeting != kNone && graph.meetings[node.meeting].last != at && until > node.start) {
       at = graph.meetings[node.meeting].last;
       continue;
     }
-    if (node.before.empty()) break;
     std::size_t next = kNone;
     for (const std::size_t other : node.before) {
-      if (graph.nodes[other].start >= until) continue;
-      if (next == kNone ||
-          std::min(graph.nodes[other].end, until) > std::min(graph.nodes[next].end, until))
-        next = other;
+      if (graph.nodes[other].start > until || seen[other]) continue;
+      // Of those that ended last the one that began first.
+      const auto key = [&](std::size_t i) {
+        return std::pair(std::min(graph.nodes[i].end, until), -graph.nodes[i].start);
+      };
+      if (next == kNone || key(other) > key(next)) next = other;
     }
     if (next == kNone) break;
-    add_wait(node, std::min(graph.nodes[next].end, until));
+    add(CriticalPath::kRest, node.rank, graph.nodes[next].end);
     at = next;
   }
-  add_wait(graph.nodes[at], first);
+  add(CriticalPath::kRest, graph.nodes[at].rank, first);
   for (const auto& [key, ns] : sums)
     if (ns > 0) path.rows.push_back({.kind = key.first, .rank = key.second, .ns = ns});
   std::ranges::stable_sort(path.rows, std::greater(), &CriticalPath::Row::ns);
-  const std::int64_t present = length_without(graph, kNoKind, false);
-  const auto gain = [&](const std::string& kind, std::int64_t length) {
-    const std::int64_t ns = present - length;
-    if (ns > 0) path.gains.push_back({.kind = kind, .rank = -1, .ns = ns});
-  };
-  for (std::uint32_t kind = 0; kind < graph.kinds.size(); ++kind)
-    gain(graph.kinds[kind], length_without(graph, kind, false));
-  gain(CriticalPath::kHost, length_without(graph, kNoKind, true));
+  const std::int64_t present = length_without(graph, kNoKind);
+  for (std::uint32_t kind = 0; kind < graph.kinds.size(); ++kind) {
+    const std::int64_t ns = present - length_without(graph, kind);
+    if (ns > 0) path.gains.push_back({.kind = graph.kinds[kind], .rank = -1, .ns = ns});
+  }
   std::ranges::stable_sort(path.gains, std::greater(), &CriticalPath::Row::ns);
   return path;
 }

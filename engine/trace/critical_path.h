@@ -22,10 +22,11 @@ struct RankProgram {
 
 /// The longest chain of actions that waited for each other, over all ranks, from the first start to
 /// the last end. An action waits for the one before it on its lane, for those that the program
-/// names, for the host, and in a collective for the last rank. Clocks of the ranks are one.
+/// names, for its launch, and in a collective for the last rank. A host launches one action after
+/// the other, and a step when the step before the last has ended. Clocks of the ranks are one.
 struct CriticalPath {
-  static constexpr const char* kHost = "(host)";   ///< not launched yet
-  static constexpr const char* kRest = "(other)";  ///< launched, nothing to wait for
+  static constexpr const char* kHost = "(host)";   ///< until a launch
+  static constexpr const char* kRest = "(other)";  ///< what waited for nothing known
 
   struct Row {
     std::string kind;  ///< of actions, or one of the two above

@@ -245,9 +245,11 @@ TEST_CASE("the critical path of a rank adds up, and a hidden gather costs nothin
   const CriticalPath late = critical_path({program_of(gather_then_forward(190), {}, names)});
   CHECK(late.length == 300);
   CHECK(sum_of(late.rows) == 300);
-  CHECK(time_of(late.rows, CriticalPath::kHost, 0) == 30);
-  CHECK(time_of(late.rows, CriticalPath::kRest, 0) == 40);
-  CHECK(time_of(late.gains, CriticalPath::kHost) == 10);
+  CHECK(time_of(late.rows, CriticalPath::kHost, 0) == 190);
+  CHECK(time_of(late.rows, CriticalPath::kRest, 0) == 10);
+  // With launches in no time the gather begins 30 behind the first launch, at -10, and ends at 150.
+  CHECK(time_of(late.gains, CriticalPath::kHost) == 40);
+  CHECK(time_of(late.gains, "gather") == 0);
 }
 
 TEST_CASE("the critical path goes to the rank that came last to a collective") {
