@@ -64,7 +64,7 @@ struct Launches {
   std::int64_t median = 0, p95 = 0, max = 0;
   /// Of the window: nothing was launched and not yet started, on any stream, and nothing ran.
   std::int64_t host_bound = 0;
-  /// Gaps between events of a stream that computes, added over such streams: until the launch of
+  /// Gaps between events of the compute lane's stream, or of all that compute: until the launch of
   /// the next had ended, and the rest.
   /// Of the rest: until an action of another lane had ended that the next one waits for.
   std::int64_t gap_host = 0, gap_dependency = 0, gap_rest = 0;

@@ -18,6 +18,7 @@ struct Node {
   std::uint32_t kind = 0;
   std::int64_t start = 0;
   std::int64_t end = 0;
+  std::int64_t host = 0;  ///< of the time from start to end
   bool on_host = false;
   std::vector<std::size_t> before = {};  ///< what it waits for
   std::size_t meeting = kNone;           ///< in Graph::meetings
@@ -105,7 +106,8 @@ Graph graph_of(const std::vector<RankProgram>& ranks) {
       Node node{.rank = rank.events.rank,
                 .kind = graph.kind(runs.action(run).kind),
                 .start = run.start_ns,
-                .end = run.end_ns};
+                .end = run.end_ns,
+                .host = run.host_gap_ns};
       for (const std::size_t other : runs.predecessors(i)) node.before.push_back(first + other);
       graph.nodes.push_back(std::move(node));
     }
@@ -151,6 +153,7 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster) {
   });
   constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
   std::vector<std::int64_t> begin(graph.nodes.size(), kOpen), end(graph.nodes.size(), kOpen);
+  const bool host = faster != kNoKind && graph.kinds[faster] == CriticalPath::kHost;
   std::int64_t first = kOpen, last = std::numeric_limits<std::int64_t>::min();
   for (const Change& change : changes) {
     const Node& node = graph.nodes[change.node];
@@ -180,7 +183,10 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster) {
           from = std::max(from, begin[member]);
       }
     }
-    const std::int64_t work = node.kind == faster ? 0 : node.end - graph.work_start(node);
+    std::int64_t work = node.end - graph.work_start(node);
+    const std::int64_t on_host = std::min(node.host, work);
+    if (node.kind == faster) work = node.on_host ? 0 : on_host;
+    if (host) work -= on_host;
     end[change.node] = from + work;
     if (!node.on_host) last = std::max(last, end[change.node]);
   }
@@ -214,7 +220,9 @@ CriticalPath critical_path(const std::vector<RankProgram>& ranks) {
   while (!seen[at] && until > first) {
     seen[at] = true;
     const Node& node = graph.nodes[at];
-    add(graph.kinds[node.kind], node.rank, graph.work_start(node));
+    const std::int64_t work_start = graph.work_start(node);
+    add(CriticalPath::kHost, node.rank, std::min(until, std::max(work_start, until - node.host)));
+    add(graph.kinds[node.kind], node.rank, work_start);
     if (node.meeting != kNone && graph.meetings[node.meeting].last != at && until > node.start) {
       at = graph.meetings[node.meeting].last;
       continue;

@@ -412,23 +412,31 @@ class Loader {
 
   /// What each action did in each step.
   static void make_runs(RankState& in) {
-    std::map<std::pair<std::int32_t, std::int64_t>, ActionRun> runs;
+    std::map<std::pair<std::int32_t, std::int64_t>, std::vector<const GpuEvent*>> by_action;
     for (std::size_t i = 0; i < in.events.events.size(); ++i) {
       const GpuEvent& event = in.events.events[i];
       const std::int64_t action = in.action_numbers[i];
       if (action < 0 || action >= static_cast<std::int64_t>(in.events.program.size())) continue;
-      const auto [found, added] = runs.try_emplace({event.step, action});
-      ActionRun& run = found->second;
-      const bool first = added || event.start_ns < run.start_ns;
-      run.end_ns = added ? event.end_ns() : std::max(run.end_ns, event.end_ns());
-      if (!first) continue;
-      run.step = event.step;
-      run.action = static_cast<std::uint32_t>(action);
-      run.stream = event.stream;
-      run.start_ns = event.start_ns;
-      run.launch_end_ns = event.launch_end_ns;
+      by_action[{event.step, action}].push_back(&event);
     }
-    for (const auto& [key, run] : runs) in.events.runs.push_back(run);
+    for (auto& [key, events] : by_action) {
+      std::ranges::sort(events, [](const GpuEvent* a, const GpuEvent* b) {
+        return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
+               std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
+      });
+      const GpuEvent& first = *events.front();
+      ActionRun run{.step = first.step,
+                    .action = static_cast<std::uint32_t>(key.second),
+                    .stream = first.stream,
+                    .start_ns = first.start_ns,
+                    .end_ns = first.end_ns(),
+                    .launch_end_ns = first.launch_end_ns};
+      for (std::size_t i = 1; i < events.size(); ++i) {
+        run.host_gap_ns += host_part(*events[i], *events[i - 1], run.end_ns);
+        run.end_ns = std::max(run.end_ns, events[i]->end_ns());
+      }
+      in.events.runs.push_back(run);
+    }
   }
 
   void apply_actions(RankState& in) {
@@ -467,6 +475,13 @@ class Loader {
 };
 
 }  // namespace
+
+std::int64_t host_part(const GpuEvent& event, const GpuEvent& before, std::int64_t free) {
+  const std::int64_t gap = event.start_ns - free;
+  if (gap <= 0 || event.launch_end_ns == GpuEvent::kNoLaunch) return 0;
+  if (event.launch_end_ns == before.launch_end_ns) return 0;
+  return std::clamp<std::int64_t>(event.launch_end_ns - free, 0, gap);
+}
 
 std::uint32_t Names::add(std::string_view text) {
   const auto [found, added] =

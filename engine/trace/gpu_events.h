@@ -78,6 +78,7 @@ struct ActionRun {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
   std::int64_t launch_end_ns = GpuEvent::kNoLaunch;  ///< of its first event
+  std::int64_t host_gap_ns = 0;  ///< between its events, until the launch of the next had ended
 };
 
 /// Bytes that the rank's allocator holds, at one time of the host.
@@ -107,6 +108,11 @@ struct RankEvents {
   std::vector<Interval> data_waits;  ///< of the host in loads of samples
   std::vector<std::string> notes;
 };
+
+/// Of the gap from `free` to the start of `event`: until its launch had ended; 0 where one launch,
+/// of a graph, ran `before`, the event before it, too.
+[[nodiscard]] std::int64_t host_part(const GpuEvent& event, const GpuEvent& before,
+                                     std::int64_t free);
 
 /// Reads a file; several ranks where it is merged. Error{data} where it is broken, unless
 /// `salvage`, which makes it a note.

@@ -14,6 +14,19 @@ Interval queued(const GpuEvent& event) {
   return {std::min(event.launch_end_ns, event.start_ns), event.start_ns};
 }
 
+/// Whether the stream is that of the compute lane; where lanes are not known: has a kernel that
+/// computes.
+bool computes(const RankEvents& rank, const std::vector<const GpuEvent*>& events,
+              std::uint16_t stream) {
+  if (rank.runs.empty()) {
+    return std::ranges::any_of(
+        events, [](const GpuEvent* event) { return event->type == EventType::compute; });
+  }
+  return std::ranges::any_of(rank.runs, [&](const ActionRun& run) {
+    return run.stream == stream && rank.program[run.action].lane == "compute";
+  });
+}
+
 Launches::Queue queue_of(std::vector<Interval> waiting, std::int64_t stream) {
   struct Change {
     std::int64_t time = 0;
@@ -105,18 +118,14 @@ std::optional<Launches> launches(const RankEvents& rank) {
       return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
              std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
     });
-    // A stream of copies or communication alone stands still by design.
-    if (std::ranges::none_of(
-            events, [](const GpuEvent* event) { return event->type == EventType::compute; }))
-      events.clear();
+    // A stream of copies or communication stands still by design.
+    if (!computes(rank, events, static_cast<std::uint16_t>(stream))) events.clear();
     std::int64_t free = events.empty() ? 0 : events.front()->end_ns();
-    for (const GpuEvent* event : events) {
+    for (std::size_t i = 1; i < events.size(); ++i) {
+      const GpuEvent* event = events[i];
       const std::int64_t gap = event->start_ns - free;
       if (gap > 0) {
-        const std::int64_t host =
-            event->launch_end_ns == GpuEvent::kNoLaunch
-                ? 0
-                : std::clamp<std::int64_t>(event->launch_end_ns - free, 0, gap);
+        const std::int64_t host = host_part(*event, *events[i - 1], free);
         const std::int64_t other = dependency(*event, free + host);
         result.gap_host += host;
         result.gap_dependency += other;

@@ -252,6 +252,21 @@ TEST_CASE("the critical path of a rank adds up, and a hidden gather costs nothin
   CHECK(time_of(late.gains, "gather") == 0);
 }
 
+TEST_CASE("what the host leaves idle inside an action is the host's") {
+  Names names;
+  MadeRank rank(0, {action("forward", "a", "compute"), action("forward", "b", "compute")});
+  rank.run(4, 0, 0, 100, -10);
+  rank.run(4, 1, 100, 200, 50);
+  rank.events().runs[1].host_gap_ns = 60;
+  const CriticalPath path = critical_path({program_of(std::move(rank), {}, names)});
+  CHECK(path.length == 200);
+  CHECK(time_of(path.rows, "forward", 0) == 140);
+  CHECK(time_of(path.rows, CriticalPath::kHost, 0) == 60);
+  // The second one is not launched before 50.
+  CHECK(time_of(path.gains, "forward") == 90);
+  CHECK(time_of(path.gains, CriticalPath::kHost) == 60);
+}
+
 TEST_CASE("the critical path goes to the rank that came last to a collective") {
   Names names;
   std::vector<RankProgram> ranks;
