@@ -237,7 +237,7 @@ void write_run(Writer& w, Section& section, std::size_t run) {
     add(path_table(cells, *analysis.path));
     section.blocks.push_back(Paragraph{
         "The critical path is the longest chain of actions of all ranks that waited for each "
-        "other. (host): not launched yet; (other): launched, and nothing known to wait for."});
+        "other. (host): the host until a launch; (other): what waited for nothing known."});
   }
   add(memory_table(cells, analysis));
   List notes;

@@ -28,6 +28,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -65,8 +66,12 @@ void say(const std::string& text) {
   while (true) ::pause();
 }
 
+/// Returns when the daemon is there, in a session of its own.
 void daemonise() {
-  if (::fork() != 0) return;
+  if (const pid_t between = ::fork(); between != 0) {
+    ::waitpid(between, nullptr, 0);
+    return;
+  }
   ::setsid();
   ::signal(SIGTERM, SIG_IGN);
   if (::fork() == 0) sleep_for_ever();
