@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "engine/base/stable_hash.h"
 #include "engine/trace/merge_writer.h"
@@ -73,6 +75,16 @@ class JsonMergeWriter final : public MergeWriter {
   bool is_doubled(const Event& event);
   const std::string& row_of(const Event& event, std::int64_t start_ns, std::int64_t pid);
   const std::string& row_of_arrow(const Event& event, std::int64_t start_ns) const;
+  /// A value of an event that is written anew; bytes of Event::object.
+  enum class Value { process, row, time, id, args };
+  struct Change {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    Value value = Value::process;
+  };
+  void add_change(const Event& event, std::string_view old, Value value);
+  void put_id(std::string_view id, bool is_text);
+  bool copy_args(const Event& event);
   void put_args(const Event& event);
   void put_event(std::string_view text) {
     file_.write(any_ ? ",\n" : "\n");
@@ -93,6 +105,7 @@ class JsonMergeWriter final : public MergeWriter {
   std::unordered_set<std::uint64_t> metadata_;
   std::unordered_map<std::int64_t, Moved> moved_;  ///< by correlation
   std::int64_t next_extra_row_ = kFirstExtraRow;
+  std::vector<Change> changes_;
   std::string line_;
   std::string key_;
 };
@@ -150,6 +163,62 @@ const std::string& JsonMergeWriter::row_of_arrow(const Event& event, std::int64_
   return found != moved_.end() && found->second.start_ns == start_ns ? found->second.tid : kOwn;
 }
 
+void JsonMergeWriter::add_change(const Event& event, std::string_view old, Value value) {
+  if (old.data() == nullptr) return;
+  auto begin = static_cast<std::size_t>(old.data() - event.object.data());
+  std::size_t end = begin + old.size();
+  if (event.object[begin - 1] == '"') {
+    --begin;
+    ++end;
+  }
+  changes_.push_back({begin, end, value});
+}
+
+void JsonMergeWriter::put_id(std::string_view id, bool is_text) {
+  const auto number = is_text ? std::nullopt : to_integer(id);
+  if (number) {
+    line_ += std::to_string(id_of_rank(rank_, *number));
+  } else {
+    fmt::format_to(std::back_inserter(line_), "\"{}.{}\"", rank_, id);
+  }
+}
+
+/// Copies the arguments but for the correlation, and adds the rank. False, with nothing written,
+/// where they are not so simple.
+bool JsonMergeWriter::copy_args(const Event& event) {
+  constexpr std::string_view kCorrelation = "\"correlation\"";
+  constexpr std::string_view kSpaces = " \t\r\n";
+  if (event.phase == 'C' || event.phase == 'M') return false;
+  const std::string_view args = event.args;
+  const auto find = [&](std::string_view text) {
+    const void* found = ::memmem(args.data(), args.size(), text.data(), text.size());
+    return found == nullptr
+               ? std::string_view::npos
+               : static_cast<std::size_t>(static_cast<const char*>(found) - args.data());
+  };
+  if (args.find('{', 1) != std::string_view::npos || find("\"rank\"") != std::string_view::npos)
+    return false;
+  const std::size_t last = args.find_last_not_of(kSpaces, args.size() - 2);
+  if (last == 0) return false;
+  std::size_t at = 0;
+  if (const std::size_t key = find(kCorrelation); key != std::string_view::npos) {
+    std::size_t begin = args.find_first_not_of(kSpaces, key + kCorrelation.size());
+    if (args[key - 1] == '\\' || args[begin] != ':') return false;
+    begin = args.find_first_not_of(kSpaces, begin + 1);
+    const std::size_t end = args.find_first_of(", \t\r\n}", begin);
+    const auto number = to_integer(args.substr(begin, end - begin));
+    if (!number) return false;
+    line_.append(args, 0, begin);
+    line_ += std::to_string(id_of_rank(rank_, *number));
+    at = end;
+  }
+  line_.append(args, at, last + 1 - at);
+  line_ += ", \"rank\": ";
+  line_ += std::to_string(rank_);
+  line_ += '}';
+  return true;
+}
+
 void JsonMergeWriter::put_args(const Event& event) {
   // A counter draws each of its members.
   const bool add_rank = event.phase != 'C' && event.phase != 'M';
@@ -197,41 +266,41 @@ void JsonMergeWriter::write(const Event& event, std::int64_t start_ns) {
   const std::string& row = slice   ? row_of(event, start_ns, pid)
                            : arrow ? row_of_arrow(event, start_ns)
                                    : kOwn;
+  changes_.clear();
+  add_change(event, event.pid, Value::process);
+  if (!row.empty()) add_change(event, event.tid, Value::row);
+  if (event.phase != 'M') add_change(event, event.time, Value::time);
+  add_change(event, event.id, Value::id);
+  add_change(event, event.args, Value::args);
+  std::ranges::sort(changes_, {}, &Change::begin);
   line_.clear();
-  line_ += '{';
-  bool first = true;
-  bool has_args = false;
-  Members members(event.object);
-  std::string_view key;
-  std::string_view value;
-  bool is_text = false;
-  while (members.next(key, value, is_text)) {
-    if (!first) line_ += ", ";
-    first = false;
-    line_.append("\"").append(key).append("\": ");
-    const auto number = key == "id" ? to_integer(value) : std::nullopt;
-    if (key == "pid") {
-      line_ += std::to_string(pid);
-    } else if (key == "tid" && !row.empty()) {
-      line_ += row;
-    } else if (key == "ts" && event.phase != 'M') {
-      put_microseconds(line_, start_ns - base_ns_);
-    } else if (number) {
-      line_ += std::to_string(id_of_rank(rank_, *number));
-    } else if (key == "id") {
-      fmt::format_to(std::back_inserter(line_), "\"{}.{}\"", rank_, value);
-    } else if (key == "args" && !event.args.empty()) {
-      has_args = true;
-      put_args(event);
-    } else if (is_text) {
-      line_.append("\"").append(value).append("\"");
-    } else {
-      line_ += value;
+  std::size_t at = 0;
+  for (const Change& change : changes_) {
+    line_.append(event.object, at, change.begin - at);
+    at = change.end;
+    switch (change.value) {
+      case Value::process:
+        line_ += std::to_string(pid);
+        break;
+      case Value::row:
+        line_ += row;
+        break;
+      case Value::time:
+        put_microseconds(line_, start_ns - base_ns_);
+        break;
+      case Value::id:
+        put_id(event.id, event.object[change.begin] == '"');
+        break;
+      case Value::args:
+        if (!copy_args(event)) put_args(event);
+        break;
     }
   }
-  if (!has_args && event.phase == 'X')
-    fmt::format_to(std::back_inserter(line_), ", \"args\": {{\"rank\": {}}}", rank_);
-  line_ += '}';
+  line_.append(event.object, at);
+  if (slice && event.args.empty()) {
+    line_.pop_back();
+    fmt::format_to(std::back_inserter(line_), ", \"args\": {{\"rank\": {}}}}}", rank_);
+  }
   put_event(line_);
 }
 

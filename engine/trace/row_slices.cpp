@@ -1,11 +1,15 @@
 #include "engine/trace/row_slices.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace dstrain::trace {
 namespace {
 
 constexpr std::size_t kKept = 20'000;
+constexpr std::size_t kBlock = 256;
+
+constexpr auto first_time = [](const auto& block) { return block.front().time; };
 
 }  // namespace
 
@@ -14,9 +18,8 @@ bool RowSlices::take(std::int64_t start, std::int64_t end, bool work) {
   if (crosses_other(start, end)) return false;
   if (!work) {
     if (crosses_work(start, end)) return false;
-    other_.emplace(start, Interval{start, end});
-    other_.emplace(end, Interval{start, end});
-    while (other_.size() > 2 * kKept) other_.erase(other_.begin());
+    other_.insert({start, {start, end}});
+    other_.insert({end, {start, end}});
     return true;
   }
   const auto after = work_.lower_bound(start);
@@ -27,11 +30,45 @@ bool RowSlices::take(std::int64_t start, std::int64_t end, bool work) {
   return true;
 }
 
+void RowSlices::Ends::insert(const End& end) {
+  ++size_;
+  if (blocks_.empty()) {
+    blocks_.push_back({end});
+    return;
+  }
+  auto block = std::ranges::upper_bound(blocks_, end.time, {}, first_time);
+  if (block != blocks_.begin()) --block;
+  block->insert(std::ranges::upper_bound(*block, end.time, {}, &End::time), end);
+  if (block->size() > kBlock) {
+    const auto middle = block->begin() + kBlock / 2;
+    std::vector<End> upper(middle, block->end());
+    block->erase(middle, block->end());
+    blocks_.insert(std::next(block), std::move(upper));
+  }
+  if (size_ > 2 * kKept) {
+    size_ -= blocks_.front().size();
+    blocks_.erase(blocks_.begin());
+  }
+}
+
+template <class Crosses>
+bool RowSlices::Ends::any_between(std::int64_t from, std::int64_t to,
+                                  const Crosses& crosses) const {
+  auto block = std::ranges::upper_bound(blocks_, from, {}, first_time);
+  if (block != blocks_.begin()) --block;
+  for (; block != blocks_.end() && block->front().time < to; ++block) {
+    auto end = std::ranges::upper_bound(*block, from, {}, &End::time);
+    for (; end != block->end() && end->time < to; ++end)
+      if (crosses(*end)) return true;
+  }
+  return false;
+}
+
 /// One that crosses begins or ends inside.
 bool RowSlices::crosses_other(std::int64_t start, std::int64_t end) const {
-  for (auto i = other_.upper_bound(start); i != other_.end() && i->first < end; ++i)
-    if (i->second.begin < start || i->second.end > end) return true;
-  return false;
+  return other_.any_between(start, end, [&](const End& other) {
+    return other.slice.begin < start || other.slice.end > end;
+  });
 }
 
 bool RowSlices::crosses_work(std::int64_t start, std::int64_t end) const {

@@ -59,6 +59,7 @@ void take_member(Event& event, EventNumbers& numbers, std::string_view key,
 
 Reading finish_event(TextCursor& c, Event& event, const EventNumbers& numbers) {
   if (event.phase == '\0') return c.fail("an object without \"ph\"");
+  event.time = numbers.start;
   if (!numbers.start.empty()) {
     const auto start = microseconds_to_ns(without_quotes(numbers.start));
     if (!start || std::abs(*start) > kMaxTime) return c.fail("\"ts\" is no time");

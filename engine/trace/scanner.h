@@ -20,7 +20,8 @@ struct Event {
   std::string_view category = {};
   std::string_view pid = {};  ///< number or text without quotes
   std::string_view tid = {};
-  std::string_view id = {};  ///< of a flow
+  std::string_view id = {};    ///< of a flow
+  std::string_view time = {};  ///< "ts" as it stands there
   /// Exact: the file's decimal microseconds, plus its baseTimeNanoseconds where it stands before
   /// the events (else Scanner::late_base_ns has to be added).
   std::int64_t start_ns = 0;
