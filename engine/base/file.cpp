@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/special_file.h"
 #include "engine/base/unique_fd.h"
 
 namespace dstrain {
@@ -51,11 +52,12 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  const bool in_place = is_special_file(path);
   const std::filesystem::path temporary =
-      path.string() + fmt::format(".tmp{}", static_cast<long>(::getpid()));
+      path.string() + (in_place ? "" : fmt::format(".tmp{}", static_cast<long>(::getpid())));
   const auto refused = [&](const char* action) {
     const int reason = errno;
-    ::unlink(temporary.c_str());
+    if (!in_place) ::unlink(temporary.c_str());
     errno = reason;
     fail(action, path, ErrorKind::checkpoint);
   };
@@ -68,6 +70,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
       if (written < 0) refused("write");
       content.remove_prefix(static_cast<std::size_t>(written));
     }
+    if (in_place) return;
     if (::fsync(fd.get()) != 0) refused("flush");
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) refused("rename");

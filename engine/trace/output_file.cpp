@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/special_file.h"
 #include "engine/base/unique_fd.h"
 
 namespace dstrain::trace {
@@ -26,7 +27,7 @@ struct OutputFile::State {
   ~State() {
     if (gzip) ::deflateEnd(&stream);
     ::ZSTD_freeCCtx(zstd);
-    if (open) ::unlink(part.c_str());
+    if (open && part != path) ::unlink(part.c_str());
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -94,7 +95,7 @@ struct OutputFile::State {
 OutputFile::OutputFile(const std::filesystem::path& path) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.path = path;
-  s.part = path.string() + ".part";
+  s.part = path.string() + (is_special_file(path) ? "" : ".part");
   s.fd = UniqueFd(::open(s.part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!s.fd) s.fail("make");
   s.open = true;
@@ -123,7 +124,7 @@ std::uint64_t OutputFile::close() {
   State& s = *state_;
   s.flush(/*last=*/true);
   s.fd.reset();
-  if (::rename(s.part.c_str(), s.path.c_str()) != 0) s.fail("rename");
+  if (s.part != s.path && ::rename(s.part.c_str(), s.path.c_str()) != 0) s.fail("rename");
   s.open = false;
   return s.bytes;
 }

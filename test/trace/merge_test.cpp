@@ -1,7 +1,9 @@
 #include "engine/trace/merge.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/unique_fd.h"
 #include "engine/trace/scanner.h"
 #include "test/support/catch.h"
 #include "test/support/files.h"
@@ -155,6 +158,23 @@ TEST_CASE("pftrace holds one rank within --memory, or is refused", "[trace]") {
                       Catch::Matchers::Contains("--memory"));
   REQUIRE_FALSE(std::filesystem::exists(dir / "n.pftrace"));
   REQUIRE_FALSE(std::filesystem::exists(dir / "n.pftrace.part"));
+}
+
+TEST_CASE("a merged trace is written into a pipe, which stays", "[trace]") {
+  const TempDir dir;
+  make_run(dir, 3);
+  const std::filesystem::path pipe = dir / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const UniqueFd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(reader);
+  const MergeResult result = merge(dir, pipe);
+  std::string text(std::size_t{1} << 20, '\0');
+  const ssize_t got = ::read(reader.get(), text.data(), text.size());
+  REQUIRE(got > 0);
+  CHECK(static_cast<std::uint64_t>(got) == result.bytes);
+  CHECK(nlohmann::json::parse(text.substr(0, static_cast<std::size_t>(got)))["traceEvents"].size() >
+        10);
+  CHECK(std::filesystem::is_fifo(pipe));
 }
 
 TEST_CASE("a merged trace that the disk does not take is 74, and nothing of it stays", "[trace]") {
