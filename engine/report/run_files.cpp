@@ -34,20 +34,25 @@ bool with_file(RunData& run, const fs::path& path,
   }
 }
 
+void split_lines(std::string_view content, const std::function<void(std::string_view)>& read) {
+  for (std::size_t begin = 0; begin < content.size();) {
+    const std::size_t end = std::min(content.find('\n', begin), content.size());
+    read(content.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
 void each_line(RunData& run, const fs::path& path, const std::function<bool(const json&)>& line) {
   with_file(run, path, [&](const std::string& content) {
     int count = 0;
     int broken = 0;
     int first = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      const std::string_view text = std::string_view(content).substr(begin, end - begin);
-      begin = end + 1;
+    split_lines(content, [&](std::string_view text) {
       ++count;
       const json value = json_or_null(text, {.bytes = 1 << 20, .values = 20'000});
-      if (value.is_object() && line(value)) continue;
+      if (value.is_object() && line(value)) return;
       if (broken++ == 0) first = count;
-    }
+    });
     if (broken > 0) {
       run.problems.push_back(
           {path.lexically_relative(run.path).string(),

@@ -52,15 +52,12 @@ std::vector<GpuSample> read_gpus(RunData& run, const fs::path& path) {
   with_file(run, path, [&](const std::string& content) {
     std::map<std::string, std::size_t> columns;
     int broken = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      const std::vector<std::string> cells =
-          csv_cells(std::string_view(content).substr(begin, end - begin));
-      begin = end + 1;
+    split_lines(content, [&](std::string_view line) {
+      const std::vector<std::string> cells = csv_cells(line);
       if (columns.empty()) {
         for (std::size_t i = 0; i < cells.size(); ++i)
           columns[cells[i].substr(0, cells[i].find(" ["))] = i;
-        continue;
+        return;
       }
       const auto cell = [&](const char* name) {
         const auto found = columns.find(name);
@@ -70,7 +67,7 @@ std::vector<GpuSample> read_gpus(RunData& run, const fs::path& path) {
       const double index = cell_number(cell("index"));
       if (!(index >= 0 && index < kMaxGpus) || cells.size() < columns.size()) {
         ++broken;
-        continue;
+        return;
       }
       std::string reasons;
       for (const auto& [name, column] : columns) {
@@ -86,7 +83,7 @@ std::vector<GpuSample> read_gpus(RunData& run, const fs::path& path) {
                       .temperature = cell_number(cell("temperature.gpu")),
                       .power_w = cell_number(cell("power.draw")),
                       .throttled = is_throttled(reasons)});
-    }
+    });
     if (broken > 0) {
       run.problems.push_back(
           {path.filename().string(),
@@ -101,11 +98,8 @@ std::vector<CpuSample> read_cpu(RunData& run, const fs::path& path) {
   std::vector<CpuSample> samples;
   with_file(run, path, [&](const std::string& content) {
     int broken = 0;
-    for (std::size_t begin = 0; begin < content.size();) {
-      const std::size_t end = std::min(content.find('\n', begin), content.size());
-      std::string_view line = std::string_view(content).substr(begin, end - begin);
-      begin = end + 1;
-      if (line.starts_with('#')) continue;
+    split_lines(content, [&](std::string_view line) {
+      if (line.starts_with('#')) return;
       std::vector<double> numbers;
       while (!line.empty()) {
         line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
@@ -120,7 +114,7 @@ std::vector<CpuSample> read_cpu(RunData& run, const fs::path& path) {
       } else {
         ++broken;
       }
-    }
+    });
     if (broken > 0) {
       run.problems.push_back({path.filename().string(),
                               fmt::format("{} lines left out: cut, or not four numbers", broken)});
