@@ -143,9 +143,7 @@ std::optional<Advice> host_bound(const RunFigures& run) {
   return advice;
 }
 
-/// After the first steps the allocator should have all that it needs.
 std::optional<Advice> allocations(const RunFigures& run) {
-  constexpr std::int64_t kFirstSteps = 3;
   if (!run.data.traced) return std::nullopt;
   std::map<std::int64_t, std::int64_t> steps;  // calls by step
   std::string region;
@@ -154,7 +152,7 @@ std::optional<Advice> allocations(const RunFigures& run) {
   for (const trace::RankFigures& rank : run.data.traced->analysis.ranks) {
     if (!rank.memory) continue;
     for (const trace::MemoryUse::Step& step : rank.memory->steps) {
-      if (step.step <= kFirstSteps || step.driver_calls == 0) continue;
+      if (!step.grew_late()) continue;
       steps[step.step] += step.driver_calls;
       calls += step.driver_calls;
       if (rank.memory->peak_allocated <= peak) continue;

@@ -12,7 +12,6 @@
 #include "engine/base/run_layout.h"
 #include "engine/report/lane_events.h"
 #include "engine/report/words.h"
-#include "engine/trace/scanner.h"
 #include "engine/trace/trace_files.h"
 
 namespace dstrain::report {
@@ -67,16 +66,6 @@ Window last_window(const fs::path& folder) {
   return window;
 }
 
-/// Name of the run in a trace; empty where it has none.
-std::string run_in_trace(const fs::path& path) {
-  trace::Scanner scanner(path);
-  trace::Event event;
-  (void)scanner.next(event);  // the name stands before the events
-  const auto ours = scanner.top("dstrain");
-  const auto name = ours ? trace::find_argument(*ours, "run") : std::nullopt;
-  return name ? trace::unescape(*name) : std::string();
-}
-
 /// Path as problems of the run name it.
 std::string name_in(const RunData& run, const fs::path& path) {
   const fs::path relative = path.lexically_relative(run.path);
@@ -99,7 +88,7 @@ Window window_elsewhere(RunData& run) {
   }
   const fs::path& first = window.ranks.begin()->second;
   try {
-    const std::string name = run_in_trace(first);
+    const std::string name = trace::run_of_trace(first);
     if (name == run.name) return window;
     run.problems.push_back(
         {name_in(run, first),

@@ -80,13 +80,11 @@ RankFigures figures_of(const RankEvents& rank, const Names& names) {
   return figures;
 }
 
-/// After the first steps the allocator has all that it needs.
 void note_growth(Analysis& analysis) {
-  constexpr std::int64_t kFirstSteps = 3;
   const RankFigures& rank = analysis.ranks.back();
   if (!rank.memory) return;
   for (const MemoryUse::Step& step : rank.memory->steps) {
-    if (step.step <= kFirstSteps || step.driver_calls == 0) continue;
+    if (!step.grew_late()) continue;
     analysis.notes.push_back(
         fmt::format("rank {}: {} calls of cudaMalloc in step {}: the allocator still grows, and "
                     "each call waits for the device",
@@ -123,7 +121,7 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
   Names names;
   KernelTable table;
   std::vector<Collective> all_collectives;
-  std::vector<RankProgram> programs;
+  std::vector<RankEvents> programs;  ///< without events
   std::map<int, LaneTime> lanes;
   std::int64_t window = 0;
   const TracePaths found = find_traces(sources, TraceUse::analyze);
@@ -157,7 +155,7 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
       lanes[rank.rank] = compute_lane_time(rank, ActionRuns(rank));
       note_growth(analysis);
       rank.events = {};
-      programs.push_back({.events = std::move(rank), .collectives = {}});
+      programs.push_back(std::move(rank));
     }
   if (analysis.ranks.empty())
     throw Error(ErrorKind::usage, "nothing to analyze: no events of a device in these traces",
@@ -165,18 +163,11 @@ Analysis analyze(const std::vector<std::filesystem::path>& sources,
   std::sort(analysis.ranks.begin(), analysis.ranks.end(),
             [](const RankFigures& a, const RankFigures& b) { return a.rank < b.rank; });
   analysis.kernels = table.rows(options.top, analysis.rest);
+  number_by_order(all_collectives);
   if (!all_collectives.empty())
     analysis.collectives = collectives(all_collectives, names, window, lanes);
-  if (programs.size() == analysis.ranks.size()) {
-    number_by_order(all_collectives);
-    for (RankProgram& rank : programs) {
-      for (const Collective& one : all_collectives) {
-        if (one.rank == rank.events.rank)
-          rank.collectives.push_back({names[one.group], names[one.operation], one});
-      }
-    }
-    analysis.path = critical_path(programs);
-  }
+  if (programs.size() == analysis.ranks.size())
+    analysis.path = critical_path(programs, all_collectives, names);
   return analysis;
 }
 

@@ -65,8 +65,8 @@ struct Launches {
   /// Of the window: nothing was launched and not yet started, on any stream, and nothing ran.
   std::int64_t host_bound = 0;
   /// Gaps between events of the compute lane's stream, or of all that compute: until the launch of
-  /// the next had ended, and the rest.
-  /// Of the rest: until an action of another lane had ended that the next one waits for.
+  /// the next had ended; then until an action of another lane had ended that the next one waits
+  /// for; and the rest.
   std::int64_t gap_host = 0, gap_dependency = 0, gap_rest = 0;
   std::vector<NamedTime> dependencies;  ///< those actions, largest first
   struct Queue {
@@ -89,6 +89,9 @@ struct MemoryUse {
     std::int64_t peak_reserved = 0;
     std::int64_t allocations = -1;  ///< -1: single ones are not in the trace (trace.memory)
     std::int64_t driver_calls = 0;  ///< of cudaMalloc: the allocator had to grow
+
+    /// After the first steps the allocator should have all that it needs.
+    [[nodiscard]] bool grew_late() const { return step > 3 && driver_calls > 0; }
   };
   std::vector<Step> steps;
 };

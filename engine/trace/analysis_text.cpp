@@ -71,6 +71,13 @@ Table kernel_table(const Analysis& analysis) {
   return table;
 }
 
+/// Rank, name, time and its share of the rank's window.
+std::vector<std::string> named_time(const RankFigures& rank, const std::string& name,
+                                    std::int64_t ns) {
+  return {number(rank.rank), name, microseconds(ns),
+          percent(static_cast<double>(ns), static_cast<double>(rank.all.window))};
+}
+
 Table exposed_table(const Analysis& analysis, std::size_t top) {
   Table table{"exposed",
               "Communication that no compute hides",
@@ -79,9 +86,7 @@ Table exposed_table(const Analysis& analysis, std::size_t top) {
               2};
   for (const RankFigures& rank : analysis.ranks) {
     const auto add = [&](const std::string& name, std::int64_t ns) {
-      table.rows.push_back(
-          {number(rank.rank), name, microseconds(ns),
-           percent(static_cast<double>(ns), static_cast<double>(rank.all.window))});
+      table.rows.push_back(named_time(rank, name, ns));
     };
     const std::size_t shown = std::min(top, rank.exposed.size());
     for (std::size_t i = 0; i < shown; ++i) add(rank.exposed[i].name, rank.exposed[i].ns);
@@ -158,11 +163,8 @@ Table dependency_table(const Analysis& analysis, std::size_t top) {
   for (const RankFigures& rank : analysis.ranks) {
     if (!rank.launches) continue;
     const auto& list = rank.launches->dependencies;
-    for (std::size_t i = 0; i < std::min(top, list.size()); ++i) {
-      table.rows.push_back(
-          {number(rank.rank), list[i].name, microseconds(list[i].ns),
-           percent(static_cast<double>(list[i].ns), static_cast<double>(rank.all.window))});
-    }
+    for (std::size_t i = 0; i < std::min(top, list.size()); ++i)
+      table.rows.push_back(named_time(rank, list[i].name, list[i].ns));
   }
   return table;
 }

@@ -102,9 +102,8 @@ double bus_factor(std::string_view operation, int group_size) {
   return 1;
 }
 
-Collectives collectives(std::vector<Collective> all, const Names& names, std::int64_t window,
+Collectives collectives(const std::vector<Collective>& all, const Names& names, std::int64_t window,
                         const std::map<int, LaneTime>& lanes) {
-  number_by_order(all);
   const auto earlier =
       lanes.empty() ? std::map<const Collective*, std::int64_t>() : ends_before(all);
   std::map<std::tuple<std::string, std::string, std::int64_t>, Instance> instances;

@@ -94,16 +94,17 @@ void add_host(const ActionRuns& runs, int rank, std::size_t first, Graph& graph)
   }
 }
 
-Graph graph_of(const std::vector<RankProgram>& ranks) {
+Graph graph_of(const std::vector<RankEvents>& ranks, const std::vector<Collective>& collectives,
+               const Names& names) {
   Graph graph;
   // Communicator, operation and number; then the first and only run of each rank.
   std::map<std::tuple<std::string, std::string, std::int64_t>, std::vector<std::size_t>> met;
-  for (const RankProgram& rank : ranks) {
-    const ActionRuns runs(rank.events);
+  for (const RankEvents& rank : ranks) {
+    const ActionRuns runs(rank);
     const std::size_t first = graph.nodes.size();
     for (std::size_t i = 0; i < runs.runs().size(); ++i) {
       const ActionRun& run = runs.runs()[i];
-      Node node{.rank = rank.events.rank,
+      Node node{.rank = rank.rank,
                 .kind = graph.kind(runs.action(run).kind),
                 .start = run.start_ns,
                 .end = run.end_ns,
@@ -111,10 +112,11 @@ Graph graph_of(const std::vector<RankProgram>& ranks) {
       for (const std::size_t other : runs.predecessors(i)) node.before.push_back(first + other);
       graph.nodes.push_back(std::move(node));
     }
-    add_host(runs, rank.events.rank, first, graph);
-    for (const auto& [group, operation, collective] : rank.collectives) {
-      const auto run = runs.find(collective.step, collective.action);
-      if (run) met[{group, operation, collective.sequence}].push_back(first + *run);
+    add_host(runs, rank.rank, first, graph);
+    for (const Collective& one : collectives) {
+      if (one.rank != rank.rank) continue;
+      const auto run = runs.find(one.step, one.action);
+      if (run) met[{names[one.group], names[one.operation], one.sequence}].push_back(first + *run);
     }
   }
   for (auto& [key, members] : met) {
@@ -195,9 +197,10 @@ std::int64_t length_without(const Graph& graph, std::uint32_t faster) {
 
 }  // namespace
 
-CriticalPath critical_path(const std::vector<RankProgram>& ranks) {
+CriticalPath critical_path(const std::vector<RankEvents>& ranks,
+                           const std::vector<Collective>& collectives, const Names& names) {
   CriticalPath path;
-  const Graph graph = graph_of(ranks);
+  const Graph graph = graph_of(ranks, collectives, names);
   if (graph.nodes.empty()) return path;
   std::map<std::pair<std::string, int>, std::int64_t> sums;
   std::size_t at = kNone;

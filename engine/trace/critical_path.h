@@ -9,17 +9,6 @@
 
 namespace dstrain::trace {
 
-/// What is left of a rank when its events are dropped: program, runs, collectives.
-struct RankProgram {
-  struct Met {
-    std::string group;
-    std::string operation;
-    Collective collective;
-  };
-  RankEvents events;  ///< without events
-  std::vector<Met> collectives;
-};
-
 /// The longest chain of actions that waited for each other, over all ranks, from the first start to
 /// the last end. An action waits for the one before it on its lane, for those that the program
 /// names, for its launch, and in a collective for the last rank. A host launches one action after
@@ -38,7 +27,10 @@ struct CriticalPath {
   std::vector<Row> gains;  ///< by what it would be shorter, were that kind done in no time
 };
 
+/// Of the runs of all ranks; events are not looked at. `collectives`: of all ranks, numbered.
 /// Length 0 where no rank has a program.
-[[nodiscard]] CriticalPath critical_path(const std::vector<RankProgram>& ranks);
+[[nodiscard]] CriticalPath critical_path(const std::vector<RankEvents>& ranks,
+                                         const std::vector<Collective>& collectives,
+                                         const Names& names);
 
 }  // namespace dstrain::trace

@@ -51,10 +51,10 @@ class KernelTable {
 
 /// Numbers the collectives that have no sequence: their order in communicator and operation.
 void number_by_order(std::vector<Collective>& all);
-/// Instances of all ranks are joined by communicator, operation and sequence. `window`: of a rank,
-/// nanoseconds, for the share of stragglers.
-/// `lanes`: by rank, where known, for the causes of stragglers.
-[[nodiscard]] Collectives collectives(std::vector<Collective> all, const Names& names,
+/// Instances of all ranks, numbered, are joined by communicator, operation and sequence. `window`:
+/// of a rank, nanoseconds, for the share of stragglers. `lanes`: by rank, where known, for the
+/// causes of stragglers.
+[[nodiscard]] Collectives collectives(const std::vector<Collective>& all, const Names& names,
                                       std::int64_t window,
                                       const std::map<int, LaneTime>& lanes = {});
 

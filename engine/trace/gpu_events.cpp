@@ -33,6 +33,38 @@ struct Region {
   std::int32_t step = -1;  ///< of ProfilerStep#N
 };
 
+/// The regions around one time of the host after the other.
+class OpenRegions {
+ public:
+  /// Keeps the reference. By start, the outer one first.
+  explicit OpenRegions(const std::vector<Region>& regions) : regions_(regions) {}
+
+  struct Place {
+    std::int32_t step = -1;
+    std::uint32_t name = 0;  ///< of the innermost region that is no step
+  };
+  /// Of a time that is not before the last one.
+  Place at(std::int64_t time) {
+    for (; next_ < regions_.size() && regions_[next_].start_ns <= time; ++next_)
+      open_.push_back(&regions_[next_]);
+    std::erase_if(open_, [&](const Region* r) { return r->end_ns <= time; });
+    Place place;
+    for (const Region* region : open_) {
+      if (region->step < 0) {
+        place.name = region->name;
+      } else if (place.step < 0) {
+        place.step = region->step;
+      }
+    }
+    return place;
+  }
+
+ private:
+  const std::vector<Region>& regions_;
+  std::vector<const Region*> open_;
+  std::size_t next_ = 0;
+};
+
 std::int64_t element_bytes(std::string_view type) {
   struct Size {
     std::string_view name;
@@ -364,48 +396,36 @@ class Loader {
     std::sort(launched.begin(), launched.end(), [](const Launched& a, const Launched& b) {
       return std::tie(a.time, a.event) < std::tie(b.time, b.event);
     });
-    std::vector<const Region*> open;
-    std::size_t next = 0;
+    OpenRegions open(regions);
     for (const Launched& item : launched) {
-      for (; next < regions.size() && regions[next].start_ns <= item.time; ++next)
-        open.push_back(&regions[next]);
-      std::erase_if(open, [&](const Region* r) { return r->end_ns <= item.time; });
       GpuEvent& event = in.events.events[item.event];
-      for (const Region* region : open) {
-        if (region->step >= 0 && event.step < 0) event.step = region->step;
-        if (region->step < 0) event.action = region->name;
-      }
+      const OpenRegions::Place place = open.at(item.time);
+      if (event.step < 0) event.step = place.step;
+      event.action = place.name;
     }
   }
 
   /// Step and region of what happened on the host: points of memory, calls of cudaMalloc.
   static void place_on_host(RankState& in) {
-    struct Place {
+    struct Moment {
       std::int64_t at = 0;
       MemoryPoint* point = nullptr;
     };
-    std::vector<Place> places;
+    std::vector<Moment> moments;
     // A reading stands at the end of its region.
     for (MemoryPoint& point : in.events.memory)
-      places.push_back({point.allocation ? point.at_ns : point.at_ns - 1, &point});
-    for (const std::int64_t at : in.driver_allocations) places.push_back({at, nullptr});
-    std::ranges::stable_sort(places, {}, &Place::at);
-    std::vector<const Region*> open;
-    std::size_t next = 0;
-    for (const Place& place : places) {
-      for (; next < in.regions.size() && in.regions[next].start_ns <= place.at; ++next)
-        open.push_back(&in.regions[next]);
-      std::erase_if(open, [&](const Region* r) { return r->end_ns <= place.at; });
-      std::int32_t step = -1;
-      std::uint32_t action = 0;
-      for (const Region* region : open)
-        (region->step >= 0 ? void(step = region->step) : void(action = region->name));
-      if (place.point == nullptr) {
-        if (step >= 0) ++in.events.driver_allocations[step];
+      moments.push_back({point.allocation ? point.at_ns : point.at_ns - 1, &point});
+    for (const std::int64_t at : in.driver_allocations) moments.push_back({at, nullptr});
+    std::ranges::stable_sort(moments, {}, &Moment::at);
+    OpenRegions open(in.regions);
+    for (const Moment& moment : moments) {
+      const OpenRegions::Place place = open.at(moment.at);
+      if (moment.point == nullptr) {
+        if (place.step >= 0) ++in.events.driver_allocations[place.step];
         continue;
       }
-      place.point->step = step;
-      place.point->action = action;
+      moment.point->step = place.step;
+      moment.point->action = place.name;
     }
     std::ranges::stable_sort(in.events.memory, {}, &MemoryPoint::at_ns);
   }
@@ -420,10 +440,7 @@ class Loader {
       by_action[{event.step, action}].push_back(&event);
     }
     for (auto& [key, events] : by_action) {
-      std::ranges::sort(events, [](const GpuEvent* a, const GpuEvent* b) {
-        return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
-               std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
-      });
+      std::ranges::sort(events, by_time);
       const GpuEvent& first = *events.front();
       ActionRun run{.step = first.step,
                     .action = static_cast<std::uint32_t>(key.second),
@@ -440,7 +457,7 @@ class Loader {
   }
 
   void apply_actions(RankState& in) {
-    const std::vector<ActionInfo> actions = read_actions(in.events);
+    const std::vector<ActionInfo>& actions = in.events.program = read_actions(in.events);
     if (actions.empty()) {
       // Traces of a CPU name the action in the event itself.
       if (in.events.cpu)
@@ -463,7 +480,6 @@ class Loader {
       event.action = numbers[static_cast<std::size_t>(index)];
       if (communicates(action)) event.type = EventType::communication;
     }
-    in.events.program = actions;
     make_runs(in);
   }
 
@@ -475,6 +491,11 @@ class Loader {
 };
 
 }  // namespace
+
+bool by_time(const GpuEvent* a, const GpuEvent* b) {
+  return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
+         std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
+}
 
 std::int64_t host_part(const GpuEvent& event, const GpuEvent& before, std::int64_t free) {
   const std::int64_t gap = event.start_ns - free;

@@ -114,10 +114,7 @@ std::optional<Launches> launches(const RankEvents& rank) {
   };
   for (std::size_t stream = 0; stream < by_stream.size(); ++stream) {
     auto& events = by_stream[stream];
-    std::sort(events.begin(), events.end(), [](const GpuEvent* a, const GpuEvent* b) {
-      return std::tuple(a->start_ns, a->end_ns(), a->launch_end_ns) <
-             std::tuple(b->start_ns, b->end_ns(), b->launch_end_ns);
-    });
+    std::ranges::sort(events, by_time);
     // A stream of copies or communication stands still by design.
     if (!computes(rank, events, static_cast<std::uint16_t>(stream))) events.clear();
     std::int64_t free = events.empty() ? 0 : events.front()->end_ns();

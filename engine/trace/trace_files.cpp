@@ -97,6 +97,12 @@ bool is_run(const fs::path& folder) {
   return fs::is_directory(layout.traces(), error) || fs::exists(layout.recipe(), error);
 }
 
+/// What a run's own traces say that they are of.
+std::string name_of_run(const fs::path& run) {
+  const fs::path folder = fs::absolute(run).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
 /// The number behind "rank" in a name, as in "rank3_trace.json" or "trace_rank-3.json".
 std::optional<int> rank_in_name(const std::string& name) {
   for (std::size_t at = name.find("rank"); at != std::string::npos;
@@ -220,18 +226,13 @@ fs::path traces_of_run(const fs::path& run) {
   return layout.traces();
 }
 
-std::optional<std::string> other_run_of(const fs::path& file, const fs::path& run) {
+std::string run_of_trace(const fs::path& file) {
   Scanner scanner(file);
   Event event;
   (void)scanner.next(event);  // what stands before the events
   const auto ours = scanner.top("dstrain");
-  const auto quoted = ours ? find_argument(*ours, "run") : std::nullopt;
-  if (!quoted) return std::nullopt;
-  fs::path folder = fs::absolute(run).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();
-  std::string name = unescape(*quoted);
-  if (name == folder.filename()) return std::nullopt;
-  return name;
+  const auto name = ours ? find_argument(*ours, "run") : std::nullopt;
+  return name ? unescape(*name) : std::string();
 }
 
 TracePaths find_traces(std::span<const fs::path> sources, TraceUse use) {
@@ -250,9 +251,10 @@ TracePaths find_traces(std::span<const fs::path> sources, TraceUse use) {
     const fs::path folder = run ? traces_of_run(source) : source;
     const std::vector<fs::path> files = traces_in(folder, use, found.notes);
     if (run && folder != RunLayout(source).traces()) {
-      if (const auto other = other_run_of(files.front(), source))
+      const std::string writer = run_of_trace(files.front());
+      if (!writer.empty() && writer != name_of_run(source))
         found.notes.push_back(fmt::format("{} is a trace of run {}, which wrote to the same folder",
-                                          shown_path(files.front()), shown(*other, 100)));
+                                          shown_path(files.front()), shown(writer, 100)));
     }
     if (run && found.run.empty()) found.run = source;
     found.files.insert(found.files.end(), files.begin(), files.end());

@@ -29,10 +29,9 @@ struct TracePaths {
 /// `trace.output` of its recipe names.
 [[nodiscard]] std::filesystem::path traces_of_run(const std::filesystem::path& run);
 
-/// The name of the run that wrote a trace, where it is another one than `run`: many runs may write
-/// to the folder that trace.output names.
-[[nodiscard]] std::optional<std::string> other_run_of(const std::filesystem::path& file,
-                                                      const std::filesystem::path& run);
+/// The name of the run that wrote a trace: many may write to the folder that trace.output names.
+/// Empty: the trace does not say.
+[[nodiscard]] std::string run_of_trace(const std::filesystem::path& file);
 
 /// Folders of the windows in `folder` that hold traces (trace.every), oldest first.
 [[nodiscard]] std::vector<std::filesystem::path> trace_windows(const std::filesystem::path& folder);

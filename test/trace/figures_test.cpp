@@ -190,6 +190,7 @@ TEST_CASE("the transfer of a collective is its least duration, and the last rank
     for (int rank = 0; rank < 4; ++rank)
       all.push_back(collective(names, rank, 100 + i, 10'000 * i + (rank == 2 ? 900 : 0),
                                rank == 2 ? 1000 : 1900));
+  number_by_order(all);
   const Collectives found = collectives(all, names, 100'000);
   REQUIRE(found.rows.size() == 1);
   CHECK(found.rows[0].count == 10);
@@ -208,6 +209,7 @@ TEST_CASE("the transfer of a collective is its least duration, and the last rank
   // Without numbers the order in the communicator joins them.
   for (Collective& one : all) one.sequence = -1;
   std::reverse(all.begin(), all.end());
+  number_by_order(all);
   const Collectives ordered = collectives(all, names, 100'000);
   REQUIRE(ordered.stragglers.size() == 1);
   CHECK(ordered.stragglers[0].blame == 9000);

@@ -85,15 +85,6 @@ Collective meet(Names& names, int rank, int action, std::int64_t sequence, std::
   return one;
 }
 
-RankProgram program_of(MadeRank rank, const std::vector<Collective>& all, const Names& names) {
-  RankProgram made{.events = std::move(rank.events()), .collectives = {}};
-  for (const Collective& one : all) {
-    if (one.rank == made.events.rank)
-      made.collectives.push_back({names[one.group], names[one.operation], one});
-  }
-  return made;
-}
-
 std::int64_t sum_of(const std::vector<CriticalPath::Row>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
                          [](std::int64_t sum, const auto& row) { return sum + row.ns; });
@@ -230,7 +221,7 @@ TEST_CASE("memory, cudaMalloc and the plan are read from a trace and the file be
 
 TEST_CASE("the critical path of a rank adds up, and a hidden gather costs nothing") {
   Names names;
-  const CriticalPath path = critical_path({program_of(gather_then_forward(30), {}, names)});
+  const CriticalPath path = critical_path({gather_then_forward(30).events()}, {}, names);
   CHECK(path.length == 300);
   CHECK(sum_of(path.rows) == 300);
   CHECK(time_of(path.rows, "forward", 0) == 100);
@@ -242,7 +233,7 @@ TEST_CASE("the critical path of a rank adds up, and a hidden gather costs nothin
   CHECK(time_of(path.gains, "gather") == 80);
 
   // Launched late: the host is on the path, and a gather of no time would only uncover it.
-  const CriticalPath late = critical_path({program_of(gather_then_forward(190), {}, names)});
+  const CriticalPath late = critical_path({gather_then_forward(190).events()}, {}, names);
   CHECK(late.length == 300);
   CHECK(sum_of(late.rows) == 300);
   CHECK(time_of(late.rows, CriticalPath::kHost, 0) == 190);
@@ -258,7 +249,7 @@ TEST_CASE("what the host leaves idle inside an action is the host's") {
   rank.run(4, 0, 0, 100, -10);
   rank.run(4, 1, 100, 200, 50);
   rank.events().runs[1].host_gap_ns = 60;
-  const CriticalPath path = critical_path({program_of(std::move(rank), {}, names)});
+  const CriticalPath path = critical_path({rank.events()}, {}, names);
   CHECK(path.length == 200);
   CHECK(time_of(path.rows, "forward", 0) == 140);
   CHECK(time_of(path.rows, CriticalPath::kHost, 0) == 60);
@@ -269,7 +260,7 @@ TEST_CASE("what the host leaves idle inside an action is the host's") {
 
 TEST_CASE("the critical path goes to the rank that came last to a collective") {
   Names names;
-  std::vector<RankProgram> ranks;
+  std::vector<RankEvents> ranks;
   const std::vector<ActionInfo> program = {action("backward", "a", "compute"),
                                            action("reduce", "a", "reduce", {0}),
                                            action("update", "a", "compute", {1})};
@@ -282,9 +273,9 @@ TEST_CASE("the critical path goes to the rank that came last to a collective") {
     rank.run(4, 0, 0, ready, -10);
     rank.run(4, 1, ready, 350, -10);
     rank.run(4, 2, 350, number == 0 ? 400 : 390, -10);
-    ranks.push_back(program_of(std::move(rank), all, names));
+    ranks.push_back(std::move(rank.events()));
   }
-  const CriticalPath path = critical_path(ranks);
+  const CriticalPath path = critical_path(ranks, all, names);
   CHECK(path.length == 400);
   CHECK(sum_of(path.rows) == 400);
   CHECK(time_of(path.rows, "backward", 1) == 300);
@@ -304,7 +295,7 @@ TEST_CASE("the rows of any critical path add up to its length, and no gain excee
   };
   for (int round = 0; round < 300; ++round) {
     Names names;
-    std::vector<RankProgram> ranks;
+    std::vector<RankEvents> ranks;
     std::vector<Collective> all;
     for (int number = 0; number < 2; ++number) {
       std::vector<ActionInfo> program;
@@ -323,15 +314,9 @@ TEST_CASE("the rows of any critical path add up to its length, and no gain excee
         rank.run(4, i, start, free[lane], start - below(40));
         if (lane == "reduce") all.push_back(meet(names, number, i, i / 3, start, free[lane]));
       }
-      ranks.push_back({.events = std::move(rank.events()), .collectives = {}});
+      ranks.push_back(std::move(rank.events()));
     }
-    for (RankProgram& rank : ranks) {
-      for (const Collective& one : all) {
-        if (one.rank == rank.events.rank)
-          rank.collectives.push_back({names[one.group], names[one.operation], one});
-      }
-    }
-    const CriticalPath path = critical_path(ranks);
+    const CriticalPath path = critical_path(ranks, all, names);
     CHECK(sum_of(path.rows) == path.length);
     for (const CriticalPath::Row& row : path.rows) CHECK(row.ns > 0);
     for (const CriticalPath::Row& row : path.gains) {
