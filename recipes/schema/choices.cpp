@@ -53,6 +53,20 @@ constexpr Choice kRecompute[] = {
     choice(Recompute::automatic, "auto",
            "no block where the memory plan fits, else the cheapest ones until it does"),
 };
+constexpr Choice kOffloadPlaces[] = {
+    choice(OffloadPlace::none, "none", "on the device"),
+    choice(OffloadPlace::pinned, "pinned", "page-locked host memory, which the GPU reads itself"),
+    choice(OffloadPlace::pageable, "pageable", "ordinary host memory"),
+    choice(OffloadPlace::file, "file", "a file without name in memory.offload.path"),
+};
+constexpr Choice kOffloadUpdates[] = {
+    choice(OffloadUpdate::automatic, "auto",
+           "pinned states by both at once, divided by their rates; others by the CPU"),
+    choice(OffloadUpdate::gpu, "gpu",
+           "states travel through the GPU, which updates them; pinned only"),
+    choice(OffloadUpdate::cpu, "cpu",
+           "gradients travel to the host, which updates; arXiv:2101.06840"),
+};
 constexpr Choice kAugmentations[] = {
     choice(Augmentation::random_crop, "random_crop",
            "pad by crop_padding and cut at a random place"),
@@ -123,6 +137,8 @@ std::span<const Choice> choices(BadRecord) { return kBadRecord; }
 std::span<const Choice> choices(ReduceType) { return kReduceTypes; }
 std::span<const Choice> choices(NonFinite) { return kNonFinite; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }
+std::span<const Choice> choices(OffloadPlace) { return kOffloadPlaces; }
+std::span<const Choice> choices(OffloadUpdate) { return kOffloadUpdates; }
 std::span<const Choice> choices(Augmentation) { return kAugmentations; }
 std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }

@@ -25,6 +25,8 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(BadRecord);
 [[nodiscard]] std::span<const Choice> choices(NonFinite);
 [[nodiscard]] std::span<const Choice> choices(Recompute);
+[[nodiscard]] std::span<const Choice> choices(OffloadPlace);
+[[nodiscard]] std::span<const Choice> choices(OffloadUpdate);
 [[nodiscard]] std::span<const Choice> choices(Augmentation);
 [[nodiscard]] std::span<const Choice> choices(Fit);
 [[nodiscard]] std::span<const Choice> choices(Interpolation);

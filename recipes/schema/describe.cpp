@@ -374,6 +374,42 @@ void describe(MemoryConfig& c, Visitor& v) {
            .unit = "GiB",
            .min = 0,
            .max = 1048576});
+  v.field("host_limit", c.host_limit,
+          {.text = "Host memory that all ranks of a host may hold together; 0 takes what the "
+                   "machine or its cgroup has left.",
+           .unit = "GiB",
+           .min = 0,
+           .max = 1048576});
+  v.section("offload", c.offload, "What rests in host memory or files instead of on the device.");
+}
+
+void describe(OffloadConfig& c, Visitor& v) {
+  v.field("optimizer", c.optimizer,
+          {.text = "Place of master weights and optimizer moments.",
+           .source = "ZeRO-Offload, arXiv:2101.06840"});
+  v.field("parameters", c.parameters,
+          {.text = "Place of the parameters; ZeRO stage 3 or one data rank.",
+           .source = "ZeRO-Infinity, arXiv:2104.07857"});
+  v.field("activations", c.activations,
+          {.text = "Place of the inputs of recomputed blocks until their backward pass."});
+  v.field("share", c.share,
+          {.text = "Share of the optimizer states that is offloaded; 0 offloads as little as the "
+                   "memory plan needs.",
+           .min = 0,
+           .max = 1});
+  v.field("update", c.update, {.text = "What updates offloaded states."});
+  v.field("threads", c.threads,
+          {.text = "CPU threads of a rank for updates and files; 0 takes its part of the cores "
+                   "less 2.",
+           .unit = "threads",
+           .min = 0,
+           .max = 4096});
+  v.field("chunk", c.chunk,
+          {.text = "Elements that travel and are updated at once; a multiple of 128.",
+           .unit = "elements",
+           .min = 128,
+           .max = 1073741824});
+  v.field("path", c.path, {.text = "Directory of place file, on a local disk."});
 }
 
 void describe(RunConfig& c, Visitor& v) {

@@ -58,6 +58,7 @@ void describe(LossScaleConfig& loss_scale, Visitor& visitor);
 void describe(ParallelConfig& parallel, Visitor& visitor);
 void describe(ZeroConfig& zero, Visitor& visitor);
 void describe(MemoryConfig& memory, Visitor& visitor);
+void describe(OffloadConfig& offload, Visitor& visitor);
 void describe(RunConfig& run, Visitor& visitor);
 void describe(CheckpointConfig& checkpoint, Visitor& visitor);
 void describe(TraceConfig& trace, Visitor& visitor);

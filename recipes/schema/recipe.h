@@ -18,6 +18,10 @@ enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
+/// Where states, parameters or activations rest.
+enum class OffloadPlace { none, pinned, pageable, file };
+/// What updates offloaded states.
+enum class OffloadUpdate { automatic, gpu, cpu };
 enum class TraceDetail { kernels, operators, shapes };
 enum class Compression { none, gzip, zstd };
 enum class WandbMode { never, offline, online };
@@ -175,9 +179,24 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+struct OffloadConfig {
+  OffloadPlace optimizer = OffloadPlace::none;    ///< master weights and moments
+  OffloadPlace parameters = OffloadPlace::none;   ///< stage 3 or one data rank
+  OffloadPlace activations = OffloadPlace::none;  ///< inputs of recomputed blocks
+  double share = 1;                               ///< of the states; 0: what the memory plan needs
+  OffloadUpdate update = OffloadUpdate::automatic;
+  int threads = 0;      ///< CPU threads of a rank; 0: its part of the cores, less 2
+  int chunk = 8388608;  ///< elements that travel and are updated at once
+  std::string path;     ///< directory of place file
+
+  bool operator==(const OffloadConfig&) const = default;
+};
+
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
-  double limit = 0;  ///< GiB that one rank may hold; 0: what its device has
+  double limit = 0;       ///< GiB that one rank may hold; 0: what its device has
+  double host_limit = 0;  ///< GiB of host memory that the ranks of a host may hold together
+  OffloadConfig offload;
 
   bool operator==(const MemoryConfig&) const = default;
 };

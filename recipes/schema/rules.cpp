@@ -184,6 +184,60 @@ void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
                 "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
 }
 
+bool places_files(const OffloadConfig& offload) {
+  return offload.optimizer == OffloadPlace::file || offload.parameters == OffloadPlace::file ||
+         offload.activations == OffloadPlace::file;
+}
+
+void files_have_a_path(const Recipe& r, RuleContext& context) {
+  if (!places_files(r.memory.offload) || !r.memory.offload.path.empty()) return;
+  context.error("memory.offload.path", "missing; memory.offload places something in a file",
+                "name a directory on a local disk, the same on every host");
+}
+
+/// A matrix is updated whole, and lies in several chunks.
+void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
+  const OffloadConfig& offload = r.memory.offload;
+  if (offload.optimizer == OffloadPlace::none && offload.parameters == OffloadPlace::none) return;
+  if (!optimizer_row(r.optimizer.name).others) return;
+  context.error(offload.optimizer == OffloadPlace::none ? "memory.offload.parameters"
+                                                        : "memory.offload.optimizer",
+                fmt::format("optimizer.name {} updates whole matrices, offloaded ones are updated "
+                            "in chunks",
+                            spelling(r.optimizer.name)),
+                "use optimizer.name: adamw, lion or sgd, or leave memory.offload out");
+}
+
+void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
+  if (r.memory.offload.activations == OffloadPlace::none || r.memory.recompute != Recompute::none)
+    return;
+  context.error("memory.offload.activations",
+                "the inputs of recomputed blocks are offloaded, and memory.recompute is none",
+                "set memory.recompute: blocks (or auto)");
+}
+
+/// The GPU reads pageable memory and files through the host, slower than the host updates them.
+void gpu_updates_what_is_pinned(const Recipe& r, RuleContext& context) {
+  const OffloadConfig& offload = r.memory.offload;
+  if (offload.update != OffloadUpdate::gpu || offload.optimizer == OffloadPlace::none) return;
+  const auto pinned = [](OffloadPlace place) {
+    return place == OffloadPlace::none || place == OffloadPlace::pinned;
+  };
+  if (pinned(offload.optimizer) && pinned(offload.parameters)) return;
+  context.error("memory.offload.update",
+                fmt::format("gpu, but the states rest in {} memory and the parameters in {}",
+                            spelling(offload.optimizer), spelling(offload.parameters)),
+                "use update: auto or cpu, or place both pinned");
+}
+
+void chunks_are_whole_blocks(const Recipe& r, RuleContext& context) {
+  constexpr int kBlock = 128;
+  const int chunk = r.memory.offload.chunk;
+  if (chunk % kBlock == 0) return;
+  context.error("memory.offload.chunk", fmt::format("{} is no multiple of {}", chunk, kBlock),
+                fmt::format("use {}", (chunk / kBlock + 1) * kBlock));
+}
+
 void reduce_not_below_compute(const Recipe& r, RuleContext& context) {
   if (r.precision.compute != ComputeType::fp32 || r.precision.reduce != ReduceType::bf16) return;
   context.error("precision.reduce", "bf16 sums would round the gradients of precision.compute fp32",
@@ -220,6 +274,15 @@ const std::vector<Rule>& rules() {
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
       {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
+      {files_have_a_path,
+       {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.activations",
+        "memory.offload.path"}},
+      {offloaded_rule_is_element_wise,
+       {"memory.offload.optimizer", "memory.offload.parameters", "optimizer.name"}},
+      {offloaded_inputs_are_recomputed, {"memory.offload.activations", "memory.recompute"}},
+      {gpu_updates_what_is_pinned,
+       {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
+      {chunks_are_whole_blocks, {"memory.offload.chunk"}},
       {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
       {warmup_ends_in_the_run, {"optimizer.warmup_steps", "run.steps"}},
   };
@@ -236,10 +299,19 @@ std::map<std::string_view, std::vector<std::string_view>> optimizer_keys() {
 }
 
 /// The fields that decide which others have an effect.
-constexpr std::string_view kDeciding[] = {
-    "model.name",           "run.evaluate",       "lora.rank",          "data.name",
-    "data.augment",         "optimizer.name",     "optimizer.schedule", "precision.compute",
-    "precision.non_finite", "parallel.zero.stage"};
+constexpr std::string_view kDeciding[] = {"model.name",
+                                          "run.evaluate",
+                                          "lora.rank",
+                                          "data.name",
+                                          "data.augment",
+                                          "optimizer.name",
+                                          "optimizer.schedule",
+                                          "precision.compute",
+                                          "precision.non_finite",
+                                          "parallel.zero.stage",
+                                          "memory.offload.optimizer",
+                                          "memory.offload.parameters",
+                                          "memory.offload.activations"};
 
 }  // namespace
 
@@ -289,7 +361,18 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (r.precision.non_finite == NonFinite::stop) {
     add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");
   }
-  if (r.parallel.zero.stage != 3) {
+  const OffloadConfig& offload = r.memory.offload;
+  if (offload.optimizer == OffloadPlace::none) {
+    add({"memory.offload.share", "memory.offload.update"},
+        "memory.offload.optimizer none: the states rest on the device");
+    if (offload.parameters == OffloadPlace::none)
+      add({"memory.offload.chunk", "memory.offload.threads"},
+          "memory.offload.optimizer and .parameters are none");
+  }
+  if (!places_files(offload)) {
+    add({"memory.offload.path"}, "memory.offload places nothing in a file");
+  }
+  if (r.parallel.zero.stage != 3 && offload.parameters == OffloadPlace::none) {
     add({"parallel.zero.prefetch"},
         fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
                     r.parallel.zero.stage));
