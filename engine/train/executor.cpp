@@ -79,7 +79,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   for (const Action& action : strategy.training.actions) {
     if (!runs_block(action.kind)) continue;
     for (const Comm& comm : action.comm)
-      context_.peers.set(comm.axis, &communicator({comm.axis, lane_of(action.kind)}));
+      context_.peers.set(comm.axis, &communicator({comm.axis, action.lane}));
   }
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
@@ -237,12 +237,12 @@ void Executor::observe(StepObserver* observer) {
 
 void Executor::wait(const Prepared& prepared, std::size_t i) {
   const std::vector<Action>& actions = prepared.program->actions;
-  const Stream& stream = lane(lane_of(actions[i].kind));
-  const bool timed = &prepared == &training_ && lane_of(actions[i].kind) == Lane::compute;
+  const Stream& stream = lane(actions[i].lane);
+  const bool timed = &prepared == &training_ && actions[i].lane == Lane::compute;
   for (const int other : actions[i].after) {
     const Event& event = *prepared.events[to_index(other)];
     const Action& awaited = actions[to_index(other)];
-    timed ? timer_.wait(event, lane_of(awaited.kind), !awaited.comm.empty(), stream)
+    timed ? timer_.wait(event, awaited.lane, !awaited.comm.empty(), stream)
           : event.wait(stream);
   }
   // Recorded in the run before, or never where this is the first one.
@@ -269,7 +269,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   const Stream& compute = lane(Lane::compute);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    const Stream& stream = lane(lane_of(action.kind));
+    const Stream& stream = lane(action.lane);
     const auto segment = graphs ? segment_of_[i] : std::nullopt;
     if (segment && to_index(segments_[*segment].actions.front()) != i) continue;
     // An evaluation has no step of its own: it stands at the one before it.
@@ -286,8 +286,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     } else {
       wait(prepared, i);
       const StreamScope scope(stream);
-      const bool timed = training && lane_of(action.kind) != Lane::compute;
-      if (timed) timer_.begin_action(lane_of(action.kind), stream);
+      const bool timed = training && action.lane != Lane::compute;
+      if (timed) timer_.begin_action(action.lane, stream);
       if (action.kind == ActionKind::load) {
         const std::size_t buffer = source.load(stream);
         loaded_[to_index(action.micro_batch) % loaded_.size()] = buffer;
@@ -295,7 +295,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       }
       perform(prepared, i, batch_of(action, source), inputs, context);
       free_activations(prepared, action);
-      if (timed) timer_.end_action(lane_of(action.kind), !action.comm.empty(), stream);
+      if (timed) timer_.end_action(action.lane, !action.comm.empty(), stream);
     }
     if (training && observer_ != nullptr) observer_->end(i);
     if (prepared.events[last]) prepared.events[last]->record(stream);
@@ -492,7 +492,7 @@ void Executor::reduce(const Prepared& prepared, const Action& action) {
   const bool accumulate = !action.reads.empty() && action.micro_batch > 0;
   at::Tensor part = wire.defined() ? wire.narrow(0, 0, whole.numel()).copy_(whole) : whole;
   for (const Comm& comm : action.comm) {
-    Communicator& ranks = communicator({comm.axis, lane_of(action.kind)});
+    Communicator& ranks = communicator({comm.axis, action.lane});
     if (comm.op == CommOp::reduce_scatter) {
       const at::Tensor sent = part;
       const Range shard = states_.flat(group).shard(ranks.rank());
