@@ -22,7 +22,7 @@ inline constexpr std::string_view kHostOutOfMemory = "out of memory on the host"
 /// Host memory that this process can still take, and what sets that bound.
 struct UsableMemory {
   std::int64_t bytes = 0;
-  std::string bound;  ///< "available on this machine", "left by the control group /a (4.00 GiB)"
+  std::string bound;  ///< "available on this machine"; reads behind "4.00 GiB are"
 };
 
 /// The least of: MemAvailable; for this process's control group and those above it (v1 or v2) the

@@ -19,12 +19,17 @@ namespace dstrain {
 class HostFile {
  public:
   static constexpr Bytes kAlignment = 4096;
-  static constexpr Bytes kPiece = Bytes{8} << 20;  ///< of one call of the system
+  static constexpr Bytes kPiece = Bytes{8} << 20;  ///< at most, of one call of the system
+
+  struct Options {
+    bool direct = true;   ///< past the page cache where the file system can
+    bool tmpfile = true;  ///< O_TMPFILE where the file system has it, else a name for a moment
+  };
 
   /// Error{usage} when `directory` is missing, no directory, read-only, forbidden or in memory
   /// (tmpfs); Error{checkpoint} when the disk has no room or fails. Each names path and cure.
+  HostFile(std::filesystem::path directory, Bytes bytes, Options options);
   HostFile(std::filesystem::path directory, Bytes bytes);
-  ~HostFile();
   HostFile(const HostFile&) = delete;
   HostFile& operator=(const HostFile&) = delete;
 
@@ -42,16 +47,21 @@ class HostFile {
   void write(Bytes offset, std::span<const std::byte> from);
 
  private:
-  class Bounce;
-  struct Free {
+  struct FreeBuffer {
     void operator()(std::byte* buffer) const;
   };
-  using Buffer = std::unique_ptr<std::byte[], Free>;
+  using Buffer = std::unique_ptr<std::byte, FreeBuffer>;
 
+  void allocate(Bytes bytes);
+  void choose_direct();
+  void require_inside(Bytes offset, std::size_t bytes) const;
   void read_piece(Bytes offset, std::span<std::byte> into) const;
   void write_piece(Bytes offset, std::span<const std::byte> from) const;
   void read_blocks(Bytes offset, std::byte* into, Bytes bytes) const;
   void write_blocks(Bytes offset, const std::byte* from, Bytes bytes) const;
+  [[nodiscard]] Bytes whole_blocks(Bytes answered, Bytes wanted) const;
+  [[nodiscard]] Buffer take_buffer() const;
+  void give_back(Buffer buffer) const;
   [[noreturn]] void fail(const char* verb, Bytes offset, Bytes bytes, int error) const;
 
   std::filesystem::path directory_;

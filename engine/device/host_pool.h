@@ -10,8 +10,11 @@
 
 namespace dstrain {
 
-/// Threads that divide a loop among them. They compute with the default floating-point environment:
-/// denormals are neither flushed nor taken for zero.
+/// The calling thread computes with the default floating-point environment from now on: denormals
+/// are neither flushed nor taken for zero, as on a GPU.
+void use_default_arithmetic();
+
+/// Threads that divide a loop among them, with use_default_arithmetic().
 class HostPool {
  public:
   struct Options {
