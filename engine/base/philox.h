@@ -5,7 +5,8 @@
 #if defined(__CUDACC__)
 #define DSTRAIN_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define DSTRAIN_HOST_DEVICE inline
+// Always inline: a copy compiled for other vector units must not take the place of all others.
+#define DSTRAIN_HOST_DEVICE [[gnu::always_inline]] inline
 #endif
 
 namespace dstrain {

@@ -528,7 +528,9 @@ void Executor::norm(const StepInputs& inputs) {
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,
-                               .growth_interval = options_.precision.loss_scale.growth_interval});
+                               .growth_interval = options_.precision.loss_scale.growth_interval,
+                               .beta1 = options_.optimizer.betas[0],
+                               .beta2 = options_.optimizer.betas[1]});
 }
 
 }  // namespace dstrain

@@ -74,12 +74,13 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
                                       .sum = sum.const_data_ptr<float>(),
                                       .clip_norm = static_cast<float>(options.clip_norm),
                                       .dynamic_loss_scale = options.dynamic_loss_scale,
-                                      .growth_interval = options.growth_interval};
+                                      .growth_interval = options.growth_interval,
+                                      .beta1 = options.beta1,
+                                      .beta2 = options.beta2};
   if (control.is_cuda()) {
     kernels::cuda::finish_gradients(args, ops::current_stream());
   } else {
-    kernels::reference::finish_gradients(
-        args);  // seven scalars: the reference is as good as anything
+    kernels::reference::finish_gradients(args);  // few scalars: as good as anything
   }
 }
 
