@@ -51,7 +51,7 @@ class BufferChecker {
     int group = -1;  ///< or block
     int part = -1;
     int micro_batch = -1;
-    int writer = kNoAction;    ///< that changed it last; or that freed it
+    int writer = kNoAction;         ///< that changed it last; or that freed it
     std::vector<int> readers = {};  ///< since then
   };
 
@@ -311,7 +311,7 @@ Needs BufferChecker::needs(int i) const {
       }
       break;
     case ActionKind::update:
-      if (layout_.groups[to_index(a.group)].updater != Updater::device) {
+      if (layout_.groups[to_index(a.group)].update_method != UpdateMethod::device) {
         offload_needs(a, needs);
         break;
       }
@@ -365,7 +365,7 @@ void BufferChecker::offload_needs(const Action& a, Needs& needs) const {
     if (master_apart) list.push_back({master, a.group});
     list.push_back({moments, a.group});
   };
-  if (kind.updater == Updater::streamed) {
+  if (kind.update_method == UpdateMethod::streamed) {
     const Bytes bytes = elements * state_slot_width(kind, layout_.widths);
     const bool fetches = states_elsewhere || !master_apart;
     const Need empty = {state_slot, -1, -1, -1, bytes}, full = {state_slot, -1, a.group, -1, bytes};

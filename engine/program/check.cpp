@@ -122,18 +122,19 @@ void Checker::fields(int i) {
   const std::span<const Lane> lanes = lanes_of(a.kind);
   if (std::ranges::find(lanes, a.lane) == lanes.end())
     problem("{} runs on lane {}", name(i), lane_name(a.lane));
-  const Updater updater = has_group ? layout_.groups[to_index(a.group)].updater : Updater::device;
-  const bool in_parts = has_part || (a.kind == update && updater != Updater::device);
+  const UpdateMethod method =
+      has_group ? layout_.groups[to_index(a.group)].update_method : UpdateMethod::device;
+  const bool in_parts = has_part || (a.kind == update && method != UpdateMethod::device);
   if (in_parts ? a.part < 0 || a.part >= layout_.parts(a.group) : a.part != kNone)
     problem("{} names part {} of {}", name(i), a.part, has_group ? layout_.parts(a.group) : 0);
   if (a.kind != update && !has_part) return;
-  const Lane lane = updater == Updater::device ? Lane::compute
-                    : updater == Updater::host ? (a.kind == update         ? Lane::host
-                                                  : a.kind == fetch_states ? Lane::host_in
-                                                                           : Lane::host_out)
-                    : a.kind == update         ? Lane::update
-                    : a.kind == fetch_states   ? Lane::fetch
-                                               : Lane::evict;
+  const Lane lane = method == UpdateMethod::device ? Lane::compute
+                    : method == UpdateMethod::host ? (a.kind == update         ? Lane::host
+                                                       : a.kind == fetch_states ? Lane::host_in
+                                                                                : Lane::host_out)
+                    : a.kind == update              ? Lane::update
+                    : a.kind == fetch_states        ? Lane::fetch
+                                                    : Lane::evict;
   if (a.lane != lane) problem("{} runs on lane {}", name(i), lane_name(a.lane));
 }
 

@@ -56,7 +56,7 @@ void add(Hash& hash, const Layout& layout) {
     for (const GroupLayout& group : layout.groups) {
       hash.add(static_cast<std::int64_t>(group.parameter_place));
       hash.add(static_cast<std::int64_t>(group.state_place));
-      hash.add(static_cast<std::int64_t>(group.updater));
+      hash.add(static_cast<std::int64_t>(group.update_method));
     }
   }
   for (const FlatGroup& flat : layout.flat) {

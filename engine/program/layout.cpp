@@ -73,13 +73,14 @@ std::int64_t Layout::own_elements(int group) const {
 }
 
 int Layout::parts(int group) const {
-  if (groups.at(static_cast<std::size_t>(group)).updater == Updater::device) return 1;
+  if (groups.at(static_cast<std::size_t>(group)).update_method == UpdateMethod::device) return 1;
   return static_cast<int>((own_elements(group) + chunk - 1) / chunk);
 }
 
 Range Layout::part(int group, int index) const {
   const std::int64_t own = own_elements(group);
-  if (groups.at(static_cast<std::size_t>(group)).updater == Updater::device) return {0, own};
+  if (groups.at(static_cast<std::size_t>(group)).update_method == UpdateMethod::device)
+    return {0, own};
   return {index * chunk, std::min(own, (index + 1) * chunk)};
 }
 

@@ -22,7 +22,7 @@ enum class Place { device, pinned, pageable, file };
 [[nodiscard]] const char* place_name(Place place);
 
 /// What updates a group's states.
-enum class Updater {
+enum class UpdateMethod {
   device,    ///< all at once where they rest
   streamed,  ///< the device, part by part in a slot
   host,      ///< the CPU, part by part where they rest
@@ -35,7 +35,7 @@ struct GroupLayout {
   bool trainable = true;                     ///< false: parameters only
   Place parameter_place = Place::device;
   Place state_place = Place::device;  ///< of master weights and moments
-  Updater updater = Updater::device;
+  UpdateMethod update_method = UpdateMethod::device;
   std::int64_t matrix_elements = 0;  ///< at the front, updated as whole matrices
   /// Of their update, on the rank that does the largest part. Workspace: the directions of all, and
   /// of one matrix two states of the iteration and two Gram matrices, or the result and its fp32

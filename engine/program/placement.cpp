@@ -71,7 +71,7 @@ void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update
     if (!streamed && update == OffloadUpdate::gpu) streamed = true;
     if (!streamed && update == OffloadUpdate::automatic && device_can && !machine.shares_memory)
       streamed = device_s + elements * cost.streamed_s <= host_s + elements * cost.host_s;
-    kind.updater = streamed ? Updater::streamed : Updater::host;
+    kind.update_method = streamed ? UpdateMethod::streamed : UpdateMethod::host;
     (streamed ? device_s : host_s) += elements * (streamed ? cost.streamed_s : cost.host_s);
   }
 }
@@ -121,7 +121,7 @@ PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe
   divide(layout, groups, offload.update, machine);
   for (const int g : groups) {
     if (layout.groups[to_index(g)].state_place != Place::device &&
-        layout.groups[to_index(g)].updater == Updater::streamed)
+        layout.groups[to_index(g)].update_method == UpdateMethod::streamed)
       report.streamed += layout.own_elements(g);
   }
   return report;

@@ -134,7 +134,7 @@ Player::Duration Player::update_duration(const Action& action) const {
   const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
   const auto bytes = static_cast<double>(elements * width);
   Duration time;
-  if (kind.updater != Updater::host) {
+  if (kind.update_method != UpdateMethod::host) {
     time.busy_s = action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
     return time;
   }
@@ -169,7 +169,7 @@ Player::Duration Player::copy_duration(const Action& action) const {
       place = kind.parameter_place;
     } else {
       const auto elements = static_cast<double>(layout_.part(action.group, action.part).size());
-      const bool streamed = kind.updater == Updater::streamed;
+      const bool streamed = kind.update_method == UpdateMethod::streamed;
       int width = streamed ? state_slot_width(kind, widths) : in ? widths.compute : widths.gradient;
       const bool result_only = streamed && in && widths.master > 0;
       if (result_only && kind.parameter_place != Place::device) width -= widths.compute;

@@ -43,7 +43,8 @@ class GroupMemory {
   [[nodiscard]] FilePart in_file(int group, Range range) const;
   /// A view, or what the file holds.
   [[nodiscard]] at::Tensor load(int group, Range range) const;
-  /// Converts and copies `values` to elements `range`; on the current stream, from the host at once.
+  /// Converts and copies `values` to elements `range`; on the current stream, from the host at
+  /// once.
   void store(int group, Range range, const at::Tensor& values) const;
 
  private:

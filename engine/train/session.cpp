@@ -16,6 +16,7 @@
 #include "engine/base/index.h"
 #include "engine/data/order.h"
 #include "engine/data/text_dataset.h"
+#include "engine/device/numa.h"
 #include "engine/models/trainable.h"
 #include "engine/program/simulate.h"
 #include "engine/train/schedule.h"
@@ -125,7 +126,9 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
+                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .pci_bus = device_.pci_bus,
+                   .offload_path = recipe.memory.offload.path});
   states_->initialize(*first_weights(recipe, model_, notes_));
   executor_ = std::make_unique<Executor>(
       model_, cost_, *strategy_, *states_, communicators_,
@@ -137,8 +140,23 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                       .data_rank = data_rank_,
                       .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
                       .dropout = recipe.lora.dropout > 0,
-                      .timed_every = timed_every(machine)},
+                      .timed_every = timed_every(machine),
+                      .offload = offloader_options(world)},
       record);
+}
+
+/// Without a number of threads, the rank's part of the cores near its GPU, less two: one enqueues,
+/// one loads data.
+OffloaderOptions Session::offloader_options(const World& world) const {
+  OffloaderOptions options = {.places = {.device = device_.device,
+                                         .pci_bus = device_.pci_bus,
+                                         .path = recipe_.memory.offload.path}};
+  if (strategy_->layout.chunk == 0 && strategy_->options.inputs == Place::device) return options;
+  const auto cores = static_cast<int>(cores_near(device_.pci_bus).size());
+  options.threads = recipe_.memory.offload.threads > 0
+                        ? recipe_.memory.offload.threads
+                        : std::max(1, cores / std::max(1, world.local_size) - 2);
+  return options;
 }
 
 int Session::timed_every(const Machine& machine) const {

@@ -268,8 +268,7 @@ void StateStore::refresh_own_parameters() {
     const std::int64_t count = own_range(g).size();
     for (std::int64_t done = 0; done < count; done += kPiece) {
       const Range piece{done, std::min(done + kPiece, count)};
-      memory->store(g, moved(piece, begin),
-                    load_state(g, 0, moved(piece, own_range(g).begin)));
+      memory->store(g, moved(piece, begin), load_state(g, 0, moved(piece, own_range(g).begin)));
     }
   }
   synchronize(options_.device);

@@ -58,6 +58,8 @@ class StateStore {
   [[nodiscard]] at::Tensor load_parameters(int group) const;
   /// `part` of a moment of the group, which lies in moment_range. Not of moments in a file.
   [[nodiscard]] at::Tensor moment(int group, int index, Range part) const;
+  /// The part of own_range that has moment `index`.
+  [[nodiscard]] Range moment_range(int group, int index) const;
   /// One state at rest: its memory, and where the own part begins in the group's part of it.
   struct Resting {
     const GroupMemory* memory = nullptr;
@@ -121,8 +123,6 @@ class StateStore {
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
-  /// The part of own_range that has moment `index`.
-  [[nodiscard]] Range moment_range(int group, int index) const;
   /// `part` of the master weights (state 0) or a moment (state - 1).
   [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;
   void store_state(int group, int state, Range part, const at::Tensor& values);

@@ -8,8 +8,8 @@
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
-// Programs with states, parameters and inputs on the host: sound in every combination, and without a
-// wait, read, write or free that could go.
+// Programs with states, parameters and inputs on the host: sound in every combination, and without
+// a wait, read, write or free that could go.
 
 namespace dstrain {
 namespace {
@@ -19,16 +19,16 @@ using test::Case;
 /// Where things rest, and what updates them.
 struct Offload {
   Place states = Place::device, parameters = Place::device, inputs = Place::device;
-  Updater updater = Updater::device;
+  UpdateMethod update_method = UpdateMethod::device;
   bool master_apart = true;  ///< not the parameters themselves
-  bool mixed = false;        ///< every second group is updated by the other updater
+  bool mixed = false;        ///< every second group is updated by the other method
 };
 
 std::string name(const Offload& o) {
-  return fmt::format("states {}, parameters {}, inputs {}, updater {}, {}{}", place_name(o.states),
-                     place_name(o.parameters), place_name(o.inputs), static_cast<int>(o.updater),
-                     o.master_apart ? "master weights" : "no master weights",
-                     o.mixed ? ", mixed" : "");
+  return fmt::format(
+      "states {}, parameters {}, inputs {}, update {}, {}{}", place_name(o.states),
+      place_name(o.parameters), place_name(o.inputs), static_cast<int>(o.update_method),
+      o.master_apart ? "master weights" : "no master weights", o.mixed ? ", mixed" : "");
 }
 
 Case offloaded(Case c, const Offload& offload) {
@@ -39,9 +39,10 @@ Case offloaded(Case c, const Offload& offload) {
     GroupLayout& kind = c.layout.groups[g];
     kind.state_place = offload.states;
     kind.parameter_place = offload.parameters;
-    kind.updater = offload.updater;
+    kind.update_method = offload.update_method;
     if (offload.mixed && g % 2 == 1)
-      kind.updater = offload.updater == Updater::host ? Updater::streamed : Updater::host;
+      kind.update_method =
+          offload.update_method == UpdateMethod::host ? UpdateMethod::streamed : UpdateMethod::host;
   }
   return c;
 }
@@ -53,13 +54,13 @@ std::vector<Offload> offloads(bool parameters_may) {
     for (const Place inputs : {device, pinned}) {
       list.push_back({.inputs = inputs, .master_apart = apart});
       for (const bool mixed : {false, true}) {
-        for (const Updater updater : {Updater::streamed, Updater::host}) {
-          list.push_back({pinned, device, inputs, updater, apart, mixed});
-          if (parameters_may) list.push_back({pinned, pinned, inputs, updater, apart, mixed});
+        for (const UpdateMethod update_method : {UpdateMethod::streamed, UpdateMethod::host}) {
+          list.push_back({pinned, device, inputs, update_method, apart, mixed});
+          if (parameters_may) list.push_back({pinned, pinned, inputs, update_method, apart, mixed});
         }
       }
       if (parameters_may)
-        list.push_back({device, pinned, inputs, Updater::streamed, apart, false});
+        list.push_back({device, pinned, inputs, UpdateMethod::streamed, apart, false});
     }
   }
   return list;
@@ -97,9 +98,9 @@ std::string problems(const Program& program, const Case& c) {
 
 TEST_CASE("every program with offload is sound", "[program][property]") {
   for_each_case([&](const Case& c, const Offload&) {
-    for (const Program& program : {training_program(c.layout, c.cost, c.options),
-                                   evaluation_program(c.layout, c.cost, c.options),
-                                   gathering_program(c.layout, c.cost)}) {
+    for (const Program& program :
+         {training_program(c.layout, c.cost, c.options),
+          evaluation_program(c.layout, c.cost, c.options), gathering_program(c.layout, c.cost)}) {
       const std::string found = problems(program, c);
       if (!found.empty()) FAIL(found);
     }
@@ -117,12 +118,11 @@ TEST_CASE("no wait of a program with offload can be left out", "[program][proper
           std::vector<int>& own = program.actions[i].*waits;
           own.erase(own.begin() + static_cast<std::ptrdiff_t>(edge));
           if (check(program, c.layout, c.cost).empty()) {
-            FAIL(fmt::format(
-                "#{} {} on {} need not wait for #{} {}{}", i,
-                describe(program.actions[i], c.cost), lane_name(program.actions[i].lane),
-                all[edge],
-                describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost),
-                waits == &Action::after ? "" : " of the run before"));
+            FAIL(fmt::format("#{} {} on {} need not wait for #{} {}{}", i,
+                             describe(program.actions[i], c.cost),
+                             lane_name(program.actions[i].lane), all[edge],
+                             describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost),
+                             waits == &Action::after ? "" : " of the run before"));
           }
           own = all;
           ++removed;
@@ -135,21 +135,22 @@ TEST_CASE("no wait of a program with offload can be left out", "[program][proper
 
 TEST_CASE("no action of a program with offload can be left out, doubled or changed",
           "[program][property]") {
-  const Updater updater = GENERATE(Updater::streamed, Updater::host);
+  const UpdateMethod update_method = GENERATE(UpdateMethod::streamed, UpdateMethod::host);
   const bool parameters = GENERATE(false, true), apart = GENERATE(false, true);
   const int shard = GENERATE(1, 2);
   const Case c = offloaded(
       test::make_case(3, shard, 1, 5,
                       {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)}),
-      {Place::pinned, parameters ? Place::pinned : Place::device, Place::pinned, updater, apart,
-       false});
+      {Place::pinned, parameters ? Place::pinned : Place::device, Place::pinned, update_method,
+       apart, false});
   const Program program = training_program(c.layout, c.cost, c.options);
   REQUIRE(problems(program, c) == "");
   CHECK_FALSE(test::indices(program, ActionKind::evict_input).empty());
   CHECK_FALSE(test::indices(program, ActionKind::evict_states).empty());
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    CAPTURE(name({.updater = updater}), parameters, apart, shard, i, describe(action, c.cost));
+    CAPTURE(name({.update_method = update_method}), parameters, apart, shard, i,
+            describe(action, c.cost));
     const auto broken = [&](const std::function<void(Action&)>& mutate) {
       Program copy = program;
       mutate(copy.actions[i]);
@@ -159,9 +160,7 @@ TEST_CASE("no action of a program with offload can be left out, doubled or chang
     twice.actions.push_back(action);
     CHECK(problems(twice, c) != "");
     CHECK(broken([](Action& a) { a.part = a.part < 0 ? 0 : a.part + 1; }));
-    CHECK(broken([](Action& a) {
-      a.lane = a.lane == Lane::host ? Lane::compute : Lane::host;
-    }));
+    CHECK(broken([](Action& a) { a.lane = a.lane == Lane::host ? Lane::compute : Lane::host; }));
     for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
@@ -176,14 +175,16 @@ TEST_CASE("offloaded states leave the device and are counted on the host", "[pro
   const Case plain = test::make_case(0, 1, 1, 4, {.micro_batches = 1});
   const Ledger all = peak_memory(training_program(plain.layout, plain.cost, plain.options));
   CHECK(all.host() == 0);
-  const Case c = offloaded(plain, {Place::pinned, Place::device, Place::device, Updater::streamed});
+  const Case c =
+      offloaded(plain, {Place::pinned, Place::device, Place::device, UpdateMethod::streamed});
   const Ledger ledger = peak_memory(training_program(c.layout, c.cost, c.options));
   CHECK(ledger.master == 0);
   CHECK(ledger.moments == 0);
   CHECK(ledger.pinned == all.master + all.moments);
   CHECK(ledger.state_buffers == 3 * 1024 * 12);
   CHECK(ledger.parameters == all.parameters);
-  const Case cpu = offloaded(plain, {Place::pageable, Place::pinned, Place::device, Updater::host});
+  const Case cpu =
+      offloaded(plain, {Place::pageable, Place::pinned, Place::device, UpdateMethod::host});
   const Ledger host = peak_memory(training_program(cpu.layout, cpu.cost, cpu.options));
   CHECK(host.pageable == all.master + all.moments);
   CHECK(host.pinned == all.parameters + 3 * 1024 * 4);
@@ -195,8 +196,8 @@ TEST_CASE("updates of offloaded states run beside the next forward", "[program]"
   // One step takes longer than its compute, but less than compute and updates in turn.
   Case plain = test::make_case(0, 1, 1, 6, {.micro_batches = 1});
   for (BlockCost& block : plain.cost.blocks) block.forward_flops = 1e7;
-  for (const Updater updater : {Updater::streamed, Updater::host}) {
-    const Case c = offloaded(plain, {Place::pinned, Place::device, Place::device, updater});
+  for (const UpdateMethod update_method : {UpdateMethod::streamed, UpdateMethod::host}) {
+    const Case c = offloaded(plain, {Place::pinned, Place::device, Place::device, update_method});
     const Program program = training_program(c.layout, c.cost, c.options);
     Machine machine = h200();
     machine.host_duplex_bytes_per_s = machine.host_update_bytes_per_s = 1e9;

@@ -84,7 +84,10 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
   }
 }
 
-void update(const Step& step, const at::Tensor& control) {
+namespace {
+
+/// Checks the step.
+kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) {
   const bool direction = is_direction(step.rule);
   const bool rounded = bf16_states(step.master, direction ? at::Tensor() : step.compute);
   const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
@@ -115,11 +118,24 @@ void update(const Step& step, const at::Tensor& control) {
     check_flat("a moment", step.moments[m], step.master, type);
     args.moments[m] = step.moments[m].mutable_data_ptr();
   }
+  return args;
+}
+
+}  // namespace
+
+void update(const Step& step, const at::Tensor& control) {
+  const kernels::OptimizerUpdate args = arguments(step, control);
   if (step.master.is_cuda()) {
     kernels::cuda::update(args, ops::current_stream());
   } else {
     kernels::cpu::update(args);
   }
+}
+
+void update_range(const Step& step, const at::Tensor& control, std::int64_t begin,
+                  std::int64_t end) {
+  DSTRAIN_CHECK(!step.master.is_cuda(), "optimizer: a thread of the host updates its own memory");
+  kernels::cpu::update_range(arguments(step, control), begin, end);
 }
 
 }  // namespace dstrain::optimizer

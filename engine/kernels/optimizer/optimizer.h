@@ -49,5 +49,9 @@ struct Step {
   std::int64_t first_element = 0;
 };
 void update(const Step& step, const at::Tensor& control);
+/// Elements [begin, end) of the same on the CPU, by the calling thread alone; `begin` is a multiple
+/// of 128.
+void update_range(const Step& step, const at::Tensor& control, std::int64_t begin,
+                  std::int64_t end);
 
 }  // namespace dstrain::optimizer

@@ -19,13 +19,13 @@ States::States(Writer& writer, const std::vector<GroupUse>& uses)
 /// Of the size that the largest part needs.
 void States::add_slots() {
   const Layout& layout = writer_.layout;
-  const auto add = [&](Updater updater, BufferRole role, Place place, Ring& ring,
+  const auto add = [&](UpdateMethod method, BufferRole role, Place place, Ring& ring,
                        int (*width)(const GroupLayout&, const StateWidths&)) {
     Bytes bytes = 0;
     int parts = 0;
     for (int g = 0; g < writer_.num_groups(); ++g) {
       const GroupLayout& kind = layout.groups[to_index(g)];
-      if (uses_[to_index(g)].first_block < 0 || !kind.trainable || kind.updater != updater)
+      if (uses_[to_index(g)].first_block < 0 || !kind.trainable || kind.update_method != method)
         continue;
       parts += layout.parts(g);
       bytes = std::max(bytes, layout.part(g, 0).size() * width(kind, layout.widths));
@@ -37,8 +37,8 @@ void States::add_slots() {
       ring.slots.push_back(id);
     }
   };
-  add(Updater::streamed, BufferRole::state_slot, Place::device, device_, state_slot_width);
-  add(Updater::host, BufferRole::gradient_slot, Place::pinned, host_, gradient_slot_width);
+  add(UpdateMethod::streamed, BufferRole::state_slot, Place::device, device_, state_slot_width);
+  add(UpdateMethod::host, BufferRole::gradient_slot, Place::pinned, host_, gradient_slot_width);
 }
 
 std::pair<int, std::optional<int>> States::take(Ring& ring) const {
@@ -143,14 +143,14 @@ void States::update_on_host(int group, int part, int norm) {
 void States::finish(int norm) {
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (writer_.resting[to_index(g)].gradient < 0) continue;
-    switch (writer_.layout.groups[to_index(g)].updater) {
-      case Updater::device:
+    switch (writer_.layout.groups[to_index(g)].update_method) {
+      case UpdateMethod::device:
         update_whole(g);
         break;
-      case Updater::streamed:
+      case UpdateMethod::streamed:
         for (int part = 0; part < writer_.layout.parts(g); ++part) stream(g, part, norm);
         break;
-      case Updater::host:
+      case UpdateMethod::host:
         for (int part = 0; part < writer_.layout.parts(g); ++part) update_on_host(g, part, norm);
         break;
     }
