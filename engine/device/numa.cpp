@@ -71,9 +71,11 @@ std::vector<int> cores_near(const std::string& pci_bus, const std::filesystem::p
   std::getline(
       std::ifstream(sys / "devices/system/node" / ("node" + std::to_string(node)) / "cpulist"),
       list);
+  const std::vector<int> of_node = parse_cores(list);
   std::vector<int> near;
-  std::ranges::copy_if(parse_cores(list), std::back_inserter(near),
-                       [&](int core) { return std::ranges::binary_search(usable, core); });
+  std::ranges::copy_if(usable, std::back_inserter(near), [&](int core) {
+    return std::ranges::find(of_node, core) != of_node.end();
+  });
   return near.empty() ? usable : near;
 }
 
