@@ -130,11 +130,11 @@ void Checker::fields(int i) {
   if (a.kind != update && !has_part) return;
   const Lane lane = method == UpdateMethod::device ? Lane::compute
                     : method == UpdateMethod::host ? (a.kind == update         ? Lane::host
-                                                       : a.kind == fetch_states ? Lane::host_in
-                                                                                : Lane::host_out)
-                    : a.kind == update              ? Lane::update
-                    : a.kind == fetch_states        ? Lane::fetch
-                                                    : Lane::evict;
+                                                      : a.kind == fetch_states ? Lane::host_in
+                                                                               : Lane::host_out)
+                    : a.kind == update             ? Lane::update
+                    : a.kind == fetch_states       ? Lane::fetch
+                                                   : Lane::evict;
   if (a.lane != lane) problem("{} runs on lane {}", name(i), lane_name(a.lane));
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/base/host_memory.h"
 #include "engine/base/index.h"
 #include "engine/data/order.h"
 #include "engine/data/text_dataset.h"
@@ -117,6 +118,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   record.enter(-1, "open communicators");
   open_communicators(world, record);
 
+  require_host_memory(world);
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
@@ -143,6 +145,32 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);
+}
+
+/// What the ranks of this host offload fits into its memory, before any of it is taken.
+void Session::require_host_memory(const World& world) const {
+  const Ledger ledger = peak_memory(strategy_->training);
+  if (ledger.host() == 0) return;
+  const Bytes wanted = ledger.host() * world.local_size;
+  UsableMemory usable = usable_host_memory();
+  const double limit = recipe_.memory.host_limit;
+  if (limit > 0) {
+    const Bytes asked = std::llround(std::ldexp(limit, 30));
+    if (asked < usable.bytes) usable = {.bytes = asked, .bound = "given by memory.host_limit"};
+  }
+  if (wanted <= usable.bytes) return;
+  const OffloadConfig& offload = recipe_.memory.offload;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("memory.offload: {} rank{} of this host offload {} ({} each: {} pinned, {} "
+                  "pageable), and {} are {}",
+                  world.local_size, world.local_size == 1 ? "" : "s", format_bytes(wanted),
+                  format_bytes(ledger.host()), format_bytes(ledger.pinned),
+                  format_bytes(ledger.pageable), format_bytes(usable.bytes), usable.bound),
+      offload.share > 0 && offload.optimizer != OffloadPlace::none
+          ? "lower memory.offload.share (0 offloads only what must be), use a file, or "
+            "precision.states: bf16"
+          : "use a file (memory.offload.optimizer: file), or precision.states: bf16");
 }
 
 /// Without a number of threads, the rank's part of the cores near its GPU, less two: one enqueues,

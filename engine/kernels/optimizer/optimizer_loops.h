@@ -1,8 +1,6 @@
 #pragma once
 
-#if defined(__F16C__)
 #include <immintrin.h>
-#endif
 
 #include <bit>
 #include <cstdint>
@@ -110,15 +108,57 @@ void update_exact(const OptimizerUpdate& args, const typename Rule::Element& ele
   }
 }
 
-/// The random bits of kBlock elements of a state, from group `first` on.
+/// 64-bit lanes of a whole vector, and the products of their lower halves: compilers do not find
+/// the one instruction for it.
+#if defined(__AVX512F__)
+using Lanes [[gnu::vector_size(64)]] = std::uint64_t;
+DSTRAIN_HOST_DEVICE Lanes products(Lanes a, Lanes b) {
+  return reinterpret_cast<Lanes>(
+      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+}
+#elif defined(__AVX2__)
+using Lanes [[gnu::vector_size(32)]] = std::uint64_t;
+DSTRAIN_HOST_DEVICE Lanes products(Lanes a, Lanes b) {
+  return reinterpret_cast<Lanes>(
+      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+#else
+using Lanes [[gnu::vector_size(16)]] = std::uint64_t;
+DSTRAIN_HOST_DEVICE Lanes products(Lanes a, Lanes b) {
+  return reinterpret_cast<Lanes>(
+      _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+}
+#endif
+
+/// The random bits of kBlock elements of a state, from group `first` on: RoundingBits with Philox's
+/// words in the lower halves of lanes, a lane for each group.
 template <VectorUnit kUnit>
 void random_bits(std::uint64_t key, std::uint64_t step, std::int64_t first, RoundedState state,
                  std::uint16_t (&out)[kBlock]) {
   constexpr int kGroups = kBlock / RoundingBits::kTogether;
-  std::uint32_t words[kGroups][4];
-  for (int g = 0; g < kGroups; ++g) {
-    const Philox philox = RoundingBits::at(key, step, first + g, state).philox;
-    for (int w = 0; w < 4; ++w) words[g][w] = philox.word[w];
+  constexpr int kLanes = sizeof(Lanes) / sizeof(std::uint64_t);
+  std::uint64_t words[kGroups][2];
+  for (int g = 0; g < kGroups; g += kLanes) {
+    Lanes c0{};
+    for (int lane = 0; lane < kLanes; ++lane)
+      c0[lane] = RoundingBits::counter(first + g + lane, state);
+    Lanes c1 = c0 >> 32, c2 = Lanes{} + step, c3 = c2 >> 32;
+    Lanes k0 = Lanes{} + key, k1 = k0 >> 32;
+    for (int round = 0; round < Philox::kRounds; ++round) {
+      const Lanes p0 = products(c0, Lanes{} + Philox::kFactor0),
+                  p1 = products(c2, Lanes{} + Philox::kFactor1);
+      c0 = (p1 >> 32) ^ c1 ^ k0;
+      c2 = (p0 >> 32) ^ c3 ^ k1;
+      c1 = p1;
+      c3 = p0;
+      k0 += Philox::kStep0;
+      k1 += Philox::kStep1;
+    }
+    const Lanes low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      words[g + lane][0] = low[lane];
+      words[g + lane][1] = high[lane];
+    }
   }
   // The k-th 16 bits of a group's words, which is RoundingBits::of.
   static_assert(std::endian::native == std::endian::little && sizeof(words) == sizeof(out));
