@@ -13,7 +13,7 @@ namespace {
 using namespace test;
 
 TEST_CASE("GPU: every rule gives the CPU's bits, whatever the types", "[gpu][kernels]") {
-  // Few of the many elements are beside an end, so the small counts are not for their values.
+  // The small counts are for buffers that are not aligned and for groups of random bits cut in two.
   const auto [count, offset, first_element] =
       GENERATE(std::tuple(10'000'000, 0, 0), std::tuple(100'003, 1, 0), std::tuple(100'003, 0, 5));
   const at::Tensor control = control_at(3, 0.5f);
