@@ -87,6 +87,11 @@ const char* lane_name(Lane lane) {
   return "?";
 }
 
+bool outlasts_step(Lane lane) {
+  return lane == Lane::fetch || lane == Lane::update || lane == Lane::evict ||
+         lane == Lane::host_out || lane == Lane::host || lane == Lane::host_in;
+}
+
 bool transfers(ActionKind kind) {
   using enum ActionKind;
   return kind == send_down || kind == send_up || kind == receive_down || kind == receive_up;

@@ -65,6 +65,8 @@ enum class Lane {
 };
 inline constexpr int kNumLanes = 15;
 [[nodiscard]] const char* lane_name(Lane lane);
+/// Work of the lane goes on beside the next step: updates of offloaded states.
+[[nodiscard]] bool outlasts_step(Lane lane);
 /// The lanes that an action of the kind may run on; the first is the usual one.
 [[nodiscard]] std::span<const Lane> lanes_of(ActionKind kind);
 

@@ -67,6 +67,8 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.planned_s = plan.step_s;
   bench.planned_memory = plan.ledger.allocated();
   bench.memory = memory_figures(world.device.device).allocated_peak;
+  bench.host_memory = memory_figures(world.device.device).host_peak;
+  bench.planned_host_memory = plan.ledger.host();
   const double samples = static_cast<double>(recipe.batch.global) / strategy.batch.data_ranks;
   const int sequence = session.model().sequence;
   bench.unit = sequence > 0 ? "tok/s" : "img/s";
@@ -95,6 +97,10 @@ std::string bench_report(const StepBench& b) {
         "peak memory     {}, planned {} ({:+.1f} %)\n", format_bytes(b.memory),
         format_bytes(b.planned_memory),
         100 * (static_cast<double>(b.memory) / static_cast<double>(b.planned_memory) - 1));
+  }
+  if (b.planned_host_memory > 0) {
+    text += fmt::format("host memory     {} at the peak, of which {} are planned for offload\n",
+                        format_bytes(b.host_memory), format_bytes(b.planned_host_memory));
   }
   return text;
 }

@@ -260,7 +260,10 @@ void Executor::wait(const Prepared& prepared, std::size_t i) {
     timed ? timer_.wait(event, awaited.lane, !awaited.comm.empty(), stream) : event.wait(stream);
   }
   // Recorded in the run before, or never where this is the first one.
-  for (const int other : actions[i].after_previous) prepared.events[to_index(other)]->wait(stream);
+  for (const int other : actions[i].after_previous) {
+    const Event& event = *prepared.events[to_index(other)];
+    timed ? timer_.wait(event, actions[to_index(other)].lane, false, stream) : event.wait(stream);
+  }
 }
 
 const Batch* Executor::batch_of(const Action& action, const BatchSource& source) const {
@@ -292,7 +295,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     record_.enter(training ? inputs.step : record_.get().step.load(), prepared.names[i]);
     std::size_t last = i;
     if (training) {
-      if (const auto phase = phase_of(action.kind)) timer_.enter(*phase, compute);
+      const auto phase = phase_of(action.kind);
+      if (phase && action.lane == Lane::compute) timer_.enter(*phase, compute);
       if (observer_ != nullptr) observer_->begin(i);
     }
     if (segment) {
@@ -302,7 +306,9 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     } else {
       wait(prepared, i);
       const StreamScope scope(stream);
-      const bool timed = training && action.lane != Lane::compute;
+      // What goes on beside the next step has no end when this one is summed up.
+      const bool timed = training && action.lane != Lane::compute &&
+                         !(options_.device.is_cuda() && outlasts_step(action.lane));
       if (timed) timer_.begin_action(action.lane, stream);
       if (action.kind == ActionKind::load) {
         const std::size_t buffer = source.load(stream);

@@ -22,10 +22,10 @@ int timing_interval(const Program& training, double step_s) {
   double events = 2;
   for (const Action& action : training.actions) {
     const bool computes = action.lane == Lane::compute;
-    if (!computes || !action.comm.empty()) events += 2;
+    if ((!computes && !outlasts_step(action.lane)) || !action.comm.empty()) events += 2;
     if (!computes) continue;
     ++events;  // a new phase, at times
-    events += 2 * static_cast<double>(action.after.size());
+    events += 2 * static_cast<double>(action.after.size() + action.after_previous.size());
   }
   if (step_s <= 0) return kMinInterval;
   return std::max(kMinInterval,

@@ -140,5 +140,5 @@ TEST_CASE("parameters that rest whole on several ranks are not offloaded", "[tra
   const Recipe recipe = small_recipe({"parallel.zero.stage=2", "memory.offload.parameters=pinned"});
   CHECK_THROWS_WITH(with_sessions(
                         2, [&](int) { return recipe; }, [](int, Session&) {}),
-                    Catch::Contains("memory.offload.parameters") && Catch::Contains("stage: 3"));
+                    Catch::Contains("memory.offload.parameters"));
 }
