@@ -53,7 +53,7 @@ class HostWork {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace dstrain

@@ -73,9 +73,8 @@ std::vector<int> cores_near(const std::string& pci_bus, const std::filesystem::p
       list);
   const std::vector<int> of_node = parse_cores(list);
   std::vector<int> near;
-  std::ranges::copy_if(usable, std::back_inserter(near), [&](int core) {
-    return std::ranges::find(of_node, core) != of_node.end();
-  });
+  std::ranges::copy_if(usable, std::back_inserter(near),
+                       [&](int core) { return std::ranges::find(of_node, core) != of_node.end(); });
   return near.empty() ? usable : near;
 }
 

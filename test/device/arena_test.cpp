@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,7 +96,10 @@ TEST_CASE("an arena beyond the host's memory is refused before it takes any", "[
 TEST_CASE("an arena beyond the address space is an error and not the process's end", "[device]") {
   const pid_t child = ::fork();
   if (child == 0) {
-    const rlimit limit{.rlim_cur = rlim_t{1} << 28, .rlim_max = RLIM_INFINITY};
+    rlim_t num_pages = 0;  // a sanitizer's shadow is part of the address space
+    std::ifstream("/proc/self/statm") >> num_pages;
+    const rlim_t now = num_pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+    const rlimit limit{.rlim_cur = now + (rlim_t{1} << 29), .rlim_max = RLIM_INFINITY};
     ::setrlimit(RLIMIT_AS, &limit);
     try {
       const HostArena arena(Bytes{1} << 30, {});
