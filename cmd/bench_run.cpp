@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 using bench::BenchLog;
 using bench::BenchPlan;
 
-constexpr std::size_t kColumns = 200;  ///< a bench is wide; its tables stay tables
-
 struct BenchRunOptions {
   std::vector<std::string> recipes;
   std::vector<std::string> variants;
@@ -69,8 +67,7 @@ BenchPlan plan_of(const BenchRunOptions& options) {
 int bench_run(const BenchRunOptions& options) {
   const BenchPlan plan = plan_of(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
-  BenchLog log(folder, plan,
-               options.resume ? bench::Existing::same : bench::Existing::refuse);
+  BenchLog log(folder, plan, options.resume ? bench::Existing::same : bench::Existing::refuse);
   if (!BenchRunner(plan, log).run_all()) {
     throw Error(ErrorKind::again,
                 fmt::format("stopped; {} of {} runs have ended", log.records().size(),
@@ -89,7 +86,7 @@ int bench_run(const BenchRunOptions& options) {
   json["results"] = bench::results_json(results);
   const std::string json_of_all = json_text(json, 2) + "\n";
   write_file_atomically(folder / "results.json", json_of_all);
-  print_text(options.json ? json_of_all : report::document_text(document, kColumns));
+  print_text(options.json ? json_of_all : report::document_text(document, kBenchColumns));
   std::size_t good = 0;
   for (const bench::CaseResult& result : results) good += result.runs;
   if (!options.json)

@@ -49,8 +49,7 @@ std::vector<double> used_memory(const Nvml& nvml) {
   for (const GpuSample& sample : sample_gpus(nvml)) {
     const auto index = static_cast<std::size_t>(std::max(sample.index, 0));
     used.resize(std::max(used.size(), index + 1), 0.0);
-    if (sample.used_bytes > 0)
-      used[index] = static_cast<double>(sample.used_bytes) / (1 << 20);
+    if (sample.used_bytes > 0) used[index] = static_cast<double>(sample.used_bytes) / (1 << 20);
   }
   return used;
 }
@@ -141,11 +140,10 @@ std::string BenchRunner::summary(const bench::Record& record) const {
     report::RunData data = report::read_run(log_.runs() / record.run);
     if (plan_.steps > 0) data.warmup = plan_.warmup;
     const report::RunFigures figures = report::run_figures(std::move(data));
-    return fmt::format("{} samples/s, {} a step, loss {}, {} in all",
-                       report::rate_words(figures.samples_per_s.value),
-                       report::time_words(figures.step_s.value),
-                       report::number_words(figures.final_loss),
-                       report::time_words(record.seconds));
+    return fmt::format(
+        "{} samples/s, {} a step, loss {}, {} in all",
+        report::rate_words(figures.samples_per_s.value), report::time_words(figures.step_s.value),
+        report::number_words(figures.final_loss), report::time_words(record.seconds));
   } catch (const Error& error) {
     return error.what();
   }

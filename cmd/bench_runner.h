@@ -12,6 +12,8 @@
 
 namespace dstrain {
 
+inline constexpr std::size_t kBenchColumns = 200;  ///< a bench is wide; its tables stay tables
+
 /// Whether a run is left out, and which one is made again.
 struct BenchChoice {
   /// Why it cannot run; empty: it can.

@@ -126,12 +126,9 @@ std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn) {
 std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
                                           const std::filesystem::path& folder) {
   const Case one = cases(plan).at(turn.index);
-  std::vector<std::string> arguments = {"launch",
-                                        plan.recipes.at(one.recipe),
-                                        "--ranks",
-                                        fmt::to_string(one.ranks),
-                                        "--run-name",
-                                        run_name(plan, turn)};
+  std::vector<std::string> arguments = {"launch",     plan.recipes.at(one.recipe),
+                                        "--ranks",    fmt::to_string(one.ranks),
+                                        "--run-name", run_name(plan, turn)};
   for (const std::string& override : turn_overrides(plan, turn))
     arguments.insert(arguments.end(), {"--set", override});
   arguments.insert(arguments.end(), {"--set", "run.output=" + folder.string()});

@@ -69,7 +69,8 @@ double train_seconds(const RunFigures& run) {
 }
 
 double device_planned(const RunFigures& run) {
-  const auto memory = run.data.plan.is_object() ? run.data.plan.find("memory") : run.data.plan.end();
+  const auto memory =
+      run.data.plan.is_object() ? run.data.plan.find("memory") : run.data.plan.end();
   return memory == run.data.plan.end() ? kUnknown : report::number(*memory, "total_bytes");
 }
 
@@ -231,14 +232,13 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
     const auto base = std::ranges::find_if(list, [&](const Case& one) {
       return one.recipe == list[c].recipe && one.ranks == list[c].ranks;
     });
-    const report::Variant compared = report::compare(
-        runs, runs_of[static_cast<std::size_t>(base - list.begin())], runs_of[c]);
+    const report::Variant compared =
+        report::compare(runs, runs_of[static_cast<std::size_t>(base - list.begin())], runs_of[c]);
     result.speed = compared.speed;
     result.verdict = compared.verdict;
     const int first_ranks = plan.ranks.front();
     const auto one = std::ranges::find(
-        list,
-        Case{.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
+        list, Case{.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
     if (plan.scaling != Scaling::none && one != list.end()) {
       const CaseResult& start = results[static_cast<std::size_t>(one - list.begin())];
       result.efficiency =

@@ -18,9 +18,8 @@ Variant variant_of(const ZeroWay& way) {
     variant.name += fmt::format("+{}+{}", offload_name(way.offload), place);
   variant.overrides.push_back("memory.offload.optimizer=" +
                               placed(way.offload != ZeroOffload::none));
-  variant.overrides.push_back(
-      "memory.offload.parameters=" +
-      placed(way.offload == ZeroOffload::optimizer_and_parameters));
+  variant.overrides.push_back("memory.offload.parameters=" +
+                              placed(way.offload == ZeroOffload::optimizer_and_parameters));
   return variant;
 }
 

@@ -32,9 +32,9 @@ struct ZeroOptions {
   std::vector<int> stages = {0, 1, 2, 3};
   std::vector<ZeroOffload> offloads = {ZeroOffload::none, ZeroOffload::optimizer};
   std::vector<bool> pinned = {true};
-  std::vector<int> scaling;              ///< numbers of ranks of the weak scaling
-  int samples_per_rank = 0;              ///< of the weak scaling; 0: the recipe's samples for all
-  std::vector<std::string> overrides;    ///< of every run
+  std::vector<int> scaling;            ///< numbers of ranks of the weak scaling
+  int samples_per_rank = 0;            ///< of the weak scaling; 0: the recipe's samples for all
+  std::vector<std::string> overrides;  ///< of every run
 };
 
 /// The ways whatever the number of ranks, in the order of BenchPlan::variants.

@@ -18,6 +18,8 @@ double mebibytes(double bytes) { return bytes / (1 << 20); }
 
 double change_percent(double before, double after) { return (after - before) / before * 100; }
 
+double savings_percent(double before, double after) { return (before - after) / before * 100; }
+
 namespace {
 
 /// A figure of a cell under its name.
@@ -41,15 +43,16 @@ const Figure kGpuPeak = memory("Peak GPU Memory (MiB)", &CaseResult::gpu_added, 
 const Figure kGpuPlanned = number("planned", &CaseResult::device_planned, 0, kPerMib);
 const Figure kGpuMean =
     memory("Average GPU Memory (MiB)", &CaseResult::gpu_added, &MemoryRange::mean);
-const Figure kOwnPeak = number("Peak allocated by dstrain (MiB)", &CaseResult::memory_peak, 0, kPerMib);
-const Figure kOwnPlanned = number("allocated as planned (MiB)", &CaseResult::memory_planned, 0, kPerMib);
+const Figure kOwnPeak =
+    number("Peak allocated by dstrain (MiB)", &CaseResult::memory_peak, 0, kPerMib);
+const Figure kOwnPlanned =
+    number("allocated as planned (MiB)", &CaseResult::memory_planned, 0, kPerMib);
 const Figure kCpuPeak = memory("Peak CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::peak);
 const Figure kCpuMean = memory("Average CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::mean);
 const Figure kRuntime = number("Total Runtime (sec)", &CaseResult::seconds, 1);
 const Figure kTrainRuntime = number("Train Runtime (sec)", &CaseResult::train_seconds, 2);
-const Figure kStep = {"Step (ms)", [](const ZeroCell& c) {
-                        return number_cell(c.result.step_s.value * 1e3, 2);
-                      }};
+const Figure kStep = {
+    "Step (ms)", [](const ZeroCell& c) { return number_cell(c.result.step_s.value * 1e3, 2); }};
 const Figure kStepPlanned = number("Step as planned (ms)", &CaseResult::planned_step_s, 2, 1e3);
 
 /// What a training is asked for, in the order of the tables.
@@ -178,10 +181,20 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
                  .table = {},
                  .sentences = {},
                  .not_run = {}};
-  made.table.header = {"Model and Data", "Ranks", "Stage", "Offload", "GPU Mem (No Offload)",
-                       "planned", "GPU Mem (Offload)", "planned", "Mem Savings (%)",
-                       "Savings as planned (%)", "Train Runtime (No Offload)",
-                       "Train Runtime (Offload)", "Runtime change (%)"};
+  made.table.cut = 0;
+  made.table.header = {"Model and Data",
+                       "Ranks",
+                       "Stage",
+                       "Offload",
+                       "GPU Mem (No Offload)",
+                       "planned",
+                       "GPU Mem (Offload)",
+                       "planned",
+                       "Mem Savings (%)",
+                       "Savings as planned (%)",
+                       "Train Runtime (No Offload)",
+                       "Train Runtime (Offload)",
+                       "Runtime change (%)"};
   for (const CellList& group : all) {
     const std::vector<OffloadPair> pairs = offload_pairs(group);
     CellList used;
@@ -194,8 +207,8 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
            text_cell(way_words(with->way).substr(std::string_view("stage 0 + ").size())),
            kGpuPeak.cell(*without), kGpuPlanned.cell(*without), kGpuPeak.cell(*with),
            kGpuPlanned.cell(*with),
-           number_cell(-change_percent(a.gpu_added.peak, b.gpu_added.peak), 1),
-           number_cell(-change_percent(a.device_planned, b.device_planned), 1),
+           number_cell(savings_percent(a.gpu_added.peak, b.gpu_added.peak), 1),
+           number_cell(savings_percent(a.device_planned, b.device_planned), 1),
            kTrainRuntime.cell(*without), kTrainRuntime.cell(*with),
            number_cell(change_percent(a.train_seconds, b.train_seconds), 1)});
       for (const ZeroCell* cell : {without, with}) {
@@ -210,11 +223,8 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
 }
 
 ZeroTable pinned_table(const std::vector<CellList>& all) {
-  ZeroTable made{.file = "3-pinned",
-                 .title = "Pinned memory",
-                 .table = {},
-                 .sentences = {},
-                 .not_run = {}};
+  ZeroTable made{
+      .file = "3-pinned", .title = "Pinned memory", .table = {}, .sentences = {}, .not_run = {}};
   made.table.header = {"Model and Data", "Ranks", "Config", "Pinned Memory"};
   const std::vector<Figure> figures = {kGpuPeak, kGpuPlanned, kCpuPeak, kRuntime, kTrainRuntime};
   for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
@@ -227,8 +237,7 @@ ZeroTable pinned_table(const std::vector<CellList>& all) {
                                    text_cell(fmt::to_string(cell->result.which.ranks)),
                                    text_cell(words.substr(0, words.find(','))),
                                    text_cell(cell->way.pinned ? "true" : "false")});
-        for (const Figure& figure : figures)
-          made.table.rows.back().push_back(figure.cell(*cell));
+        for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
         append(made.not_run, reasons({cell}));
       }
     }

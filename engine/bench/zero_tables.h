@@ -37,5 +37,7 @@ struct ZeroTables {
 [[nodiscard]] double mebibytes(double bytes);
 /// (after - before) / before in per cent; kUnknown where one is.
 [[nodiscard]] double change_percent(double before, double after);
+/// (before - after) / before in per cent.
+[[nodiscard]] double savings_percent(double before, double after);
 
 }  // namespace dstrain::bench

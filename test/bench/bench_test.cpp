@@ -111,8 +111,9 @@ TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
         std::string::npos);
   BenchPlan other = plan;
   other.steps = 61;
-  CHECK(usage_error([&] { BenchLog(dir / "b", other, Existing::same); }).find("steps were 60, now 61") !=
-        std::string::npos);
+  CHECK(usage_error([&] {
+          BenchLog(dir / "b", other, Existing::same);
+        }).find("steps were 60, now 61") != std::string::npos);
   // A line that was cut off is made again.
   const std::string text = slurp(dir / "b" / "bench.jsonl");
   spit(dir / "b" / "bench.jsonl", text + R"({"run":"quickstart-zero2-1-ra)");
@@ -127,8 +128,9 @@ TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
   }
   CHECK(BenchLog(dir / "b", plan, Existing::same).records().size() == 3);
   spit(dir / "file", "x");
-  CHECK(usage_error([&] { BenchLog(dir / "file", plan, Existing::refuse); }).find("cannot make the folder") !=
-        std::string::npos);
+  CHECK(usage_error([&] {
+          BenchLog(dir / "file", plan, Existing::refuse);
+        }).find("cannot make the folder") != std::string::npos);
 }
 
 }  // namespace
