@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the program said last of why it ended: its line "error: ...".
+/// Why the program ended: its line "error: ...", else what it says of the rank that failed.
 std::string reason_in(const fs::path& log, int exit_code) {
   std::string text;
   try {
@@ -30,9 +30,16 @@ std::string reason_in(const fs::path& log, int exit_code) {
   } catch (const Error&) {
     return fmt::format("exit code {}", exit_code);
   }
-  const std::size_t at = text.rfind("error: ");
-  if (at == std::string::npos) return fmt::format("exit code {}", exit_code);
-  return text.substr(at + 7, std::min<std::size_t>(text.find('\n', at) - at - 7, 300));
+  constexpr std::string_view kError = "error: ";
+  std::size_t at = text.rfind(kError);
+  if (at != std::string::npos) {
+    at += kError.size();
+  } else {
+    at = text.find(" failed in ");
+    if (at == std::string::npos) return fmt::format("exit code {}", exit_code);
+    at = text.rfind('\n', at) + 1;  // 0 in the first line
+  }
+  return text.substr(at, std::min<std::size_t>(text.find('\n', at) - at, 300));
 }
 
 /// The same descriptor, or a copy of it that is none of the standard streams.

@@ -1,4 +1,4 @@
-#include <cmath>
+#include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/bench/bench_log.h"
@@ -242,6 +242,7 @@ TEST_CASE("a cell is a row of CSV and an object of JSON, whether it ran or not",
   CHECK(json["cells"][1]["pinned"] == true);
   CHECK(json["tables"][0]["rows"][0][1] == 10.0);
   const test::TempDir dir;
+  std::filesystem::create_directories(dir / "r");
   test::spit(dir / "r" / "cpu.txt",
              "# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)\n 0.1 50 200 900\n");
   CHECK(memory_series_csv({dir / "r"}) ==
