@@ -1,5 +1,6 @@
 """Every recipe in the tree is checked, shown, planned and dry-run; every command has a help text."""
 import json
+import re
 import tempfile
 import time
 
@@ -17,6 +18,7 @@ for command in COMMANDS:
     text = expect_success(run(*command.split(), "--help"))
     assert "--help" in text and len(text) > 200, f"{command}: {text}"
 
+commented = 0
 with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "check", recipe))
@@ -26,6 +28,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert plan, recipe
         text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
+        # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
+        if comment := re.search(r"planned(?: without offload)?: (.*)", recipe.read_text()):
+            for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
+                memory = json.loads(run("plan", recipe, "--ranks", ranks, "--machine", "h200", "--set", "memory.offload.optimizer=none", "--json").stdout)["memory"]
+                assert abs(memory["total_bytes"] / 2**30 / float(gib) - 1) < 0.02, (recipe, gib, ranks, memory)
+                commented += 1
+assert commented >= 17, commented
 
 # A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
 seconds = []
