@@ -191,7 +191,10 @@ int bench_zero(const BenchZeroOptions& options) {
   write_file_atomically(folder / "zero.md", report::document_markdown(document));
   write_file_atomically(folder / "zero.csv", bench::zero_csv(cells));
   write_file_atomically(folder / "zero_memory.csv", bench::memory_series_csv(runs));
-  write_file_atomically(folder / "zero.json", json_text(bench::zero_json(tables, cells), 2) + "\n");
+  nlohmann::ordered_json json = bench::zero_json(tables, cells);
+  json["plans"] = nlohmann::ordered_json::array();
+  for (const Part& part : parts) json["plans"].push_back(bench::plan_json(part.plan));
+  write_file_atomically(folder / "zero.json", json_text(json, 2) + "\n");
   print_text(report::document_text(document, kZeroColumns));
   print_text("\ntables: {}, with zero.csv, zero_memory.csv and zero.json beside it\n",
              (folder / "zero.md").string());

@@ -136,7 +136,7 @@ void fill(CaseResult& result, const std::vector<const RunFigures*>& runs,
   std::vector<MemoryRange> gpu, added, cpu;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     gpu.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks));
-    if (!before[i].empty())
+    if (!before[i].empty() && first.device != "CPU")
       added.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks, before[i]));
     cpu.push_back(cpu_memory(runs[i]->data.cpu));
   }

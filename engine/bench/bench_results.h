@@ -38,7 +38,7 @@ struct CaseResult {
   double seconds = kUnknown;         ///< of a run, its start and end included
   double train_seconds = kUnknown;   ///< sum of the step times
   MemoryRange gpu = {};              ///< as nvidia-smi says, of as many GPUs as there are ranks
-  MemoryRange gpu_added = {};        ///< the same less what each held before the start
+  MemoryRange gpu_added = {};        ///< the same less that before the start; none on CPUs
   MemoryRange cpu = {};              ///< resident and shared, of all ranks of the first host
   double memory_peak = kUnknown;     ///< bytes that the busiest rank allocated
   double memory_planned = kUnknown;  ///< bytes that it allocates by plan

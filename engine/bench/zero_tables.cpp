@@ -1,6 +1,7 @@
 #include "engine/bench/zero_tables.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -97,16 +98,34 @@ std::vector<CellList> groups(const std::vector<ZeroCell>& cells,
   return all;
 }
 
+/// Of cells without figures; those of a recipe and number of ranks with the same reason are one.
 std::vector<std::string> reasons(const CellList& cells) {
-  std::vector<std::string> all;
+  struct Reason {
+    const CaseResult* first;
+    std::vector<std::string> ways;
+  };
+  std::vector<Reason> all;
   for (const ZeroCell* cell : cells) {
     if (cell->ran()) continue;
-    const CaseResult& r = cell->result;
-    all.push_back(fmt::format("{}, {} on {} rank{}: {}", r.recipe, way_words(cell->way),
-                              r.which.ranks, r.which.ranks == 1 ? "" : "s",
-                              r.failure.empty() ? "not run" : r.failure));
+    const auto same = std::ranges::find_if(all, [&](const Reason& reason) {
+      return reason.first->which.recipe == cell->result.which.recipe &&
+             reason.first->which.ranks == cell->result.which.ranks &&
+             reason.first->failure == cell->result.failure;
+    });
+    const std::string words = way_words(cell->way);
+    if (same == all.end())
+      all.push_back({&cell->result, {words}});
+    else if (std::ranges::find(same->ways, words) == same->ways.end())
+      same->ways.push_back(words);
   }
-  return all;
+  std::vector<std::string> texts;
+  for (const Reason& reason : all) {
+    const int ranks = reason.first->which.ranks;
+    texts.push_back(fmt::format("{} on {} rank{}, {}: {}", reason.first->recipe, ranks,
+                                ranks == 1 ? "" : "s", fmt::join(reason.ways, "; "),
+                                reason.first->failure.empty() ? "not run" : reason.first->failure));
+  }
+  return texts;
 }
 
 CellList joined(const std::vector<CellList>& groups) {
@@ -120,13 +139,16 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
 }
 
 /// Of several groups, each sentence says which it is about.
-void append_of_group(std::vector<std::string>& to, const CellList& group, bool several,
+void append_of_group(std::vector<std::string>& to, const std::string& group, bool several,
                      std::vector<std::string> sentences) {
+  for (std::string& text : sentences)
+    to.push_back(several ? fmt::format("{}: {}", group, text) : std::move(text));
+}
+
+std::string recipe_and_ranks(const CellList& group) {
   const CaseResult& first = group.front()->result;
-  for (std::string& text : sentences) {
-    to.push_back(several ? fmt::format("{}, {} ranks: {}", first.recipe, first.which.ranks, text)
-                         : std::move(text));
-  }
+  return fmt::format("{}, {} rank{}", first.recipe, first.which.ranks,
+                     first.which.ranks == 1 ? "" : "s");
 }
 
 ZeroTable stage_table(const CellList& group, std::size_t number) {
@@ -216,7 +238,8 @@ ZeroTable offload_table(const std::vector<CellList>& all) {
       }
     }
     if (pairs.empty()) continue;
-    append_of_group(made.sentences, group, all.size() > 1, offload_sentences(pairs));
+    append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
+                    offload_sentences(pairs));
     append(made.not_run, reasons(used));
   }
   return made;
@@ -230,6 +253,7 @@ ZeroTable pinned_table(const std::vector<CellList>& all) {
   for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
   for (const CellList& group : all) {
     const std::vector<PinnedPair> pairs = pinned_pairs(group);
+    CellList used;
     for (const auto& [pinned, pageable] : pairs) {
       for (const ZeroCell* cell : {pinned, pageable}) {
         const std::string words = way_words(cell->way);
@@ -238,11 +262,13 @@ ZeroTable pinned_table(const std::vector<CellList>& all) {
                                    text_cell(words.substr(0, words.find(','))),
                                    text_cell(cell->way.pinned ? "true" : "false")});
         for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
-        append(made.not_run, reasons({cell}));
+        used.push_back(cell);
       }
     }
+    append(made.not_run, reasons(used));
     if (!pairs.empty())
-      append_of_group(made.sentences, group, all.size() > 1, pinned_sentences(pairs));
+      append_of_group(made.sentences, recipe_and_ranks(group), all.size() > 1,
+                      pinned_sentences(pairs));
   }
   return made;
 }
@@ -263,12 +289,8 @@ ZeroTable scaling_table(const std::vector<CellList>& all) {
                                  text_cell(fmt::to_string(cell->result.which.ranks))});
       for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
     }
-    std::vector<std::string> sentences = scaling_sentences(group);
-    if (all.size() > 1) {
-      for (std::string& text : sentences)
-        text = fmt::format("{}: {}", group.front()->result.recipe, text);
-    }
-    append(made.sentences, std::move(sentences));
+    append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
+                    scaling_sentences(group));
   }
   return made;
 }
@@ -289,12 +311,8 @@ ZeroTable one_rank_table(const std::vector<CellList>& all) {
           {text_cell(model_and_data(cell->result)), text_cell(way_words(cell->way))});
       for (const Figure& figure : figures) made.table.rows.back().push_back(figure.cell(*cell));
     }
-    std::vector<std::string> sentences = one_rank_sentences(group);
-    if (all.size() > 1) {
-      for (std::string& text : sentences)
-        text = fmt::format("{}: {}", group.front()->result.recipe, text);
-    }
-    append(made.sentences, std::move(sentences));
+    append_of_group(made.sentences, group.front()->result.recipe, all.size() > 1,
+                    one_rank_sentences(group));
   }
   return made;
 }

@@ -24,7 +24,7 @@ struct ZeroTable {
   std::string title;
   report::Table table;
   std::vector<std::string> sentences;  ///< from its figures
-  std::vector<std::string> not_run;    ///< "stage 3 on 8 ranks: needs 8 GPUs"
+  std::vector<std::string> not_run;    ///< "bloom on 8 ranks, stage 3: needs 8 GPUs"
 };
 
 struct ZeroTables {

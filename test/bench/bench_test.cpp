@@ -42,6 +42,8 @@ TEST_CASE("a variant is a base with additions, or what its text says", "[bench]"
   CHECK(named_variant("recipe").overrides.empty());
   CHECK(named_variant("zero2+recompute").overrides ==
         std::vector<std::string>{"parallel.zero.stage=2", "memory.recompute=blocks"});
+  CHECK(named_variant("zero3+offload+pageable").overrides.back() ==
+        "memory.offload.optimizer=pageable");
   for (const char* name : {"", "zero9", "zero2+", "+recompute", "recompute", "zero2+zero3"}) {
     CAPTURE(name);
     CHECK(usage_error([&] { (void)named_variant(name); }).find("known are recipe, ddp") !=

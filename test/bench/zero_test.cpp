@@ -167,7 +167,7 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
             "GPU memory was planned +1.0 % to +1.0 % beside the measured.",
             "The step was planned -10.0 % to -10.0 % beside the measured."});
   CHECK(stages.not_run ==
-        std::vector<std::string>{"a, stage 3 + optimizer+parameters, pinned on 2 ranks: plan: x"});
+        std::vector<std::string>{"a on 2 ranks, stage 3 + optimizer+parameters, pinned: plan: x"});
 
   const ZeroTable& offload = table(tables, "2-offload");
   REQUIRE(offload.table.rows.size() == 3);
@@ -191,6 +191,18 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
   CHECK(tables.left_out.size() == 2);  // scaling, one rank
 }
 
+TEST_CASE("cells with the same reason are named together", "[bench]") {
+  std::vector<ZeroCell> cells = {cell({.stage = 0}, 8, 1, 1), cell({.stage = 1}, 8, 1, 1),
+                                 cell({.stage = 2}, 8, 1, 1)};
+  for (ZeroCell& one : cells) {
+    one.result.runs = 0;
+    one.result.failure = one.way.stage == 1 ? "out of memory" : "needs 8 GPUs";
+  }
+  CHECK(table(zero_tables(cells), "1-stages-1").not_run ==
+        std::vector<std::string>{"a on 8 ranks, stage 0; stage 2: needs 8 GPUs",
+                                 "a on 8 ranks, stage 1: out of memory"});
+}
+
 TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
   std::vector<ZeroCell> cells = {cell({}, 2, 1000, 10), cell({}, 4, 1010, 12.5), cell({}, 8, 1, 1)};
   for (ZeroCell& one : cells) one.scaling = true;
@@ -206,7 +218,7 @@ TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
         "Peak GPU memory stayed constant from 2 to 4 ranks: 1000 MiB to 1010 MiB (1.0 % apart).");
   CHECK(scaling.sentences[1] == "4 ranks keep 80.0 % of the rate a rank had on 2.");
   CHECK(scaling.not_run ==
-        std::vector<std::string>{"a, stage 0 on 8 ranks: needs 8 GPUs, this machine has 4"});
+        std::vector<std::string>{"a on 8 ranks, stage 0: needs 8 GPUs, this machine has 4"});
   cells[1].result.gpu_added.peak = 1100;
   tables = zero_tables(cells);
   CHECK(table(tables, "4-scaling").sentences[0].find("grew from 2 to 4 ranks") !=
@@ -223,6 +235,7 @@ TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]
   const ZeroTable& one = table(tables, "5-one-rank");
   CHECK(row_text(one, 2) ==
         "bloom, squad (a)|stage 2 + optimizer, pinned|500|505|200|17.0|1200.00|1080.00");
+  CHECK(one.not_run.empty());
   CHECK(one.sentences[0].find("all stages are the same") != std::string::npos);
   CHECK(one.sentences[1] == "Without offload: steps of 1.00 s to 1.02 s over 2 stages.");
 }

@@ -112,6 +112,12 @@ with tempfile.TemporaryDirectory() as scratch:
     assert float(more["tiny", 1, 2, "none", "", "weak"]["efficiency"]) == 1 and float(weak["efficiency"]) > 0
     assert "With one rank nothing is divided: all stages are the same" in text and "2 ranks keep" in text, text
 
+    # A recipe that has changed is trained again.
+    recipe.write_text(RECIPE.replace("1.0e-3", "2.0e-3"))
+    expect_success(run("bench", "zero", recipe, "--ranks", 2, "--stages", 3, "--offload", "none", "-o", folder))
+    assert len(lines.read_text().splitlines()) == 18
+    assert cells_of(folder)["tiny", 2, 3, "none", "", ""]["train_loss"] != cells["tiny", 2, 3, "none", "", ""]["train_loss"]
+
     # Cells that cannot run: too few GPUs, too little memory, an error of the run, which is tried again when asked.
     for setting, words in (("parallel.backend=nccl", "needs 2 GPUs, this machine has 0"), ("memory.limit=0.001", "does not fit the 0.00107 GB of cpu")):
         result = run("bench", "zero", recipe, "--ranks", 2, "--stages", 3, "--set", setting, "-o", scratch / "small")
