@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "engine/base/error.h"
@@ -16,5 +18,18 @@ inline constexpr std::string_view kHostOutOfMemory = "out of memory on the host"
 
 /// Resident memory of this process; 0 where the system does not say.
 [[nodiscard]] std::int64_t host_resident_bytes();
+
+/// Host memory that this process can still take, and what sets that bound.
+struct UsableMemory {
+  std::int64_t bytes = 0;
+  std::string bound;  ///< "available on this machine"; reads behind "4.00 GiB are"
+};
+
+/// The least of: MemAvailable; for this process's control group and those above it (v1 or v2) the
+/// limit less what is used, file cache not counted, as the kernel gives that up first; the limit of
+/// address space. The most an int64 holds where the system says none of these. RLIMIT_MEMLOCK has
+/// no part in it: the GPU's driver locks pages beside it.
+[[nodiscard]] UsableMemory usable_host_memory(const std::filesystem::path& proc = "/proc",
+                                              const std::filesystem::path& sys = "/sys");
 
 }  // namespace dstrain

@@ -5,7 +5,8 @@
 #if defined(__CUDACC__)
 #define DSTRAIN_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define DSTRAIN_HOST_DEVICE inline
+// Always inline: a copy compiled for other vector units must not take the place of all others.
+#define DSTRAIN_HOST_DEVICE [[gnu::always_inline]] inline
 #endif
 
 namespace dstrain {
@@ -14,6 +15,10 @@ namespace dstrain {
 /// same on host and GPU. Philox4x32-10, Salmon et al. 2011, "Parallel random numbers: as easy as 1,
 /// 2, 3", sec. 3.3.
 struct Philox {
+  static constexpr int kRounds = 10;
+  static constexpr std::uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u;
+  static constexpr std::uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+
   std::uint32_t word[4];
 
   DSTRAIN_HOST_DEVICE static Philox at(std::uint64_t key, std::uint64_t high, std::uint64_t low) {
@@ -23,17 +28,17 @@ struct Philox {
     auto c1 = static_cast<std::uint32_t>(low >> 32);
     auto c2 = static_cast<std::uint32_t>(high);
     auto c3 = static_cast<std::uint32_t>(high >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
-      const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    for (int round = 0; round < kRounds; ++round) {
+      const std::uint64_t p0 = std::uint64_t{kFactor0} * c0;
+      const std::uint64_t p1 = std::uint64_t{kFactor1} * c2;
       const std::uint32_t n0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
       const std::uint32_t n2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
       c1 = static_cast<std::uint32_t>(p1);
       c3 = static_cast<std::uint32_t>(p0);
       c0 = n0;
       c2 = n2;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
+      k0 += kStep0;
+      k1 += kStep1;
     }
     return {{c0, c1, c2, c3}};
   }

@@ -16,7 +16,7 @@ nlohmann::ordered_json actions_json(const Program& program, const ModelCost& cos
   auto all = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    const Lane lane = lane_of(action.kind);
+    const Lane lane = action.lane;
     Bytes bytes = 0;
     auto collectives = nlohmann::ordered_json::array();
     for (const Comm& comm : action.comm) {
@@ -34,6 +34,7 @@ nlohmann::ordered_json actions_json(const Program& program, const ModelCost& cos
                    {"block", action.block < 0 ? "" : cost.blocks.at(to_index(action.block)).name},
                    {"group", action.group < 0 ? "" : cost.groups.at(to_index(action.group)).name},
                    {"micro_batch", action.micro_batch},
+                   {"part", action.part},
                    {"after", action.after},
                    {"after_previous", action.after_previous},
                    {"bytes", bytes},

@@ -28,7 +28,7 @@ bool scratch(BufferRole role) { return role == BufferRole::shard_sum || role == 
 struct Need {
   BufferRole role = BufferRole::parameters;
   int owner = -1;             ///< group or block; -1: any buffer of the role
-  int group = -1;             ///< that it must hold; -1: any
+  int group = -1;             ///< or block, that it must hold; -1: any
   int micro_batch = -1;       ///< that it must hold; -1: any
   std::int64_t elements = 0;  ///< at least
 };
@@ -45,13 +45,14 @@ class BufferChecker {
   void run();
 
  private:
-  /// What a buffer holds as far as the list is read.
+  /// What a buffer, or a part of a state at rest, holds as far as the list is read.
   struct Content {
     bool filled = false;
-    int group = -1;
+    int group = -1;  ///< or block
+    int part = -1;
     int micro_batch = -1;
-    int writer = kNoAction;    ///< that changed it last; or that freed it
-    std::vector<int> readers;  ///< since then
+    int writer = kNoAction;         ///< that changed it last; or that freed it
+    std::vector<int> readers = {};  ///< since then
   };
 
   template <class... Args>
@@ -78,8 +79,12 @@ class BufferChecker {
   void reduce_needs(const Action& a, Needs& needs) const;
   void match(int i, const std::vector<int>& ids, const std::vector<Need>& needs, const char* verb);
   [[nodiscard]] bool meets(const Need& need, int id) const;
-  void read(int i, int id);
-  void write(int i, int id);
+  /// What action `i` touches of buffer `id`: of state at rest, its part of the group.
+  [[nodiscard]] std::vector<Content*> touched(int i, int id);
+  void read(int i, int id, Content& content);
+  void write(int i, int id, Content& content);
+  void offload_needs(const Action& a, Needs& needs) const;
+  [[nodiscard]] bool updates_in_slot(const Action& a, BufferRole role) const;
   void free(int i, int id);
   void count_gradients(int i);
   void each_reduced_once(int runs);
@@ -91,14 +96,15 @@ class BufferChecker {
   const LaneOrder& order_;
   const OwnPart own_;
   std::vector<std::string>& problems_;
-  std::vector<Content> contents_;          ///< by buffer
-  std::vector<bool> recomputed_;           ///< [micro-batch, block]
-  std::vector<bool> backward_;             ///< by block: this rank runs it
-  int last_reader_ = kNoAction;            ///< block that reads a batch last
-  std::vector<int> cleared_;               ///< by group: clear of the gradient it collects now
-  std::vector<int> added_;                 ///< by group: backwards that added to it
-  std::vector<int> held_;                  ///< by group: gather that holds it now
-  std::vector<std::vector<int>> reduces_;  ///< by group
+  std::vector<std::vector<Content>> contents_;  ///< by buffer, and by part of a group at rest
+  std::vector<bool> recomputed_;                ///< [micro-batch, block]
+  std::vector<bool> evicted_;                   ///< [micro-batch, block]: output goes to the host
+  std::vector<bool> backward_;                  ///< by block: this rank runs it
+  int last_reader_ = kNoAction;                 ///< block that reads a batch last
+  std::vector<int> cleared_;                    ///< by group: clear of the gradient it collects now
+  std::vector<int> added_;                      ///< by group: backwards that added to it
+  std::vector<int> held_;                       ///< by group: gather that holds it now
+  std::vector<std::vector<int>> reduces_;       ///< by group
 };
 
 BufferChecker::BufferChecker(const Program& program, int run_length, const Layout& layout,
@@ -113,14 +119,21 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       problems_(problems),
       contents_(program.buffers.size()),
       recomputed_(to_index(program.micro_batches) * cost.blocks.size()),
+      evicted_(recomputed_.size()),
       backward_(cost.blocks.size()),
       cleared_(cost.groups.size(), kNoAction),
       added_(cost.groups.size()),
       held_(cost.groups.size(), kNoAction),
       reduces_(cost.groups.size()) {
-  for (std::size_t id = 0; id < contents_.size(); ++id)
-    contents_[id].filled = at_rest(program.buffers[id].role);
+  for (std::size_t id = 0; id < contents_.size(); ++id) {
+    const Buffer& buffer = program.buffers[id];
+    const bool rests = at_rest(buffer.role);
+    const bool in_parts = rests && buffer.role != BufferRole::block_state;
+    contents_[id].resize(in_parts ? to_index(layout.parts(buffer.owner)) : 1, {.filled = rests});
+  }
   for (const Action& a : program.actions) {
+    if (a.kind == ActionKind::evict_input)
+      evicted_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
     if (a.kind == ActionKind::backward) backward_[to_index(a.block)] = true;
     if (a.kind == ActionKind::recompute)
       recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
@@ -173,7 +186,11 @@ void BufferChecker::block_needs(const Action& a, Needs& needs) const {
   needs.reads.push_back({batch, -1, -1, m, cost_.batch_bytes});
   Need input;
   if (b > 0) {
-    input = {output, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()};
+    const Bytes bytes = cost_.blocks[b - 1].boundary_bytes();
+    const bool fetched =
+        a.kind != ActionKind::forward && evicted_[to_index(m) * cost_.blocks.size() + b - 1];
+    input = fetched ? Need{fetched_input, -1, a.block - 1, m, bytes}
+                    : Need{output, a.block - 1, -1, m, bytes};
     needs.reads.push_back(input);
   }
   if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
@@ -238,8 +255,17 @@ Needs BufferChecker::needs(int i) const {
     case ActionKind::load:
       needs.writes.push_back({batch, -1, -1, -1, cost_.batch_bytes});
       break;
+    case ActionKind::fetch_parameters:
+    case ActionKind::fetch_states:
+    case ActionKind::evict_states:
+    case ActionKind::fetch_input:
+    case ActionKind::evict_input:
+      offload_needs(a, needs);
+      break;
     case ActionKind::gather:
-      if (layout_.gathered_into_slot(a.group)) {
+      if (layout_.groups[to_index(a.group)].parameter_place != Place::device) {
+        needs.writes.push_back({gathered, -1, a.group, -1, padded()});
+      } else if (layout_.gathered_into_slot(a.group)) {
         needs.reads.push_back({parameters, a.group});
         needs.writes.push_back({gathered, -1, -1, -1, padded()});
       } else {
@@ -285,6 +311,10 @@ Needs BufferChecker::needs(int i) const {
       }
       break;
     case ActionKind::update:
+      if (layout_.groups[to_index(a.group)].update_method != UpdateMethod::device) {
+        offload_needs(a, needs);
+        break;
+      }
       needs.reads.push_back({gradient, a.group});
       needs.writes.push_back({parameters, a.group});
       if (layout_.widths.master > 0) needs.writes.push_back({master, a.group});
@@ -294,12 +324,97 @@ Needs BufferChecker::needs(int i) const {
   return needs;
 }
 
+/// A slot is changed by an update in which what was fetched or evicted is in it.
+bool BufferChecker::updates_in_slot(const Action& a, BufferRole role) const {
+  const GroupLayout& kind = layout_.groups[to_index(a.group)];
+  if (role == BufferRole::gradient_slot) return true;
+  return role == BufferRole::state_slot &&
+         (kind.state_place != Place::device || layout_.widths.master == 0);
+}
+
+/// What fetch, evict and the update of a part read, write and free.
+void BufferChecker::offload_needs(const Action& a, Needs& needs) const {
+  using enum BufferRole;
+  using enum ActionKind;
+  if (a.kind == fetch_input || a.kind == evict_input) {
+    const Bytes bytes = cost_.blocks[to_index(a.block)].boundary_bytes();
+    const Need on_host = {host_input, a.block, -1, a.kind == fetch_input ? a.micro_batch : -1,
+                          bytes};
+    if (a.kind == evict_input) {
+      needs.reads.push_back({output, a.block, -1, a.micro_batch, bytes});
+      needs.writes.push_back(on_host);
+    } else {
+      needs.reads.push_back(on_host);
+      needs.frees.push_back(on_host);
+      needs.writes.push_back({fetched_input, -1, -1, -1, bytes});
+    }
+    return;
+  }
+  const GroupLayout& kind = layout_.groups[to_index(a.group)];
+  const Need rest = {parameters, a.group};
+  if (a.kind == fetch_parameters) {
+    needs.reads.push_back(rest);
+    needs.writes.push_back({gathered, -1, -1, -1, layout_.flat[to_index(a.group)].padded()});
+    return;
+  }
+  const bool master_apart = layout_.widths.master > 0;
+  const bool parameters_elsewhere = kind.parameter_place != Place::device,
+             states_elsewhere = kind.state_place != Place::device;
+  const std::int64_t elements = layout_.part(a.group, a.part).size();
+  const auto states = [&](std::vector<Need>& list) {
+    if (master_apart) list.push_back({master, a.group});
+    list.push_back({moments, a.group});
+  };
+  if (kind.update_method == UpdateMethod::streamed) {
+    const Bytes bytes = elements * state_slot_width(kind, layout_.widths);
+    const bool fetches = states_elsewhere || !master_apart;
+    const Need empty = {state_slot, -1, -1, -1, bytes}, full = {state_slot, -1, a.group, -1, bytes};
+    if (a.kind == fetch_states) {
+      if (states_elsewhere) states(needs.reads);
+      if (parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
+      needs.writes.push_back(empty);
+    } else if (a.kind == update) {
+      needs.reads.push_back({gradient, a.group});
+      needs.writes.push_back(fetches ? full : empty);
+      if (!parameters_elsewhere) needs.writes.push_back(rest);
+      if (!states_elsewhere) states(needs.writes);
+    } else {
+      needs.reads.push_back(full);
+      needs.frees.push_back(full);
+      if (states_elsewhere) states(needs.writes);
+      if (parameters_elsewhere) needs.writes.push_back(rest);
+    }
+    return;
+  }
+  const Bytes bytes = elements * gradient_slot_width(kind, layout_.widths);
+  const Need empty = {gradient_slot, -1, -1, -1, bytes},
+             full = {gradient_slot, -1, a.group, -1, bytes};
+  if (a.kind == evict_states) {
+    needs.reads.push_back({gradient, a.group});
+    if (!parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
+    needs.writes.push_back(empty);
+  } else if (a.kind == update) {
+    states(needs.writes);
+    if (parameters_elsewhere) {
+      needs.reads.push_back(full);
+      needs.frees.push_back(full);
+      needs.writes.push_back(rest);
+    } else {
+      needs.writes.push_back(full);
+    }
+  } else {
+    needs.reads.push_back(full);
+    needs.frees.push_back(full);
+    needs.writes.push_back(rest);
+  }
+}
+
 /// Where several buffers of a role may be meant, they are told apart by what they hold.
 bool BufferChecker::meets(const Need& need, int id) const {
   const Buffer& buffer = program_.buffers[to_index(id)];
   if (buffer.role != need.role || (need.owner >= 0 && buffer.owner != need.owner)) return false;
   if (need.group < 0) return true;
-  const Content& content = contents_[to_index(id)];
+  const Content& content = contents_[to_index(id)].front();
   return content.group == need.group &&
          (need.micro_batch < 0 || content.micro_batch == need.micro_batch);
 }
@@ -330,8 +445,19 @@ void BufferChecker::match(int i, const std::vector<int>& ids, const std::vector<
   }
 }
 
-void BufferChecker::read(int i, int id) {
-  Content& content = contents_[to_index(id)];
+std::vector<BufferChecker::Content*> BufferChecker::touched(int i, int id) {
+  std::vector<Content>& parts = contents_[to_index(id)];
+  std::vector<Content*> all;
+  const int part = action(i).part;
+  if (part >= 0 && to_index(part) < parts.size()) {
+    all.push_back(&parts[to_index(part)]);
+  } else {
+    for (Content& content : parts) all.push_back(&content);
+  }
+  return all;
+}
+
+void BufferChecker::read(int i, int id, Content& content) {
   if (!content.filled) {
     problem("{} reads {}, which holds nothing", name(i), buffer_name(id));
     return;
@@ -339,21 +465,31 @@ void BufferChecker::read(int i, int id) {
   const BufferRole role = program_.buffers[to_index(id)].role;
   const bool of_micro_batch = role == BufferRole::batch || role == BufferRole::output ||
                               role == BufferRole::saved || role == BufferRole::output_gradient ||
-                              role == BufferRole::whole_gradient;
+                              role == BufferRole::whole_gradient ||
+                              role == BufferRole::host_input || role == BufferRole::fetched_input;
   if (of_micro_batch && content.micro_batch != action(i).micro_batch)
     problem("{} reads {}, which holds micro-batch {}", name(i), buffer_name(id),
             content.micro_batch);
+  const bool slot = role == BufferRole::state_slot || role == BufferRole::gradient_slot;
+  if (slot && (content.group != action(i).group || content.part != action(i).part))
+    problem("{} reads {}, which holds another part", name(i), buffer_name(id));
   must_precede(content.writer, i);
   content.readers.push_back(i);
 }
 
-void BufferChecker::write(int i, int id) {
-  Content& content = contents_[to_index(id)];
+void BufferChecker::write(int i, int id, Content& content) {
   const Action& a = action(i);
   const BufferRole role = program_.buffers[to_index(id)].role;
-  const bool adds = a.kind == ActionKind::backward && role == BufferRole::whole_gradient;
+  const bool sums = a.kind == ActionKind::backward && role == BufferRole::whole_gradient;
+  // The own shard is there and others are gathered around it; a part is updated where it is.
+  const bool changes = (a.kind == ActionKind::gather && role == BufferRole::gathered &&
+                        layout_.groups[to_index(a.group)].parameter_place != Place::device) ||
+                       (a.kind == ActionKind::update && updates_in_slot(a, role));
+  const bool adds = sums || changes;
+  if (changes && (!content.filled || content.group != a.group || content.part != a.part))
+    problem("{} changes {}, which does not hold that", name(i), buffer_name(id));
   if (!at_rest(role) && !scratch(role)) {
-    if (adds && (!content.filled || content.micro_batch != a.micro_batch)) {
+    if (sums && (!content.filled || content.micro_batch != a.micro_batch)) {
       problem("{} adds to {}, which holds no gradient of that micro-batch", name(i),
               buffer_name(id));
     } else if (!adds && content.filled) {
@@ -363,7 +499,10 @@ void BufferChecker::write(int i, int id) {
   }
   for (const int reader : content.readers) must_precede(reader, i);
   must_precede(content.writer, i);
-  if (!adds) content.group = a.group;
+  if (!adds) {
+    content.group = role == BufferRole::fetched_input ? a.block : a.group;
+    content.part = a.part;
+  }
   content.micro_batch = a.micro_batch;
   content.filled = true;
   content.writer = i;
@@ -371,7 +510,7 @@ void BufferChecker::write(int i, int id) {
 }
 
 void BufferChecker::free(int i, int id) {
-  Content& content = contents_[to_index(id)];
+  Content& content = contents_[to_index(id)].front();
   const Action& a = action(i);
   if (!content.filled) {
     problem("{} frees {}, which holds nothing", name(i), buffer_name(id));
@@ -450,16 +589,29 @@ void BufferChecker::run() {
       break;  // later runs repeat what is wrong in this one
     }
     const Action& a = action(i);
-    if (a.kind == ActionKind::gather) {
+    if (a.kind == ActionKind::gather || a.kind == ActionKind::fetch_parameters) {
       int& holder = held_[to_index(a.group)];
-      if (!layout_.gathered(a.group)) problem("{}: every rank has the whole group", name(i));
-      if (holder != kNoAction) problem("{} while {} holds the group", name(i), name(holder));
+      const bool rests_elsewhere =
+          layout_.groups[to_index(a.group)].parameter_place != Place::device;
+      if (a.kind == ActionKind::gather && !layout_.gathered(a.group))
+        problem("{}: every rank has the whole group", name(i));
+      // A gather completes what a fetch has begun.
+      const bool completes = a.kind == ActionKind::gather && rests_elsewhere;
+      if (completes) {
+        if (holder == kNoAction || action(holder).kind != ActionKind::fetch_parameters)
+          problem("{} without a fetch of the own shard", name(i));
+      } else if (holder != kNoAction) {
+        problem("{} while {} holds the group", name(i), name(holder));
+      }
       holder = i;
     } else if (a.kind == ActionKind::release || a.kind == ActionKind::update) {
       held_[to_index(a.group)] = kNoAction;  // an update changes a shard only
     } else if (runs_block(a.kind) && training()) {
       for (const int group : cost_.blocks[to_index(a.block)].groups) {
-        if (layout_.gathered(group) && held_[to_index(group)] == kNoAction)
+        const int holder = held_[to_index(group)];
+        const bool whole = holder != kNoAction &&
+                           (!layout_.gathered(group) || action(holder).kind == ActionKind::gather);
+        if ((layout_.gathered(group) || layout_.gathered_into_slot(group)) && !whole)
           problem("{} reads {}, which is not gathered", name(i),
                   cost_.groups[to_index(group)].name);
       }
@@ -467,17 +619,21 @@ void BufferChecker::run() {
     const Needs expected = needs(i);
     match(i, a.reads, expected.reads, "reads");
     match(i, a.writes, expected.writes, "writes");
-    for (const int id : a.reads) read(i, id);
-    for (const int id : a.writes) write(i, id);
+    for (const int id : a.reads) {
+      for (Content* content : touched(i, id)) read(i, id, *content);
+    }
+    for (const int id : a.writes) {
+      for (Content* content : touched(i, id)) write(i, id, *content);
+    }
     match(i, a.frees, expected.frees, "frees");
     for (const int id : a.frees) free(i, id);
     count_gradients(i);
   }
   for (int id = 0; id < static_cast<int>(contents_.size()); ++id) {
     const BufferRole role = program_.buffers[to_index(id)].role;
-    if (contents_[to_index(id)].filled && !at_rest(role) && !scratch(role))
-      problem("{} is not freed, filled by {}", buffer_name(id),
-              name(contents_[to_index(id)].writer));
+    const Content& content = contents_[to_index(id)].front();
+    if (content.filled && !at_rest(role) && !scratch(role))
+      problem("{} is not freed, filled by {}", buffer_name(id), name(content.writer));
   }
   if (training()) each_reduced_once(runs);
 }

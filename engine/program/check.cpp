@@ -97,9 +97,12 @@ class Checker {
 void Checker::fields(int i) {
   const Action& a = actions_[to_index(i)];
   using enum ActionKind;
+  const bool has_part = a.kind == fetch_states || a.kind == evict_states;
   const bool has_group = a.kind == gather || a.kind == release || a.kind == clear ||
-                         a.kind == reduce || a.kind == update;
-  const bool has_block = runs_block(a.kind) || transfers(a.kind) || a.kind == discard;
+                         a.kind == reduce || a.kind == update || a.kind == fetch_parameters ||
+                         has_part;
+  const bool has_block = runs_block(a.kind) || transfers(a.kind) || a.kind == discard ||
+                         a.kind == fetch_input || a.kind == evict_input;
   const bool has_micro_batch = has_block || a.kind == load || a.kind == clear || a.kind == reduce;
   if (has_block ? a.block < 0 || a.block >= num_blocks() : a.block != kNone) {
     problem("{} names block {} of {}", name(i), a.block, num_blocks());
@@ -115,6 +118,24 @@ void Checker::fields(int i) {
                       : a.micro_batch != kNone) {
     problem("{} names micro-batch {} of {}", name(i), a.micro_batch, program_.micro_batches);
   }
+  if (!problems_.empty()) return;
+  const std::span<const Lane> lanes = lanes_of(a.kind);
+  if (std::ranges::find(lanes, a.lane) == lanes.end())
+    problem("{} runs on lane {}", name(i), lane_name(a.lane));
+  const UpdateMethod method =
+      has_group ? layout_.groups[to_index(a.group)].update_method : UpdateMethod::device;
+  const bool in_parts = has_part || (a.kind == update && method != UpdateMethod::device);
+  if (in_parts ? a.part < 0 || a.part >= layout_.parts(a.group) : a.part != kNone)
+    problem("{} names part {} of {}", name(i), a.part, has_group ? layout_.parts(a.group) : 0);
+  if (a.kind != update && !has_part) return;
+  const Lane lane = method == UpdateMethod::device ? Lane::compute
+                    : method == UpdateMethod::host ? (a.kind == update         ? Lane::host
+                                                      : a.kind == fetch_states ? Lane::host_in
+                                                                               : Lane::host_out)
+                    : a.kind == update             ? Lane::update
+                    : a.kind == fetch_states       ? Lane::fetch
+                                                   : Lane::evict;
+  if (a.lane != lane) problem("{} runs on lane {}", name(i), lane_name(a.lane));
 }
 
 /// A transfer goes to or comes from the coordinate that has the other side of the boundary.
@@ -165,15 +186,19 @@ void Checker::resting_state() {
     const GroupLayout& kind = layout_.groups[to_index(g)];
     const FlatGroup& flat = layout_.flat[to_index(g)];
     const std::string& name = cost_.groups[to_index(g)].name;
-    const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width) {
+    const auto expect = [&](BufferRole role, bool wanted, Partition partition, int width,
+                            Place place) {
       const std::int64_t elements =
           partition == Partition::sharded ? flat.shard_size() : flat.padded();
-      expect_buffer({.role = role, .owner = g, .elements = elements, .width = width}, wanted, name);
+      expect_buffer(
+          {.role = role, .owner = g, .elements = elements, .width = width, .place = place}, wanted,
+          name);
     };
     const StateWidths& w = layout_.widths;
-    expect(BufferRole::parameters, held, kind.parameters, w.compute);
-    expect(BufferRole::gradient, held && kind.trainable, kind.gradients, w.gradient);
-    expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master);
+    expect(BufferRole::parameters, held, kind.parameters, w.compute, kind.parameter_place);
+    expect(BufferRole::gradient, held && kind.trainable, kind.gradients, w.gradient, Place::device);
+    expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master,
+           kind.state_place);
     expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
   }
   for (int b = 0; b < num_blocks(); ++b) {
@@ -187,7 +212,7 @@ void Checker::waits(int i) {
   for (const int other : actions_[to_index(i)].after) {
     if (other < 0 || other >= i) {
       problem("{} waits for #{}, which does not stand before it", name(i), other);
-    } else if (lane_of(actions_[to_index(other)].kind) == lane_of(actions_[to_index(i)].kind)) {
+    } else if (actions_[to_index(other)].lane == actions_[to_index(i)].lane) {
       problem("{} waits for {} on its own lane", name(i), name(other));
     }
   }
@@ -195,7 +220,7 @@ void Checker::waits(int i) {
     if (other < 0 || to_index(other) >= actions_.size()) {
       problem("{} waits for #{} of the run before, which has {} actions", name(i), other,
               actions_.size());
-    } else if (lane_of(actions_[to_index(other)].kind) == lane_of(actions_[to_index(i)].kind)) {
+    } else if (actions_[to_index(other)].lane == actions_[to_index(i)].lane) {
       problem("{} waits for {} of the run before on its own lane", name(i), name(other));
     }
   }
@@ -281,19 +306,22 @@ void Checker::block_order() {
 
 void Checker::step_end() {
   int norm = kNone;
-  std::vector<int> updates(to_index(num_groups()), 0);
+  std::vector<std::vector<int>> updates(to_index(num_groups()));  // by part
+  for (int g = 0; g < num_groups(); ++g) updates[to_index(g)].resize(to_index(layout_.parts(g)));
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
-    if (actions_[to_index(i)].kind == ActionKind::norm) {
+    const Action& a = actions_[to_index(i)];
+    if (a.kind == ActionKind::norm) {
       if (norm != kNone) problem("{} comes twice", name(i));
       norm = i;
     }
-    if (actions_[to_index(i)].kind == ActionKind::update)
-      ++updates[to_index(actions_[to_index(i)].group)];
+    if (a.kind == ActionKind::update) ++updates[to_index(a.group)][to_index(std::max(a.part, 0))];
   }
   for (std::size_t g = 0; g < updates.size(); ++g) {
     const int wanted = layout_.groups[g].trainable && own_.holds(static_cast<int>(g)) ? 1 : 0;
-    if (updates[g] != wanted) {
-      problem("{} is updated {} times instead of {}", cost_.groups[g].name, updates[g],
+    for (std::size_t part = 0; part < updates[g].size(); ++part) {
+      if (updates[g][part] == wanted) continue;
+      problem("{}{} is updated {} times instead of {}", cost_.groups[g].name,
+              updates[g].size() > 1 ? fmt::format(", part {},", part) : "", updates[g][part],
               wanted == 1 ? "once" : "never");
     }
   }
@@ -304,8 +332,8 @@ void Checker::step_end() {
   // Updates write what gathers and blocks read, and may begin when norm has ended.
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const ActionKind kind = actions_[to_index(i)].kind;
-    if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::clear ||
-        kind == ActionKind::reduce) {
+    if (runs_block(kind) || kind == ActionKind::gather || kind == ActionKind::fetch_parameters ||
+        kind == ActionKind::clear || kind == ActionKind::reduce) {
       must_precede(i, norm);
     }
     if (kind == ActionKind::update) must_precede(norm, i);

@@ -51,6 +51,14 @@ void add(Hash& hash, const Layout& layout) {
     }
     hash.add(std::int64_t{group.trainable});
   }
+  if (layout.chunk > 0) {
+    hash.add(layout.chunk);
+    for (const GroupLayout& group : layout.groups) {
+      hash.add(static_cast<std::int64_t>(group.parameter_place));
+      hash.add(static_cast<std::int64_t>(group.state_place));
+      hash.add(static_cast<std::int64_t>(group.update_method));
+    }
+  }
   for (const FlatGroup& flat : layout.flat) {
     hash.add(flat.padded());
     hash.add(static_cast<std::int64_t>(flat.num_tensors()));
@@ -65,6 +73,7 @@ void add(Hash& hash, const Action& action) {
         static_cast<std::int64_t>(action.comm.size())}) {
     hash.add(field);
   }
+  if (action.part >= 0) hash.add(std::int64_t{action.part});
   for (const Comm& comm : action.comm) {
     for (const std::int64_t field :
          {static_cast<std::int64_t>(comm.op), static_cast<std::int64_t>(comm.axis),

@@ -7,9 +7,7 @@
 namespace dstrain {
 namespace {
 
-std::size_t lane_index(const Action& action) {
-  return static_cast<std::size_t>(lane_of(action.kind));
-}
+std::size_t lane_index(const Action& action) { return static_cast<std::size_t>(action.lane); }
 
 }  // namespace
 

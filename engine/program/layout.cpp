@@ -8,6 +8,20 @@
 
 namespace dstrain {
 
+const char* place_name(Place place) {
+  switch (place) {
+    case Place::device:
+      return "device";
+    case Place::pinned:
+      return "pinned";
+    case Place::pageable:
+      return "pageable";
+    case Place::file:
+      return "file";
+  }
+  return "?";
+}
+
 /// The axes lie in the order of kAxes; shard is the inner one of the two data axes.
 CommExtent Layout::extent(CommAxis axis) const {
   const int below_expert = tensor_degree * sequence_degree;
@@ -39,12 +53,35 @@ bool Layout::gathered(int group) const {
 }
 
 bool Layout::gathered_into_slot(int group) const {
-  return groups.at(static_cast<std::size_t>(group)).parameters == Partition::sharded;
+  const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
+  return kind.parameters == Partition::sharded || kind.parameter_place != Place::device;
 }
 
 bool Layout::reduced_from_slot(int group) const {
   const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
   return kind.trainable && kind.gradients == Partition::sharded;
+}
+
+bool Layout::offloaded(int group) const {
+  const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
+  return kind.parameter_place != Place::device || kind.state_place != Place::device;
+}
+
+std::int64_t Layout::own_elements(int group) const {
+  const FlatGroup& own = flat.at(static_cast<std::size_t>(group));
+  return gathered(group) ? own.shard_size() : own.padded();
+}
+
+int Layout::parts(int group) const {
+  if (groups.at(static_cast<std::size_t>(group)).update_method == UpdateMethod::device) return 1;
+  return static_cast<int>((own_elements(group) + chunk - 1) / chunk);
+}
+
+Range Layout::part(int group, int index) const {
+  const std::int64_t own = own_elements(group);
+  if (groups.at(static_cast<std::size_t>(group)).update_method == UpdateMethod::device)
+    return {0, own};
+  return {index * chunk, std::min(own, (index + 1) * chunk)};
 }
 
 Bytes Layout::gather_bytes(int group) const {

@@ -17,12 +17,26 @@ enum class Partition {
   sharded,     ///< each rank of the shard axis, 1/degree
 };
 
+/// Where a kind of state rests.
+enum class Place { device, pinned, pageable, file };
+[[nodiscard]] const char* place_name(Place place);
+
+/// What updates a group's states.
+enum class UpdateMethod {
+  device,    ///< all at once where they rest
+  streamed,  ///< the device, part by part in a slot
+  host,      ///< the CPU, part by part where they rest
+};
+
 struct GroupLayout {
   Partition parameters = Partition::replicated;  ///< compute-dtype parameters
   Partition gradients = Partition::replicated;
   Partition states = Partition::replicated;  ///< fp32 master and optimizer moments
   bool trainable = true;                     ///< false: parameters only
-  std::int64_t matrix_elements = 0;          ///< at the front, updated as whole matrices
+  Place parameter_place = Place::device;
+  Place state_place = Place::device;  ///< of master weights and moments
+  UpdateMethod update_method = UpdateMethod::device;
+  std::int64_t matrix_elements = 0;  ///< at the front, updated as whole matrices
   /// Of their update, on the rank that does the largest part. Workspace: the directions of all, and
   /// of one matrix two states of the iteration and two Gram matrices, or the result and its fp32
   /// copy.
@@ -60,6 +74,7 @@ struct Layout {
   StateWidths widths;
   MatrixRule matrix_rule;
   Stages stages;           ///< which pipeline coordinate holds which blocks
+  std::int64_t chunk = 0;  ///< elements of a part of offloaded states
   int shard_degree = 1;    ///< ranks that share one copy of the state
   int replica_degree = 1;  ///< copies of the state (data axis)
   int expert_degree = 1;
@@ -72,10 +87,18 @@ struct Layout {
   [[nodiscard]] CommExtent extent(CommAxis axis) const;
   /// No rank has all parameters of `group` up to date after an update.
   [[nodiscard]] bool gathered(int group) const;
-  /// The gathered parameters of `group` live in a slot for a while, not in the group's own buffer.
+  /// Whole parameters of `group` live in a slot for a while, not in the group's own buffer.
   [[nodiscard]] bool gathered_into_slot(int group) const;
   /// The whole gradient of `group` lives in a slot until it is reduced.
   [[nodiscard]] bool reduced_from_slot(int group) const;
+  /// Something of the group's parameters or states rests on the host.
+  [[nodiscard]] bool offloaded(int group) const;
+  /// Elements of the group whose states this rank holds.
+  [[nodiscard]] std::int64_t own_elements(int group) const;
+  /// Offloaded states are updated in parts of `chunk` elements, the last one smaller; others in 1.
+  [[nodiscard]] int parts(int group) const;
+  /// Of the elements whose states the rank holds.
+  [[nodiscard]] Range part(int group, int index) const;
   /// Payload of the group's gather and of its reduction: the full buffer on the wire.
   [[nodiscard]] Bytes gather_bytes(int group) const;
   [[nodiscard]] Bytes reduce_bytes(int group) const;

@@ -35,8 +35,20 @@ Bytes peak_activations(const Program& program) {
 Ledger peak_memory(const Program& program) {
   Ledger ledger;
   for (const Buffer& buffer : program.buffers) {
-    if (buffer.place != Place::device) continue;
     using enum BufferRole;
+    switch (buffer.place) {
+      case Place::device:
+        break;
+      case Place::pinned:
+        ledger.pinned += buffer.bytes();
+        continue;
+      case Place::pageable:
+        ledger.pageable += buffer.bytes();
+        continue;
+      case Place::file:
+        ledger.file += buffer.bytes();
+        continue;
+    }
     switch (buffer.role) {
       case parameters:
         ledger.parameters += buffer.bytes();
@@ -64,6 +76,14 @@ Ledger peak_memory(const Program& program) {
       case block_state:
         ledger.block_states += buffer.bytes();
         break;
+      case state_slot:
+        ledger.state_buffers += buffer.bytes();
+        break;
+      case fetched_input:
+        ledger.input_buffers += buffer.bytes();
+        break;
+      case gradient_slot:
+      case host_input:
       case output:
       case saved:
       case output_gradient:

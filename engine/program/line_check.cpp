@@ -94,7 +94,7 @@ bool LineChecker::pair_transfers(int rank, ActionKind send, ActionKind receive, 
   if (sends.size() != receives.size()) {
     problems_.push_back(
         fmt::format("coordinate {} has {} sends on lane {}, coordinate {} has {} receives", rank,
-                    sends.size(), lane_name(lane_of(send)), other, receives.size()));
+                    sends.size(), lane_name(lanes_of(send).front()), other, receives.size()));
     return false;
   }
   for (std::size_t k = 0; k < sends.size(); ++k) {
@@ -153,7 +153,7 @@ void LineChecker::find_cycle() {
       for (int i = 0; i < count(rank); ++i) {
         const Action& action = actions(rank)[to_index(i)];
         const int own = node(rank, run, i);
-        int& before = last[static_cast<std::size_t>(lane_of(action.kind))];
+        int& before = last[static_cast<std::size_t>(action.lane)];
         if (before != kNothing) add_edge(before, own);
         before = own;
         for (const int other : action.after) add_edge(node(rank, run, other), own);

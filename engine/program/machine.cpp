@@ -19,7 +19,13 @@ Machine h200() {
       .link_bytes_per_s = 325e9,
       // One 400 Gbit/s adapter per GPU at 90 % of its rate; not measured.
       .network_bytes_per_s = 45e9,
-      .host_link_bytes_per_s = 50e9,
+      .host_link_bytes_per_s = 52e9,
+      // Pinned memory, both directions at once; 16 cores' AdamW of a plain loop and triad.
+      .host_duplex_bytes_per_s = 88e9,
+      .host_memory_bytes_per_s = 115e9,
+      .host_update_bytes_per_s = 110e9,
+      .file_read_bytes_per_s = 1.0e9,
+      .file_write_bytes_per_s = 1.4e9,
       .collective_latency_s = 20e-6,
       .ranks_per_node = 8,
       .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it
@@ -39,6 +45,11 @@ Machine cpu() {
       .link_bytes_per_s = 1e9,
       .network_bytes_per_s = 0.1e9,
       .host_link_bytes_per_s = 8e9,
+      .host_duplex_bytes_per_s = 8e9,
+      .host_memory_bytes_per_s = 8e9,
+      .host_update_bytes_per_s = 8e9,
+      .file_read_bytes_per_s = 0.5e9,
+      .file_write_bytes_per_s = 0.5e9,
       .collective_latency_s = 200e-6,
       .ranks_per_node = 2,
       .device_memory = Bytes{8} << 30,

@@ -34,12 +34,12 @@ std::vector<Phase> phases(const Program& program) {
   std::vector<std::optional<Phase>> found(actions.size());
   Phase present = Phase::forward;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (lane_of(actions[i].kind) != Lane::compute) continue;
+    if (actions[i].lane != Lane::compute) continue;
     present = phase_of(actions[i].kind).value_or(present);
     found[i] = present;
     for (const int other : actions[i].after) {
       auto& served = found[to_index(other)];
-      const bool elsewhere = lane_of(actions[to_index(other)].kind) != Lane::compute;
+      const bool elsewhere = actions[to_index(other)].lane != Lane::compute;
       if (elsewhere && !served) served = present;
     }
   }
@@ -50,10 +50,13 @@ std::vector<Phase> phases(const Program& program) {
     if (kind == ActionKind::reduce || kind == ActionKind::send_up ||
         kind == ActionKind::receive_up) {
       all[i] = Phase::backward;
+    } else if (kind == ActionKind::fetch_states || kind == ActionKind::evict_states ||
+               kind == ActionKind::update) {
+      all[i] = Phase::update;
     } else {
       all[i] = found[i].value_or(present);
     }
-    if (lane_of(kind) == Lane::compute) present = all[i];
+    if (actions[i].lane == Lane::compute) present = all[i];
   }
   return all;
 }

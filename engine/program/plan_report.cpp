@@ -4,6 +4,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 
 #include "engine/base/json.h"
@@ -12,7 +13,7 @@
 namespace dstrain {
 namespace {
 
-std::array<std::pair<const char*, Bytes>, 10> categories(const Ledger& l) {
+std::array<std::pair<const char*, Bytes>, 12> categories(const Ledger& l) {
   return {{{"parameters", l.parameters},
            {"gradients", l.gradients},
            {"master", l.master},
@@ -20,6 +21,8 @@ std::array<std::pair<const char*, Bytes>, 10> categories(const Ledger& l) {
            {"block_states", l.block_states},
            {"gather_buffers", l.gather_buffers},
            {"gradient_buffers", l.gradient_buffers},
+           {"state_buffers", l.state_buffers},
+           {"input_buffers", l.input_buffers},
            {"activations", l.activations},
            {"data", l.data},
            {"fixed", l.fixed}}};
@@ -33,6 +36,8 @@ std::string category_note(const std::string& category) {
   if (category == "block_states") return "running statistics and the like";
   if (category == "gather_buffers") return "whole parameters for a while";
   if (category == "gradient_buffers") return "whole gradients until reduced";
+  if (category == "state_buffers") return "offloaded states while they are updated";
+  if (category == "input_buffers") return "offloaded inputs that are back";
   if (category == "activations") return "at the peak";
   if (category == "data") return "two micro-batches";
   return "driver and libraries, not dstrain's";
@@ -107,6 +112,20 @@ std::string memory_table(const PlanReport& plan) {
   return text;
 }
 
+std::string host_table(const PlanReport& plan) {
+  const Ledger& ledger = plan.step.ledger;
+  if (ledger.host() == 0 && ledger.file == 0) return {};
+  std::string text = "offloaded by one rank\n";
+  const std::tuple<const char*, Bytes, const char*> rows[] = {
+      {"pinned", ledger.pinned, "host memory that the GPU reads itself"},
+      {"pageable", ledger.pageable, "ordinary host memory"},
+      {"file", ledger.file, "in memory.offload.path"}};
+  for (const auto& [name, bytes, note] : rows) {
+    if (bytes > 0) text += fmt::format("  {:<18} {:>12}  {}\n", name, format_bytes(bytes), note);
+  }
+  return text;
+}
+
 /// Blocks that run forward twice.
 int num_recomputed(const Strategy& strategy) {
   int blocks = 0;
@@ -158,11 +177,13 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("strategy", strategy_name(plan.zero_stage, strategy.layout) +
                        (all_recomputed ? "; blocks recomputed in backward" : ""));
   if (strategy.recompute) line("recompute", describe(*strategy.recompute));
+  if (strategy.layout.chunk > 0) line("offload", describe(strategy.placement));
   line("batch", batch_equation(batch));
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
-  text += "\n" + memory_table(plan) + "\n" + activation_table(plan, cost) + "\n" +
-          collective_table(plan) + "\n";
+  const std::string host = host_table(plan);
+  text += "\n" + memory_table(plan) + "\n" + host + (host.empty() ? "" : "\n") +
+          activation_table(plan, cost) + "\n" + collective_table(plan) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
   text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
@@ -184,6 +205,9 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   memory["allocated_bytes"] = step.ledger.allocated();
   memory["total_bytes"] = step.ledger.total();
   memory["device_bytes"] = plan.machine.device_memory;
+  memory["host_pinned_bytes"] = step.ledger.pinned;
+  memory["host_pageable_bytes"] = step.ledger.pageable;
+  memory["file_bytes"] = step.ledger.file;
   ordered_json blocks = ordered_json::array();
   for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
     blocks.push_back({{"name", cost.blocks[b].name},
@@ -216,6 +240,10 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"program",
        {{"num_actions", strategy.training.actions.size()},
         {"hash", fmt::format("{:016x}", hash(strategy.training, strategy.layout))}}},
+      {"offload",
+       {{"elements", strategy.placement.offloaded},
+        {"updated_by_device", strategy.placement.streamed},
+        {"all_elements", strategy.placement.elements}}},
       {"machine", plan.machine.name},
       {"memory", memory},
       {"fits", plan.fits()},

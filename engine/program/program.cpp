@@ -34,6 +34,13 @@ const char* action_name(ActionKind kind) {
       return "norm";
     case update:
       return "update";
+    case fetch_parameters:
+    case fetch_states:
+    case fetch_input:
+      return "fetch";
+    case evict_states:
+    case evict_input:
+      return "evict";
     case send_down:
     case send_up:
       return "send";
@@ -62,6 +69,20 @@ const char* lane_name(Lane lane) {
       return "receive_down";
     case Lane::receive_up:
       return "receive_up";
+    case Lane::copy_out:
+      return "copy_out";
+    case Lane::fetch:
+      return "fetch";
+    case Lane::update:
+      return "update";
+    case Lane::evict:
+      return "evict";
+    case Lane::host_out:
+      return "host_out";
+    case Lane::host:
+      return "host";
+    case Lane::host_in:
+      return "host_in";
   }
   return "?";
 }
@@ -76,23 +97,41 @@ bool runs_block(ActionKind kind) {
   return kind == forward || kind == recompute || kind == backward;
 }
 
-Lane lane_of(ActionKind kind) {
+std::span<const Lane> lanes_of(ActionKind kind) {
   using enum ActionKind;
+  static constexpr Lane kCompute[] = {Lane::compute}, kGather[] = {Lane::gather},
+                        kReduce[] = {Lane::reduce}, kCopyIn[] = {Lane::copy_in},
+                        kCopyOut[] = {Lane::copy_out}, kSendDown[] = {Lane::send_down},
+                        kSendUp[] = {Lane::send_up}, kReceiveDown[] = {Lane::receive_down},
+                        kReceiveUp[] = {Lane::receive_up},
+                        kUpdate[] = {Lane::compute, Lane::update, Lane::host},
+                        kFetch[] = {Lane::fetch, Lane::host_in},
+                        kEvict[] = {Lane::evict, Lane::host_out};
   switch (kind) {
     case load:
-      return Lane::copy_in;
+    case fetch_input:
+      return kCopyIn;
+    case evict_input:
+      return kCopyOut;
     case gather:
-      return Lane::gather;
+    case fetch_parameters:
+      return kGather;
     case reduce:
-      return Lane::reduce;
+      return kReduce;
     case send_down:
-      return Lane::send_down;
+      return kSendDown;
     case send_up:
-      return Lane::send_up;
+      return kSendUp;
     case receive_down:
-      return Lane::receive_down;
+      return kReceiveDown;
     case receive_up:
-      return Lane::receive_up;
+      return kReceiveUp;
+    case fetch_states:
+      return kFetch;
+    case evict_states:
+      return kEvict;
+    case update:
+      return kUpdate;
     case release:
     case discard:
     case forward:
@@ -100,10 +139,9 @@ Lane lane_of(ActionKind kind) {
     case clear:
     case backward:
     case norm:
-    case update:
-      return Lane::compute;
+      return kCompute;
   }
-  return Lane::compute;
+  return kCompute;
 }
 
 const char* role_name(BufferRole role) {
@@ -135,6 +173,14 @@ const char* role_name(BufferRole role) {
       return "untrained state";
     case output_gradient:
       return "gradient of the output";
+    case state_slot:
+      return "states under way";
+    case gradient_slot:
+      return "gradient under way";
+    case host_input:
+      return "input on the host";
+    case fetched_input:
+      return "fetched input";
   }
   return "?";
 }
@@ -151,6 +197,15 @@ int Program::find(const std::vector<int>& ids, BufferRole role) const {
   const auto found = std::ranges::find_if(
       ids, [&](int id) { return buffers.at(static_cast<std::size_t>(id)).role == role; });
   return found == ids.end() ? -1 : *found;
+}
+
+int state_slot_width(const GroupLayout& group, const StateWidths& widths) {
+  return (group.state_place == Place::device ? 0 : widths.master + widths.moments) +
+         (group.parameter_place == Place::device ? 0 : widths.compute);
+}
+
+int gradient_slot_width(const GroupLayout& group, const StateWidths& widths) {
+  return widths.gradient + (group.parameter_place == Place::device ? widths.compute : 0);
 }
 
 Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
@@ -172,14 +227,16 @@ Buffer moments_of(int group, const Layout& layout) {
     return {.role = BufferRole::moments,
             .owner = group,
             .elements = own,
-            .width = layout.widths.moments};
+            .width = layout.widths.moments,
+            .place = layout.groups[g].state_place};
   }
   // Matrices stand in front, so the last shard holds the fewest of them.
   const std::int64_t others = std::min(own, flat.padded() - matrices);
   return {.role = BufferRole::moments,
           .owner = group,
           .elements = others * layout.widths.moments + (own - others) * layout.matrix_rule.moments,
-          .width = 1};
+          .width = 1,
+          .place = layout.groups[g].state_place};
 }
 
 namespace {
@@ -233,7 +290,7 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
 std::vector<CommChannel> channels(const Program& program) {
   std::set<CommChannel> used;
   for (const Action& action : program.actions) {
-    for (const Comm& comm : action.comm) used.insert({comm.axis, lane_of(action.kind)});
+    for (const Comm& comm : action.comm) used.insert({comm.axis, action.lane});
   }
   return {used.begin(), used.end()};
 }
@@ -258,6 +315,7 @@ std::string describe(const Action& action, const ModelCost& cost) {
   } else if (action.group >= 0) {
     text += fmt::format("({})", name_in(cost.groups, action.group));
   }
+  if (action.part >= 0) text += fmt::format(", part {}", action.part);
   if (action.micro_batch >= 0) text += fmt::format(", micro-batch {}", action.micro_batch);
   return text;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ enum class ActionKind {
   norm,       ///< gradient norm, loss and counters: one small all-reduce; decides clip and skip
   update,     ///< optimizer on the rank's part of a group; divided matrices of a rule that updates
               ///< whole ones (Muon) are gathered in it
+  // Of what rests in host memory or in a file.
+  fetch_parameters,  ///< the rank's part of a group's parameters into its gathered slot
+  fetch_states,      ///< part of a group: states into a slot, or new parameters to the device
+  evict_states,      ///< part of a group: states from a slot, or the gradient from the device
+  fetch_input,       ///< the output of `block` back to the device
+  evict_input,       ///< the output of `block` to the host
   // Between neighbours of a pipeline: the output of `block`, or the gradient of that output. Down
   // is towards coordinate + 1, modulo the pipeline's ranks. Both directions of a link have lanes of
   // their own, as a rank that waits in one must go on in the other.
@@ -46,10 +53,20 @@ enum class Lane {
   send_up,
   receive_down,
   receive_up,
+  copy_out,  ///< inputs of blocks to the host
+  // States that the device updates in turn, in chunks.
+  fetch,
+  update,
+  evict,
+  // States that the CPU updates: gradients to it, its work, new parameters back.
+  host_out,
+  host,
+  host_in,
 };
-inline constexpr int kNumLanes = 8;
+inline constexpr int kNumLanes = 15;
 [[nodiscard]] const char* lane_name(Lane lane);
-[[nodiscard]] Lane lane_of(ActionKind kind);
+/// The lanes that an action of the kind may run on; the first is the usual one.
+[[nodiscard]] std::span<const Lane> lanes_of(ActionKind kind);
 
 enum class BufferRole {
   parameters,       ///< of group `owner`, at rest
@@ -66,10 +83,12 @@ enum class BufferRole {
   output_gradient,  ///< of the output of block `owner`, the last one of a chunk
   block_state,      ///< untrained tensors of block `owner`, at rest; changed by forwards of a
                     ///< training step
+  state_slot,       ///< part of a group's offloaded states while the device updates it
+  gradient_slot,    ///< part of a group's gradient while the CPU updates by it, and the result
+  host_input,       ///< output of block `owner` on the host, until its recomputation
+  fetched_input,    ///< the same, back on the device
 };
 [[nodiscard]] const char* role_name(BufferRole role);
-
-enum class Place { device, host };
 
 /// Memory that actions read and write. All but outputs and saved tensors is allocated once.
 struct Buffer {
@@ -84,9 +103,11 @@ struct Buffer {
 
 struct Action {
   ActionKind kind = ActionKind::load;
+  Lane lane = Lane::compute;
   int block = -1;  ///< forward, recompute, backward, send, receive, discard
-  int group = -1;  ///< gather, release, clear, reduce, update
+  int group = -1;  ///< gather, release, clear, reduce, update, fetch, evict
   int micro_batch = -1;
+  int part = -1;             ///< of the group (Layout::part); -1: all of it
   std::vector<Comm> comm{};  ///< in the order in which they run; none over an axis of one rank
   /// Indices of Program::buffers. A buffer that is changed in place is written only.
   std::vector<int> reads{};
@@ -136,6 +157,7 @@ struct ProgramOptions {
   /// the end of the list keep everything, and so does the head.
   std::vector<bool> recompute{};
   ScheduleName schedule = ScheduleName::one_f_one_b;  ///< of a pipeline
+  Place inputs = Place::device;  ///< of recomputed blocks, until their backward
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
@@ -164,6 +186,10 @@ struct ProgramOptions {
 /// them; else empty.
 [[nodiscard]] Program gathering_program(const Layout& layout, const ModelCost& cost,
                                         int coordinate = 0);
+
+/// Bytes of an element of a group that travel in a state slot, and in a gradient slot.
+[[nodiscard]] int state_slot_width(const GroupLayout& group, const StateWidths& widths);
+[[nodiscard]] int gradient_slot_width(const GroupLayout& group, const StateWidths& widths);
 
 /// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
 /// a forward writes the saved tensors.
@@ -195,9 +221,9 @@ struct CommChannel {
 /// unless it rests; conflicting uses are ordered across lanes; collectives are those of the
 /// layout and inside the blocks; every group's gradient of every micro-batch is reduced exactly
 /// once and before norm; every group is updated exactly once, after norm; no action waits for a
-/// later one, so that there is no cycle and list order is an order of execution. Order is what
-/// lanes, `after` and `after_previous` guarantee, transitively, over as many runs as use a batch
-/// buffer twice.
+/// later one, so that there is no cycle and list order is an order of execution; every part of
+/// offloaded states is updated once. Order is what lanes, `after` and `after_previous` guarantee,
+/// transitively, over as many runs as use a batch buffer twice.
 [[nodiscard]] std::vector<std::string> check(const Program& program, const Layout& layout,
                                              const ModelCost& cost);
 

@@ -52,7 +52,8 @@ class Player {
 
   [[nodiscard]] Duration duration(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
-  [[nodiscard]] std::int64_t owned(int group) const;
+  [[nodiscard]] Duration update_duration(const Action& action) const;
+  [[nodiscard]] Duration copy_duration(const Action& action) const;
   void count(const Action& action);
 
   const Program& program_;
@@ -61,11 +62,6 @@ class Player {
   const Machine& machine_;
   Simulation result_;
 };
-
-std::int64_t Player::owned(int group) const {
-  const FlatGroup& flat = layout_.flat[to_index(group)];
-  return layout_.gathered(group) ? flat.shard_size() : flat.padded();
-}
 
 /// Bytes that a block moves through device memory at least: its parameters, input, output and what
 /// it saves.
@@ -104,18 +100,17 @@ Player::Duration Player::duration(const Action& action) const {
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
         if (!layout_.groups[to_index(g)].trainable) continue;
-        time.busy_s += static_cast<double>(owned(g) * widths.gradient) / memory;
+        time.busy_s += static_cast<double>(layout_.own_elements(g) * widths.gradient) / memory;
       }
       break;
-    case ActionKind::update: {
-      // Reads the gradient, reads and writes master and moments, writes the compute copy.
-      const int master =
-          widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
-      const int width = widths.gradient + master + 2 * widths.moments;
-      time.busy_s = action.flops / machine_.flops_per_s +
-                    static_cast<double>(owned(action.group) * width) / memory;
-      break;
-    }
+    case ActionKind::update:
+      return update_duration(action);
+    case ActionKind::fetch_parameters:
+    case ActionKind::fetch_states:
+    case ActionKind::evict_states:
+    case ActionKind::fetch_input:
+    case ActionKind::evict_input:
+      return copy_duration(action);
     case ActionKind::gather:
     case ActionKind::reduce:
     case ActionKind::release:
@@ -128,6 +123,66 @@ Player::Duration Player::duration(const Action& action) const {
       break;
   }
   return time;
+}
+
+Player::Duration Player::update_duration(const Action& action) const {
+  const StateWidths& widths = layout_.widths;
+  const GroupLayout& kind = layout_.groups[to_index(action.group)];
+  // Reads the gradient, reads and writes master and moments, writes the compute copy.
+  const int master = widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
+  const int width = widths.gradient + master + 2 * widths.moments;
+  const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
+  const auto bytes = static_cast<double>(elements * width);
+  Duration time;
+  if (kind.update_method != UpdateMethod::host) {
+    time.busy_s = action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
+    return time;
+  }
+  time.busy_s = bytes / machine_.host_update_bytes_per_s;
+  const auto at_file = [&](Place place, int read, int written) {
+    if (place != Place::file) return;
+    const auto count = static_cast<double>(elements);
+    time.busy_s += count * read / machine_.file_read_bytes_per_s +
+                   count * written / machine_.file_write_bytes_per_s;
+  };
+  const int states = widths.master + widths.moments;
+  at_file(kind.state_place, states, states);
+  at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
+  return time;
+}
+
+/// Between host and device: what the action reads, or a part of it.
+Player::Duration Player::copy_duration(const Action& action) const {
+  const StateWidths& widths = layout_.widths;
+  const bool in = action.kind == ActionKind::fetch_parameters ||
+                  action.kind == ActionKind::fetch_states || action.kind == ActionKind::fetch_input;
+  double bytes = 0;
+  Place place = Place::pinned;
+  if (action.group < 0) {
+    const int host = in ? action.reads.front() : action.writes.front();
+    bytes = static_cast<double>(cost_.blocks[to_index(action.block)].boundary_bytes());
+    place = program_.buffers[to_index(host)].place;
+  } else {
+    const GroupLayout& kind = layout_.groups[to_index(action.group)];
+    if (action.kind == ActionKind::fetch_parameters) {
+      bytes = static_cast<double>(layout_.own_elements(action.group) * widths.compute);
+      place = kind.parameter_place;
+    } else {
+      const auto elements = static_cast<double>(layout_.part(action.group, action.part).size());
+      const bool streamed = kind.update_method == UpdateMethod::streamed;
+      int width = streamed ? state_slot_width(kind, widths) : in ? widths.compute : widths.gradient;
+      const bool result_only = streamed && in && widths.master > 0;
+      if (result_only && kind.parameter_place != Place::device) width -= widths.compute;
+      bytes = elements * width;
+      if (streamed) place = kind.state_place;
+    }
+  }
+  // Both directions are in use while states travel.
+  const bool both = action.lane == Lane::fetch || action.lane == Lane::evict;
+  double rate = both ? machine_.host_duplex_bytes_per_s / 2 : machine_.host_link_bytes_per_s;
+  if (place == Place::file)
+    rate = std::min(rate, in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s);
+  return {.busy_s = bytes / rate};
 }
 
 void Player::count(const Action& action) {
@@ -176,12 +231,12 @@ void Player::play_once(std::array<double, kNumLanes>& free_at) {
   result_.compute_s = result_.exposed_comm_s = 0;
   for (std::size_t i = 0; i < program_.actions.size(); ++i) {
     const Action& action = program_.actions[i];
-    double& lane_free = free_at[static_cast<std::size_t>(lane_of(action.kind))];
+    double& lane_free = free_at[static_cast<std::size_t>(action.lane)];
     double ready = lane_free;  // but for communication
     double start = lane_free;
     const auto wait_until = [&](int other, double end) {
       start = std::max(start, end);
-      const Lane lane = lane_of(program_.actions[to_index(other)].kind);
+      const Lane lane = program_.actions[to_index(other)].lane;
       if (lane != Lane::gather && lane != Lane::reduce) ready = std::max(ready, end);
     };
     for (const int other : action.after) {
@@ -193,7 +248,7 @@ void Player::play_once(std::array<double, kNumLanes>& free_at) {
       for (const int other : action.after_previous) wait_until(other, previous.at(to_index(other)));
     }
     const Duration time = duration(action);
-    if (lane_of(action.kind) == Lane::compute) {
+    if (action.lane == Lane::compute) {
       result_.compute_s += time.busy_s;
       result_.exposed_comm_s += start - ready + time.comm_s;
     }

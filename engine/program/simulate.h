@@ -10,11 +10,15 @@ namespace dstrain {
 /// Rates of the machine the plan is made for. `h200()` holds measured figures, see machine.cpp.
 struct Machine {
   std::string name;
-  double flops_per_s = 0;            ///< matrix products in the compute dtype
-  double memory_bytes_per_s = 0;     ///< device memory, read + write
-  double link_bytes_per_s = 0;       ///< bus bandwidth of a collective inside a node
-  double network_bytes_per_s = 0;    ///< bus bandwidth across nodes, per rank
-  double host_link_bytes_per_s = 0;  ///< host to device
+  double flops_per_s = 0;              ///< matrix products in the compute dtype
+  double memory_bytes_per_s = 0;       ///< device memory, read + write
+  double link_bytes_per_s = 0;         ///< bus bandwidth of a collective inside a node
+  double network_bytes_per_s = 0;      ///< bus bandwidth across nodes, per rank
+  double host_link_bytes_per_s = 0;    ///< host to device, or back, alone
+  double host_duplex_bytes_per_s = 0;  ///< both directions at once, together
+  double host_memory_bytes_per_s = 0;  ///< of one rank's share of the host's memory
+  double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
+  double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
   int ranks_per_node = 8;
   Bytes device_memory = 0;
@@ -40,14 +44,21 @@ struct Ledger {
   Bytes block_states = 0;  ///< untrained
   Bytes gather_buffers = 0;
   Bytes gradient_buffers = 0;
-  Bytes activations = 0;  ///< peak over the step, saved + boundaries + workspace
+  Bytes state_buffers = 0;  ///< offloaded states while the device updates them
+  Bytes input_buffers = 0;  ///< offloaded inputs that are back
+  Bytes activations = 0;    ///< peak over the step, saved + boundaries + workspace
   Bytes data = 0;
   Bytes fixed = 0;
+  // On the host.
+  Bytes pinned = 0;
+  Bytes pageable = 0;
+  Bytes file = 0;
   [[nodiscard]] Bytes allocated() const {
     return parameters + gradients + master + moments + block_states + gather_buffers +
-           gradient_buffers + activations + data;
+           gradient_buffers + state_buffers + input_buffers + activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
+  [[nodiscard]] Bytes host() const { return pinned + pageable; }
 };
 
 /// Bytes and calls of one kind of collective per step and rank.

@@ -131,6 +131,17 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};
+  if (recipe.memory.offload.activations != OffloadPlace::none)
+    options.inputs = place_of(recipe.memory.offload.activations);
+  // Before anything is recomputed: what the states leave is the activations'.
+  const auto limit = [&] {
+    return memory_limit(recipe, training_program(layout, cost, options), machine);
+  };
+  ProgramOptions recomputed = options;
+  if (recipe.memory.recompute != Recompute::none)
+    recomputed.recompute.assign(cost.blocks.size(), true);
+  const PlacementReport placement =
+      place_states(layout, cost, recipe, recomputed, limit(), machine);
   std::optional<RecomputeChoice> choice;
   switch (recipe.memory.recompute) {
     case Recompute::none:
@@ -139,9 +150,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
       options.recompute.assign(cost.blocks.size(), true);
       break;
     case Recompute::automatic:
-      choice =
-          choose_recompute(layout, cost, options,
-                           memory_limit(recipe, training_program(layout, cost, options), machine));
+      choice = choose_recompute(layout, cost, options, limit());
       options.recompute = choice->blocks;
       break;
   }
@@ -160,6 +169,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
           .batch = batch,
           .options = options,
           .recompute = std::move(choice),
+          .placement = placement,
           .training = std::move(training[own]),
           .evaluation = std::move(evaluation[own]),
           .gathering = std::move(gathering[own]),

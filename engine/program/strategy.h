@@ -5,6 +5,7 @@
 #include "engine/mesh/mesh.h"
 #include "engine/program/cost.h"
 #include "engine/program/layout.h"
+#include "engine/program/placement.h"
 #include "engine/program/program.h"
 #include "engine/program/recompute_choice.h"
 #include "recipes/schema/recipe.h"
@@ -29,9 +30,10 @@ struct Strategy {
   BatchPlan batch;
   ProgramOptions options;
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
-  Program training;                          ///< one optimizer step of this rank
-  Program evaluation;                        ///< one micro-batch
-  Program gathering;                         ///< before the first evaluation after an update
+  PlacementReport placement;
+  Program training;    ///< one optimizer step of this rank
+  Program evaluation;  ///< one micro-batch
+  Program gathering;   ///< before the first evaluation after an update
   /// Of these programs on all coordinates of the pipeline, the same on every rank.
   std::uint64_t hash = 0;
 };

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -35,11 +36,18 @@ std::shared_ptr<const Event> moment(const Stream& stream) {
   return event;
 }
 
+/// What the offloader keeps in bytes of several types.
+bool in_bytes(BufferRole role) {
+  using enum BufferRole;
+  return role == state_slot || role == gradient_slot || role == host_input || role == fetched_input;
+}
+
 /// Buffers of a program that the executor allocates; the others belong to the state store, to the
 /// source of batches and to autograd.
 bool allocated(BufferRole role) {
   using enum BufferRole;
-  return role == gathered || role == whole_gradient || role == shard_sum || role == wire;
+  return role == gathered || role == whole_gradient || role == shard_sum || role == wire ||
+         in_bytes(role);
 }
 
 }  // namespace
@@ -59,6 +67,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       gathering_(prepare(strategy.gathering)),
       updater_(states,
                {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
+      offloader_(strategy.training, strategy.layout, states, updater_, options.offload),
       step_end_(options.device),
       timer_(options.device, options.timed_every, record) {
   for (int name = 0; name < kNumLanes; ++name) {
@@ -79,7 +88,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   for (const Action& action : strategy.training.actions) {
     if (!runs_block(action.kind)) continue;
     for (const Comm& comm : action.comm)
-      context_.peers.set(comm.axis, &communicator({comm.axis, lane_of(action.kind)}));
+      context_.peers.set(comm.axis, &communicator({comm.axis, action.lane}));
   }
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
@@ -145,6 +154,10 @@ void Executor::allocate_buffers() {
   });
   std::map<std::pair<BufferRole, int>, at::Tensor> tensors;
   each([&](const auto& place, const Buffer& buffer, at::Tensor& tensor) {
+    if (in_bytes(buffer.role)) {
+      tensor = offloader_.allocate(buffer);  // of the training program alone
+      return;
+    }
     if (!tensors.contains(place)) {
       const at::ScalarType dtype = buffer.role == BufferRole::gathered ? options_.compute
                                    : buffer.role == BufferRole::wire   ? at::kBFloat16
@@ -163,7 +176,8 @@ Bytes Executor::allocated_bytes(BufferRole role) const {
   for (const Prepared* prepared : {&training_, &evaluation_}) {
     for (const int id : prepared->program->buffers_of(role)) {
       const at::Tensor& tensor = prepared->buffers[to_index(id)];
-      if (tensor.defined()) distinct[tensor.const_data_ptr()] = static_cast<Bytes>(tensor.nbytes());
+      if (tensor.defined() && tensor.device() == options_.device)
+        distinct[tensor.const_data_ptr()] = static_cast<Bytes>(tensor.nbytes());
     }
   }
   Bytes bytes = 0;
@@ -203,6 +217,7 @@ StepOutcome Executor::take_outcome() {
     record_.enter(pending_.front().step, "wait for the device");
     pending_.front().end->synchronize();
   }
+  offloader_.rethrow();
   const Pending pending = std::move(pending_.front());
   pending_.pop_front();
   const auto* sums = pending.host.const_data_ptr<float>();
@@ -237,13 +252,12 @@ void Executor::observe(StepObserver* observer) {
 
 void Executor::wait(const Prepared& prepared, std::size_t i) {
   const std::vector<Action>& actions = prepared.program->actions;
-  const Stream& stream = lane(lane_of(actions[i].kind));
-  const bool timed = &prepared == &training_ && lane_of(actions[i].kind) == Lane::compute;
+  const Stream& stream = lane(actions[i].lane);
+  const bool timed = &prepared == &training_ && actions[i].lane == Lane::compute;
   for (const int other : actions[i].after) {
     const Event& event = *prepared.events[to_index(other)];
     const Action& awaited = actions[to_index(other)];
-    timed ? timer_.wait(event, lane_of(awaited.kind), !awaited.comm.empty(), stream)
-          : event.wait(stream);
+    timed ? timer_.wait(event, awaited.lane, !awaited.comm.empty(), stream) : event.wait(stream);
   }
   // Recorded in the run before, or never where this is the first one.
   for (const int other : actions[i].after_previous) prepared.events[to_index(other)]->wait(stream);
@@ -259,6 +273,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   const Program& program = *prepared.program;
   const bool training = &prepared == &training_;
   if (last_run_ != &program) {
+    // Updates of offloaded states go on beside the next step, which this is not.
+    if (layout_.chunk > 0) synchronize(options_.device);
     for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in})
       step_end_.wait(lane(other));
     last_run_ = &program;
@@ -269,7 +285,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   const Stream& compute = lane(Lane::compute);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    const Stream& stream = lane(lane_of(action.kind));
+    const Stream& stream = lane(action.lane);
     const auto segment = graphs ? segment_of_[i] : std::nullopt;
     if (segment && to_index(segments_[*segment].actions.front()) != i) continue;
     // An evaluation has no step of its own: it stands at the one before it.
@@ -286,8 +302,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     } else {
       wait(prepared, i);
       const StreamScope scope(stream);
-      const bool timed = training && lane_of(action.kind) != Lane::compute;
-      if (timed) timer_.begin_action(lane_of(action.kind), stream);
+      const bool timed = training && action.lane != Lane::compute;
+      if (timed) timer_.begin_action(action.lane, stream);
       if (action.kind == ActionKind::load) {
         const std::size_t buffer = source.load(stream);
         loaded_[to_index(action.micro_batch) % loaded_.size()] = buffer;
@@ -295,7 +311,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       }
       perform(prepared, i, batch_of(action, source), inputs, context);
       free_activations(prepared, action);
-      if (timed) timer_.end_action(lane_of(action.kind), !action.comm.empty(), stream);
+      if (timed) timer_.end_action(action.lane, !action.comm.empty(), stream);
     }
     if (training && observer_ != nullptr) observer_->end(i);
     if (prepared.events[last]) prepared.events[last]->record(stream);
@@ -356,6 +372,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case load:
       break;
     case discard:
+      break;
     case send_down:
     case send_up:
     case receive_down:
@@ -385,11 +402,86 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       this->norm(inputs);
       break;
     case update:
-      updater_.update(
-          action.group, inputs.lr, control_,
-          action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+      this->update(prepared, action, inputs);
+      break;
+    case fetch_parameters:
+    case fetch_states:
+    case evict_states:
+    case fetch_input:
+    case evict_input:
+      fetch_or_evict(prepared, action);
       break;
   }
+}
+
+at::Tensor Executor::buffer_of(const Prepared& prepared, const Action& action,
+                               BufferRole role) const {
+  int id = prepared.program->find(action.writes, role);
+  if (id < 0) id = prepared.program->find(action.reads, role);
+  return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
+}
+
+void Executor::update(const Prepared& prepared, const Action& action, const StepInputs& inputs) {
+  const UpdateMethod by = layout_.groups[to_index(action.group)].update_method;
+  if (by == UpdateMethod::device) {
+    updater_.update(
+        action.group, inputs.lr, control_,
+        action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+    return;
+  }
+  const BufferRole slot =
+      by == UpdateMethod::host ? BufferRole::gradient_slot : BufferRole::state_slot;
+  offloader_.update(action, inputs.lr, control_, buffer_of(prepared, action, slot),
+                    lane(action.lane));
+}
+
+/// The host knows of an output only in steps in which its forward was not replayed from a graph;
+/// the graph writes it at the same place each time.
+Tensors Executor::evicted_output(const Prepared& prepared, int id) {
+  const Tensors& outputs = prepared.outputs[to_index(id)];
+  if (segments_.empty()) return outputs;
+  Tensors& kept = evicted_outputs_[{first_loaded_, id}];
+  if (!outputs.empty()) {
+    kept.clear();
+    for (const at::Tensor& output : outputs) {
+      const at::Tensor values = output.detach().contiguous();
+      kept.push_back(at::from_blob(values.mutable_data_ptr(), values.sizes(), values.options()));
+    }
+  }
+  return kept;
+}
+
+void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
+  using enum ActionKind;
+  const Stream& stream = lane(action.lane);
+  if (action.kind == fetch_parameters) {
+    const FlatGroup& flat = states_.flat(action.group);
+    const at::Tensor whole =
+        buffer_of(prepared, action, BufferRole::gathered).narrow(0, 0, flat.padded());
+    const Range own = states_.own_range(action.group);
+    offloader_.fetch_parameters(action.group, whole.narrow(0, own.begin, own.size()), stream);
+    if (!layout_.gathered(action.group)) states_.bind_values(action.group, whole);
+    return;
+  }
+  if (action.kind == fetch_input || action.kind == evict_input) {
+    const auto& ids = action.kind == fetch_input ? action.reads : action.writes;
+    const int host = prepared.program->find(ids, BufferRole::host_input);
+    const at::Tensor& memory = prepared.buffers[to_index(host)];
+    if (action.kind == evict_input) {
+      offloader_.evict_input(host, memory, evicted_output(prepared, action.reads.front()), stream);
+    } else {
+      const int slot = prepared.program->find(action.writes, BufferRole::fetched_input);
+      prepared.outputs[to_index(slot)] =
+          offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
+    }
+    return;
+  }
+  const BufferRole role = action.lane == Lane::host_in || action.lane == Lane::host_out
+                              ? BufferRole::gradient_slot
+                              : BufferRole::state_slot;
+  const at::Tensor slot = buffer_of(prepared, action, role);
+  action.kind == fetch_states ? offloader_.fetch_states(action, slot, stream)
+                              : offloader_.evict_states(action, slot, stream);
 }
 
 /// Each is a pure function of the run's seed, the step and the micro-batch's place in the global
@@ -415,17 +507,20 @@ at::Tensor Executor::dropout_seed(int micro_batch) const {
 }
 
 void Executor::gather(const Prepared& prepared, const Action& action) {
-  const at::Tensor own = states_.own_parameters(action.group);
   Communicator& shards = communicator({CommAxis::shard, Lane::gather});
   const int slot = prepared.program->find(action.writes, BufferRole::gathered);
   if (slot < 0) {
     at::Tensor whole = states_.resident_parameters(action.group);
-    shards.all_gather(whole, own);
+    shards.all_gather(whole, states_.own_parameters(action.group));
     return;
   }
   at::Tensor whole =
       prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
-  shards.all_gather(whole, own);
+  // What rests on the host was fetched to its place.
+  const bool fetched = layout_.groups[to_index(action.group)].parameter_place != Place::device;
+  const Range own = states_.own_range(action.group);
+  shards.all_gather(whole, fetched ? whole.narrow(0, own.begin, own.size())
+                                   : states_.own_parameters(action.group));
   states_.bind_values(action.group, whole);
 }
 
@@ -436,7 +531,9 @@ void Executor::forward(Prepared& prepared, const Action& action, const Batch& ba
   const int saved = program.find(action.writes, BufferRole::saved);
   const bool keep = saved >= 0;
   Tensors inputs;
-  if (const int input = program.find(action.reads, BufferRole::output); input >= 0) {
+  int input = program.find(action.reads, BufferRole::fetched_input);
+  if (input < 0) input = program.find(action.reads, BufferRole::output);
+  if (input >= 0) {
     for (const at::Tensor& tensor : prepared.outputs[to_index(input)]) {
       inputs.push_back(tensor.detach());
       if (keep) inputs.back().requires_grad_(true);
@@ -492,7 +589,7 @@ void Executor::reduce(const Prepared& prepared, const Action& action) {
   const bool accumulate = !action.reads.empty() && action.micro_batch > 0;
   at::Tensor part = wire.defined() ? wire.narrow(0, 0, whole.numel()).copy_(whole) : whole;
   for (const Comm& comm : action.comm) {
-    Communicator& ranks = communicator({comm.axis, lane_of(action.kind)});
+    Communicator& ranks = communicator({comm.axis, action.lane});
     if (comm.op == CommOp::reduce_scatter) {
       const at::Tensor sent = part;
       const Range shard = states_.flat(group).shard(ranks.rank());
@@ -528,7 +625,10 @@ void Executor::norm(const StepInputs& inputs) {
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
                                .dynamic_loss_scale = options_.compute == at::kHalf,
-                               .growth_interval = options_.precision.loss_scale.growth_interval});
+                               .growth_interval = options_.precision.loss_scale.growth_interval,
+                               .beta1 = options_.optimizer.betas[0],
+                               .beta2 = options_.optimizer.betas[1]});
+  offloader_.copy_control(control_);
 }
 
 }  // namespace dstrain

@@ -19,6 +19,7 @@
 #include "engine/program/strategy.h"
 #include "engine/train/feeder.h"
 #include "engine/train/non_finite.h"
+#include "engine/train/offloader.h"
 #include "engine/train/segments.h"
 #include "engine/train/state_store.h"
 #include "engine/train/step_timer.h"
@@ -114,6 +115,7 @@ struct ExecutorOptions {
   bool graphs = false;
   bool dropout = false;  ///< some block drops elements while it trains
   int timed_every = 0;   ///< one step in so many is timed; 0: none
+  OffloaderOptions offload = {};
 };
 
 /// Runs programs: a lane becomes a stream, `after` an event. It knows nothing of strategies.
@@ -186,6 +188,13 @@ class Executor {
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
   void gather(const Prepared& prepared, const Action& action);
+  /// The copies of what rests on the host.
+  void fetch_or_evict(Prepared& prepared, const Action& action);
+  [[nodiscard]] Tensors evicted_output(const Prepared& prepared, int id);
+  void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
+  /// The slot or buffer of that role that the action reads or writes.
+  [[nodiscard]] at::Tensor buffer_of(const Prepared& prepared, const Action& action,
+                                     BufferRole role) const;
   void forward(Prepared& prepared, const Action& action, const Batch& batch,
                const BlockContext& context);
   void backward(Prepared& prepared, const Action& action);
@@ -215,6 +224,7 @@ class Executor {
   Prepared evaluation_;
   Prepared gathering_;
   Updater updater_;
+  Offloader offloader_;
   Event step_end_;
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
@@ -241,6 +251,9 @@ class Executor {
   };
   std::map<std::size_t, std::vector<Recorded>> graphs_;
   const Graph* first_graph_ = nullptr;
+  /// By the source's buffer of the first micro-batch and the buffer of the output: where graphs
+  /// write it.
+  std::map<std::pair<std::size_t, int>, Tensors> evicted_outputs_;
   std::int64_t eager_steps_ = 0;
 
   Tensors output_gradients_;  ///< of the block whose backward is next

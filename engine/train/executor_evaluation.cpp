@@ -63,9 +63,9 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
 at::Tensor Executor::gathered_master(int group) {
   synchronize(options_.device);
   const StreamScope scope(lane(Lane::gather));
-  at::Tensor whole = states_.master(group);
+  at::Tensor whole = states_.load_master(group);
   if (whole.numel() != states_.flat(group).padded()) {
-    const at::Tensor own = whole;
+    const at::Tensor own = whole.to(options_.device);
     whole = at::empty({states_.flat(group).padded()}, own.options());
     communicator({CommAxis::shard, Lane::gather}).all_gather(whole, own);
   }

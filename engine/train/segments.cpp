@@ -39,7 +39,7 @@ std::vector<Segment> find_segments(const Program& program) {
   };
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     const Action& action = program.actions[to_index(i)];
-    if (lane_of(action.kind) != Lane::compute) continue;
+    if (action.lane != Lane::compute) continue;
     if (!recordable(action)) {
       close();
       continue;

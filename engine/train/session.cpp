@@ -13,9 +13,11 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/base/host_memory.h"
 #include "engine/base/index.h"
 #include "engine/data/order.h"
 #include "engine/data/text_dataset.h"
+#include "engine/device/numa.h"
 #include "engine/models/trainable.h"
 #include "engine/program/simulate.h"
 #include "engine/train/schedule.h"
@@ -116,6 +118,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   record.enter(-1, "open communicators");
   open_communicators(world, record);
 
+  require_host_memory(world);
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
@@ -125,7 +128,9 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data)});
+                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .pci_bus = device_.pci_bus,
+                   .offload_path = recipe.memory.offload.path});
   states_->initialize(*first_weights(recipe, model_, notes_));
   executor_ = std::make_unique<Executor>(
       model_, cost_, *strategy_, *states_, communicators_,
@@ -137,8 +142,49 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                       .data_rank = data_rank_,
                       .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
                       .dropout = recipe.lora.dropout > 0,
-                      .timed_every = timed_every(machine)},
+                      .timed_every = timed_every(machine),
+                      .offload = offloader_options(world)},
       record);
+}
+
+/// What the ranks of this host offload fits into its memory, before any of it is taken.
+void Session::require_host_memory(const World& world) const {
+  const Ledger ledger = peak_memory(strategy_->training);
+  if (ledger.host() == 0) return;
+  const Bytes wanted = ledger.host() * world.local_size;
+  UsableMemory usable = usable_host_memory();
+  const double limit = recipe_.memory.host_limit;
+  if (limit > 0) {
+    const Bytes asked = std::llround(std::ldexp(limit, 30));
+    if (asked < usable.bytes) usable = {.bytes = asked, .bound = "given by memory.host_limit"};
+  }
+  if (wanted <= usable.bytes) return;
+  const OffloadConfig& offload = recipe_.memory.offload;
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("memory.offload: {} rank{} of this host offload {} ({} each: {} pinned, {} "
+                  "pageable), and {} are {}",
+                  world.local_size, world.local_size == 1 ? "" : "s", format_bytes(wanted),
+                  format_bytes(ledger.host()), format_bytes(ledger.pinned),
+                  format_bytes(ledger.pageable), format_bytes(usable.bytes), usable.bound),
+      offload.share > 0 && offload.optimizer != OffloadPlace::none
+          ? "lower memory.offload.share (0 offloads only what must be), use a file, or "
+            "precision.states: bf16"
+          : "use a file (memory.offload.optimizer: file), or precision.states: bf16");
+}
+
+/// Without a number of threads, the rank's part of the cores near its GPU, less two: one enqueues,
+/// one loads data.
+OffloaderOptions Session::offloader_options(const World& world) const {
+  OffloaderOptions options = {.places = {.device = device_.device,
+                                         .pci_bus = device_.pci_bus,
+                                         .path = recipe_.memory.offload.path}};
+  if (strategy_->layout.chunk == 0 && strategy_->options.inputs == Place::device) return options;
+  const auto cores = static_cast<int>(cores_near(device_.pci_bus).size());
+  options.threads = recipe_.memory.offload.threads > 0
+                        ? recipe_.memory.offload.threads
+                        : std::max(1, cores / std::max(1, world.local_size) - 2);
+  return options;
 }
 
 int Session::timed_every(const Machine& machine) const {

@@ -65,7 +65,9 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     : layout_(layout),
       groups_(std::move(groups)),
       block_states_(std::move(block_states)),
-      options_(options) {
+      options_(options),
+      parameters_("parameters", options.compute,
+                  {options.device, options.pci_bus, options.offload_path}) {
   DSTRAIN_CHECK(layout_.groups.size() == groups_.size() && layout_.flat.size() == groups_.size(),
                 "layout and model differ in their number of groups");
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -94,39 +96,35 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     update_ranges_.push_back(std::move(ranges));
     matrices_.push_back(std::move(matrices));
   }
-  // Every group takes its place in the buffer of each kind of state that it has.
-  std::int64_t parameters = 0, gradients = 0, states = 0;
+  const HostPlaces places = {options_.device, options_.pci_bus, options_.offload_path};
+  const at::ScalarType state_type = options_.narrow_states ? options_.compute : at::kFloat;
+  if (options_.compute != at::kFloat && !options_.narrow_states)
+    master_.emplace("master weights", at::kFloat, places);
+  const OptimizerRow& row = optimizer_row(options_.optimizer);
+  const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
+  for (std::size_t i = 0; i < std::max(row.moments.size(), others); ++i)
+    moments_.emplace_back("moments", state_type, places);
+  // Every group takes its place in the memory of each kind of state that it has.
+  std::int64_t gradients = 0;
   const auto size = [&](int group, Partition partition) {
     return partition == Partition::sharded ? flat(group).shard_size() : flat(group).padded();
   };
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    parameter_begin_.push_back(parameters);
+    const GroupLayout& own = kind(g);
+    parameters_.add(own.parameter_place, size(g, own.parameters));
     gradient_begin_.push_back(gradients);
-    state_begin_.push_back(states);
-    parameters += size(g, kind(g).parameters);
-    if (!kind(g).trainable) continue;
-    gradients += size(g, kind(g).gradients);
-    states += size(g, kind(g).states);
+    if (own.trainable) gradients += size(g, own.gradients);
+    if (master_) master_->add(own.state_place, own.trainable ? size(g, own.states) : 0);
+    for (int m = 0; m < num_moments(); ++m)
+      moments_[to_index(m)].add(own.state_place, own.trainable ? moment_range(g, m).size() : 0);
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
-  const auto compute = fp32.dtype(options_.compute);
-  parameter_ = at::zeros({parameters}, compute);
+  parameters_.allocate();
   gradient_ = at::zeros({gradients}, fp32);
-  if (options_.compute != at::kFloat && !options_.narrow_states)
-    master_ = at::zeros({states}, fp32);
-  const OptimizerRow& row = optimizer_row(options_.optimizer);
-  const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
-  for (int i = 0; std::cmp_less(i, std::max(row.moments.size(), others)); ++i) {
-    std::int64_t elements = 0;
-    std::vector<std::int64_t>& begin = moment_begin_.emplace_back();
-    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-      begin.push_back(elements);
-      if (kind(g).trainable) elements += moment_range(g, i).size();
-    }
-    moments_.push_back(at::zeros({elements}, options_.narrow_states ? compute : fp32));
-  }
+  if (master_) master_->allocate();
+  for (GroupMemory& moment : moments_) moment.allocate();
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (kind(g).parameters == Partition::replicated) bind_values(g, resident_parameters(g));
+    if (const at::Tensor whole = resident_parameters(g); whole.defined()) bind_values(g, whole);
   }
   for (BlockState* state : block_states_)
     state->value = at::full(state->part.shape, state->initial, fp32.dtype(state->type));
@@ -139,42 +137,72 @@ Range StateStore::own_range(int group) const {
                                          : Range{0, flat(group).padded()};
 }
 
-Range StateStore::place(const std::vector<std::int64_t>& begin, Partition partition,
-                        int group) const {
-  const std::int64_t first = begin[to_index(group)];
-  return {first, first + (partition == Partition::sharded ? flat(group).shard_size()
-                                                          : flat(group).padded())};
+at::Tensor StateStore::resident_parameters(int group) const {
+  if (kind(group).parameters == Partition::sharded || kind(group).parameter_place != Place::device)
+    return {};
+  return parameters_.view(group, {0, flat(group).padded()});
 }
 
-at::Tensor StateStore::resident_parameters(int group) const {
-  if (kind(group).parameters == Partition::sharded) return {};
-  return parameter_.narrow(0, parameter_begin_[to_index(group)], flat(group).padded());
+StateStore::Resting StateStore::parameters_at_rest(int group) const {
+  const bool shard = kind(group).parameters == Partition::sharded;
+  return {&parameters_, shard ? 0 : own_range(group).begin};
 }
+
+StateStore::Resting StateStore::master_at_rest(int group) const {
+  if (!master_ || !trainable(group)) return {};
+  return {&*master_, 0};
+}
+
+StateStore::Resting StateStore::moment_at_rest(int group, int index) const {
+  return {&moments_[to_index(index)], own_range(group).begin - moment_range(group, index).begin};
+}
+
+StateStore::Resting StateStore::at_rest(int group, int state) const {
+  if (state > 0) return moment_at_rest(group, state - 1);
+  const Resting master = master_at_rest(group);
+  return master.memory != nullptr ? master : parameters_at_rest(group);
+}
+
+namespace {
+
+Range moved(Range range, std::int64_t by) { return {range.begin + by, range.end + by}; }
+
+}  // namespace
 
 at::Tensor StateStore::own_parameters(int group) const {
-  if (kind(group).parameters == Partition::sharded) {
-    return parameter_.narrow(0, parameter_begin_[to_index(group)], flat(group).shard_size());
-  }
-  const Range own = own_range(group);
-  return resident_parameters(group).narrow(0, own.begin, own.size());
+  const auto [memory, begin] = parameters_at_rest(group);
+  return memory->view(group, moved({0, own_range(group).size()}, begin));
+}
+
+at::Tensor StateStore::load_parameters(int group) const {
+  const auto [memory, begin] = parameters_at_rest(group);
+  return memory->load(group, moved({0, own_range(group).size()}, begin));
 }
 
 at::Tensor StateStore::master(int group) const {
-  if (!master_.defined() || !trainable(group)) return own_parameters(group);
-  const Range range = place(state_begin_, kind(group).states, group);
-  return master_.narrow(0, range.begin, range.size());
+  const auto [memory, begin] = at_rest(group, 0);
+  return memory->view(group, moved({0, own_range(group).size()}, begin));
+}
+
+at::Tensor StateStore::load_master(int group) const {
+  return load_state(group, 0, own_range(group));
 }
 
 at::Tensor StateStore::moment(int group, int index, Range part) const {
-  const Range range = moment_range(group, index);
-  DSTRAIN_CHECK(part.empty() || intersect(part, range) == part, "a moment that is not held");
-  const std::int64_t begin = moment_begin_[to_index(index)][to_index(group)];
-  return moments_[to_index(index)].narrow(0, begin + part.begin - range.begin, part.size());
+  DSTRAIN_CHECK(part.empty() || intersect(part, moment_range(group, index)) == part,
+                "a moment that is not held");
+  return moments_[to_index(index)].view(group, moved(part, -moment_range(group, index).begin));
 }
 
-at::Tensor StateStore::state_part(int group, int state, Range part) const {
-  if (state > 0) return moment(group, state - 1, part);
-  return master(group).narrow(0, part.begin - own_range(group).begin, part.size());
+/// `part` is of the flat group.
+at::Tensor StateStore::load_state(int group, int state, Range part) const {
+  const auto [memory, begin] = at_rest(group, state);
+  return memory->load(group, moved(part, begin - own_range(group).begin));
+}
+
+void StateStore::store_state(int group, int state, Range part, const at::Tensor& values) {
+  const auto [memory, begin] = at_rest(group, state);
+  memory->store(group, moved(part, begin - own_range(group).begin), values);
 }
 
 at::Tensor StateStore::resident_gradient(int group) const {
@@ -231,10 +259,19 @@ void StateStore::unbind_values(int group) {
 }
 
 void StateStore::refresh_own_parameters() {
-  if (!master_.defined()) return;
+  if (!master_) return;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-    if (trainable(g)) own_parameters(g).copy_(master(g));
+    if (!trainable(g)) continue;
+    const auto [memory, begin] = parameters_at_rest(g);
+    // In pieces: on the way to another place there is a copy in the other type.
+    constexpr std::int64_t kPiece = std::int64_t{1} << 25;
+    const std::int64_t count = own_range(g).size();
+    for (std::int64_t done = 0; done < count; done += kPiece) {
+      const Range piece{done, std::min(done + kPiece, count)};
+      memory->store(g, moved(piece, begin), load_state(g, 0, moved(piece, own_range(g).begin)));
+    }
   }
+  synchronize(options_.device);
 }
 
 /// Elements [range) of the flat group `parameters` lies in, padding zero, by several threads.
@@ -288,9 +325,7 @@ void StateStore::initialize(const WeightSource& source) {
         buffer = host_tensor({chunk.size()}, at::kFloat, options_.device);
       copied[turn % 2].synchronize();
       read_flat(source, g, chunk, buffer.mutable_data_ptr<float>());
-      master(g)
-          .narrow(0, chunk.begin - own.begin, chunk.size())
-          .copy_(buffer.narrow(0, 0, chunk.size()), /*non_blocking=*/true);
+      store_state(g, 0, chunk, buffer.narrow(0, 0, chunk.size()));
       copied[turn++ % 2].record(stream);
     }
   }
@@ -316,6 +351,7 @@ void StateStore::for_each_state_box(int group, int state, Range range, Visit vis
 }
 
 CheckpointPart StateStore::snapshot() const {
+  synchronize(options_.device);  // updates go on beside the next step
   CheckpointPart part;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
@@ -326,7 +362,7 @@ CheckpointPart StateStore::snapshot() const {
       const Range all{own.begin + share.begin, own.begin + share.end};
       const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
       if (saved.empty()) continue;
-      const at::Tensor host = state_part(g, state, saved).to(at::kCPU, at::kFloat);
+      const at::Tensor host = load_state(g, state, saved).to(at::kCPU, at::kFloat);
       const float* values = host.const_data_ptr<float>();
       for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
         const float* begin = values + offset;
@@ -369,7 +405,8 @@ void StateStore::restore(const CheckpointReader& reader) {
       for_each_state_box(g, state, held, [&](const Piece& box, std::int64_t offset) {
         reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
       });
-      state_part(g, state, held).copy_(at::from_blob(values.data(), {held.size()}, at::kFloat));
+      store_state(g, state, held, at::from_blob(values.data(), {held.size()}, at::kFloat));
+      synchronize(options_.device);
     }
   }
   for (BlockState* state : block_states_) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
@@ -11,6 +13,7 @@
 #include "engine/models/weights.h"
 #include "engine/nn/block_state.h"
 #include "engine/program/layout.h"
+#include "engine/train/group_memory.h"
 #include "recipes/schema/optimizers.h"
 
 namespace dstrain {
@@ -23,6 +26,8 @@ struct StateOptions {
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
   int shard_coordinate = 0;
   int replica_coordinate = 0;
+  std::string pci_bus = {};       ///< of the device
+  std::string offload_path = {};  ///< directory of files
 };
 
 /// This rank's part of parameters, gradients, master weights and moments, per group, in one flat
@@ -41,12 +46,31 @@ class StateStore {
     return layout_.flat[static_cast<std::size_t>(group)];
   }
 
-  /// Whole parameters of the group, padded; undefined where parameters are sharded.
+  /// Whole parameters of the group, padded; undefined where parameters are sharded or rest on the
+  /// host.
   [[nodiscard]] at::Tensor resident_parameters(int group) const;
+  /// What this rank updates; on the host where they rest there. Not of parameters in a file.
   [[nodiscard]] at::Tensor own_parameters(int group) const;
+  /// Not of master weights in a file.
   [[nodiscard]] at::Tensor master(int group) const;
-  /// `part` of a moment of the group, which lies in moment_range.
+  /// A view of the master weights, or what the file holds of them.
+  [[nodiscard]] at::Tensor load_master(int group) const;
+  [[nodiscard]] at::Tensor load_parameters(int group) const;
+  /// `part` of a moment of the group, which lies in moment_range. Not of moments in a file.
   [[nodiscard]] at::Tensor moment(int group, int index, Range part) const;
+  /// The part of own_range that has moment `index`.
+  [[nodiscard]] Range moment_range(int group, int index) const;
+  /// One state at rest: its memory, and where the own part begins in the group's part of it.
+  struct Resting {
+    const GroupMemory* memory = nullptr;
+    std::int64_t begin = 0;
+  };
+  /// Null where the parameters are the master weights.
+  [[nodiscard]] Resting master_at_rest(int group) const;
+  /// Of an element-wise rule: of all the rank updates.
+  [[nodiscard]] Resting moment_at_rest(int group, int index) const;
+  [[nodiscard]] Resting parameters_at_rest(int group) const;
+  [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
   /// Whole gradients, padded; undefined where gradients are sharded.
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
   /// The part of the gradients that this rank updates with.
@@ -94,19 +118,16 @@ class StateStore {
   void restore(const CheckpointReader& reader);
 
  private:
-  /// Where the group's part lies in the buffer of one kind of state.
-  [[nodiscard]] Range place(const std::vector<std::int64_t>& begin, Partition partition,
-                            int group) const;
   [[nodiscard]] const GroupLayout& kind(int group) const {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
-  /// The part of own_range that has moment `index`.
-  [[nodiscard]] Range moment_range(int group, int index) const;
-  [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
   /// `part` of the master weights (state 0) or a moment (state - 1).
-  [[nodiscard]] at::Tensor state_part(int group, int state, Range part) const;
+  [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;
+  void store_state(int group, int state, Range part, const at::Tensor& values);
+  /// Where state `state` rests.
+  [[nodiscard]] Resting at_rest(int group, int state) const;
   /// In checkpoints, of the master weights (state 0) or a moment (state - 1).
   [[nodiscard]] std::string state_name(int state, const Parameter& parameter,
                                        const std::string& tensor) const;
@@ -122,15 +143,13 @@ class StateStore {
   ParameterGroups groups_;
   std::vector<BlockState*> block_states_;
   StateOptions options_;
-  /// Per group: where it begins in the buffer of each kind; frozen groups are in the first only.
-  std::vector<std::int64_t> parameter_begin_, gradient_begin_, state_begin_;
+  std::vector<std::int64_t> gradient_begin_;  ///< by group; of the trained ones
   std::vector<std::vector<UpdateRange>> update_ranges_;
   std::vector<std::vector<Matrix>> matrices_;
-  std::vector<std::vector<std::int64_t>> moment_begin_;  ///< [moment][group]
-  at::Tensor parameter_;
+  GroupMemory parameters_;
   at::Tensor gradient_;
-  at::Tensor master_;  ///< undefined when the parameters are the master
-  std::vector<at::Tensor> moments_;
+  std::optional<GroupMemory> master_;  ///< nothing when the parameters are the master
+  std::vector<GroupMemory> moments_;   ///< frozen groups have no part in these two
 };
 
 }  // namespace dstrain

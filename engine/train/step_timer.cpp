@@ -21,7 +21,7 @@ std::chrono::nanoseconds in_nanoseconds(double seconds) {
 int timing_interval(const Program& training, double step_s) {
   double events = 2;
   for (const Action& action : training.actions) {
-    const bool computes = lane_of(action.kind) == Lane::compute;
+    const bool computes = action.lane == Lane::compute;
     if (!computes || !action.comm.empty()) events += 2;
     if (!computes) continue;
     ++events;  // a new phase, at times

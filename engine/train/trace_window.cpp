@@ -194,7 +194,7 @@ void TraceWindow::stop(std::int64_t next_step) {
   const std::vector<Phase> by_action = phases(training);
   for (std::size_t i = 0; i < training.actions.size(); ++i)
     recording.actions.push_back({.name = names_[i],
-                                 .lane = lane_name(lane_of(training.actions[i].kind)),
+                                 .lane = lane_name(training.actions[i].lane),
                                  .phase = trace_phase(by_action[i])});
   nlohmann::ordered_json actions = {{"version", 1},
                                     {"rank", world_.rank},

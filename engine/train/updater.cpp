@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/kernels/optimizer/matrix_update.h"
 #include "engine/kernels/optimizer/optimizer.h"
 
@@ -50,29 +51,59 @@ double adjusted(AdjustLr adjust, const StateStore::Matrix& matrix) {
 
 }  // namespace
 
-/// One launch per range of one rule and weight decay that this rank owns a part of.
+/// One launch per range of one rule and weight decay that the part meets.
+template <class Visit>
+void Updater::for_each_step(int group, double lr, const PartMemory& part,
+                            const Visit& visit) const {
+  for (const auto& [range, decay, name] : states_.update_ranges(group)) {
+    const Range met = intersect(part.range, range);
+    if (met.empty()) continue;
+    const std::int64_t begin = met.begin - part.range.begin;
+    const auto view = [&](const at::Tensor& state) { return state.narrow(0, begin, met.size()); };
+    optimizer::Step step{.master = view(part.master),
+                         .moments = {},
+                         .gradient = view(part.gradient),
+                         .compute = {},
+                         .rule = make_rule(name, options_.optimizer, lr,
+                                           decay ? options_.optimizer.weight_decay : 0),
+                         .seed = seed(group),
+                         .first_element = met.begin};
+    if (options_.compute != at::kFloat && part.parameters.defined())
+      step.compute = view(part.parameters);
+    for (int m = 0; m < num_moments(step.rule); ++m) {
+      const at::Tensor& moment = part.moments[to_index(m)];
+      // Moments that matrices do not have begin behind them.
+      const std::int64_t missing = part.range.size() - moment.numel();
+      step.moments.push_back(moment.narrow(0, begin - missing, met.size()));
+    }
+    visit(step, begin);
+  }
+}
+
 void Updater::update(int group, double lr, const at::Tensor& control, Communicator* shards) {
   if (!states_.matrices(group).empty()) update_matrices(group, lr, control, shards);
-  const Range own = states_.own_range(group);
-  for (const auto& [range, decay, name] : states_.update_ranges(group)) {
-    const Range part = intersect(own, range);
-    if (part.empty()) continue;
-    const auto view = [&](const at::Tensor& state) {
-      return state.narrow(0, part.begin - own.begin, part.size());
-    };
-    const double weight_decay = decay ? options_.optimizer.weight_decay : 0;
-    optimizer::Step step{.master = view(states_.master(group)),
-                         .moments = {},
-                         .gradient = view(states_.own_gradient(group)),
-                         .compute = {},
-                         .rule = make_rule(name, options_.optimizer, lr, weight_decay),
-                         .seed = seed(group),
-                         .first_element = part.begin};
-    if (options_.compute != at::kFloat) step.compute = view(states_.own_parameters(group));
-    for (int m = 0; m < num_moments(step.rule); ++m)
-      step.moments.push_back(states_.moment(group, m, part));
+  PartMemory all{.range = states_.own_range(group),
+                 .master = states_.master(group),
+                 .moments = {},
+                 .gradient = states_.own_gradient(group),
+                 .parameters = states_.own_parameters(group)};
+  for (int m = 0; m < states_.num_moments(); ++m)
+    all.moments.push_back(states_.moment(group, m, states_.moment_range(group, m)));
+  update_part(group, lr, control, all);
+}
+
+void Updater::update_part(int group, double lr, const at::Tensor& control, const PartMemory& part) {
+  for_each_step(group, lr, part, [&](const optimizer::Step& step, std::int64_t) {
     optimizer::update(step, control);
-  }
+  });
+}
+
+void Updater::update_part_here(int group, double lr, const at::Tensor& control,
+                               const PartMemory& part, std::int64_t begin, std::int64_t end) const {
+  for_each_step(group, lr, part, [&](const optimizer::Step& step, std::int64_t first) {
+    const Range own = intersect({first, first + step.master.numel()}, {begin, end});
+    if (!own.empty()) optimizer::update_range(step, control, own.begin - first, own.end - first);
+  });
 }
 
 std::uint64_t Updater::seed(int group, bool momentum) const {

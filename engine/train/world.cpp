@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/job_environment.h"
 #include "engine/comm/rendezvous.h"
 
 namespace dstrain {
@@ -20,6 +23,19 @@ void use_backend(World& world) {
     options.backend = backend;
     return make_counting(make_communicator(store, options), options);
   };
+}
+
+/// Ranks on this host as an agent, torchrun, mpirun or srun ("2(x4)") says; 1 where nobody does.
+int local_size(const Environment& environment) {
+  for (const char* name : {job_environment::kLocalWorldSize, "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           "SLURM_STEP_TASKS_PER_NODE"}) {
+    const char* text = environment(name);
+    int size = 0;
+    if (text != nullptr &&
+        std::from_chars(text, text + std::strlen(text), size).ec == std::errc() && size > 0)
+      return size;
+  }
+  return 1;
 }
 
 }  // namespace
@@ -50,6 +66,7 @@ World world_from_environment(Backend backend) {
   world.rank = place.rank;
   world.size = place.size;
   world.local_rank = place.local_rank;
+  world.local_size = local_size(variable);
   world.device = choose_device(backend, world.local_rank);
   world.store = world.size == 1 ? make_memory_store() : meet_other_ranks(place, variable);
   use_backend(world);

@@ -17,6 +17,7 @@ struct World {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
+  int local_size = 1;  ///< ranks on this host
   DeviceFacts device;
   std::shared_ptr<Store> store;
   /// Opens a communicator over options.ranks (rank and backend are filled in). Collective over

@@ -15,6 +15,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "test/kernels/optimizer_control.h"
 #include "test/support/catch.h"
 
 /// How long a kernel takes on a GPU: what the benchmarks share.
@@ -82,16 +83,13 @@ Run launch(void (*kernel)(const Args&, cudaStream_t), const Args& args,
 
 /// A step of `rule` on n elements, with fp32 states and a compute copy or with bf16 states.
 inline Run optimizer_step(const optimizer::Rule& rule, std::int64_t n, at::ScalarType states) {
-  const at::Tensor control = at::zeros({optimizer::kControlSize});
-  control[optimizer::kAppliedSteps] = 1;
-  control[optimizer::kGradientFactor] = 1;
   optimizer::Step step{.master = random({n}, states),
                        .moments = {},
                        .gradient = random32({n}),
                        .compute = states == at::kFloat ? random({n}) : at::Tensor(),
                        .rule = rule};
   for (int m = 0; m < num_moments(rule); ++m) step.moments.push_back(random({n}, states).square_());
-  return [step, on_device = control.to(at::kCUDA)] { optimizer::update(step, on_device); };
+  return [step, control = control_at(1).to(at::kCUDA)] { optimizer::update(step, control); };
 }
 
 inline void print_head() {

@@ -193,6 +193,23 @@ Case augment_case(const Shape& s, int side) {
           }};
 }
 
+TEST_CASE("bench: the optimizer on a thousand million elements", "[.bench]") {
+  const std::int64_t n = 1'000'000'000;
+  const optimizer::AdamW adamw{.lr = 1e-4};
+  const optimizer::Sgd sgd{.lr = 1e-4};
+  const optimizer::Lion lion{.lr = 1e-4};
+  const auto row = [n](const char* name, const optimizer::Rule& rule, at::ScalarType states,
+                       int bytes) {
+    return Case{name, "[1e9]", bytes * static_cast<double>(n),
+                [=] { return optimizer_step(rule, n, states); }};
+  };
+  print_head();
+  print_rows({row("adamw", adamw, at::kFloat, 30), row("sgd", sgd, at::kFloat, 22),
+              row("lion", lion, at::kFloat, 22), row("adamw_bf16", adamw, at::kBFloat16, 16),
+              row("sgd_bf16", sgd, at::kBFloat16, 12), row("lion_bf16", lion, at::kBFloat16, 12)},
+             fixed_order::kNearQuotients ? "near quotients" : "exact quotients");
+}
+
 TEST_CASE("bench: every kernel", "[.bench]") {
   print_head();
   for (const Shape& shape : kShapes) {

@@ -9,6 +9,7 @@
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "test/gpu/compare.h"
+#include "test/kernels/optimizer_control.h"
 #include "test/kernels/tensors.h"
 
 namespace dstrain {
@@ -27,10 +28,7 @@ TEST_CASE("GPU: the bf16 optimizer equals its references, aligned or not", "[gpu
   const float skip = GENERATE(0.0f, 1.0f);
   CAPTURE(count, offset, first, skip);
   test::Random random(1);
-  const at::Tensor control = at::zeros({optimizer::kControlSize});
-  control[optimizer::kAppliedSteps] = 3;
-  control[optimizer::kGradientFactor] = 0.5f;
-  control[optimizer::kSkip] = skip;
+  const at::Tensor control = test::control_at(3, 0.5f, skip);
   const auto states = [&] { return random({count + offset}, at::kBFloat16); };
   const at::Tensor gradient = random({count + offset}), parameters = states(), average = states(),
                    square = states().abs();
@@ -73,9 +71,7 @@ TEST_CASE("GPU: Muon's momentum and direction equal their reference", "[gpu][ker
   const auto states = GENERATE(at::kFloat, at::kBFloat16);
   CAPTURE(count, offset, c10::toString(states));
   test::Random random(2);
-  const at::Tensor control = at::zeros({optimizer::kControlSize});
-  control[optimizer::kAppliedSteps] = 3;
-  control[optimizer::kGradientFactor] = 0.5f;
+  const at::Tensor control = test::control_at(3, 0.5f);
   compare(
       {random({count + offset}), control, random({count + offset}, states),
        random({count + offset}, at::kBFloat16)},
@@ -122,10 +118,7 @@ TEST_CASE("GPU: bf16 AdamW follows small steps on average", "[gpu][kernels]") {
                              .compute = {},
                              .rule = optimizer::AdamW{.lr = 1e-4}};
   for (int applied = 1; applied <= 20; ++applied) {
-    const at::Tensor control = at::zeros({optimizer::kControlSize});
-    control[optimizer::kAppliedSteps] = applied;
-    control[optimizer::kGradientFactor] = 1;
-    optimizer::update(step, control.to(at::kCUDA));
+    optimizer::update(step, test::control_at(applied).to(at::kCUDA));
   }
   const double mean = step.master.to(at::kDouble).mean().item<double>();
   REQUIRE(std::abs(mean - (1 - 20e-4)) < 4e-5);

@@ -12,6 +12,7 @@
 #include "engine/kernels/optimizer/optimizer.h"
 #include "engine/kernels/optimizer/optimizer_update.h"
 #include "engine/kernels/optimizer/stochastic_rounding.h"
+#include "test/kernels/optimizer_control.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
@@ -21,15 +22,7 @@ namespace {
 using namespace optimizer;
 using kernels::bf16_value;
 using kernels::round_stochastically;
-
-/// What finish_gradients leaves in the control tensor before step `step`.
-at::Tensor control_at(int step, float skip = 0) {
-  at::Tensor control = at::zeros({kControlSize});
-  control[kAppliedSteps] = step;
-  control[kGradientFactor] = 1;
-  control[kSkip] = skip;
-  return control;
-}
+using test::control_at;
 
 at::Tensor filled(std::int64_t count, double value, at::ScalarType dtype = at::kBFloat16) {
   return at::full({count}, value, dtype);
@@ -157,7 +150,7 @@ TEST_CASE("a skipped step leaves bf16 states as they were", "[kernels]") {
   for (const Rule& rule : {Rule(AdamW{.lr = 1}), Rule(Sgd{.lr = 1}), Rule(Lion{.lr = 1})}) {
     Step step = states_of(rule, start, random({100}));
     for (const at::Tensor& moment : step.moments) moment.copy_(start);
-    update(step, control_at(1, 1));
+    update(step, control_at(1, 1, 1));
     REQUIRE(step.master.equal(start));
     for (const at::Tensor& moment : step.moments) REQUIRE(moment.equal(start));
   }

@@ -31,9 +31,10 @@ struct AdamBounds {
             double decay) {
     average = average + constant(1 - beta1) * (gradient - average);
     square = constant(beta2) * square + constant(1 - beta2) * gradient * gradient;
-    const Bounded root = square_root(square) * constant(1 / std::sqrt(1 - std::pow(beta2, t)));
+    const Bounded correction = constant(1) / square_root(constant(1 - std::pow(beta2, t)));
+    const Bounded size = constant(lr) / constant(1 - std::pow(beta1, t));
     master = master * constant(1 - lr * decay) -
-             constant(lr / (1 - std::pow(beta1, t))) * average / (root + constant(eps));
+             size * average / (square_root(square) * correction + constant(eps));
   }
 };
 

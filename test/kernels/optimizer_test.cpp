@@ -51,7 +51,7 @@ TEST_CASE("AdamW and torch's fused AdamW follow the rule for 20 steps", "[kernel
   for (int step = 1; step <= 20; ++step) {
     ours.gradient = random({count});
     std::vector<at::Tensor> gradient{ours.gradient};
-    finish(control, 1);
+    finish(control, 1, {.beta2 = 0.95});
     update(ours, control);
     steps[0].fill_(step);
     at::_fused_adamw_(master, gradient, average, square, {}, steps, 1e-2, 0.9, 0.95, 0.1, 1e-8,

@@ -115,7 +115,7 @@ class Probe {
       const at::Tensor squares = at::zeros({1});
       for (Parameter* parameter : parameters)
         optimizer::add_squares(parameter->gradient.flatten(), 1, squares);
-      optimizer::finish_gradients(control, squares, {});
+      optimizer::finish_gradients(control, squares, {.beta1 = setting(1), .beta2 = setting(2)});
       for (std::size_t p = 0; p < parameters.size(); ++p) {
         const bool matrix = parameters[p]->shape.size() > 1;
         optimizer::update({.master = masters_[p].flatten(),

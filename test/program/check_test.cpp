@@ -156,7 +156,7 @@ TEST_CASE("neighbours of one lane cannot change places unless their order is fre
                       (a.kind == ActionKind::clear && b.kind != ActionKind::backward) ||
                       b.kind == ActionKind::clear ||
                       (a.kind == ActionKind::release && b.group != a.group && b.block != a.group);
-    if (lane_of(a.kind) != lane_of(b.kind) || free || lane_of(a.kind) == Lane::gather) continue;
+    if (a.lane != b.lane || free || a.lane == Lane::gather) continue;
     CAPTURE(stage, i, describe(a, c.cost), describe(b, c.cost));
     CHECK(problems(swapped(program, i), c) != "");
     ++tried;

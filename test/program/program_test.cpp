@@ -346,7 +346,7 @@ TEST_CASE("the hash is equal for equal programs and differs for each change",
       if (field == 1) b.owner += 100;
       if (field == 2) b.elements += 1;
       if (field == 3) b.width += 1;
-      if (field == 4) b.place = Place::host;
+      if (field == 4) b.place = Place::pinned;
       differs(copy, c.layout);
     }
   }

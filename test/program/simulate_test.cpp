@@ -86,7 +86,7 @@ TEST_CASE("actions of a lane do not overlap and start after what they wait for",
   const Simulation s = simulate(program, c.layout, c.cost, round_machine());
   std::vector<double> lane_end(kNumLanes, -1e300);  // gathers begin beside the run before
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
-    double& end = lane_end[static_cast<std::size_t>(lane_of(program.actions[i].kind))];
+    double& end = lane_end[static_cast<std::size_t>(program.actions[i].lane)];
     REQUIRE(s.action_start_s[i] >= end);
     for (const int other : program.actions[i].after) {
       REQUIRE(s.action_start_s[i] >= s.action_end_s[static_cast<std::size_t>(other)]);

@@ -150,7 +150,7 @@ TEST_CASE("ranks call the collectives that the program names, with its bytes",
             std::string operation = comm_name(comm.op);
             std::ranges::replace(operation, '-', '_');
             auto& [calls, bytes] = named[std::string(comm_axis_name(comm.axis)) + " " +
-                                         lane_name(lane_of(action.kind)) + " " + operation];
+                                         lane_name(action.lane) + " " + operation];
             ++calls;
             bytes += comm.bytes;
           }

@@ -32,7 +32,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
     std::set<Phase> phases;
     for (const int i : segment.actions) {
       const Action& action = program.actions[to_index(i)];
-      CHECK(lane_of(action.kind) == Lane::compute);
+      CHECK(action.lane == Lane::compute);
       CHECK(action.comm.empty());
       CHECK(held.insert(i).second);
       CHECK(i > last);

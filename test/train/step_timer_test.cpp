@@ -105,7 +105,7 @@ TEST_CASE("each action has the phase that it stands in or serves", "[train][time
     // The first that waits for it.
     for (std::size_t j = i + 1; j < all.size(); ++j) {
       const auto& after = program.actions[j].after;
-      if (lane_of(program.actions[j].kind) != Lane::compute ||
+      if (program.actions[j].lane != Lane::compute ||
           std::ranges::find(after, static_cast<int>(i)) == after.end())
         continue;
       CHECK(all[i] == all[j]);

@@ -12,6 +12,8 @@ enum ControlIndex {
   kGradientNorm,    ///< of this step, loss scale removed; inf or nan when not finite
   kGradientFactor,  ///< what update multiplies gradients with: clip coefficient / loss scale
   kSkip,            ///< 1 when this step's update must not happen
+  kCorrection1,     ///< 1 - beta1^t of Adam, t the updates applied with this one
+  kCorrection2,     ///< 1 - beta2^t
   kControlSize
 };
 

@@ -27,6 +27,7 @@ struct FinishGradients {
   float clip_norm;
   bool dynamic_loss_scale;
   int growth_interval;
+  double beta1, beta2;
 };
 
 namespace cuda {

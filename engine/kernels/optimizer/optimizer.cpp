@@ -74,16 +74,20 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
                                       .sum = sum.const_data_ptr<float>(),
                                       .clip_norm = static_cast<float>(options.clip_norm),
                                       .dynamic_loss_scale = options.dynamic_loss_scale,
-                                      .growth_interval = options.growth_interval};
+                                      .growth_interval = options.growth_interval,
+                                      .beta1 = options.beta1,
+                                      .beta2 = options.beta2};
   if (control.is_cuda()) {
     kernels::cuda::finish_gradients(args, ops::current_stream());
   } else {
-    kernels::reference::finish_gradients(
-        args);  // seven scalars: the reference is as good as anything
+    kernels::reference::finish_gradients(args);  // few scalars: as good as anything
   }
 }
 
-void update(const Step& step, const at::Tensor& control) {
+namespace {
+
+/// Checks the step.
+kernels::OptimizerUpdate arguments(const Step& step, const at::Tensor& control) {
   const bool direction = is_direction(step.rule);
   const bool rounded = bf16_states(step.master, direction ? at::Tensor() : step.compute);
   const at::ScalarType type = rounded ? at::kBFloat16 : at::kFloat;
@@ -114,11 +118,24 @@ void update(const Step& step, const at::Tensor& control) {
     check_flat("a moment", step.moments[m], step.master, type);
     args.moments[m] = step.moments[m].mutable_data_ptr();
   }
+  return args;
+}
+
+}  // namespace
+
+void update(const Step& step, const at::Tensor& control) {
+  const kernels::OptimizerUpdate args = arguments(step, control);
   if (step.master.is_cuda()) {
     kernels::cuda::update(args, ops::current_stream());
   } else {
     kernels::cpu::update(args);
   }
+}
+
+void update_range(const Step& step, const at::Tensor& control, std::int64_t begin,
+                  std::int64_t end) {
+  DSTRAIN_CHECK(!step.master.is_cuda(), "optimizer: a thread of the host updates its own memory");
+  kernels::cpu::update_range(arguments(step, control), begin, end);
 }
 
 }  // namespace dstrain::optimizer

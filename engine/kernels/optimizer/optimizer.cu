@@ -58,6 +58,8 @@ __global__ void finish_gradients_kernel(const FinishGradients a) {
   a.control[kSkip] = finite ? 0.0f : 1.0f;
   if (finite) {
     a.control[kAppliedSteps] += 1;
+    a.control[kCorrection1] = bias_correction(a.beta1, a.control[kAppliedSteps]);
+    a.control[kCorrection2] = bias_correction(a.beta2, a.control[kAppliedSteps]);
     a.control[kGoodSteps] += 1;
     if (a.dynamic_loss_scale && a.control[kGoodSteps] >= static_cast<float>(a.growth_interval)) {
       a.control[kLossScale] = fminf(scale * 2, fmaxf(scale, kMaxLossScale));
@@ -67,19 +69,6 @@ __global__ void finish_gradients_kernel(const FinishGradients a) {
     a.control[kSkippedSteps] += 1;
     a.control[kGoodSteps] = 0;
     if (a.dynamic_loss_scale) a.control[kLossScale] = fmaxf(scale / 2, fminf(scale, kMinLossScale));
-  }
-}
-
-/// The constants of a step; those with powers in double once per block.
-template <class Rule>
-__device__ typename Rule::Element element_of(const Rule& rule, const float* control) {
-  if constexpr (Rule::kPowers) {
-    __shared__ typename Rule::Element shared;
-    if (threadIdx.x == 0) shared = rule.element(control);
-    __syncthreads();
-    return shared;
-  } else {
-    return rule.element(control);
   }
 }
 
@@ -129,7 +118,7 @@ template <class Rule, bool kRounded, typename T, int V>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const OptimizerUpdate a, const Rule rule, const std::uint64_t key) {
   if (a.control[kSkip] != 0) return;
-  const typename Rule::Element element = element_of(rule, a.control);
+  const typename Rule::Element element = rule.element(a.control);
   const auto step = static_cast<std::uint64_t>(a.control[kAppliedSteps]);
   constexpr int kMoments = Rule::kMoments, kPlaces = kMoments > 0 ? kMoments : 1;
 

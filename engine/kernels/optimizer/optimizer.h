@@ -26,16 +26,18 @@ struct FinishOptions {
   bool dynamic_loss_scale = false;
   int growth_interval =
       2000;  ///< finite steps before the scale doubles; it halves at each non-finite one
+  double beta1 = AdamW{}.beta1, beta2 = AdamW{}.beta2;  ///< AdamW's, for its bias correction
 };
-/// From the sum of squares over all ranks (element 0 of `sum`): norm, factor, skip, next loss scale
-/// and counters. Clip: factor = min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
+/// From the sum of squares over all ranks (element 0 of `sum`): norm, factor, skip, next loss
+/// scale, counters and AdamW's bias corrections, so that all that update read the same numbers.
+/// Clip: factor = min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
 void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
                       const FinishOptions& options);
 
-/// One step of a rule on what a rank owns. One pass: reads gradient, master and moments; writes
-/// master, moments and the compute copy. Does nothing when control[kSkip] is 1. All flat, same
-/// length; `compute` fp32/bf16/fp16, or undefined when master is read; a direction (MuonMomentum)
-/// is fp32 or bf16, and bf16 beside bf16 states.
+/// One step of a rule on what a rank owns, with equal bits on every device. One pass: reads
+/// gradient, master and moments; writes master, moments and the compute copy. Does nothing when
+/// control[kSkip] is 1. All flat, same length; `compute` fp32/bf16/fp16, or undefined when master
+/// is read; a direction (MuonMomentum) is fp32 or bf16, and bf16 beside bf16 states.
 struct Step {
   at::Tensor master;
   std::vector<at::Tensor> moments;  ///< as many as the rule has, in its order
@@ -47,5 +49,9 @@ struct Step {
   std::int64_t first_element = 0;
 };
 void update(const Step& step, const at::Tensor& control);
+/// Elements [begin, end) of the same on the CPU, by the calling thread alone; `begin` is a multiple
+/// of 128.
+void update_range(const Step& step, const at::Tensor& control, std::int64_t begin,
+                  std::int64_t end);
 
 }  // namespace dstrain::optimizer

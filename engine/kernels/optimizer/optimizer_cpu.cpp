@@ -1,16 +1,14 @@
 #include "engine/kernels/optimizer/optimizer_cpu.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include <algorithm>
-#include <cmath>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "engine/kernels/optimizer/control.h"
 #include "engine/kernels/optimizer/kernels.h"
-#include "engine/kernels/optimizer/stochastic_rounding.h"
 
 namespace dstrain::kernels::cpu {
 namespace {
@@ -29,92 +27,12 @@ void for_chunks(std::int64_t count, const Body& body) {
   });
 }
 
-template <typename T>
-void round_to(const float* __restrict from, T* __restrict to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i]);
-}
-
-void write_compute(void* compute, DType dtype, const float* master, std::int64_t begin,
-                   std::int64_t end) {
-  if (compute == nullptr) return;
-  switch (dtype) {
-    case DType::f32:
-      return round_to(master + begin, static_cast<float*>(compute) + begin, end - begin);
-    case DType::bf16:
-      return round_to(master + begin, static_cast<c10::BFloat16*>(compute) + begin, end - begin);
-    case DType::f16:
-      return round_to(master + begin, static_cast<c10::Half*>(compute) + begin, end - begin);
-  }
-}
-
-/// Calls body(i, bits) for i in [begin, end), where bits(state) are the random bits of element
-/// first_element + i.
-template <int States, typename Body>
-void for_rounded(std::uint64_t key, std::uint64_t step, std::int64_t first_element,
-                 std::int64_t begin, std::int64_t end, const Body& body) {
-  for (std::int64_t i = begin; i < end;) {
-    const std::int64_t element = first_element + i, group = element / RoundingBits::kTogether;
-    RoundingBits bits[States];
-    for (int s = 0; s < States; ++s)
-      bits[s] = RoundingBits::at(key, step, group, static_cast<RoundedState>(s));
-    int k = static_cast<int>(element % RoundingBits::kTogether);
-    for (; k < RoundingBits::kTogether && i < end; ++k, ++i) {
-      body(i, [&](RoundedState state) { return bits[static_cast<int>(state)].of(k); });
-    }
-  }
-}
-
-template <class Rule, class Element>
-void update_exact(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
-                  std::int64_t end) {
-  constexpr int kMoments = Rule::kMoments;
-  auto* const master = static_cast<float*>(args.parameters);
-  float* __restrict parameters = master;
-  float* __restrict first = static_cast<float*>(args.moments[0]);
-  float* __restrict second = static_cast<float*>(args.moments[1]);
-  const float* __restrict gradient = args.gradient;
-  [[maybe_unused]] const bool wide = args.compute_type == DType::f32;
-  for (std::int64_t i = begin; i < end; ++i) {
-    float parameter = parameters[i];
-    float moments[OptimizerUpdate::kMaxMoments];
-    if constexpr (kMoments > 0) moments[0] = first[i];
-    if constexpr (kMoments > 1) moments[1] = second[i];
-    const float copy = element.template update<false>(gradient[i], parameter, moments);
-    if constexpr (Rule::kDirection) {
-      if (wide) {
-        static_cast<float*>(args.compute)[i] = copy;
-      } else {
-        static_cast<c10::BFloat16*>(args.compute)[i] = copy;
-      }
-    }
-    parameters[i] = parameter;
-    if constexpr (kMoments > 0) first[i] = moments[0];
-    if constexpr (kMoments > 1) second[i] = moments[1];
-  }
-  if constexpr (!Rule::kDirection)
-    write_compute(args.compute, args.compute_type, master, begin, end);
-}
-
-template <class Rule, class Element>
-void update_rounded(const OptimizerUpdate& args, const Element& element, std::int64_t begin,
-                    std::int64_t end) {
-  constexpr int kMoments = Rule::kMoments;
-  const std::uint64_t key = random_key(args.seed, RandomStream::rounding);
-  const auto step = static_cast<std::uint64_t>(args.control[kAppliedSteps]);
-  auto* const parameters = static_cast<std::uint16_t*>(args.parameters);
-  for_rounded<1 + kMoments>(
-      key, step, args.first_element, begin, end, [&](std::int64_t i, const auto& bits) {
-        float parameter = bf16_value(parameters[i]);
-        float moments[OptimizerUpdate::kMaxMoments];
-        for (int m = 0; m < kMoments; ++m)
-          moments[m] = bf16_value(static_cast<const std::uint16_t*>(args.moments[m])[i]);
-        const float copy = element.template update<true>(args.gradient[i], parameter, moments);
-        if constexpr (Rule::kDirection) static_cast<c10::BFloat16*>(args.compute)[i] = copy;
-        for (int m = 0; m < kMoments; ++m)
-          static_cast<std::uint16_t*>(args.moments[m])[i] =
-              round_stochastically(moments[m], bits(rounded_moment(m)));
-        parameters[i] = round_stochastically(parameter, bits(RoundedState::parameter));
-      });
+/// The widest vector unit of this CPU.
+VectorUnit widest() {
+  static const VectorUnit unit = has(VectorUnit::avx512) ? VectorUnit::avx512
+                                 : has(VectorUnit::avx2) ? VectorUnit::avx2
+                                                         : VectorUnit::none;
+  return unit;
 }
 
 }  // namespace
@@ -142,21 +60,47 @@ void add_squares(const AddSquares& args) {
   *args.sum += static_cast<float>(static_cast<double>(args.factor) * sum);
 }
 
-void update(const OptimizerUpdate& args) {
+bool has(VectorUnit unit) {
+  switch (unit) {
+    case VectorUnit::none:
+      return true;
+    case VectorUnit::avx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
+    case VectorUnit::avx512:
+      return has(VectorUnit::avx2) && __builtin_cpu_supports("avx512f") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+  }
+  return false;
+}
+
+void update_range(const OptimizerUpdate& args, std::int64_t begin, std::int64_t end) {
+  update_range(args, begin, end, widest());
+}
+
+void update_range(const OptimizerUpdate& args, std::int64_t begin, std::int64_t end,
+                  VectorUnit unit) {
   if (args.control[kSkip] != 0) return;
   std::visit(
       [&](const auto& rule) {
         using Rule = std::decay_t<decltype(rule)>;
         const auto element = rule.element(args.control);
-        for_chunks(args.count, [&](std::int64_t begin, std::int64_t end) {
-          if (args.states == DType::bf16) {
-            update_rounded<Rule>(args, element, begin, end);
-          } else {
-            update_exact<Rule>(args, element, begin, end);
-          }
-        });
+        switch (unit) {
+          case VectorUnit::none:
+            return run_loop<VectorUnit::none, Rule>(args, element, begin, end);
+          case VectorUnit::avx2:
+            return run_loop<VectorUnit::avx2, Rule>(args, element, begin, end);
+          case VectorUnit::avx512:
+            return run_loop<VectorUnit::avx512, Rule>(args, element, begin, end);
+        }
       },
       args.rule);
+}
+
+void update(const OptimizerUpdate& args) {
+  for_chunks(args.count,
+             [&](std::int64_t begin, std::int64_t end) { update_range(args, begin, end); });
 }
 
 }  // namespace dstrain::kernels::cpu

@@ -1,71 +1,75 @@
 #pragma once
 
-#include <cmath>
 #include <variant>
 
 #include "engine/base/philox.h"
 #include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/fixed_order.h"
 
-/// The update rules, each as the arithmetic of one element; free of ATen, the same on host and GPU.
-/// The loops over elements are in optimizer.cu and optimizer_cpu.cpp, the definitions in double in
-/// reference_optimizer.cpp, the rules' names and moments in recipes/schema/optimizers.h.
+/// The update rules, each as the arithmetic of one element; free of ATen. Every operation stands in
+/// a fixed order and is rounded once, so that results have equal bits on a GPU and on a CPU with
+/// vectors of any width. The loops over elements are in optimizer.cu and optimizer_loops.h, the
+/// definitions in double in reference_optimizer.cpp, the rules' names and moments in
+/// recipes/schema/optimizers.h.
 ///
 /// A rule has
 ///   kMoments         the number of its moments;
-///   kPowers          whether `element` is so costly that a GPU computes it once per block;
 ///   element(control) the constants of a step in fp32, from StepControl;
 ///   kDirection       whether its copy is not the parameter, and so is written beside bf16
 ///                    states too;
 ///   Element::update<kRounded>(gradient, parameter, moments)
 ///                    one element; returns what goes to the copy. `gradient` is as accumulated,
 ///                    without control[kGradientFactor]. kRounded: the states are bf16 and rounded
-///                    afterwards, so on a GPU roots and quotients may be approximate.
+///                    afterwards, so roots and quotients may be approximate, with equal bits too.
 namespace dstrain::optimizer {
+
+/// 1 - beta^t, of which Adam's bias correction is made; for finish_gradients.
+DSTRAIN_HOST_DEVICE float bias_correction(double beta, float t) {
+  return static_cast<float>(1 - fixed_order::power(beta, static_cast<std::uint64_t>(t)));
+}
+
+/// What weight decay leaves of a parameter in a step.
+DSTRAIN_HOST_DEVICE float kept(double lr, double weight_decay) {
+  return static_cast<float>(fixed_order::fma(-lr, weight_decay, 1.0));
+}
 
 /// AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2) with bias correction; weight decay
 /// decoupled and scaled by lr, as torch.optim.AdamW. Moments: exp_avg, exp_avg_sq.
 struct AdamW {
   static constexpr int kMoments = 2;
-  static constexpr bool kPowers = true, kDirection = false;
+  static constexpr bool kDirection = false;
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
 
   struct Element {
-    float factor, step_size, rsqrt_correction, rest1, beta2, rest2, keep, eps;
+    float factor, step, correction, rest1, beta2, rest2, keep, eps;
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
-      const float g = gradient * factor;
-      float average = moments[0], square = moments[1];
-      average += rest1 * (g - average);
-      square = beta2 * square + rest2 * g * g;
-#ifdef __CUDA_ARCH__
-      if constexpr (kRounded) {
-        // Exact root and quotient would make arithmetic the limit, for bits that rounding cuts off.
-        const float root = square > 0 ? square * rsqrtf(square) : 0.0f;
-        parameter =
-            parameter * keep - __fdividef(step_size * average, root * rsqrt_correction + eps);
+      using fixed_order::fma, fixed_order::mul, fixed_order::near_root_quotient,
+          fixed_order::one_nan, fixed_order::root_quotient, fixed_order::sub;
+      const float g = mul(gradient, factor);
+      const float average = fma(rest1, sub(g, moments[0]), moments[0]);
+      const float square = fma(mul(rest2, g), g, mul(beta2, moments[1]));
+      const float up = mul(step, average);
+      float change;
+      if constexpr (kRounded && fixed_order::kNearQuotients) {
+        change = near_root_quotient(up, square, correction, eps);
       } else {
-        parameter =
-            parameter * keep - step_size * average / (sqrtf(square) * rsqrt_correction + eps);
+        change = root_quotient(up, square, correction, eps);
       }
-#else
-      parameter =
-          parameter * keep - step_size * average / (std::sqrt(square) * rsqrt_correction + eps);
-#endif
-      moments[0] = average;
-      moments[1] = square;
-      return parameter;
+      moments[0] = one_nan(average);
+      moments[1] = one_nan(square);
+      return parameter = one_nan(fma(parameter, keep, -change));
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
-    const double t = static_cast<double>(control[kAppliedSteps]);
     return {.factor = control[kGradientFactor],
-            .step_size = static_cast<float>(lr / (1 - pow(beta1, t))),
-            .rsqrt_correction = static_cast<float>(1 / sqrt(1 - pow(beta2, t))),
+            .step = fixed_order::div(static_cast<float>(lr), control[kCorrection1]),
+            .correction = fixed_order::div(1.0f, fixed_order::sqrt(control[kCorrection2])),
             .rest1 = static_cast<float>(1 - beta1),
             .beta2 = static_cast<float>(beta2),
             .rest2 = static_cast<float>(1 - beta2),
-            .keep = static_cast<float>(1 - lr * weight_decay),
+            .keep = kept(lr, weight_decay),
             .eps = static_cast<float>(eps)};
   }
 };
@@ -74,7 +78,7 @@ struct AdamW {
 /// Nesterov). Moment: momentum_buffer.
 struct Sgd {
   static constexpr int kMoments = 1;
-  static constexpr bool kPowers = false, kDirection = false;
+  static constexpr bool kDirection = false;
   double lr = 0, momentum = 0.9, weight_decay = 0;
 
   struct Element {
@@ -82,9 +86,11 @@ struct Sgd {
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
-      moments[0] = momentum * moments[0] + (gradient * factor + decay * parameter);
-      parameter -= lr * moments[0];
-      return parameter;
+      using fixed_order::fma, fixed_order::mul, fixed_order::one_nan;
+      const float g = fma(decay, parameter, mul(gradient, factor));
+      const float average = fma(momentum, moments[0], g);
+      moments[0] = one_nan(average);
+      return parameter = one_nan(fma(-lr, average, parameter));
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
@@ -99,7 +105,7 @@ struct Sgd {
 /// decay decoupled and scaled by lr. Moment: exp_avg.
 struct Lion {
   static constexpr int kMoments = 1;
-  static constexpr bool kPowers = false, kDirection = false;
+  static constexpr bool kDirection = false;
   double lr = 0, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
 
   struct Element {
@@ -107,12 +113,12 @@ struct Lion {
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
-      const float apart = gradient * factor - moments[0];
-      const float average = moments[0] + rest1 * apart;
-      const float sign = static_cast<float>(average > 0) - static_cast<float>(average < 0);
-      moments[0] += rest2 * apart;
-      parameter = parameter * keep - lr * sign;
-      return parameter;
+      using fixed_order::fma, fixed_order::mul, fixed_order::one_nan, fixed_order::sub;
+      const float apart = sub(mul(gradient, factor), moments[0]);
+      const float average = fma(rest1, apart, moments[0]);
+      const float change = average > 0 ? lr : average < 0 ? -lr : 0.0f;
+      moments[0] = one_nan(fma(rest2, apart, moments[0]));
+      return parameter = one_nan(fma(parameter, keep, -change));
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
@@ -120,7 +126,7 @@ struct Lion {
             .lr = static_cast<float>(lr),
             .rest1 = static_cast<float>(1 - beta1),
             .rest2 = static_cast<float>(1 - beta2),
-            .keep = static_cast<float>(1 - lr * weight_decay)};
+            .keep = kept(lr, weight_decay)};
   }
 };
 
@@ -129,7 +135,7 @@ struct Lion {
 /// torch.optim.Muon.
 struct MuonMomentum {
   static constexpr int kMoments = 0;
-  static constexpr bool kPowers = false, kDirection = true;
+  static constexpr bool kDirection = true;
   double momentum = 0.95;
   bool nesterov = true;
 
@@ -139,9 +145,10 @@ struct MuonMomentum {
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float gradient, float& buffer, float*) const {
-      const float g = gradient * factor;
-      buffer += rest * (g - buffer);
-      return nesterov ? buffer - rest * (buffer - g) : buffer;
+      using fixed_order::fma, fixed_order::mul, fixed_order::one_nan, fixed_order::sub;
+      const float g = mul(gradient, factor);
+      buffer = one_nan(fma(rest, sub(g, buffer), buffer));
+      return nesterov ? one_nan(fma(rest, sub(g, buffer), buffer)) : buffer;
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
@@ -155,7 +162,7 @@ struct MuonMomentum {
 /// gradient. `step` is the matrix's learning rate, `shrink` the share that weight decay takes off.
 struct MuonStep {
   static constexpr int kMoments = 0;
-  static constexpr bool kPowers = false, kDirection = false;
+  static constexpr bool kDirection = false;
   double step = 0, shrink = 0;
 
   struct Element {
@@ -163,8 +170,8 @@ struct MuonStep {
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float direction, float& parameter, float*) const {
-      parameter = parameter * keep - step * direction;
-      return parameter;
+      using fixed_order::fma, fixed_order::mul, fixed_order::one_nan;
+      return parameter = one_nan(fma(parameter, keep, -mul(step, direction)));
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float*) const {

@@ -36,6 +36,8 @@ void finish_gradients(const FinishGradients& a) {
       a.clip_norm > 0 ? std::min(1.0, static_cast<double>(a.clip_norm) / (norm + 1e-6)) : 1.0;
   control[kGradientFactor] = static_cast<float>(clip / static_cast<double>(scale));
   control[kAppliedSteps] += 1;
+  control[kCorrection1] = bias_correction(a.beta1, control[kAppliedSteps]);
+  control[kCorrection2] = bias_correction(a.beta2, control[kAppliedSteps]);
   control[kGoodSteps] += 1;
   if (a.dynamic_loss_scale && control[kGoodSteps] >= static_cast<float>(a.growth_interval)) {
     if (scale < kMaxLossScale) control[kLossScale] = std::min(scale * 2, kMaxLossScale);

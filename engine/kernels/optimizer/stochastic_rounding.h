@@ -26,8 +26,10 @@ struct RoundingBits {
   /// `group` is the elements' position in the whole tensor, divided by kTogether.
   DSTRAIN_HOST_DEVICE static RoundingBits at(std::uint64_t key, std::uint64_t step,
                                              std::int64_t group, RoundedState state) {
-    return {Philox::at(key, step,
-                       static_cast<std::uint64_t>(group) * 4 + static_cast<std::uint64_t>(state))};
+    return {Philox::at(key, step, counter(group, state))};
+  }
+  DSTRAIN_HOST_DEVICE static std::uint64_t counter(std::int64_t group, RoundedState state) {
+    return static_cast<std::uint64_t>(group) * 4 + static_cast<std::uint64_t>(state);
   }
   /// 16 bits for the k-th of them.
   [[nodiscard]] DSTRAIN_HOST_DEVICE std::uint32_t of(int k) const {

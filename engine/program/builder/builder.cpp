@@ -5,7 +5,9 @@
 #include "engine/base/error.h"
 #include "engine/program/builder/activations.h"
 #include "engine/program/builder/gradients.h"
+#include "engine/program/builder/inputs.h"
 #include "engine/program/builder/parameters.h"
+#include "engine/program/builder/states.h"
 #include "engine/program/builder/transfers.h"
 
 namespace dstrain {
@@ -49,14 +51,18 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
     Resting& resting = writer.resting[to_index(g)];
     const GroupLayout& kind = writer.layout.groups[to_index(g)];
     const FlatGroup& flat = writer.layout.flat[to_index(g)];
-    const auto add = [&](BufferRole role, Partition partition, int width) {
+    const auto add = [&](BufferRole role, Partition partition, int width, Place place) {
       const bool sharded = partition == Partition::sharded;
-      return writer.add_buffer(role, g, sharded ? flat.shard_size() : flat.padded(), width);
+      const int id = writer.add_buffer(role, g, sharded ? flat.shard_size() : flat.padded(), width);
+      writer.program.buffers[to_index(id)].place = place;
+      return id;
     };
-    resting.parameters = add(BufferRole::parameters, kind.parameters, widths.compute);
+    resting.parameters =
+        add(BufferRole::parameters, kind.parameters, widths.compute, kind.parameter_place);
     if (!kind.trainable) continue;
-    resting.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient);
-    if (widths.master > 0) resting.master = add(BufferRole::master, kind.states, widths.master);
+    resting.gradient = add(BufferRole::gradient, kind.gradients, widths.gradient, Place::device);
+    if (widths.master > 0)
+      resting.master = add(BufferRole::master, kind.states, widths.master, kind.state_place);
     writer.program.buffers.push_back(moments_of(g, writer.layout));
     resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
   }
@@ -75,7 +81,9 @@ class Builder {
         batches_(writer),
         parameters_(writer, uses),
         gradients_(writer, uses),
+        states_(writer, uses),
         activations_(writer),
+        inputs_(writer, activations_),
         transfers_(writer, activations_),
         last_reader_(writer.last_reader()) {}
 
@@ -93,7 +101,9 @@ class Builder {
   Batches batches_;
   Parameters parameters_;
   Gradients gradients_;
+  States states_;
   Activations activations_;
+  Inputs inputs_;
   Transfers transfers_;
   const int last_reader_;  ///< block
 };
@@ -102,8 +112,12 @@ std::vector<int> Builder::inputs_of(const Visit& visit) const {
   std::vector<int> reads;
   for (const int group : writer_.groups_of(visit.block)) reads.push_back(parameters_.buffer(group));
   reads.push_back(batches_.buffer(visit.micro_batch));
-  if (visit.block > 0)
-    reads.push_back(activations_.at(BufferRole::output, visit.block - 1, visit.micro_batch));
+  if (visit.block > 0) {
+    const int fetched = inputs_.fetched(visit.block - 1, visit.micro_batch);
+    reads.push_back(fetched >= 0
+                        ? fetched
+                        : activations_.at(BufferRole::output, visit.block - 1, visit.micro_batch));
+  }
   return reads;
 }
 
@@ -115,6 +129,7 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   batches_.wait(visit.micro_batch, action);
   parameters_.wait(visit.block, action);
   transfers_.wait(BufferRole::output, visit.block - 1, visit.micro_batch, action);
+  inputs_.wait(visit.block - 1, visit.micro_batch, action);
   const int index = writer_.add(kind, std::move(action));
   // The batch is read until the last of these: labels by the head, images by a recomputed stem.
   batches_.read_by(visit.micro_batch, index);
@@ -142,6 +157,7 @@ void Builder::forward(const Visit& visit) {
   const int index = add(ActionKind::forward, visit, std::move(action));
   if (writer_.own.ends_chunk(block) && !writer_.own.local(block + 1))
     transfers_.send(output, block, micro_batch, index);
+  inputs_.after_forward(block, micro_batch, index);
 }
 
 void Builder::recompute(const Visit& visit) {
@@ -195,10 +211,15 @@ void Builder::backward(const Visit& visit) {
       block > 0 && writer_.own.ends_chunk(block - 1) && writer_.has_backward(block - 1);
   if (hands_on) action.writes.push_back(activations_.take(output_gradient, block - 1, micro_batch));
   // The block before makes its output anew, has no backward that would free it, or runs elsewhere.
-  if (block > 0 && !writer_.keeps_output(block - 1))
+  const int fetched = inputs_.fetched(block - 1, micro_batch);
+  if (fetched >= 0) {
+    action.frees.push_back(fetched);
+  } else if (block > 0 && !writer_.keeps_output(block - 1)) {
     action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
+  }
   if (block == last_reader_) action.frees.push_back(batches_.buffer(micro_batch));
   const int index = add(ActionKind::backward, visit, std::move(action));
+  inputs_.freed(block - 1, micro_batch, index);
   gradients_.after(visit, index);
   if (hands_on && !writer_.own.local(block - 1))
     transfers_.send(output_gradient, block - 1, micro_batch, index);
@@ -210,14 +231,18 @@ void Builder::run() {
     batches_.before(visit.micro_batch);
     parameters_.before(v);
     transfers_.before(v);
+    inputs_.before(v);
     visit.pass == Pass::forward ? forward(visit) : backward(visit);
     parameters_.after(v);
   }
   transfers_.finish();
-  if (writer_.training()) gradients_.finish();
+  if (writer_.training()) states_.finish(gradients_.finish());
   batches_.close();
-  parameters_.close();
+  parameters_.close(states_.committed());
+  states_.close();
+  inputs_.close();
   transfers_.close();
+  remove_implied_waits(writer_.program);
 }
 
 void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramOptions& options) {

@@ -106,27 +106,13 @@ void Gradients::reduce(int group, int micro_batch, int after) {
   last_reduce_ = index;
 }
 
-void Gradients::finish() {
+int Gradients::finish() {
   Action norm;
   for (const Resting& resting : writer_.resting) {
     if (resting.gradient >= 0) norm.reads.push_back(resting.gradient);
   }
   if (last_reduce_) norm.after.push_back(*last_reduce_);
-  writer_.add(ActionKind::norm, std::move(norm));
-  // In the order of the next forward, which may begin while later groups are updated.
-  for (int g = 0; g < writer_.num_groups(); ++g) {
-    const Resting& resting = writer_.resting[to_index(g)];
-    if (resting.gradient < 0) continue;
-    const GroupLayout& kind = writer_.layout.groups[to_index(g)];
-    Action update{.group = g,
-                  .reads = {resting.gradient},
-                  .writes = {resting.parameters},
-                  .workspace = kind.matrix_workspace,
-                  .flops = kind.matrix_flops};
-    if (resting.master >= 0) update.writes.push_back(resting.master);
-    update.writes.push_back(resting.moments);
-    writer_.add(ActionKind::update, std::move(update));
-  }
+  return writer_.add(ActionKind::norm, std::move(norm));
 }
 
 }  // namespace dstrain::builder

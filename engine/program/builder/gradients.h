@@ -8,7 +8,7 @@
 
 namespace dstrain::builder {
 
-/// Buffers of whole gradients, reductions, norm and updates.
+/// Buffers of whole gradients, reductions and norm.
 class Gradients {
  public:
   Gradients(Writer& writer, const std::vector<GroupUse>& uses);
@@ -19,8 +19,8 @@ class Gradients {
   [[nodiscard]] int buffer(int group) const { return buffer_[to_index(group)]; }
   /// After the backward `index` of the visit: reduces what is complete.
   void after(const Visit& visit, int index);
-  /// Norm and updates.
-  void finish();
+  /// Returns norm.
+  int finish();
 
  private:
   void add_slots();

@@ -1,7 +1,10 @@
 #include "engine/program/builder/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+
+#include "engine/program/lane_order.h"
 
 namespace dstrain::builder {
 
@@ -53,8 +56,8 @@ bool Parameters::gather(int group, int visit) {
   const Layout& layout = writer_.layout;
   Held& held = held_[to_index(group)];
   const GroupUse& use = uses_[to_index(group)];
-  if (!layout.gathered(group)) return true;
   const bool into_slot = layout.gathered_into_slot(group);
+  if (!layout.gathered(group) && !into_slot) return true;
   // The parameters at rest are made whole before an evaluation begins.
   if (!writer_.training() && !into_slot) return true;
   if (held.held) {
@@ -62,8 +65,8 @@ bool Parameters::gather(int group, int visit) {
     return true;
   }
   const int resting = writer_.resting[to_index(group)].parameters;
-  Action action{.group = group};
   int buffer = resting;
+  std::vector<int> after;
   if (into_slot) {
     if (use.shared) {
       buffer = own_slot_[to_index(group)];
@@ -73,17 +76,32 @@ bool Parameters::gather(int group, int visit) {
       const FreeSlot slot = free_slots_.front();
       free_slots_.pop_front();
       buffer = slot.slot;
-      if (slot.released_by) action.after.push_back(*slot.released_by);
+      if (slot.released_by) after.push_back(*slot.released_by);
     }
-    action.reads = {resting};
   }
-  action.writes = {buffer};
   held = {.held = true,
           .buffer = buffer,
           .last_visit = use.shared ? use.last_visit : visit,
           .awaited = {}};
-  held.awaited = writer_.add(ActionKind::gather, std::move(action));
+  held.awaited = fill(group, buffer, std::move(after));
   return true;
+}
+
+int Parameters::fill(int group, int buffer, std::vector<int> after) {
+  const Layout& layout = writer_.layout;
+  const int resting = writer_.resting[to_index(group)].parameters;
+  Action gather{.group = group, .writes = {buffer}};
+  if (layout.groups[to_index(group)].parameter_place != Place::device) {
+    // The own shard goes to its place in the slot, and the other ones are gathered around it.
+    const int fetch = writer_.add(
+        ActionKind::fetch_parameters,
+        {.group = group, .reads = {resting}, .writes = {buffer}, .after = std::move(after)});
+    if (!layout.gathered(group)) return fetch;
+  } else {
+    if (buffer != resting) gather.reads = {resting};
+    gather.after = std::move(after);
+  }
+  return writer_.add(ActionKind::gather, std::move(gather));
 }
 
 void Parameters::before(int visit) {
@@ -120,27 +138,77 @@ int Parameters::buffer(int group) const {
                                                   : writer_.resting[to_index(group)].parameters;
 }
 
-/// A gather reads what the update before it wrote, and overwrites what the release before it let
-/// go. Gathers run in turn, so a wait for an earlier action than one waited for already says
-/// nothing; and a wait for the compute lane in this run is one for all of the run before.
-void Parameters::close() {
-  std::map<int, int> update, released;  // by group and by buffer: the last of them
+/// What fills a buffer reads what the update before it wrote, and overwrites what the release
+/// before it let go.
+void Parameters::close(const std::vector<int>& committed) {
+  const Layout& layout = writer_.layout;
+  std::map<int, int> released;  // by buffer: the last
   for (int i = 0; i < static_cast<int>(writer_.program.actions.size()); ++i) {
     const Action& action = writer_.action(i);
-    if (action.kind == ActionKind::update) update[action.group] = i;
     if (action.kind == ActionKind::release) released[action.frees.front()] = i;
   }
-  int waited = -1;
+  std::vector<bool> read(committed.size());  // by group that rests whole on the device
   for (Action& action : writer_.program.actions) {
-    if (action.kind != ActionKind::gather) continue;
-    if (!action.after.empty()) return;
-    int last = -1;
-    if (const auto found = update.find(action.group); found != update.end()) last = found->second;
-    if (const auto found = released.find(action.writes.front()); found != released.end())
-      last = std::max(last, found->second);
-    if (last <= waited) continue;
-    waited = last;
-    action.after_previous.push_back(last);
+    if (action.kind == ActionKind::gather || action.kind == ActionKind::fetch_parameters) {
+      const bool fetched = action.kind == ActionKind::gather &&
+                           layout.groups[to_index(action.group)].parameter_place != Place::device;
+      if (fetched) continue;
+      if (committed[to_index(action.group)] >= 0)
+        action.after_previous.push_back(committed[to_index(action.group)]);
+      if (const auto found = released.find(action.writes.front()); found != released.end())
+        action.after_previous.push_back(found->second);
+    } else if (action.kind == ActionKind::forward) {
+      for (const int group : writer_.groups_of(action.block)) {
+        const int update = committed[to_index(group)];
+        if (update < 0 || read[to_index(group)] || layout.gathered(group) ||
+            layout.gathered_into_slot(group))
+          continue;
+        read[to_index(group)] = true;
+        if (writer_.action(update).lane != Lane::compute) action.after_previous.push_back(update);
+      }
+    }
+  }
+}
+
+void remove_implied_waits(Program& program) {
+  const auto count = static_cast<int>(program.actions.size());
+  std::vector<Action> runs = program.actions;
+  runs.insert(runs.end(), program.actions.begin(), program.actions.end());
+  std::vector<int> lane_before(runs.size(), -1);
+  std::array<int, kNumLanes> last;
+  last.fill(-1);
+  for (int i = 0; i < 2 * count; ++i) {
+    Action& action = runs[to_index(i)];
+    if (i >= count) {
+      for (int& other : action.after) other += count;
+      for (const int other : action.after_previous) action.after.push_back(other);
+    }
+    int& before = last[static_cast<std::size_t>(action.lane)];
+    lane_before[to_index(i)] = before;
+    before = i;
+  }
+  const LaneOrder order(runs);
+  for (int i = 0; i < count; ++i) {
+    Action& action = program.actions[to_index(i)];
+    const std::vector<int>& waits = runs[to_index(i + count)].after;
+    std::vector<bool> implied(waits.size());
+    for (std::size_t w = 0; w < waits.size(); ++w) {
+      const auto follows = [&](int other) {
+        return other >= 0 && (other == waits[w] || order.before(waits[w], other));
+      };
+      implied[w] = follows(lane_before[to_index(i + count)]);
+      for (std::size_t k = 0; k < waits.size(); ++k) {
+        if (k == w || (waits[k] == waits[w] && k > w)) continue;
+        implied[w] = implied[w] || follows(waits[k]);
+      }
+    }
+    std::vector<int> after, after_previous;
+    for (std::size_t w = 0; w < waits.size(); ++w) {
+      if (implied[w]) continue;
+      waits[w] < count ? after_previous.push_back(waits[w]) : after.push_back(waits[w] - count);
+    }
+    action.after = std::move(after);
+    action.after_previous = std::move(after_previous);
   }
 }
 

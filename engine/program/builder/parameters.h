@@ -20,8 +20,9 @@ class Parameters {
   void wait(int block, Action& action);
   /// After visit `visit`: what no visit needs next is released.
   void after(int visit);
-  /// After the whole list: what the gathers of one run wait for in the run before it.
-  void close();
+  /// After the whole list: what the gathers and first readers of one run wait for in the run before
+  /// it. `committed`: by group, the action that ends its update.
+  void close(const std::vector<int>& committed);
   /// The buffer in which a visit reads the group now.
   [[nodiscard]] int buffer(int group) const;
 
@@ -40,6 +41,8 @@ class Parameters {
   void add_slots();
   bool gather_for(int visit);
   bool gather(int group, int visit);
+  /// The actions that bring whole parameters into `buffer`; returns the last.
+  int fill(int group, int buffer, std::vector<int> after);
 
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
@@ -48,6 +51,9 @@ class Parameters {
   std::vector<Held> held_;           ///< by group
   std::deque<FreeSlot> free_slots_;  ///< longest free first
 };
+
+/// Takes out the waits that others imply, of this run and of the run before.
+void remove_implied_waits(Program& program);
 
 /// All-gathers of what rests whole.
 void gather_resident(Writer& writer);

@@ -38,6 +38,7 @@ struct Writer {
 
   int add(ActionKind kind, Action action) {
     action.kind = kind;
+    if (action.lane == Lane::compute) action.lane = lanes_of(kind).front();
     action.comm = collectives_of(action, program, layout, cost);
     program.actions.push_back(std::move(action));
     return static_cast<int>(program.actions.size()) - 1;

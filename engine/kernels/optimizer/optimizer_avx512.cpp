@@ -1,0 +1,20 @@
+#include "engine/kernels/optimizer/optimizer_loops.h"
+
+namespace dstrain::kernels::cpu {
+
+using namespace dstrain::optimizer;
+
+template void run_loop<VectorUnit::avx512, AdamW>(const OptimizerUpdate&, const AdamW::Element&,
+                                                  std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx512, Sgd>(const OptimizerUpdate&, const Sgd::Element&,
+                                                std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx512, Lion>(const OptimizerUpdate&, const Lion::Element&,
+                                                 std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx512, MuonMomentum>(const OptimizerUpdate&,
+                                                         const MuonMomentum::Element&, std::int64_t,
+                                                         std::int64_t);
+template void run_loop<VectorUnit::avx512, MuonStep>(const OptimizerUpdate&,
+                                                     const MuonStep::Element&, std::int64_t,
+                                                     std::int64_t);
+
+}  // namespace dstrain::kernels::cpu

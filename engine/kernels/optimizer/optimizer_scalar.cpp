@@ -1,0 +1,19 @@
+#include "engine/kernels/optimizer/optimizer_loops.h"
+
+namespace dstrain::kernels::cpu {
+
+using namespace dstrain::optimizer;
+
+template void run_loop<VectorUnit::none, AdamW>(const OptimizerUpdate&, const AdamW::Element&,
+                                                std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::none, Sgd>(const OptimizerUpdate&, const Sgd::Element&,
+                                              std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::none, Lion>(const OptimizerUpdate&, const Lion::Element&,
+                                               std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::none, MuonMomentum>(const OptimizerUpdate&,
+                                                       const MuonMomentum::Element&, std::int64_t,
+                                                       std::int64_t);
+template void run_loop<VectorUnit::none, MuonStep>(const OptimizerUpdate&, const MuonStep::Element&,
+                                                   std::int64_t, std::int64_t);
+
+}  // namespace dstrain::kernels::cpu

@@ -1,0 +1,140 @@
+#include "engine/program/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/base/units.h"
+
+namespace dstrain {
+
+Place place_of(OffloadPlace place) {
+  switch (place) {
+    case OffloadPlace::none:
+      return Place::device;
+    case OffloadPlace::pinned:
+      return Place::pinned;
+    case OffloadPlace::pageable:
+      return Place::pageable;
+    case OffloadPlace::file:
+      return Place::file;
+  }
+  return Place::device;
+}
+
+namespace {
+
+/// Trained groups, in the order in which the next forward reads them.
+std::vector<int> trained_groups(const Layout& layout, const ModelCost& cost) {
+  std::vector<int> list;
+  for (const BlockCost& block : cost.blocks) {
+    for (const int g : block.groups) {
+      if (layout.groups[to_index(g)].trainable && std::ranges::find(list, g) == list.end())
+        list.push_back(g);
+    }
+  }
+  return list;
+}
+
+/// Seconds per element of a group that is updated by the device, and by the CPU.
+struct UpdateCost {
+  double streamed_s = 0, host_s = 0;
+};
+
+/// Bytes over the link both ways, and through the host's memory: a copy moves each byte once, an
+/// update reads and writes.
+UpdateCost update_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
+  const double travelling = 2.0 * state_slot_width(kind, w);
+  const double updated = w.gradient + 2.0 * (w.master + w.moments) + w.compute;
+  return {.streamed_s = std::max(travelling / machine.host_duplex_bytes_per_s,
+                                 travelling / machine.host_memory_bytes_per_s),
+          .host_s = updated / machine.host_update_bytes_per_s};
+}
+
+bool reads_itself(Place place) { return place == Place::device || place == Place::pinned; }
+
+/// Gives each group to the updater that is done with it first, in order.
+void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update,
+            const Machine& machine) {
+  double device_s = 0, host_s = 0;
+  for (const int g : groups) {
+    GroupLayout& kind = layout.groups[to_index(g)];
+    if (!layout.offloaded(g)) continue;
+    const auto elements = static_cast<double>(layout.own_elements(g));
+    const UpdateCost cost = update_cost(kind, layout.widths, machine);
+    const bool device_can = reads_itself(kind.state_place) && reads_itself(kind.parameter_place);
+    // States on the device are updated there.
+    bool streamed = kind.state_place == Place::device;
+    if (!streamed && update == OffloadUpdate::gpu) streamed = true;
+    if (!streamed && update == OffloadUpdate::automatic && device_can && !machine.shares_memory)
+      streamed = device_s + elements * cost.streamed_s <= host_s + elements * cost.host_s;
+    kind.update_method = streamed ? UpdateMethod::streamed : UpdateMethod::host;
+    (streamed ? device_s : host_s) += elements * (streamed ? cost.streamed_s : cost.host_s);
+  }
+}
+
+void place_parameters(Layout& layout, Place place) {
+  if (place == Place::device) return;
+  for (GroupLayout& kind : layout.groups) {
+    if (kind.parameters == Partition::replicated && layout.data_ranks() > 1) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("memory.offload.parameters: every one of {} data ranks has all "
+                              "parameters at rest",
+                              layout.data_ranks()),
+                  "set parallel.zero.stage: 3, or run one data rank");
+    }
+    kind.parameter_place = place;
+  }
+}
+
+}  // namespace
+
+PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe& recipe,
+                             const ProgramOptions& options, const MemoryLimit& limit,
+                             const Machine& machine) {
+  const OffloadConfig& offload = recipe.memory.offload;
+  const std::vector<int> groups = trained_groups(layout, cost);
+  PlacementReport report;
+  for (const int g : groups) report.elements += layout.own_elements(g);
+  const Place states = place_of(offload.optimizer), parameters = place_of(offload.parameters);
+  if (states == Place::device && parameters == Place::device) return report;
+  layout.chunk = offload.chunk;
+  place_parameters(layout, parameters);
+  ProgramOptions tried = options;
+  tried.micro_batches = std::min(options.micro_batches, 2);  // further ones hold nothing more
+  const auto fits = [&] {
+    return peak_memory(training_program(layout, cost, tried)).total() + limit.fixed <= limit.bytes;
+  };
+  const bool as_needed = offload.share == 0 && limit.bytes > 0;
+  const double share = offload.share == 0 ? 1 : offload.share;
+  divide(layout, groups, offload.update, machine);
+  for (auto g = groups.rbegin(); states != Place::device && g != groups.rend(); ++g) {
+    const auto wanted = static_cast<double>(report.elements) * share;
+    if (as_needed ? fits() : static_cast<double>(report.offloaded) >= wanted) break;
+    layout.groups[to_index(*g)].state_place = states;
+    report.offloaded += layout.own_elements(*g);
+    if (as_needed) divide(layout, groups, offload.update, machine);
+  }
+  divide(layout, groups, offload.update, machine);
+  for (const int g : groups) {
+    if (layout.groups[to_index(g)].state_place != Place::device &&
+        layout.groups[to_index(g)].update_method == UpdateMethod::streamed)
+      report.streamed += layout.own_elements(g);
+  }
+  return report;
+}
+
+std::string describe(const PlacementReport& report) {
+  const auto percent = [](std::int64_t part, std::int64_t whole) {
+    return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  };
+  if (report.offloaded == 0) return "no states";
+  return fmt::format("{:.0f} % of the states, of which the GPU updates {:.0f} %",
+                     percent(report.offloaded, report.elements),
+                     percent(report.streamed, report.offloaded));
+}
+
+}  // namespace dstrain

@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "engine/kernels/optimizer/optimizer_cpu.h"
+#include "test/kernels/optimizer_bits.h"
+#include "test/kernels/optimizer_control.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+using kernels::cpu::VectorUnit;
+using test::first_difference;
+using test::UpdateBits;
+
+const std::pair<int, std::int64_t> kEqual{-1, -1};
+
+/// The vector units of this CPU, other than none.
+std::vector<VectorUnit> vector_units() {
+  std::vector<VectorUnit> units;
+  for (const VectorUnit unit : {VectorUnit::avx2, VectorUnit::avx512}) {
+    if (kernels::cpu::has(unit)) {
+      units.push_back(unit);
+    } else {
+      WARN("this CPU has no " << (unit == VectorUnit::avx2 ? "AVX2" : "AVX-512"));
+    }
+  }
+  return units;
+}
+
+std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+/// The buffers after elements [0, count) went through update_range in pieces of `piece`.
+std::vector<at::Tensor> updated(const UpdateBits& update, const std::vector<at::Tensor>& buffers,
+                                VectorUnit unit, std::int64_t piece) {
+  const at::Tensor control = test::control_at(3, 0.5f);
+  std::vector<at::Tensor> results = clones(buffers);
+  const kernels::OptimizerUpdate args = update.args(results, control);
+  for (std::int64_t i = 0; i < update.count; i += piece)
+    kernels::cpu::update_range(args, i, std::min(update.count, i + piece), unit);
+  return results;
+}
+
+TEST_CASE("scalars, AVX2 and AVX-512 give equal bits for every rule and type", "[kernels]") {
+  const std::int64_t count = 200'003;
+  for (const UpdateBits& update : test::all_updates(count)) {
+    const auto buffers = update.buffers();
+    const auto expected = updated(update, buffers, VectorUnit::none, count);
+    CAPTURE(update.rule.index(), static_cast<int>(update.states), static_cast<int>(update.copy));
+    REQUIRE(first_difference(expected, buffers) != kEqual);
+    for (const VectorUnit unit : vector_units()) {
+      CAPTURE(static_cast<int>(unit));
+      REQUIRE(first_difference(updated(update, buffers, unit, count), expected) == kEqual);
+    }
+    std::vector<at::Tensor> threads = clones(buffers);
+    const at::Tensor control = test::control_at(3, 0.5f);
+    kernels::cpu::update(update.args(threads, control));
+    REQUIRE(first_difference(threads, expected) == kEqual);
+  }
+}
+
+TEST_CASE("no length, place or cut of a range changes a bit of an update", "[kernels]") {
+  const std::int64_t offset = GENERATE(0, 1), first_element = GENERATE(0, 5, 128);
+  CAPTURE(offset, first_element);
+  for (std::int64_t tail = 0; tail < 128; ++tail) {
+    for (UpdateBits& update : test::all_updates(tail % 4 == 0 ? 384 + tail : tail)) {
+      update.offset = offset;
+      update.first_element = first_element;
+      CAPTURE(update.count, update.rule.index(), static_cast<int>(update.states),
+              static_cast<int>(update.copy));
+      const auto buffers = update.buffers();
+      const auto expected = updated(update, buffers, VectorUnit::none, 1 << 20);
+      for (const VectorUnit unit : vector_units()) {
+        CAPTURE(static_cast<int>(unit));
+        for (const std::int64_t piece : {1 << 20, 128, 100})
+          REQUIRE(first_difference(updated(update, buffers, unit, piece), expected) == kEqual);
+      }
+    }
+  }
+}
+
+TEST_CASE("copies are the nearest numbers of their type, nans those of the GPU", "[kernels]") {
+  // A step of nothing keeps the parameters, so the copy shows the conversion alone.
+  const auto [type, dtype] = GENERATE(std::pair(kernels::DType::bf16, at::kBFloat16),
+                                      std::pair(kernels::DType::f16, at::kHalf));
+  const UpdateBits update{.rule = optimizer::MuonStep{},
+                          .states = kernels::DType::f32,
+                          .copy = type,
+                          .has_copy = true,
+                          .count = 1'000'000};
+  auto buffers = update.buffers();
+  buffers[0].zero_();
+  std::vector<VectorUnit> units = vector_units();
+  units.push_back(VectorUnit::none);
+  const at::Tensor before = buffers[1].view(at::kFloat), nan = before.ne(before);
+  REQUIRE(nan.any().item<bool>());
+  for (const VectorUnit unit : units) {
+    const auto results = updated(update, buffers, unit, update.count);
+    const at::Tensor after = results[1].view(at::kFloat), copy = results[4].view(dtype);
+    REQUIRE(after.view(at::kInt).masked_select(nan).eq(0x7fffffff).all().item<bool>());
+    REQUIRE(copy.view(at::kShort).masked_select(nan).eq(0x7fff).all().item<bool>());
+    const at::Tensor kept = nan.logical_not();
+    REQUIRE(after.masked_select(kept).equal(before.masked_select(kept)));
+    REQUIRE(copy.masked_select(kept)
+                .view(at::kShort)
+                .equal(before.masked_select(kept).to(dtype).view(at::kShort)));
+  }
+}
+
+TEST_CASE("near quotients are as near as they say", "[kernels]") {
+  double worst = 0;
+  for (std::int64_t i = 0; i < 1'000'000; ++i) {
+    const Philox random = Philox::at(1, 0, static_cast<std::uint64_t>(i));
+    const float square = std::ldexp(1 + random.uniform(0), -100 + static_cast<int>(i % 150)),
+                num = 1 + random.uniform(1), factor = 1 + 30 * random.uniform(2),
+                offset = i % 2 == 0 ? 1e-8f : 1.0f;
+    const float near = fixed_order::near_root_quotient(num, square, factor, offset);
+    const double exact = static_cast<double>(num) /
+                         (std::sqrt(static_cast<double>(square)) * static_cast<double>(factor) +
+                          static_cast<double>(offset));
+    worst = std::max(worst, std::abs(static_cast<double>(near) / exact - 1));
+  }
+  REQUIRE(worst < 3e-6);
+  REQUIRE(fixed_order::near_root_quotient(0, 0, 1, 1e-8f) == 0);
+  REQUIRE(fixed_order::near_root_quotient(1e-8f, 0, 1, 1e-8f) == Approx(1));
+}
+
+TEST_CASE("Adam's bias corrections are exact to the last bit of fp32 or the next", "[kernels]") {
+  for (const double beta : {0.0, 0.9, 0.95, 0.999, 0.9999}) {
+    for (const int t : {1, 2, 3, 10, 1000, 100'000, 10'000'000}) {
+      const double exact = -std::expm1(t * std::log(beta));
+      CAPTURE(beta, t);
+      REQUIRE(
+          std::abs(static_cast<double>(optimizer::bias_correction(beta, static_cast<float>(t))) -
+                   exact) <= 0x1p-24 * exact);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

@@ -1,0 +1,219 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "engine/program/simulate.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+// Programs with states, parameters and inputs on the host: sound in every combination, and without
+// a wait, read, write or free that could go.
+
+namespace dstrain {
+namespace {
+
+using test::Case;
+
+/// Where things rest, and what updates them.
+struct Offload {
+  Place states = Place::device, parameters = Place::device, inputs = Place::device;
+  UpdateMethod update_method = UpdateMethod::device;
+  bool master_apart = true;  ///< not the parameters themselves
+  bool mixed = false;        ///< every second group is updated by the other method
+};
+
+std::string name(const Offload& o) {
+  return fmt::format(
+      "states {}, parameters {}, inputs {}, update {}, {}{}", place_name(o.states),
+      place_name(o.parameters), place_name(o.inputs), static_cast<int>(o.update_method),
+      o.master_apart ? "master weights" : "no master weights", o.mixed ? ", mixed" : "");
+}
+
+Case offloaded(Case c, const Offload& offload) {
+  c.layout.chunk = 1024;
+  c.options.inputs = offload.inputs;
+  if (!offload.master_apart) c.layout.widths.master = 0;
+  for (std::size_t g = 0; g < c.layout.groups.size(); ++g) {
+    GroupLayout& kind = c.layout.groups[g];
+    kind.state_place = offload.states;
+    kind.parameter_place = offload.parameters;
+    kind.update_method = offload.update_method;
+    if (offload.mixed && g % 2 == 1)
+      kind.update_method =
+          offload.update_method == UpdateMethod::host ? UpdateMethod::streamed : UpdateMethod::host;
+  }
+  return c;
+}
+
+std::vector<Offload> offloads(bool parameters_may) {
+  using enum Place;
+  std::vector<Offload> list;
+  for (const bool apart : {true, false}) {
+    for (const Place inputs : {device, pinned}) {
+      list.push_back({.inputs = inputs, .master_apart = apart});
+      for (const bool mixed : {false, true}) {
+        for (const UpdateMethod update_method : {UpdateMethod::streamed, UpdateMethod::host}) {
+          list.push_back({pinned, device, inputs, update_method, apart, mixed});
+          if (parameters_may) list.push_back({pinned, pinned, inputs, update_method, apart, mixed});
+        }
+      }
+      if (parameters_may)
+        list.push_back({device, pinned, inputs, UpdateMethod::streamed, apart, false});
+    }
+  }
+  return list;
+}
+
+void for_each_case(const std::function<void(const Case&, const Offload&)>& visit) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int shard : {1, 2}) {
+      for (const int blocks : {1, 2, 4, 6}) {
+        for (const int micro_batches : {1, 3}) {
+          for (const int prefetch : {0, 1}) {
+            for (const bool recompute : {false, true}) {
+              const Case plain = test::make_case(stage, shard, 1, blocks,
+                                                 {.micro_batches = micro_batches,
+                                                  .prefetch = prefetch,
+                                                  .recompute = test::recomputed(recompute)});
+              for (const Offload& offload : offloads(stage == 3 || shard == 1)) {
+                if (offload.inputs != Place::device && !recompute) continue;
+                INFO("stage " << stage << " shard " << shard << " blocks " << blocks
+                              << " micro-batches " << micro_batches << " prefetch " << prefetch
+                              << " recompute " << recompute << ": " << name(offload));
+                visit(offloaded(plain, offload), offload);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::string problems(const Program& program, const Case& c) {
+  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
+}
+
+TEST_CASE("every program with offload is sound", "[program][property]") {
+  for_each_case([&](const Case& c, const Offload&) {
+    for (const Program& program :
+         {training_program(c.layout, c.cost, c.options),
+          evaluation_program(c.layout, c.cost, c.options), gathering_program(c.layout, c.cost)}) {
+      const std::string found = problems(program, c);
+      if (!found.empty()) FAIL(found);
+    }
+  });
+}
+
+TEST_CASE("no wait of a program with offload can be left out", "[program][property]") {
+  std::size_t removed = 0;
+  for_each_case([&](const Case& c, const Offload&) {
+    Program program = training_program(c.layout, c.cost, c.options);
+    for (std::size_t i = 0; i < program.actions.size(); ++i) {
+      for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+        const std::vector<int> all = program.actions[i].*waits;
+        for (std::size_t edge = 0; edge < all.size(); ++edge) {
+          std::vector<int>& own = program.actions[i].*waits;
+          own.erase(own.begin() + static_cast<std::ptrdiff_t>(edge));
+          if (check(program, c.layout, c.cost).empty()) {
+            FAIL(fmt::format("#{} {} on {} need not wait for #{} {}{}", i,
+                             describe(program.actions[i], c.cost),
+                             lane_name(program.actions[i].lane), all[edge],
+                             describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost),
+                             waits == &Action::after ? "" : " of the run before"));
+          }
+          own = all;
+          ++removed;
+        }
+      }
+    }
+  });
+  CHECK(removed > 10000);
+}
+
+TEST_CASE("no action of a program with offload can be left out, doubled or changed",
+          "[program][property]") {
+  const UpdateMethod update_method = GENERATE(UpdateMethod::streamed, UpdateMethod::host);
+  const bool parameters = GENERATE(false, true), apart = GENERATE(false, true);
+  const int shard = GENERATE(1, 2);
+  const Case c = offloaded(
+      test::make_case(3, shard, 1, 5,
+                      {.micro_batches = 2, .prefetch = 1, .recompute = test::recomputed(true)}),
+      {Place::pinned, parameters ? Place::pinned : Place::device, Place::pinned, update_method,
+       apart, false});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  REQUIRE(problems(program, c) == "");
+  CHECK_FALSE(test::indices(program, ActionKind::evict_input).empty());
+  CHECK_FALSE(test::indices(program, ActionKind::evict_states).empty());
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    CAPTURE(name({.update_method = update_method}), parameters, apart, shard, i,
+            describe(action, c.cost));
+    const auto broken = [&](const std::function<void(Action&)>& mutate) {
+      Program copy = program;
+      mutate(copy.actions[i]);
+      return !check(copy, c.layout, c.cost).empty();
+    };
+    Program twice = program;
+    twice.actions.push_back(action);
+    CHECK(problems(twice, c) != "");
+    CHECK(broken([](Action& a) { a.part = a.part < 0 ? 0 : a.part + 1; }));
+    CHECK(broken([](Action& a) { a.lane = a.lane == Lane::host ? Lane::compute : Lane::host; }));
+    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+      CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
+      for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
+        CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));
+        CHECK(broken([&](Action& a) { (a.*ids).push_back((a.*ids)[k]); }));
+      }
+    }
+  }
+}
+
+TEST_CASE("offloaded states leave the device and are counted on the host", "[program]") {
+  const Case plain = test::make_case(0, 1, 1, 4, {.micro_batches = 1});
+  const Ledger all = peak_memory(training_program(plain.layout, plain.cost, plain.options));
+  CHECK(all.host() == 0);
+  const Case c =
+      offloaded(plain, {Place::pinned, Place::device, Place::device, UpdateMethod::streamed});
+  const Ledger ledger = peak_memory(training_program(c.layout, c.cost, c.options));
+  CHECK(ledger.master == 0);
+  CHECK(ledger.moments == 0);
+  CHECK(ledger.pinned == all.master + all.moments);
+  CHECK(ledger.state_buffers == 3 * 1024 * 12);
+  CHECK(ledger.parameters == all.parameters);
+  const Case cpu =
+      offloaded(plain, {Place::pageable, Place::pinned, Place::device, UpdateMethod::host});
+  const Ledger host = peak_memory(training_program(cpu.layout, cpu.cost, cpu.options));
+  CHECK(host.pageable == all.master + all.moments);
+  CHECK(host.pinned == all.parameters + 3 * 1024 * 4);
+  CHECK(host.parameters == 0);
+  CHECK(host.gather_buffers > 0);
+}
+
+TEST_CASE("updates of offloaded states run beside the next forward", "[program]") {
+  // One step takes longer than its compute, but less than compute and updates in turn.
+  Case plain = test::make_case(0, 1, 1, 6, {.micro_batches = 1});
+  for (BlockCost& block : plain.cost.blocks) block.forward_flops = 1e7;
+  for (const UpdateMethod update_method : {UpdateMethod::streamed, UpdateMethod::host}) {
+    const Case c = offloaded(plain, {Place::pinned, Place::device, Place::device, update_method});
+    const Program program = training_program(c.layout, c.cost, c.options);
+    Machine machine = h200();
+    machine.host_duplex_bytes_per_s = machine.host_update_bytes_per_s = 1e9;
+    machine.flops_per_s = 1e11;
+    const Simulation step = simulate(program, c.layout, c.cost, machine);
+    double updates = 0;
+    for (std::size_t i = 0; i < program.actions.size(); ++i) {
+      if (program.actions[i].lane == Lane::fetch || program.actions[i].lane == Lane::host)
+        updates += step.action_end_s[i] - step.action_start_s[i];
+    }
+    CHECK(updates > 0);
+    CHECK(step.step_s < step.compute_s + 0.95 * updates);
+    const Program evaluation = evaluation_program(c.layout, c.cost, c.options);
+    CHECK(test::indices(evaluation, ActionKind::update).empty());
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

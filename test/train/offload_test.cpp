@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "recipes/schema/load.h"
+#include "test/support/catch.h"
+#include "test/train/sessions.h"
+
+// Offload changes no bit: losses, norms, weights and evaluations equal those of the same run with
+// everything on the device.
+
+using namespace dstrain;
+using test::with_sessions;
+
+namespace {
+
+/// A directory on a disk; temporary directories may be in memory, which files are refused in.
+std::string disk() { return std::filesystem::current_path().string(); }
+
+Recipe small_recipe(const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = {"batch.global=36",
+                                        "batch.micro=6",
+                                        "run.steps=4",
+                                        "run.epochs=0",
+                                        "model.layers=5",
+                                        "model.width=32",
+                                        "model.heads=2",
+                                        "optimizer.clip_norm=0.5",
+                                        "data.workers=1",
+                                        "memory.offload.chunk=1024",
+                                        "memory.offload.threads=2"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return load_recipe("recipes/quickstart.yaml", overrides).recipe;
+}
+
+struct Outcome {
+  std::vector<double> numbers;  ///< losses and norms of the steps, then the evaluation's loss
+  std::map<std::string, std::vector<float>> weights;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome trained(int ranks, const std::vector<std::string>& overrides) {
+  const Recipe recipe = small_recipe(overrides);
+  Outcome outcome;
+  with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        std::vector<double> numbers;
+        session.seek(0);
+        for (int step = 0; step < 4; ++step) {
+          session.enqueue_step();
+          const StepOutcome out = session.executor().take_outcome();
+          numbers.push_back(out.loss);
+          numbers.push_back(out.gradient_norm);
+          if (step == 1) numbers.push_back(session.evaluate().loss);
+        }
+        auto weights = session.gathered_weights();
+        if (rank == 0) outcome = {std::move(numbers), std::move(weights)};
+      });
+  return outcome;
+}
+
+std::vector<std::string> joined(std::vector<std::string> list,
+                                const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+std::string offload(const char* what, const char* place) {
+  return fmt::format("memory.offload.{}={}", what, place);
+}
+
+/// Ways to offload, the first of which names states, the second parameters, the third inputs.
+std::vector<std::vector<std::string>> ways(bool parameters_may) {
+  std::vector<std::vector<std::string>> list;
+  const std::string path = "memory.offload.path=" + disk();
+  for (const char* update : {"memory.offload.update=gpu", "memory.offload.update=cpu"}) {
+    list.push_back({offload("optimizer", "pinned"), update});
+    list.push_back({offload("optimizer", "pinned"), update, "memory.offload.share=0.5"});
+    if (parameters_may)
+      list.push_back({offload("optimizer", "pinned"), offload("parameters", "pinned"), update});
+  }
+  list.push_back({offload("optimizer", "pageable")});
+  list.push_back({offload("optimizer", "file"), path});
+  list.push_back({offload("activations", "pinned")});
+  list.push_back({offload("activations", "file"), offload("optimizer", "pageable"), path});
+  if (parameters_may) {
+    list.push_back({offload("parameters", "pinned")});
+    list.push_back({offload("parameters", "pageable"), offload("optimizer", "file"), path});
+    list.push_back({offload("parameters", "file"), offload("optimizer", "pageable"),
+                    offload("activations", "pageable"), path});
+  }
+  return list;
+}
+
+void check_all_ways(int ranks, const std::vector<std::string>& base, bool parameters_may) {
+  const Outcome expected = trained(ranks, base);
+  REQUIRE(expected.numbers.size() == 9);
+  for (const std::vector<std::string>& way : ways(parameters_may)) {
+    CAPTURE(ranks, fmt::format("{} + {}", fmt::join(base, " "), fmt::join(way, " ")));
+    const Outcome found = trained(ranks, joined(base, way));
+    CHECK(found.numbers == expected.numbers);
+    CHECK((found.weights == expected.weights));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("offload changes no bit under any stage", "[train]") {
+  const int ranks = GENERATE(1, 2, 3);
+  const int stage = GENERATE(0, 1, 2, 3);
+  if (ranks == 1 && stage > 0) return;
+  check_all_ways(ranks, {fmt::format("parallel.zero.stage={}", stage), "memory.recompute=blocks"},
+                 ranks == 1 || stage == 3);
+}
+
+TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[train]") {
+  const std::vector<std::vector<std::string>> bases = {
+      {"precision.compute=bf16"},
+      {"precision.compute=bf16", "precision.states=bf16"},
+      {"precision.compute=fp16"},
+      {"optimizer.name=sgd", "optimizer.lr=0.1"},
+      {"optimizer.name=lion", "precision.compute=bf16"},
+      {"batch.micro=18", "parallel.zero.prefetch=0"},
+  };
+  for (const std::vector<std::string>& base : bases)
+    check_all_ways(2, joined(base, {"parallel.zero.stage=3", "memory.recompute=blocks"}), true);
+}
+
+TEST_CASE("offload changes no bit beside adapters", "[train]") {
+  check_all_ways(1, {"lora.rank=4", "memory.recompute=blocks"}, true);
+}
+
+TEST_CASE("parameters that rest whole on several ranks are not offloaded", "[train]") {
+  const Recipe recipe = small_recipe({"parallel.zero.stage=2", "memory.offload.parameters=pinned"});
+  CHECK_THROWS_WITH(with_sessions(
+                        2, [&](int) { return recipe; }, [](int, Session&) {}),
+                    Catch::Contains("memory.offload.parameters") && Catch::Contains("stage: 3"));
+}
