@@ -72,6 +72,7 @@ bench::ZeroOptions checked(const BenchZeroOptions& options) {
 struct CellPlan {
   double allocated = bench::kUnknown;  ///< bytes
   double total = bench::kUnknown;      ///< bytes
+  double host = bench::kUnknown;       ///< bytes of all ranks on the host
   double step_s = bench::kUnknown;
   std::string refusal = {};  ///< why the cell cannot run; empty: it can
 };
@@ -97,6 +98,7 @@ CellPlan plan_cell(const BenchPlan& plan, const bench::Turn& turn) {
     const PlanReport report = plan_recipe(loaded, one.ranks, machine).report;
     cell.allocated = static_cast<double>(report.step.ledger.allocated());
     cell.total = static_cast<double>(report.step.ledger.total());
+    cell.host = static_cast<double>(report.step.ledger.host()) * one.ranks;
     cell.step_s = report.step.step_s;
     if (cell.refusal.empty() && !report.fits() &&
         (!machine.shares_memory || loaded.recipe.memory.limit > 0)) {
@@ -141,6 +143,7 @@ class PartRun {
         const CellPlan& plan = planned({.index = i});
         result.memory_planned = plan.allocated;
         result.device_planned = plan.total;
+        result.host_planned = plan.host;
         result.planned_step_s = plan.step_s;
         if (!plan.refusal.empty()) result.failure = plan.refusal;
       } else {

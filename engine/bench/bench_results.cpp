@@ -68,10 +68,10 @@ double train_seconds(const RunFigures& run) {
   return run.data.steps.empty() ? kUnknown : sum;
 }
 
-double device_planned(const RunFigures& run) {
-  const auto memory =
-      run.data.plan.is_object() ? run.data.plan.find("memory") : run.data.plan.end();
-  return memory == run.data.plan.end() ? kUnknown : report::number(*memory, "total_bytes");
+/// Bytes under a key of the plan's memory.
+double planned_memory(const RunFigures& run, const char* key) {
+  if (!run.data.plan.is_object() || !run.data.plan.contains("memory")) return kUnknown;
+  return report::number(run.data.plan["memory"], key);
 }
 
 double steps_per_epoch(const RunFigures& run) {
@@ -141,7 +141,9 @@ void fill(CaseResult& result, const std::vector<const RunFigures*>& runs,
     cpu.push_back(cpu_memory(runs[i]->data.cpu));
   }
   result.train_seconds = median_of(runs, train_seconds);
-  result.device_planned = device_planned(first);
+  result.device_planned = planned_memory(first, "total_bytes");
+  result.host_planned = result.which.ranks * (planned_memory(first, "host_pinned_bytes") +
+                                              planned_memory(first, "host_pageable_bytes"));
   result.planned_step_s = first.planned_step_s;
   result.gpu = median_range(gpu);
   result.gpu_added = median_range(added);
@@ -290,6 +292,7 @@ nlohmann::ordered_json results_json(const std::vector<CaseResult>& results) {
                     {"memory_peak_bytes", number(r.memory_peak)},
                     {"memory_planned_bytes", number(r.memory_planned)},
                     {"device_planned_bytes", number(r.device_planned)},
+                    {"host_planned_bytes", number(r.host_planned)},
                     {"planned_step_s", number(r.planned_step_s)},
                     {"step_s", estimate(r.step_s)},
                     {"mfu", number(r.mfu)},

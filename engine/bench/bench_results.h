@@ -43,6 +43,7 @@ struct CaseResult {
   double memory_peak = kUnknown;     ///< bytes that the busiest rank allocated
   double memory_planned = kUnknown;  ///< bytes that it allocates by plan
   double device_planned = kUnknown;  ///< bytes, with what dstrain does not allocate
+  double host_planned = kUnknown;    ///< bytes of all ranks that rest on the host by plan
   double planned_step_s = kUnknown;
   report::Estimate step_s = {.value = kUnknown};  ///< of the first repeat, with its interval
   double mfu = kUnknown;

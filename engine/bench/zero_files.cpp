@@ -51,13 +51,33 @@ report::Document zero_document(const ZeroTables& tables, const std::vector<ZeroC
 
 std::string zero_csv(const std::vector<ZeroCell>& cells) {
   report::Table table;
-  table.header = {
-      "recipe",       "model",           "data",         "ranks",           "stage",
-      "offload",      "pinned",          "scaling",      "total_runtime_s", "train_runtime_s",
-      "steps_per_s",  "samples_per_s",   "train_loss",   "eval_loss",       "eval_samples_per_s",
-      "gpu_peak_mib", "gpu_planned_mib", "gpu_mean_mib", "allocated_mib",   "planned_mib",
-      "cpu_peak_mib", "cpu_mean_mib",    "step_s",       "planned_step_s",  "efficiency",
-      "reason"};
+  table.header = {"recipe",
+                  "model",
+                  "data",
+                  "ranks",
+                  "stage",
+                  "offload",
+                  "pinned",
+                  "scaling",
+                  "total_runtime_s",
+                  "train_runtime_s",
+                  "steps_per_s",
+                  "samples_per_s",
+                  "train_loss",
+                  "eval_loss",
+                  "eval_samples_per_s",
+                  "gpu_peak_mib",
+                  "gpu_planned_mib",
+                  "gpu_mean_mib",
+                  "allocated_mib",
+                  "planned_mib",
+                  "cpu_peak_mib",
+                  "cpu_mean_mib",
+                  "host_planned_mib",
+                  "step_s",
+                  "planned_step_s",
+                  "efficiency",
+                  "reason"};
   const auto number = [](double value) {
     return report::Cell{.text = "", .figure = {}, .value = value};
   };
@@ -89,6 +109,7 @@ std::string zero_csv(const std::vector<ZeroCell>& cells) {
          number(mebibytes(r.memory_planned)),
          number(r.cpu.peak),
          number(r.cpu.mean),
+         number(mebibytes(r.host_planned)),
          number(r.step_s.value),
          number(r.planned_step_s),
          number(r.efficiency),

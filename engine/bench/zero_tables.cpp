@@ -50,6 +50,8 @@ const Figure kOwnPlanned =
     number("allocated as planned (MiB)", &CaseResult::memory_planned, 0, kPerMib);
 const Figure kCpuPeak = memory("Peak CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::peak);
 const Figure kCpuMean = memory("Average CPU Memory (MiB)", &CaseResult::cpu, &MemoryRange::mean);
+const Figure kHostPlanned =
+    number("Offloaded as planned (MiB)", &CaseResult::host_planned, 0, kPerMib);
 const Figure kRuntime = number("Total Runtime (sec)", &CaseResult::seconds, 1);
 const Figure kTrainRuntime = number("Train Runtime (sec)", &CaseResult::train_seconds, 2);
 const Figure kStep = {
@@ -164,7 +166,7 @@ ZeroTable stage_table(const CellList& group, std::size_t number) {
   made.table.header = {""};
   for (const ZeroCell* cell : columns) made.table.header.push_back(way_words(cell->way));
   std::vector<Figure> figures = training_figures();
-  figures.insert(figures.end(), {kCpuPeak, kCpuMean});
+  figures.insert(figures.end(), {kCpuPeak, kCpuMean, kHostPlanned});
   for (const Figure& figure : figures) {
     std::vector<Cell>& row = made.table.rows.emplace_back();
     row.push_back(text_cell(figure.title));
@@ -249,7 +251,8 @@ ZeroTable pinned_table(const std::vector<CellList>& all) {
   ZeroTable made{
       .file = "3-pinned", .title = "Pinned memory", .table = {}, .sentences = {}, .not_run = {}};
   made.table.header = {"Model and Data", "Ranks", "Config", "Pinned Memory"};
-  const std::vector<Figure> figures = {kGpuPeak, kGpuPlanned, kCpuPeak, kRuntime, kTrainRuntime};
+  const std::vector<Figure> figures = {kGpuPeak,     kGpuPlanned, kCpuPeak,
+                                       kHostPlanned, kRuntime,    kTrainRuntime};
   for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
   for (const CellList& group : all) {
     const std::vector<PinnedPair> pairs = pinned_pairs(group);
@@ -302,7 +305,7 @@ ZeroTable one_rank_table(const std::vector<CellList>& all) {
                  .sentences = {},
                  .not_run = reasons(joined(all))};
   made.table.header = {"Model and Data", "Config"};
-  const std::vector<Figure> figures = {kGpuPeak, kGpuPlanned, kCpuPeak,
+  const std::vector<Figure> figures = {kGpuPeak, kGpuPlanned, kCpuPeak,    kHostPlanned,
                                        kRuntime, kStep,       kStepPlanned};
   for (const Figure& figure : figures) made.table.header.emplace_back(figure.title);
   for (const CellList& group : all) {

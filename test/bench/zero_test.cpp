@@ -35,6 +35,7 @@ ZeroCell cell(ZeroWay way, int ranks, double mib, double seconds) {
   r.runs = 1;
   r.gpu_added = {.min = 1, .mean = mib / 2, .peak = mib};
   r.device_planned = mib * 1.01 * (1 << 20);
+  r.host_planned = way.offload == none ? 0 : 64.0 * (1 << 20);
   r.cpu = {.min = 1, .mean = 100, .peak = 200};
   r.train_seconds = seconds;
   r.seconds = seconds + 5;
@@ -182,9 +183,9 @@ TEST_CASE("tables of stages, offload and pinned memory with what they answer", "
 
   const ZeroTable& pinned = table(tables, "3-pinned");
   CHECK(row_text(pinned, 0) ==
-        "bloom, squad (a)|2|stage 3 + optimizer|true|400|404|200|23.0|18.00");
+        "bloom, squad (a)|2|stage 3 + optimizer|true|400|404|200|64|23.0|18.00");
   CHECK(row_text(pinned, 1) ==
-        "bloom, squad (a)|2|stage 3 + optimizer|false|400|404|200|29.0|24.00");
+        "bloom, squad (a)|2|stage 3 + optimizer|false|400|404|200|64|29.0|24.00");
   CHECK(pinned.sentences ==
         std::vector<std::string>{"stage 3 + optimizer: pinned memory trains in 18.00 s, pageable "
                                  "in 24.00 s: pinned takes 25.0 % less."});
@@ -234,7 +235,7 @@ TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]
   const ZeroTables tables = zero_tables(cells);
   const ZeroTable& one = table(tables, "5-one-rank");
   CHECK(row_text(one, 2) ==
-        "bloom, squad (a)|stage 2 + optimizer, pinned|500|505|200|17.0|1200.00|1080.00");
+        "bloom, squad (a)|stage 2 + optimizer, pinned|500|505|200|64|17.0|1200.00|1080.00");
   CHECK(one.not_run.empty());
   CHECK(one.sentences[0].find("all stages are the same") != std::string::npos);
   CHECK(one.sentences[1] == "Without offload: steps of 1.00 s to 1.02 s over 2 stages.");

@@ -81,6 +81,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert abs(float(row["gpu_planned_mib"]) * 2**20 - plan["memory"]["total_bytes"]) < 1e3, row
         assert abs(float(row["planned_step_s"]) - plan["step_s"]) < 1e-9
         assert float(row["eval_loss"]) > 0 and float(row["eval_samples_per_s"]) > 0 and float(row["cpu_peak_mib"]) >= float(row["cpu_mean_mib"]) > 50, row
+        offloaded = 2 * (plan["memory"]["host_pinned_bytes"] + plan["memory"]["host_pageable_bytes"])
+        assert abs(float(row["host_planned_mib"]) * 2**20 - offloaded) < 1 and (offloaded > 0) == (cell["offload"] != "none"), row
         plain = cells["tiny", 2, cell["stage"], "none", "", ""]
         assert row["train_loss"] == plain["train_loss"] and row["eval_loss"] == plain["eval_loss"], "offload changes nothing"
         assert row["gpu_peak_mib"] == "" and row["reason"] == ""

@@ -29,11 +29,13 @@ with tempfile.TemporaryDirectory() as scratch:
         text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
-        if comment := re.search(r"planned(?: without offload)?: (.*)", recipe.read_text()):
+        if comment := re.search(r"planned: (.*)", recipe.read_text()):
             for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
-                memory = json.loads(run("plan", recipe, "--ranks", ranks, "--machine", "h200", "--set", "memory.offload.optimizer=none", "--json").stdout)["memory"]
+                memory = json.loads(run("plan", recipe, "--ranks", ranks, "--machine", "h200", "--json").stdout)["memory"]
                 assert abs(memory["total_bytes"] / 2**30 / float(gib) - 1) < 0.02, (recipe, gib, ranks, memory)
                 commented += 1
+                if host := re.search(r"the host holds ([\d.]+) GiB", comment[1]):
+                    assert abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / float(host[1]) - 1) < 0.02, (recipe, memory)
 assert commented >= 17, commented
 
 # A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
