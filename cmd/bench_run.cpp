@@ -1,31 +1,20 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 
-#include <charconv>
-#include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "cmd/bench_runner.h"
 #include "cmd/command.h"
-#include "cmd/input_path.h"
 #include "cmd/overrides.h"
-#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
-#include "engine/base/unique_fd.h"
-#include "engine/bench/bench_log.h"
 #include "engine/bench/bench_results.h"
 #include "engine/bench/bench_tables.h"
-#include "engine/report/words.h"
-#include "launcher/base/child_process.h"
-#include "launcher/base/interrupts.h"
 
 namespace dstrain {
 namespace {
@@ -33,8 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using bench::BenchLog;
 using bench::BenchPlan;
-
-constexpr std::size_t kColumns = 200;  ///< a bench is wide; its tables stay tables
 
 struct BenchRunOptions {
   std::vector<std::string> recipes;
@@ -77,118 +64,11 @@ BenchPlan plan_of(const BenchRunOptions& options) {
   return plan;
 }
 
-/// What the program said last of why it ended: its line "error: ...".
-std::string reason_in(const fs::path& log, int exit_code) {
-  std::string text;
-  try {
-    text = read_file(log);
-  } catch (const Error&) {
-    return fmt::format("exit code {}", exit_code);
-  }
-  const std::size_t at = text.rfind("error: ");
-  if (at == std::string::npos) return fmt::format("exit code {}", exit_code);
-  return text.substr(at + 7, std::min<std::size_t>(text.find('\n', at) - at - 7, 300));
-}
-
-/// Starts the runs of a bench one after the other. A signal goes on to the run under way, and no
-/// further one is started.
-class Runner {
- public:
-  Runner(const BenchPlan& plan, BenchLog& log) : plan_(plan), log_(log) {}
-
-  /// Whether all runs have ended.
-  bool run_all() {
-    const std::vector<bench::Turn> turns = bench::turns(plan_);
-    std::size_t number = 0;
-    for (const bench::Turn& turn : turns) {
-      ++number;
-      if (log_.find(bench::run_name(plan_, turn))) continue;
-      if (!run(turn, fmt::format("{} of {}", number, turns.size()))) return false;
-    }
-    return true;
-  }
-
- private:
-  bool run(const bench::Turn& turn, const std::string& place) {
-    bench::Record record{.run = bench::run_name(plan_, turn)};
-    const fs::path folder = log_.runs() / record.run;
-    const fs::path output = log_.runs() / (record.run + ".log");
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);  // of a bench that ended in the middle of it
-    print_text("{}: {} ...\n", place, record.run);
-    const auto start = std::chrono::steady_clock::now();
-    try {
-      std::vector<std::string> command = bench::launch_arguments(plan_, turn, log_.runs());
-      command.insert(command.begin(), fs::read_symlink("/proc/self/exe").string());
-      if (!wait_for(command, output, record)) return false;
-    } catch (const Error& error) {
-      record.exit_code = exit_code(error.kind());
-      record.reason = error.what();
-    }
-    record.seconds = seconds_since(start);
-    log_.add(record);
-    print_text("{}: {}\n", place, summary(record));
-    return true;
-  }
-
-  /// False where a signal ended it.
-  bool wait_for(const std::vector<std::string>& command, const fs::path& output,
-                bench::Record& record) {
-    const UniqueFd in(above_two(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
-    const UniqueFd out(
-        above_two(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)));
-    if (!in || !out) {
-      throw Error(ErrorKind::checkpoint, fmt::format("cannot write {}", output.string()));
-    }
-    launcher::ChildProcess child(command, {.in = in.get(), .out = out.get(), .error = out.get()});
-    bool asked = false;
-    while (!child.ended()) {
-      pollfd entry{interrupts_.fd(), POLLIN, 0};
-      ::poll(&entry, 1, 20);
-      while (const int number = interrupts_.next()) {
-        child.send(number);
-        asked = true;
-      }
-    }
-    if (asked) return false;
-    record.exit_code = child.signal() != 0 ? 128 + child.signal() : child.exit_code();
-    if (record.exit_code != 0) record.reason = reason_in(output, record.exit_code);
-    return true;
-  }
-
-  /// The same descriptor, or a copy of it that is none of the standard streams.
-  static int above_two(int fd) {
-    if (fd < 0 || fd > 2) return fd;
-    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    ::close(fd);
-    return copy;
-  }
-
-  [[nodiscard]] std::string summary(const bench::Record& record) const {
-    if (!record.reason.empty()) return "failed: " + record.reason;
-    try {
-      report::RunData data = report::read_run(log_.runs() / record.run);
-      if (plan_.steps > 0) data.warmup = plan_.warmup;
-      const report::RunFigures figures = report::run_figures(std::move(data));
-      return fmt::format(
-          "{} samples/s, {} a step, loss {}, {} in all",
-          report::rate_words(figures.samples_per_s.value), report::time_words(figures.step_s.value),
-          report::number_words(figures.final_loss), report::time_words(record.seconds));
-    } catch (const Error& error) {
-      return error.what();
-    }
-  }
-
-  const BenchPlan& plan_;
-  BenchLog& log_;
-  launcher::Interrupts interrupts_{SIGINT, SIGTERM};
-};
-
 int bench_run(const BenchRunOptions& options) {
   const BenchPlan plan = plan_of(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
-  BenchLog log(folder, plan, options.resume);
-  if (!Runner(plan, log).run_all()) {
+  BenchLog log(folder, plan, options.resume ? bench::Existing::same : bench::Existing::refuse);
+  if (!BenchRunner(plan, log).run_all()) {
     throw Error(ErrorKind::again,
                 fmt::format("stopped; {} of {} runs have ended", log.records().size(),
                             bench::turns(plan).size()),
@@ -206,7 +86,7 @@ int bench_run(const BenchRunOptions& options) {
   json["results"] = bench::results_json(results);
   const std::string json_of_all = json_text(json, 2) + "\n";
   write_file_atomically(folder / "results.json", json_of_all);
-  print_text(options.json ? json_of_all : report::document_text(document, kColumns));
+  print_text(options.json ? json_of_all : report::document_text(document, kBenchColumns));
   std::size_t good = 0;
   for (const bench::CaseResult& result : results) good += result.runs;
   if (!options.json)

@@ -19,8 +19,9 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   CLI::App* bench = app.add_subcommand(
       "bench", "Measure steps, kernels and blocks on this device; compare runs of recipes.");
   bench->require_subcommand(1);
-  commands.insert(commands.end(), {add_bench_step(*bench), add_bench_kernel(*bench),
-                                   add_bench_flops(*bench), add_bench_run(*bench)});
+  commands.insert(commands.end(),
+                  {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench),
+                   add_bench_run(*bench), add_bench_zero(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);
   commands.insert(commands.end(), {add_data_tokenize(*data), add_data_prepare(*data)});

@@ -4,38 +4,21 @@
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
-#include "cmd/planned_model.h"
+#include "cmd/recipe_plan.h"
 #include "engine/base/output.h"
-#include "engine/program/measured_machine.h"
-#include "engine/program/plan_report.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
-namespace {
-
-/// As asked for; else what was measured for the device that this machine has, else the built-in
-/// one.
-Machine plan_machine(const std::string& name, bool on_cpu) {
-  const std::vector<MeasuredRates> measured = read_measured(measured_file());
-  if (!name.empty()) return choose_machine(name, measured);
-  const auto found = find_measured(measured, on_cpu ? "CPU" : installed_gpu());
-  return found ? *found : on_cpu ? cpu() : h200();
-}
-
-}  // namespace
-
 int plan(const PlanOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
-  const Recipe& recipe = loaded.recipe;
-  const ModelCost cost = planned_model(recipe).cost;
-  const Machine machine = plan_machine(options.machine, recipe.parallel.backend == Backend::gloo);
-  const Strategy strategy = make_strategy(recipe, cost, options.ranks, machine);
-  const PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
-  const std::string text =
-      options.json ? plan_json(report, strategy, cost) : plan_text(report, strategy, cost);
+  const Machine machine =
+      plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
+  const RecipePlan made = plan_recipe(loaded, options.ranks, machine);
+  const std::string text = options.json ? plan_json(made.report, made.strategy, made.cost)
+                                        : plan_text(made.report, made.strategy, made.cost);
   print_text(text);
   return 0;
 }

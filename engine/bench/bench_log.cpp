@@ -28,9 +28,18 @@ std::string difference(const nlohmann::json& before, const nlohmann::ordered_jso
   return "";
 }
 
+std::vector<double> numbers(const nlohmann::json& object, const char* key) {
+  std::vector<double> all;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return all;
+  for (const nlohmann::json& value : *found)
+    all.push_back(value.is_number() ? value.get<double>() : report::kUnknown);
+  return all;
+}
+
 }  // namespace
 
-BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, bool resume)
+BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, Existing existing)
     : folder_(std::move(folder)) {
   std::error_code error;
   fs::create_directories(runs(), error);
@@ -40,8 +49,8 @@ BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, bool resume)
                 "name another one with -o");
   }
   const fs::path plan_file = folder_ / kPlan;
-  if (fs::exists(plan_file, error)) {
-    if (!resume) {
+  if (existing != Existing::keep_runs && fs::exists(plan_file, error)) {
+    if (existing == Existing::refuse) {
       throw Error(ErrorKind::usage, fmt::format("{} holds a bench", folder_.string()),
                   "--resume goes on with it; or name another folder with -o");
     }
@@ -64,10 +73,12 @@ BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, bool resume)
       const nlohmann::json line = json_or_null(text.substr(begin, end - begin));
       begin = end + 1;
       if (!line.is_object() || report::text(line, "run").empty()) continue;
-      records_.push_back({.run = report::text(line, "run"),
-                          .exit_code = line.value("exit_code", 0),
-                          .reason = report::text(line, "reason"),
-                          .seconds = report::number(line, "seconds")});
+      keep({.run = report::text(line, "run"),
+            .exit_code = line.value("exit_code", 0),
+            .reason = report::text(line, "reason"),
+            .seconds = report::number(line, "seconds"),
+            .fingerprint = report::text(line, "fingerprint"),
+            .gpus_before_mib = numbers(line, "gpus_before_mib")});
     }
     // A last line that was cut off would take the next one with it.
     if (!text.empty() && text.back() != '\n')
@@ -85,9 +96,19 @@ void BenchLog::add(const Record& record) {
   nlohmann::ordered_json line = {{"run", record.run},
                                  {"exit_code", record.exit_code},
                                  {"reason", record.reason},
-                                 {"seconds", record.seconds}};
+                                 {"seconds", record.seconds},
+                                 {"fingerprint", record.fingerprint},
+                                 {"gpus_before_mib", record.gpus_before_mib}};
   file_.append(json_text(line) + "\n");
-  records_.push_back(record);
+  keep(record);
+}
+
+void BenchLog::keep(const Record& record) {
+  const auto found = std::ranges::find(records_, record.run, &Record::run);
+  if (found == records_.end())
+    records_.push_back(record);
+  else
+    *found = record;
 }
 
 }  // namespace dstrain::bench

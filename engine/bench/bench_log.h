@@ -16,23 +16,37 @@ struct Record {
   int exit_code = 0;
   std::string reason = {};  ///< of a failure; empty: it ended well
   double seconds = 0;       ///< from the start of the program to its end
+  /// turn_fingerprint(); empty: not known.
+  std::string fingerprint = {};
+  /// MiB that each GPU of this machine held before the start.
+  std::vector<double> gpus_before_mib = {};
+};
+
+/// What may become of a bench that the folder holds.
+enum class Existing {
+  refuse,    ///< none may be there
+  same,      ///< it goes on if its plan is the same
+  keep_runs  ///< its runs are kept, whatever its plan was
 };
 
 /// The folder of a bench: bench.json (the plan), bench.jsonl (a line for each run that has ended),
 /// runs/NAME and runs/NAME.log.
 class BenchLog {
  public:
-  /// Begins a bench, or goes on with one. Error{usage} where the folder holds one and `resume` is
-  /// not set, or one of another plan; the message names what differs.
-  BenchLog(std::filesystem::path folder, const BenchPlan& plan, bool resume);
+  /// Begins a bench, or goes on with one. Error{usage} where the folder holds one that `existing`
+  /// does not allow; the message names what differs.
+  BenchLog(std::filesystem::path folder, const BenchPlan& plan, Existing existing);
 
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
+  /// One for each name.
   [[nodiscard]] const std::vector<Record>& records() const { return records_; }
-  /// Of the run with that name, if it has ended.
+  /// Of the run with that name, if it has ended: the last one.
   [[nodiscard]] std::optional<Record> find(const std::string& run) const;
   void add(const Record& record);
 
  private:
+  void keep(const Record& record);
+
   std::filesystem::path folder_;
   AppendFile file_;
   std::vector<Record> records_;

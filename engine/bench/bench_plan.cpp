@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/stable_hash.h"
+#include "recipes/schema/datasets.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain::bench {
@@ -26,9 +29,22 @@ std::vector<std::string> common_overrides(const BenchPlan& plan, const Recipe& r
   return list;
 }
 
+/// The key that says how many samples are used for training.
+std::string_view samples_key(const Recipe& recipe, const std::string& file) {
+  const DatasetRow& row = dataset_row(recipe.data.name);
+  for (const std::string_view key : {"data.samples", "data.subset"}) {
+    if (reads(row, key)) return key;
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("--samples-per-rank: data.name {} of {} has no limit of samples",
+                          row.spelling, file),
+              "leave it out, or name recipes with text or random data");
+}
+
 }  // namespace
 
 std::vector<Case> cases(const BenchPlan& plan) {
+  if (!plan.chosen.empty()) return plan.chosen;
   std::vector<Case> list;
   for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
     for (const int ranks : plan.ranks) {
@@ -41,15 +57,19 @@ std::vector<Case> cases(const BenchPlan& plan) {
 
 std::vector<Turn> turns(const BenchPlan& plan) {
   std::vector<Turn> list;
-  const std::size_t variants = plan.variants.size();
-  const std::size_t groups = plan.recipes.size() * plan.ranks.size();
-  for (std::size_t group = 0; group < groups; ++group) {
+  const std::vector<Case> all = cases(plan);
+  for (std::size_t first = 0; first < all.size();) {
+    std::size_t end = first;
+    while (end < all.size() && all[end].recipe == all[first].recipe &&
+           all[end].ranks == all[first].ranks)
+      ++end;
     for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
-      for (std::size_t i = 0; i < variants; ++i) {
-        const std::size_t variant = repeat % 2 == 1 ? i : variants - 1 - i;
-        list.push_back({.index = group * variants + variant, .repeat = repeat});
+      for (std::size_t i = first; i < end; ++i) {
+        const std::size_t index = repeat % 2 == 1 ? i : first + end - 1 - i;
+        list.push_back({.index = index, .repeat = repeat});
       }
     }
+    first = end;
   }
   return list;
 }
@@ -67,8 +87,7 @@ std::string run_name(const BenchPlan& plan, const Turn& turn) {
                      plan.variants.at(one.variant).name, one.ranks, turn.repeat);
 }
 
-std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
-                                          const std::filesystem::path& folder) {
+std::vector<std::string> turn_overrides(const BenchPlan& plan, const Turn& turn) {
   const Case one = cases(plan).at(turn.index);
   const std::string& file = plan.recipes.at(one.recipe);
   const Recipe recipe = load_recipe(file, plan.overrides).recipe;
@@ -85,16 +104,34 @@ std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& tur
     }
     overrides.push_back(fmt::format("batch.global={}", batch / plan.ranks.front()));
   }
+  if (plan.samples_per_rank > 0) {
+    overrides.push_back(
+        fmt::format("{}={}", samples_key(recipe, file), plan.samples_per_rank * one.ranks));
+  }
   const auto append = [&overrides](const std::vector<std::string>& more) {
     overrides.insert(overrides.end(), more.begin(), more.end());
   };
   append(plan.variants.at(one.variant).overrides);
   append(plan.overrides);
-  overrides.push_back("run.output=" + folder.string());
-  std::vector<std::string> arguments = {
-      "launch", file, "--ranks", fmt::to_string(one.ranks), "--run-name", run_name(plan, turn)};
-  for (const std::string& override : overrides)
+  return overrides;
+}
+
+std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn) {
+  const Case one = cases(plan).at(turn.index);
+  std::string text = read_file(plan.recipes.at(one.recipe));
+  for (const std::string& override : turn_overrides(plan, turn)) text += '\n' + override;
+  return fmt::format("{:016x}", stable_hash(text));
+}
+
+std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
+                                          const std::filesystem::path& folder) {
+  const Case one = cases(plan).at(turn.index);
+  std::vector<std::string> arguments = {"launch",     plan.recipes.at(one.recipe),
+                                        "--ranks",    fmt::to_string(one.ranks),
+                                        "--run-name", run_name(plan, turn)};
+  for (const std::string& override : turn_overrides(plan, turn))
     arguments.insert(arguments.end(), {"--set", override});
+  arguments.insert(arguments.end(), {"--set", "run.output=" + folder.string()});
   return arguments;
 }
 
@@ -109,6 +146,7 @@ nlohmann::ordered_json plan_json(const BenchPlan& plan) {
   json["steps"] = plan.steps;
   json["warmup"] = plan.warmup;
   json["overrides"] = plan.overrides;
+  if (plan.samples_per_rank > 0) json["samples_per_rank"] = plan.samples_per_rank;
   return json;
 }
 

@@ -17,6 +17,15 @@ enum class Scaling {
   strong  ///< batch.global stays
 };
 
+/// Runs of one recipe, variant and number of ranks.
+struct Case {
+  std::size_t recipe = 0;   ///< in BenchPlan::recipes
+  std::size_t variant = 0;  ///< in BenchPlan::variants
+  int ranks = 1;
+
+  bool operator==(const Case&) const = default;
+};
+
 /// What is run and compared.
 struct BenchPlan {
   std::vector<std::string> recipes;  ///< files
@@ -27,16 +36,12 @@ struct BenchPlan {
   int steps = 60;   ///< that count; 0: the recipe's own length, which counts as a whole
   int warmup = 20;  ///< before these
   std::vector<std::string> overrides = {};  ///< of every run
+  /// Training samples of a run, times its ranks; 0: the recipe's.
+  std::int64_t samples_per_rank = 0;
+  /// In the order of cases(); empty: every recipe, variant and number of ranks.
+  std::vector<Case> chosen = {};
 };
 
-/// Runs of one recipe, variant and number of ranks.
-struct Case {
-  std::size_t recipe = 0;   ///< in BenchPlan::recipes
-  std::size_t variant = 0;  ///< in BenchPlan::variants
-  int ranks = 1;
-
-  bool operator==(const Case&) const = default;
-};
 /// In the order of tables: by recipe, ranks, variant.
 [[nodiscard]] std::vector<Case> cases(const BenchPlan& plan);
 
@@ -54,8 +59,12 @@ struct Turn {
 [[nodiscard]] std::string recipe_name(const BenchPlan& plan, std::size_t recipe);
 /// Of a run's folder: "vit-huge_random_ddp-zero2-2-ranks-1".
 [[nodiscard]] std::string run_name(const BenchPlan& plan, const Turn& turn);
-/// Of the program, which runs `turn` into `folder`/NAME. Error where the recipe cannot be read or
-/// its global batch does not fit the number of ranks.
+/// What a run changes in its recipe, but for its folder. Error where the recipe cannot be read, its
+/// global batch does not fit the number of ranks or its data have no limit of samples.
+[[nodiscard]] std::vector<std::string> turn_overrides(const BenchPlan& plan, const Turn& turn);
+/// Of the recipe's file and turn_overrides(): equal for runs that train the same.
+[[nodiscard]] std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn);
+/// Of the program, which runs `turn` into `folder`/NAME. Error as turn_overrides().
 [[nodiscard]] std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& turn,
                                                         const std::filesystem::path& folder);
 

@@ -62,6 +62,18 @@ MemoryRange median_range(const std::vector<MemoryRange>& ranges) {
   return {.min = median_of(min), .mean = median_of(mean), .peak = median_of(peak)};
 }
 
+double train_seconds(const RunFigures& run) {
+  double sum = 0;
+  for (const report::StepRow& row : run.data.steps) sum += row.step_s;
+  return run.data.steps.empty() ? kUnknown : sum;
+}
+
+/// Bytes under a key of the plan's memory.
+double planned_memory(const RunFigures& run, const char* key) {
+  if (!run.data.plan.is_object() || !run.data.plan.contains("memory")) return kUnknown;
+  return report::number(run.data.plan["memory"], key);
+}
+
 double steps_per_epoch(const RunFigures& run) {
   if (run.data.steps.empty()) return kUnknown;
   const report::StepRow& last = run.data.steps.back();
@@ -101,7 +113,9 @@ void describe_recipe(const BenchPlan& plan, CaseResult& result) {
   }
 }
 
-void fill(CaseResult& result, const std::vector<const RunFigures*>& runs) {
+/// `before`: of each run, MiB that each GPU held.
+void fill(CaseResult& result, const std::vector<const RunFigures*>& runs,
+          const std::vector<std::vector<double>>& before) {
   result.runs = runs.size();
   if (runs.empty()) return;
   const RunFigures& first = *runs.front();
@@ -119,12 +133,20 @@ void fill(CaseResult& result, const std::vector<const RunFigures*>& runs) {
   result.steps_per_s = median_of(runs, [](const RunFigures& run) { return 1 / run.step_s.value; });
   result.evaluation_samples_per_s = median_of(runs, evaluation_rate);
   result.steps_per_epoch = steps_per_epoch(first);
-  std::vector<MemoryRange> gpu, cpu;
-  for (const RunFigures* run : runs) {
-    gpu.push_back(gpu_memory(run->data.gpus, result.which.ranks));
-    cpu.push_back(cpu_memory(run->data.cpu));
+  std::vector<MemoryRange> gpu, added, cpu;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    gpu.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks));
+    if (!before[i].empty() && first.device != "CPU")
+      added.push_back(gpu_memory(runs[i]->data.gpus, result.which.ranks, before[i]));
+    cpu.push_back(cpu_memory(runs[i]->data.cpu));
   }
+  result.train_seconds = median_of(runs, train_seconds);
+  result.device_planned = planned_memory(first, "total_bytes");
+  result.host_planned = result.which.ranks * (planned_memory(first, "host_pinned_bytes") +
+                                              planned_memory(first, "host_pageable_bytes"));
+  result.planned_step_s = first.planned_step_s;
   result.gpu = median_range(gpu);
+  result.gpu_added = median_range(added);
   result.cpu = median_range(cpu);
   result.memory_peak = median_of(runs, [](const RunFigures& run) { return run.memory_peak; });
   result.memory_planned = first.memory_planned;
@@ -135,7 +157,12 @@ void fill(CaseResult& result, const std::vector<const RunFigures*>& runs) {
 
 }  // namespace
 
-MemoryRange gpu_memory(const std::vector<report::GpuSample>& samples, int gpus) {
+MemoryRange gpu_memory(std::vector<report::GpuSample> samples, int gpus,
+                       const std::vector<double>& before) {
+  for (report::GpuSample& sample : samples) {
+    if (std::cmp_less(sample.index, before.size()))
+      sample.memory_mib -= before[static_cast<std::size_t>(sample.index)];
+  }
   std::map<int, double> peaks;
   for (const report::GpuSample& sample : samples) {
     double& peak = peaks.emplace(sample.index, 0).first->second;
@@ -159,6 +186,7 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
   std::vector<CaseResult> results;
   std::vector<RunFigures> runs;
   std::vector<std::vector<std::size_t>> runs_of(list.size());
+  std::vector<std::vector<double>> before;  // of each of `runs`
   for (std::size_t c = 0; c < list.size(); ++c) {
     CaseResult result{.which = list[c],
                       .recipe = recipe_name(plan, list[c].recipe),
@@ -179,6 +207,7 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
           } else {
             runs_of[c].push_back(runs.size());
             runs.push_back(std::move(figures));
+            before.push_back(record->gpus_before_mib);
             seconds.push_back(record->seconds);
           }
         } catch (const Error& error) {
@@ -192,26 +221,30 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
   }
   for (std::size_t c = 0; c < list.size(); ++c) {
     std::vector<const RunFigures*> own;
-    for (const std::size_t run : runs_of[c]) own.push_back(&runs[run]);
-    fill(results[c], own);
+    std::vector<std::vector<double>> own_before;
+    for (const std::size_t run : runs_of[c]) {
+      own.push_back(&runs[run]);
+      own_before.push_back(before[run]);
+    }
+    fill(results[c], own, own_before);
   }
   for (std::size_t c = 0; c < list.size(); ++c) {
     CaseResult& result = results[c];
     if (runs_of[c].empty()) continue;
-    const auto other = [&](const Case& wanted) {
-      return static_cast<std::size_t>(std::ranges::find(list, wanted) - list.begin());
-    };
-    const std::size_t base =
-        other({.recipe = list[c].recipe, .variant = 0, .ranks = list[c].ranks});
-    const report::Variant compared = report::compare(runs, runs_of[base], runs_of[c]);
+    const auto base = std::ranges::find_if(list, [&](const Case& one) {
+      return one.recipe == list[c].recipe && one.ranks == list[c].ranks;
+    });
+    const report::Variant compared =
+        report::compare(runs, runs_of[static_cast<std::size_t>(base - list.begin())], runs_of[c]);
     result.speed = compared.speed;
     result.verdict = compared.verdict;
     const int first_ranks = plan.ranks.front();
-    const std::size_t one =
-        other({.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
-    if (plan.scaling != Scaling::none) {
+    const auto one = std::ranges::find(
+        list, Case{.recipe = list[c].recipe, .variant = list[c].variant, .ranks = first_ranks});
+    if (plan.scaling != Scaling::none && one != list.end()) {
+      const CaseResult& start = results[static_cast<std::size_t>(one - list.begin())];
       result.efficiency =
-          result.samples_per_s / (results[one].samples_per_s * list[c].ranks / first_ranks);
+          result.samples_per_s / (start.samples_per_s * list[c].ranks / first_ranks);
     }
   }
   return results;
@@ -252,10 +285,15 @@ nlohmann::ordered_json results_json(const std::vector<CaseResult>& results) {
                     {"evaluation_samples_per_s", number(r.evaluation_samples_per_s)},
                     {"steps_per_epoch", number(r.steps_per_epoch)},
                     {"seconds", number(r.seconds)},
+                    {"train_seconds", number(r.train_seconds)},
                     {"gpu_mib", range(r.gpu)},
+                    {"gpu_added_mib", range(r.gpu_added)},
                     {"cpu_mib", range(r.cpu)},
                     {"memory_peak_bytes", number(r.memory_peak)},
                     {"memory_planned_bytes", number(r.memory_planned)},
+                    {"device_planned_bytes", number(r.device_planned)},
+                    {"host_planned_bytes", number(r.host_planned)},
+                    {"planned_step_s", number(r.planned_step_s)},
                     {"step_s", estimate(r.step_s)},
                     {"mfu", number(r.mfu)},
                     {"exposed_comm_share", number(r.exposed_comm_share)},

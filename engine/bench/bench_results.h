@@ -36,10 +36,15 @@ struct CaseResult {
   double evaluation_samples_per_s = kUnknown;
   double steps_per_epoch = kUnknown;
   double seconds = kUnknown;         ///< of a run, its start and end included
+  double train_seconds = kUnknown;   ///< sum of the step times
   MemoryRange gpu = {};              ///< as nvidia-smi says, of as many GPUs as there are ranks
-  MemoryRange cpu = {};              ///< resident, of all ranks of the first host
+  MemoryRange gpu_added = {};        ///< the same less that before the start; none on CPUs
+  MemoryRange cpu = {};              ///< resident and shared, of all ranks of the first host
   double memory_peak = kUnknown;     ///< bytes that the busiest rank allocated
-  double memory_planned = kUnknown;  ///< bytes
+  double memory_planned = kUnknown;  ///< bytes that it allocates by plan
+  double device_planned = kUnknown;  ///< bytes, with what dstrain does not allocate
+  double host_planned = kUnknown;    ///< bytes of all ranks that rest on the host by plan
+  double planned_step_s = kUnknown;
   report::Estimate step_s = {.value = kUnknown};  ///< of the first repeat, with its interval
   double mfu = kUnknown;
   double exposed_comm_share = kUnknown;
@@ -54,8 +59,9 @@ struct CaseResult {
 [[nodiscard]] std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log);
 
 /// Samples of GPU memory as `cut -d, -f4` reads them from memory.csv, of the `gpus` GPUs that held
-/// the most.
-[[nodiscard]] MemoryRange gpu_memory(const std::vector<report::GpuSample>& samples, int gpus);
+/// the most; less what each held `before`, where that is given.
+[[nodiscard]] MemoryRange gpu_memory(std::vector<report::GpuSample> samples, int gpus,
+                                     const std::vector<double>& before = {});
 
 [[nodiscard]] nlohmann::ordered_json results_json(const std::vector<CaseResult>& results);
 

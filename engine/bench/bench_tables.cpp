@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/bench/table_cells.h"
 #include "engine/report/words.h"
 
 namespace dstrain::bench {
@@ -21,18 +22,6 @@ struct Column {
   std::string title;
   std::function<Cell(const CaseResult&)> cell;
 };
-
-Cell text_cell(std::string text) { return {.text = std::move(text)}; }
-
-Cell number_cell(double value, int digits) {
-  return {.text = std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "-",
-          .figure = {},
-          .value = value};
-}
-/// Four digits that count.
-Cell value_cell(double value) {
-  return {.text = report::number_words(value), .figure = {}, .value = value};
-}
 
 Column number_column(std::string title, double CaseResult::* figure, int digits) {
   return {std::move(title),

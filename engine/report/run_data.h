@@ -88,6 +88,7 @@ struct CpuSample {
   double elapsed_s = 0;
   double share = 0;  ///< % of one core
   double resident_mib = 0;
+  double virtual_mib = 0;
 };
 
 /// Samples of a host that is not the first.

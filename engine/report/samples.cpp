@@ -109,8 +109,10 @@ std::vector<CpuSample> read_cpu(RunData& run, const fs::path& path) {
         line.remove_prefix(word.size());
       }
       if (numbers.size() == 4 && std::ranges::all_of(numbers, [](double n) { return n >= 0; })) {
-        samples.push_back(
-            {.elapsed_s = numbers[0], .share = numbers[1], .resident_mib = numbers[2]});
+        samples.push_back({.elapsed_s = numbers[0],
+                           .share = numbers[1],
+                           .resident_mib = numbers[2],
+                           .virtual_mib = numbers[3]});
       } else {
         ++broken;
       }

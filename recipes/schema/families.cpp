@@ -114,6 +114,14 @@ constexpr PublishedModel kQwen2s[] = {
       .kv_heads = 4,
       .mlp_width = 18944,
       .vocab_size = 152064}},
+    {"qwen2.5-14b",
+     {"Qwen/Qwen2.5-14B"},
+     {.width = 5120,
+      .layers = 48,
+      .heads = 40,
+      .kv_heads = 8,
+      .mlp_width = 13824,
+      .vocab_size = 152064}},
 };
 
 constexpr ModelSize kWideHeadSizes[] = {

@@ -42,6 +42,8 @@ TEST_CASE("a variant is a base with additions, or what its text says", "[bench]"
   CHECK(named_variant("recipe").overrides.empty());
   CHECK(named_variant("zero2+recompute").overrides ==
         std::vector<std::string>{"parallel.zero.stage=2", "memory.recompute=blocks"});
+  CHECK(named_variant("zero3+offload+pageable").overrides.back() ==
+        "memory.offload.optimizer=pageable");
   for (const char* name : {"", "zero9", "zero2+", "+recompute", "recompute", "zero2+zero3"}) {
     CAPTURE(name);
     CHECK(usage_error([&] { (void)named_variant(name); }).find("known are recipe, ddp") !=
@@ -102,22 +104,23 @@ TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
   const TempDir dir;
   const BenchPlan plan = some_plan();
   {
-    BenchLog log(dir / "b", plan, false);
+    BenchLog log(dir / "b", plan, Existing::refuse);
     CHECK(log.records().empty());
     log.add({.run = "quickstart-ddp-1-ranks-1", .seconds = 1.5});
     log.add({.run = "quickstart-zero2-1-ranks-1", .exit_code = 64, .reason = "no"});
   }
-  CHECK(usage_error([&] { BenchLog(dir / "b", plan, false); }).find("--resume") !=
+  CHECK(usage_error([&] { BenchLog(dir / "b", plan, Existing::refuse); }).find("--resume") !=
         std::string::npos);
   BenchPlan other = plan;
   other.steps = 61;
-  CHECK(usage_error([&] { BenchLog(dir / "b", other, true); }).find("steps were 60, now 61") !=
-        std::string::npos);
+  CHECK(usage_error([&] {
+          BenchLog(dir / "b", other, Existing::same);
+        }).find("steps were 60, now 61") != std::string::npos);
   // A line that was cut off is made again.
   const std::string text = slurp(dir / "b" / "bench.jsonl");
   spit(dir / "b" / "bench.jsonl", text + R"({"run":"quickstart-zero2-1-ra)");
   {
-    BenchLog log(dir / "b", plan, true);
+    BenchLog log(dir / "b", plan, Existing::same);
     REQUIRE(log.records().size() == 2);
     CHECK(log.records()[0].seconds == 1.5);
     CHECK(log.find("quickstart-zero2-1-ranks-1")->reason == "no");
@@ -125,10 +128,11 @@ TEST_CASE("a bench goes on where it ended, and only that bench", "[bench]") {
     CHECK_FALSE(log.find("quickstart-zero2-1-ranks-2"));
     log.add({.run = "quickstart-zero2-1-ranks-2"});
   }
-  CHECK(BenchLog(dir / "b", plan, true).records().size() == 3);
+  CHECK(BenchLog(dir / "b", plan, Existing::same).records().size() == 3);
   spit(dir / "file", "x");
-  CHECK(usage_error([&] { BenchLog(dir / "file", plan, false); }).find("cannot make the folder") !=
-        std::string::npos);
+  CHECK(usage_error([&] {
+          BenchLog(dir / "file", plan, Existing::refuse);
+        }).find("cannot make the folder") != std::string::npos);
 }
 
 }  // namespace

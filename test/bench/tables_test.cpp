@@ -37,7 +37,7 @@ struct MadeBench {
                  .repeat = 3,
                  .steps = 80,
                  .overrides = {}};
-  BenchLog log{dir / "b", plan, false};
+  BenchLog log{dir / "b", plan, Existing::refuse};
 
   explicit MadeBench(double gain = 1.25, int failing = 0, double loss = 2) {
     for (const Turn& turn : turns(plan)) {
@@ -144,7 +144,7 @@ TEST_CASE("scaling is held against the first number of ranks", "[bench]") {
                        .steps = 80,
                        .overrides = {}};
   const TempDir dir;
-  BenchLog log(dir / "b", plan, false);
+  BenchLog log(dir / "b", plan, Existing::refuse);
   for (const Turn& turn : turns(plan)) {
     const std::string name = run_name(plan, turn);
     MadeRun{.ranks = turn.index == 0 ? 2 : 4, .step_s = turn.index == 0 ? 0.1 : 0.0625}.write(

@@ -1,12 +1,13 @@
 """Every recipe in the tree is checked, shown, planned and dry-run; every command has a help text."""
 import json
+import re
 import tempfile
 import time
 
 from support import ROOT, expect_success, run
 
 COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema", "report",
-            "bench", "bench step", "bench kernel", "bench flops", "bench run", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
+            "bench", "bench step", "bench kernel", "bench flops", "bench run", "bench zero", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
             "data tokenize", "data prepare"]
 recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
 assert len(recipes) >= 5, recipes
@@ -17,6 +18,7 @@ for command in COMMANDS:
     text = expect_success(run(*command.split(), "--help"))
     assert "--help" in text and len(text) > 200, f"{command}: {text}"
 
+commented = 0
 with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "check", recipe))
@@ -26,6 +28,15 @@ with tempfile.TemporaryDirectory() as scratch:
         assert plan, recipe
         text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
+        # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
+        if comment := re.search(r"planned: (.*)", recipe.read_text()):
+            for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
+                memory = json.loads(run("plan", recipe, "--ranks", ranks, "--machine", "h200", "--json").stdout)["memory"]
+                assert abs(memory["total_bytes"] / 2**30 / float(gib) - 1) < 0.02, (recipe, gib, ranks, memory)
+                commented += 1
+                if host := re.search(r"the host holds ([\d.]+) GiB", comment[1]):
+                    assert abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / float(host[1]) - 1) < 0.02, (recipe, memory)
+assert commented >= 17, commented
 
 # A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
 seconds = []

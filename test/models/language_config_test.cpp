@@ -46,6 +46,7 @@ TEST_CASE("the named language models have the parameter counts of the published 
   CHECK(num_parameters("Qwen/Qwen2.5-1.5B") == 1'543'714'304);
   CHECK(num_parameters("Qwen/Qwen2.5-3B") == 3'085'938'688);
   CHECK(num_parameters("qwen2.5-7b") == 7'615'616'512);
+  CHECK(num_parameters("qwen2.5-14b") == 14'770'033'664);
   CHECK(num_parameters("qwen3-0.6b") == 596'049'920);
   CHECK(num_parameters("Qwen/Qwen3-1.7B") == 1'720'574'976);
   CHECK(num_parameters("qwen3-4b") == 4'022'468'096);

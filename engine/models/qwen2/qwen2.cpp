@@ -7,7 +7,7 @@ namespace dstrain {
 namespace {
 
 void specialize_qwen2(std::string_view name, DecoderConfig& config) {
-  config.tied = name != "qwen2.5-7b";
+  config.tied = name != "qwen2.5-7b" && name != "qwen2.5-14b";
 }
 
 nlohmann::json qwen2_fields(const DecoderConfig& config) {

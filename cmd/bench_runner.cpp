@@ -1,0 +1,159 @@
+#include "cmd/bench_runner.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <chrono>
+#include <utility>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/output.h"
+#include "engine/base/unique_fd.h"
+#include "engine/report/figures.h"
+#include "engine/report/words.h"
+#include "engine/samples/gpu_sample.h"
+#include "launcher/base/child_process.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Why the program ended: its line "error: ...", else what it says of the rank that failed.
+std::string reason_in(const fs::path& log, int exit_code) {
+  std::string text;
+  try {
+    text = read_file(log);
+  } catch (const Error&) {
+    return fmt::format("exit code {}", exit_code);
+  }
+  constexpr std::string_view kError = "error: ";
+  std::size_t at = text.rfind(kError);
+  if (at != std::string::npos) {
+    at += kError.size();
+  } else {
+    at = text.find(" failed in ");
+    if (at == std::string::npos) return fmt::format("exit code {}", exit_code);
+    at = text.rfind('\n', at) + 1;  // 0 in the first line
+  }
+  return text.substr(at, std::min<std::size_t>(text.find('\n', at) - at, 300));
+}
+
+/// The same descriptor, or a copy of it that is none of the standard streams.
+int above_two(int fd) {
+  if (fd < 0 || fd > 2) return fd;
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  ::close(fd);
+  return copy;
+}
+
+/// MiB by the GPU's number.
+std::vector<double> used_memory(const Nvml& nvml) {
+  std::vector<double> used;
+  for (const GpuSample& sample : sample_gpus(nvml)) {
+    const auto index = static_cast<std::size_t>(std::max(sample.index, 0));
+    used.resize(std::max(used.size(), index + 1), 0.0);
+    if (sample.used_bytes > 0) used[index] = static_cast<double>(sample.used_bytes) / (1 << 20);
+  }
+  return used;
+}
+
+}  // namespace
+
+BenchRunner::BenchRunner(const bench::BenchPlan& plan, bench::BenchLog& log, BenchChoice choice)
+    : plan_(plan), log_(log), choice_(std::move(choice)) {}
+
+bool BenchRunner::is_done(const bench::Turn& turn) const {
+  const auto record = log_.find(bench::run_name(plan_, turn));
+  if (!record || (choice_.retry && record->exit_code != 0)) return false;
+  if (record->fingerprint.empty()) return true;
+  try {
+    return record->fingerprint == bench::turn_fingerprint(plan_, turn);
+  } catch (const Error&) {
+    return false;  // run() says why
+  }
+}
+
+bool BenchRunner::run_all() {
+  const std::vector<bench::Turn> turns = bench::turns(plan_);
+  std::size_t number = 0;
+  for (const bench::Turn& turn : turns) {
+    ++number;
+    if (is_done(turn)) continue;
+    const std::string place = fmt::format("{} of {}", number, turns.size());
+    if (const std::string why = choice_.refusal ? choice_.refusal(turn) : ""; !why.empty()) {
+      print_text("{}: {}: left out: {}\n", place, bench::run_name(plan_, turn), why);
+      continue;
+    }
+    if (!run(turn, place)) return false;
+  }
+  return true;
+}
+
+bool BenchRunner::run(const bench::Turn& turn, const std::string& place) {
+  bench::Record record{.run = bench::run_name(plan_, turn)};
+  const fs::path folder = log_.runs() / record.run;
+  const fs::path output = log_.runs() / (record.run + ".log");
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);  // of a bench that ended in the middle of it
+  print_text("{}: {} ...\n", place, record.run);
+  record.gpus_before_mib = used_memory(nvml_);
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    record.fingerprint = bench::turn_fingerprint(plan_, turn);
+    std::vector<std::string> command = bench::launch_arguments(plan_, turn, log_.runs());
+    command.insert(command.begin(), fs::read_symlink("/proc/self/exe").string());
+    if (!wait_for(command, output, record)) return false;
+  } catch (const Error& error) {
+    record.exit_code = exit_code(error.kind());
+    record.reason = error.what();
+  }
+  record.seconds = seconds_since(start);
+  log_.add(record);
+  print_text("{}: {}\n", place, summary(record));
+  return true;
+}
+
+bool BenchRunner::wait_for(const std::vector<std::string>& command, const fs::path& output,
+                           bench::Record& record) {
+  const UniqueFd in(above_two(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  const UniqueFd out(
+      above_two(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)));
+  if (!in || !out) {
+    throw Error(ErrorKind::checkpoint, fmt::format("cannot write {}", output.string()));
+  }
+  launcher::ChildProcess child(command, {.in = in.get(), .out = out.get(), .error = out.get()});
+  bool asked = false;
+  while (!child.ended()) {
+    pollfd entry{interrupts_.fd(), POLLIN, 0};
+    ::poll(&entry, 1, 20);
+    while (const int number = interrupts_.next()) {
+      child.send(number);
+      asked = true;
+    }
+  }
+  if (asked) return false;
+  record.exit_code = child.signal() != 0 ? 128 + child.signal() : child.exit_code();
+  if (record.exit_code != 0) record.reason = reason_in(output, record.exit_code);
+  return true;
+}
+
+std::string BenchRunner::summary(const bench::Record& record) const {
+  if (!record.reason.empty()) return "failed: " + record.reason;
+  try {
+    report::RunData data = report::read_run(log_.runs() / record.run);
+    if (plan_.steps > 0) data.warmup = plan_.warmup;
+    const report::RunFigures figures = report::run_figures(std::move(data));
+    return fmt::format(
+        "{} samples/s, {} a step, loss {}, {} in all",
+        report::rate_words(figures.samples_per_s.value), report::time_words(figures.step_s.value),
+        report::number_words(figures.final_loss), report::time_words(record.seconds));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,256 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cmd/bench_runner.h"
+#include "cmd/command.h"
+#include "cmd/overrides.h"
+#include "cmd/recipe_plan.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/bench/bench_results.h"
+#include "engine/bench/zero_files.h"
+#include "engine/device/device.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using bench::BenchPlan;
+using bench::ZeroCell;
+
+constexpr std::size_t kZeroColumns = 240;
+
+struct BenchZeroOptions {
+  bench::ZeroOptions zero;
+  std::vector<std::string> offloads = {"none", "optimizer"};
+  std::string pinned = "true";
+  std::string output = "bench-zero";
+  bool retry = false;
+};
+
+bench::ZeroOptions checked(const BenchZeroOptions& options) {
+  bench::ZeroOptions zero = options.zero;
+  zero.offloads.clear();
+  for (const std::string& name : options.offloads)
+    zero.offloads.push_back(bench::zero_offload(name));
+  zero.pinned = options.pinned == "both"   ? std::vector<bool>{true, false}
+                : options.pinned == "true" ? std::vector<bool>{true}
+                                           : std::vector<bool>{false};
+  if (zero.ranks.empty() && zero.scaling.empty()) {
+    throw Error(ErrorKind::usage, "neither --ranks nor --scaling says on how many ranks to train",
+                "--ranks 2 for the stages and offload, --scaling 2,4,6,8 for weak scaling");
+  }
+  if (zero.samples_per_rank > 0 && zero.scaling.empty()) {
+    throw Error(ErrorKind::usage,
+                "--samples-per-rank is for weak scaling, and --scaling is missing",
+                "add --scaling 2,4,6,8, or set data.subset (data.samples) for all cells");
+  }
+  const auto require_once = [](const auto& values, const char* what) {
+    const std::set seen(values.begin(), values.end());
+    if (seen.size() == values.size()) return;
+    throw Error(ErrorKind::usage, fmt::format("{} names one of its values twice", what),
+                "name each once");
+  };
+  require_once(zero.recipes, "the list of recipes");
+  require_once(zero.ranks, "--ranks");
+  require_once(zero.stages, "--stages");
+  require_once(zero.offloads, "--offload");
+  require_once(zero.scaling, "--scaling");
+  return zero;
+}
+
+/// What the plan says of a cell.
+struct CellPlan {
+  double allocated = bench::kUnknown;  ///< bytes
+  double total = bench::kUnknown;      ///< bytes
+  double host = bench::kUnknown;       ///< bytes of all ranks on the host
+  double step_s = bench::kUnknown;
+  std::string refusal = {};  ///< why the cell cannot run; empty: it can
+};
+
+std::string gigabytes(Bytes bytes) {
+  return fmt::format("{:.3g} GB", static_cast<double>(bytes) / 1e9);
+}
+
+CellPlan plan_cell(const BenchPlan& plan, const bench::Turn& turn) {
+  const bench::Case one = bench::cases(plan).at(turn.index);
+  CellPlan cell;
+  try {
+    const LoadedRecipe loaded =
+        load_recipe(plan.recipes[one.recipe], bench::turn_overrides(plan, turn));
+    const Backend backend = loaded.recipe.parallel.backend;
+    const int gpus = backend == Backend::gloo ? 0 : num_gpus();
+    const bool on_cpu = backend == Backend::gloo || (backend == Backend::automatic && gpus == 0);
+    if (!on_cpu && one.ranks > gpus) {
+      cell.refusal = fmt::format("needs {} GPU{}, this machine has {}", one.ranks,
+                                 one.ranks == 1 ? "" : "s", gpus);
+    }
+    const Machine machine = plan_machine("", on_cpu);
+    const PlanReport report = plan_recipe(loaded, one.ranks, machine).report;
+    cell.allocated = static_cast<double>(report.step.ledger.allocated());
+    cell.total = static_cast<double>(report.step.ledger.total());
+    cell.host = static_cast<double>(report.step.ledger.host()) * one.ranks;
+    cell.step_s = report.step.step_s;
+    if (cell.refusal.empty() && !report.fits() &&
+        (!machine.shares_memory || loaded.recipe.memory.limit > 0)) {
+      cell.refusal =
+          fmt::format("plan: {}, does not fit the {} of {}", gigabytes(report.step.ledger.total()),
+                      gigabytes(report.machine.device_memory), report.machine.name);
+    }
+  } catch (const RecipeError& error) {
+    const Diagnostic& first = error.diagnostics().front();
+    cell.refusal = fmt::format("{}: {}", first.path, first.message);
+  } catch (const Error& error) {
+    cell.refusal = error.what();
+  }
+  return cell;
+}
+
+/// A plan of cells with its folder.
+struct Part {
+  BenchPlan plan;
+  std::vector<bench::ZeroWay> ways;  ///< of plan.variants
+  fs::path folder;
+  bool scaling = false;
+};
+
+/// Runs the cells of a part and reads what they left.
+class PartRun {
+ public:
+  PartRun(const Part& part, bool retry)
+      : part_(part),
+        log_(part.folder, part.plan, bench::Existing::keep_runs),
+        runner_(part.plan, log_,
+                {.refusal = [this](const bench::Turn& turn) { return planned(turn).refusal; },
+                 .retry = retry}) {}
+
+  bool run_all() { return runner_.run_all(); }
+
+  void collect(std::vector<ZeroCell>& cells, std::vector<fs::path>& runs) {
+    std::vector<bench::CaseResult> results = bench::bench_results(part_.plan, log_);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      bench::CaseResult& result = results[i];
+      if (result.runs == 0) {
+        const CellPlan& plan = planned({.index = i});
+        result.memory_planned = plan.allocated;
+        result.device_planned = plan.total;
+        result.host_planned = plan.host;
+        result.planned_step_s = plan.step_s;
+        if (!plan.refusal.empty()) result.failure = plan.refusal;
+      } else {
+        runs.push_back(log_.runs() / bench::run_name(part_.plan, {.index = i}));
+      }
+      const bench::ZeroWay way = part_.ways[result.which.variant];
+      cells.push_back({.result = std::move(result), .way = way, .scaling = part_.scaling});
+    }
+  }
+
+ private:
+  const CellPlan& planned(const bench::Turn& turn) {
+    const auto found = planned_.find(turn.index);
+    if (found != planned_.end()) return found->second;
+    return planned_.emplace(turn.index, plan_cell(part_.plan, turn)).first->second;
+  }
+
+  const Part& part_;
+  bench::BenchLog log_;
+  std::map<std::size_t, CellPlan> planned_;
+  BenchRunner runner_;
+};
+
+int bench_zero(const BenchZeroOptions& options) {
+  const bench::ZeroOptions zero = checked(options);
+  const fs::path folder = fs::absolute(options.output).lexically_normal();
+  std::vector<Part> parts;
+  if (!zero.ranks.empty())
+    parts.push_back({bench::zero_plan(zero), bench::zero_ways(zero), folder / "stages"});
+  if (!zero.scaling.empty()) {
+    parts.push_back({bench::zero_scaling_plan(zero),
+                     {{.stage = zero.stages.front()}},
+                     folder / "scaling",
+                     true});
+  }
+  std::vector<ZeroCell> cells;
+  std::vector<fs::path> runs;
+  for (const Part& part : parts) {
+    PartRun run(part, options.retry);
+    if (!run.run_all()) {
+      throw Error(ErrorKind::again, "stopped before all cells have ended",
+                  "the same command goes on and keeps those that have");
+    }
+    run.collect(cells, runs);
+  }
+  const bench::ZeroTables tables = bench::zero_tables(cells);
+  const report::Document document = bench::zero_document(tables, cells);
+  write_file_atomically(folder / "zero.md", report::document_markdown(document));
+  write_file_atomically(folder / "zero.csv", bench::zero_csv(cells));
+  write_file_atomically(folder / "zero_memory.csv", bench::memory_series_csv(runs));
+  nlohmann::ordered_json json = bench::zero_json(tables, cells);
+  json["plans"] = nlohmann::ordered_json::array();
+  for (const Part& part : parts) json["plans"].push_back(bench::plan_json(part.plan));
+  write_file_atomically(folder / "zero.json", json_text(json, 2) + "\n");
+  print_text(report::document_text(document, kZeroColumns));
+  print_text("\ntables: {}, with zero.csv, zero_memory.csv and zero.json beside it\n",
+             (folder / "zero.md").string());
+  return runs.empty() ? 1 : 0;
+}
+
+}  // namespace
+
+Command add_bench_zero(CLI::App& root) {
+  auto options = std::make_shared<BenchZeroOptions>();
+  CLI::App* app = root.add_subcommand(
+      "zero",
+      "Train recipes under every ZeRO stage with and without offload; memory, time and losses.");
+  app->footer(
+      "Each cell of the tables is a run of `dstrain launch` of the recipe's own length (--set "
+      "changes it), all else equal.\n"
+      "Cells that have ended are kept: the same command goes on, and one with more stages or ranks "
+      "adds to them.\n"
+      "Cells that need more GPUs than there are or more memory by plan are not started and say "
+      "so.\n"
+      "Writes zero.md, zero.csv (a row for each cell), zero_memory.csv (CPU memory over time) and "
+      "zero.json.\n"
+      "Example: dstrain bench zero recipes/bloom/bloom-560m_squad.yaml --ranks 2 --offload "
+      "none,optimizer --pinned both");
+  app->add_option("recipes", options->zero.recipes, "Recipe files (YAML).")->required();
+  app->add_option("--ranks", options->zero.ranks,
+                  "Numbers of ranks of the stages. Default: none, if --scaling is there.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1048576));
+  app->add_option("--stages", options->zero.stages,
+                  "ZeRO stages, 0 to 3. The first is that of weak scaling. Default: 0,1,2,3.")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 3));
+  app->add_option("--offload", options->offloads,
+                  "What rests on the host: none, optimizer, optimizer+parameters (stage 3 or one "
+                  "rank). Default: none,optimizer.")
+      ->delimiter(',');
+  app->add_option("--pinned", options->pinned,
+                  "Whether that host memory is page-locked: true, false, both. Default: true.")
+      ->check(CLI::IsMember({"true", "false", "both"}));
+  app->add_option("--scaling", options->zero.scaling,
+                  "Numbers of ranks of weak scaling: batch.global, which is for the first of them, "
+                  "grows with it.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1048576));
+  app->add_option("--samples-per-rank", options->zero.samples_per_rank,
+                  "Training samples of weak scaling, times the ranks. Default: the recipe's.")
+      ->check(CLI::Range(1, 1 << 30));
+  add_overrides(*app, options->zero.overrides);
+  app->add_flag("--retry", options->retry, "Run the cells again that have failed.");
+  app->add_option("-o,--output", options->output,
+                  "Folder of the tables and of the runs. Default: bench-zero.");
+  return {app, [options] { return bench_zero(*options); }};
+}
+
+}  // namespace dstrain

@@ -1,0 +1,247 @@
+#include "engine/bench/zero_sentences.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/report/words.h"
+
+namespace dstrain::bench {
+namespace {
+
+constexpr double kConstantPercent = 2;  ///< memory that differs by less is called constant
+
+/// Which figure of memory a sentence goes by: that which all cells have.
+struct MemoryKind {
+  const char* name;
+  double (*mib)(const CaseResult&);
+};
+constexpr MemoryKind kMemoryKinds[] = {
+    {"peak GPU memory", [](const CaseResult& r) { return r.gpu_added.peak; }},
+    {"memory allocated by dstrain", [](const CaseResult& r) { return mebibytes(r.memory_peak); }},
+    {"planned memory (none was measured)",
+     [](const CaseResult& r) { return mebibytes(r.device_planned); }},
+};
+
+CellList those_that_ran(const CellList& cells) {
+  CellList ran;
+  for (const ZeroCell* cell : cells) {
+    if (cell->ran()) ran.push_back(cell);
+  }
+  return ran;
+}
+
+/// Nothing where no kind is known of all.
+const MemoryKind* memory_kind(const CellList& cells) {
+  for (const MemoryKind& kind : kMemoryKinds) {
+    if (std::ranges::all_of(cells,
+                            [&](const ZeroCell* c) { return std::isfinite(kind.mib(c->result)); }))
+      return cells.empty() ? nullptr : &kind;
+  }
+  return nullptr;
+}
+
+std::string mib_words(double mib) { return fmt::format("{:.0f} MiB", mib); }
+
+/// "12.5 % less", "0.3 % more".
+std::string change_words(double percent, const char* less, const char* more) {
+  return fmt::format("{:.1f} % {}", std::abs(percent), percent <= 0 ? less : more);
+}
+
+struct Extremes {
+  const ZeroCell* least = nullptr;
+  const ZeroCell* most = nullptr;
+};
+/// Cells where the figure is not known are passed over.
+template <class Of>
+Extremes extremes(const CellList& cells, const Of& figure) {
+  Extremes found;
+  for (const ZeroCell* cell : cells) {
+    const double value = figure(*cell);
+    if (!std::isfinite(value)) continue;
+    if (found.least == nullptr || value < figure(*found.least)) found.least = cell;
+    if (found.most == nullptr || value > figure(*found.most)) found.most = cell;
+  }
+  return found;
+}
+
+/// "memory was planned -0.3 % to +1.2 % beside the measured".
+template <class Of>
+std::string planned_words(const CellList& cells, const char* what, const Of& percent) {
+  const Extremes found = extremes(cells, percent);
+  if (found.least == nullptr) return {};
+  return fmt::format("{} was planned {:+.1f} % to {:+.1f} % beside the measured.", what,
+                     percent(*found.least), percent(*found.most));
+}
+
+void add_planned(std::vector<std::string>& to, const CellList& cells) {
+  const std::string memory = planned_words(cells, "GPU memory", [](const ZeroCell& c) {
+    return change_percent(c.result.gpu_added.peak, mebibytes(c.result.device_planned));
+  });
+  const std::string step = planned_words(cells, "The step", [](const ZeroCell& c) {
+    return change_percent(c.result.step_s.value, c.result.planned_step_s);
+  });
+  for (const std::string& text : {memory, step}) {
+    if (!text.empty()) to.push_back(text);
+  }
+}
+
+bool all_zero(const CellList& cells, const MemoryKind& kind) {
+  return std::ranges::all_of(cells, [&](const ZeroCell* c) { return kind.mib(c->result) == 0; });
+}
+
+}  // namespace
+
+std::vector<std::string> stage_sentences(const CellList& cells) {
+  std::vector<std::string> sentences;
+  const CellList ran = those_that_ran(cells);
+  if (ran.empty()) return {"No cell has run."};
+  const MemoryKind* kind = memory_kind(ran);
+  if (kind != nullptr && !all_zero(ran, *kind)) {
+    const auto mib = [&](const ZeroCell& c) { return kind->mib(c.result); };
+    const Extremes all = extremes(ran, mib);
+    std::string text = fmt::format("Least {}: {} with {}", kind->name, way_words(all.least->way),
+                                   mib_words(mib(*all.least)));
+    const auto reference = std::ranges::find(ran, ZeroWay{}, &ZeroCell::way);
+    if (reference != ran.end() && *reference != all.least) {
+      text += fmt::format(
+          ", {} than stage 0",
+          change_words(change_percent(mib(**reference), mib(*all.least)), "less", "more"));
+    }
+    sentences.push_back(text + ".");
+    CellList resident;
+    for (const ZeroCell* cell : ran) {
+      if (cell->way.offload == ZeroOffload::none) resident.push_back(cell);
+    }
+    if (const Extremes found = extremes(resident, mib); found.least && found.least != all.least) {
+      sentences.push_back(fmt::format("Without offload: {} with {}.", way_words(found.least->way),
+                                      mib_words(mib(*found.least))));
+    }
+  }
+  const auto rate = [](const ZeroCell& c) { return c.result.samples_per_s; };
+  if (const Extremes found = extremes(ran, rate); found.most) {
+    sentences.push_back(
+        fmt::format("Fastest: {} with {} samples/s; slowest: {} with {}.",
+                    way_words(found.most->way), report::rate_words(rate(*found.most)),
+                    way_words(found.least->way), report::rate_words(rate(*found.least))));
+  }
+  const auto loss = [](const ZeroCell& c) { return c.result.loss; };
+  if (const Extremes found = extremes(ran, loss); found.least && ran.size() > 1) {
+    const double spread = loss(*found.most) - loss(*found.least);
+    sentences.push_back(spread == 0
+                            ? fmt::format("Train loss: the same in all {} cells.", ran.size())
+                            : fmt::format("Train loss: {} to {}, {:.2g} apart.",
+                                          report::number_words(loss(*found.least)),
+                                          report::number_words(loss(*found.most)), spread));
+  }
+  add_planned(sentences, ran);
+  return sentences;
+}
+
+std::vector<std::string> offload_sentences(const std::vector<OffloadPair>& pairs) {
+  std::vector<std::string> sentences;
+  struct Saving {
+    const OffloadPair* pair;
+    double percent;
+  };
+  std::vector<Saving> saved, cost;
+  for (const OffloadPair& pair : pairs) {
+    if (!pair.with->ran() || !pair.without->ran()) continue;
+    const CaseResult& a = pair.without->result;
+    const CaseResult& b = pair.with->result;
+    if (std::isfinite(a.gpu_added.peak) && std::isfinite(b.gpu_added.peak))
+      saved.push_back({&pair, savings_percent(a.gpu_added.peak, b.gpu_added.peak)});
+    if (std::isfinite(a.train_seconds) && std::isfinite(b.train_seconds))
+      cost.push_back({&pair, change_percent(a.train_seconds, b.train_seconds)});
+  }
+  if (saved.empty()) {
+    sentences.emplace_back("Savings of GPU memory were not measured.");
+  } else {
+    const Saving& most = *std::ranges::max_element(saved, {}, &Saving::percent);
+    sentences.push_back(fmt::format("Offload saves most under {}: {:.1f} % of peak GPU memory.",
+                                    way_words(most.pair->with->way), most.percent));
+  }
+  if (!cost.empty()) {
+    const auto [low, high] = std::ranges::minmax_element(cost, {}, &Saving::percent);
+    sentences.push_back(fmt::format(
+        "Offload changes the train runtime by {:+.1f} % ({}) to {:+.1f} % ({}).", low->percent,
+        way_words(low->pair->with->way), high->percent, way_words(high->pair->with->way)));
+  }
+  return sentences;
+}
+
+std::vector<std::string> pinned_sentences(const std::vector<PinnedPair>& pairs) {
+  std::vector<std::string> sentences;
+  for (const auto& [pinned, pageable] : pairs) {
+    const double fast = pinned->result.train_seconds, slow = pageable->result.train_seconds;
+    if (!std::isfinite(fast) || !std::isfinite(slow)) continue;
+    const std::string words = way_words(pinned->way);
+    sentences.push_back(
+        fmt::format("{}: pinned memory trains in {:.2f} s, pageable in {:.2f} s: pinned takes {}.",
+                    words.substr(0, words.find(',')), fast, slow,
+                    change_words(change_percent(slow, fast), "less", "more")));
+  }
+  return sentences;
+}
+
+std::vector<std::string> scaling_sentences(const CellList& cells) {
+  std::vector<std::string> sentences;
+  const CellList ran = those_that_ran(cells);
+  if (ran.size() < 2) return {"Fewer than two numbers of ranks have run: nothing to compare."};
+  const ZeroCell& first = *ran.front();
+  const ZeroCell& last = *ran.back();
+  const std::string range =
+      fmt::format("from {} to {} ranks", first.result.which.ranks, last.result.which.ranks);
+  const MemoryKind* kind = memory_kind(ran);
+  if (kind != nullptr && !all_zero(ran, *kind)) {
+    const auto mib = [&](const ZeroCell& c) { return kind->mib(c.result); };
+    const Extremes found = extremes(ran, mib);
+    const double spread = change_percent(mib(*found.least), mib(*found.most));
+    const char* verdict = spread < kConstantPercent ? "stayed constant"
+                          : mib(last) > mib(first)  ? "grew"
+                                                    : "changed";
+    std::string name = kind->name;
+    name.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(name.front())));
+    sentences.push_back(fmt::format("{} {} {}: {} to {} ({:.1f} % apart).", name, verdict, range,
+                                    mib_words(mib(*found.least)), mib_words(mib(*found.most)),
+                                    spread));
+  }
+  if (std::isfinite(last.result.efficiency)) {
+    sentences.push_back(fmt::format("{} ranks keep {:.1f} % of the rate a rank had on {}.",
+                                    last.result.which.ranks, last.result.efficiency * 100,
+                                    first.result.which.ranks));
+  }
+  add_planned(sentences, ran);
+  return sentences;
+}
+
+std::vector<std::string> one_rank_sentences(const CellList& cells) {
+  std::vector<std::string> sentences = {
+      "With one rank nothing is divided: all stages are the same, and rows of equal offload differ "
+      "by chance alone."};
+  const CellList ran = those_that_ran(cells);
+  const auto seconds = [](const ZeroCell& c) { return c.result.step_s.value; };
+  for (const ZeroOffload offload :
+       {ZeroOffload::none, ZeroOffload::optimizer, ZeroOffload::optimizer_and_parameters}) {
+    for (const bool pinned : {true, false}) {
+      CellList same;
+      for (const ZeroCell* cell : ran) {
+        if (cell->way.offload == offload && cell->way.pinned == pinned) same.push_back(cell);
+      }
+      const Extremes found = extremes(same, seconds);
+      if (same.size() < 2 || found.least == nullptr) continue;
+      const std::string words = way_words(same.front()->way);
+      const std::size_t plus = words.find(" + ");
+      sentences.push_back(fmt::format(
+          "{}: steps of {} to {} over {} stages.",
+          plus == std::string::npos ? "Without offload" : "With " + words.substr(plus + 3),
+          report::time_words(seconds(*found.least)), report::time_words(seconds(*found.most)),
+          same.size()));
+    }
+  }
+  add_planned(sentences, ran);
+  return sentences;
+}
+
+}  // namespace dstrain::bench
