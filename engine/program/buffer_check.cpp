@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/index.h"
+#include "engine/program/buffer_needs.h"
 #include "engine/program/own_part.h"
 
 namespace dstrain {
@@ -23,19 +24,6 @@ bool at_rest(BufferRole role) {
 
 /// Used inside one action only.
 bool scratch(BufferRole role) { return role == BufferRole::shard_sum || role == BufferRole::wire; }
-
-/// A buffer that an action of some kind must name.
-struct Need {
-  BufferRole role = BufferRole::parameters;
-  int owner = -1;             ///< group or block; -1: any buffer of the role
-  int group = -1;             ///< or block, that it must hold; -1: any
-  int micro_batch = -1;       ///< that it must hold; -1: any
-  std::int64_t elements = 0;  ///< at least
-};
-
-struct Needs {
-  std::vector<Need> reads, writes, frees;
-};
 
 /// Reads the runs once in order and follows what every buffer holds.
 class BufferChecker {
@@ -74,16 +62,12 @@ class BufferChecker {
     return layout_.groups[to_index(group)].trainable;
   }
 
-  [[nodiscard]] Needs needs(int i) const;
-  void block_needs(const Action& a, Needs& needs) const;
-  void reduce_needs(const Action& a, Needs& needs) const;
   void match(int i, const std::vector<int>& ids, const std::vector<Need>& needs, const char* verb);
   [[nodiscard]] bool meets(const Need& need, int id) const;
   /// What action `i` touches of buffer `id`: of state at rest, its part of the group.
   [[nodiscard]] std::vector<Content*> touched(int i, int id);
   void read(int i, int id, Content& content);
   void write(int i, int id, Content& content);
-  void offload_needs(const Action& a, Needs& needs) const;
   [[nodiscard]] bool updates_in_slot(const Action& a, BufferRole role) const;
   void free(int i, int id);
   void count_gradients(int i);
@@ -95,12 +79,9 @@ class BufferChecker {
   const ModelCost& cost_;
   const LaneOrder& order_;
   const OwnPart own_;
+  const BufferNeeds needs_;
   std::vector<std::string>& problems_;
   std::vector<std::vector<Content>> contents_;  ///< by buffer, and by part of a group at rest
-  std::vector<bool> recomputed_;                ///< [micro-batch, block]
-  std::vector<bool> evicted_;                   ///< [micro-batch, block]: output goes to the host
-  std::vector<bool> backward_;                  ///< by block: this rank runs it
-  int last_reader_ = kNoAction;                 ///< block that reads a batch last
   std::vector<int> cleared_;                    ///< by group: clear of the gradient it collects now
   std::vector<int> added_;                      ///< by group: backwards that added to it
   std::vector<int> held_;                       ///< by group: gather that holds it now
@@ -116,11 +97,9 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       cost_(cost),
       order_(order),
       own_(layout, cost, program.coordinate),
+      needs_(program, layout, cost),
       problems_(problems),
       contents_(program.buffers.size()),
-      recomputed_(to_index(program.micro_batches) * cost.blocks.size()),
-      evicted_(recomputed_.size()),
-      backward_(cost.blocks.size()),
       cleared_(cost.groups.size(), kNoAction),
       added_(cost.groups.size()),
       held_(cost.groups.size(), kNoAction),
@@ -130,21 +109,6 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
     const bool rests = at_rest(buffer.role);
     const bool in_parts = rests && buffer.role != BufferRole::block_state;
     contents_[id].resize(in_parts ? to_index(layout.parts(buffer.owner)) : 1, {.filled = rests});
-  }
-  for (const Action& a : program.actions) {
-    if (a.kind == ActionKind::evict_input)
-      evicted_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
-    if (a.kind == ActionKind::backward) backward_[to_index(a.block)] = true;
-    if (a.kind == ActionKind::recompute)
-      recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
-  }
-  const auto first_backward = std::ranges::find(backward_, true);
-  if (first_backward != backward_.end()) {
-    last_reader_ = static_cast<int>(first_backward - backward_.begin());
-  } else {
-    for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
-      if (own_.local(b)) last_reader_ = b;
-    }
   }
 }
 
@@ -164,249 +128,12 @@ std::string BufferChecker::buffer_name(int id) const {
   return text + ")";
 }
 
-/// What forward, recompute and backward read, write and free.
-void BufferChecker::block_needs(const Action& a, Needs& needs) const {
-  using enum BufferRole;
-  const std::size_t b = to_index(a.block);
-  const BlockCost& block = cost_.blocks[b];
-  const int m = a.micro_batch;
-  const auto again = [&](std::size_t k) {
-    return recomputed_[to_index(m) * cost_.blocks.size() + k];
-  };
-  const Need output_of_block = {output, a.block, -1, m, block.boundary_bytes()};
-  const Need saved_of_block = {saved, a.block, -1, m, block.saved_bytes};
-  for (const int g : block.groups) {
-    const std::int64_t elements = layout_.flat[to_index(g)].padded();
-    if (layout_.gathered_into_slot(g)) {
-      needs.reads.push_back({gathered, -1, g, -1, elements});
-    } else {
-      needs.reads.push_back({parameters, g, -1, -1, elements});
-    }
-  }
-  needs.reads.push_back({batch, -1, -1, m, cost_.batch_bytes});
-  Need input;
-  if (b > 0) {
-    const Bytes bytes = cost_.blocks[b - 1].boundary_bytes();
-    const bool fetched =
-        a.kind != ActionKind::forward && evicted_[to_index(m) * cost_.blocks.size() + b - 1];
-    input = fetched ? Need{fetched_input, -1, a.block - 1, m, bytes}
-                    : Need{output, a.block - 1, -1, m, bytes};
-    needs.reads.push_back(input);
-  }
-  if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
-    const bool changes = training() && a.kind == ActionKind::forward;
-    (changes ? needs.writes : needs.reads).push_back({block_state, a.block});
-  }
-  if (a.kind != ActionKind::backward) {
-    needs.writes.push_back(output_of_block);
-    const bool keeps = a.kind == ActionKind::recompute || (backward_[b] && !again(b));
-    if (keeps) needs.writes.push_back(saved_of_block);
-    if (a.kind == ActionKind::recompute) return;
-    if (b > 0 && !backward_[b]) needs.frees.push_back(input);
-    if (!training() && b + 1 == cost_.blocks.size()) needs.frees.push_back(output_of_block);
-    if (a.block == last_reader_ && !backward_[b]) needs.frees.push_back({batch, -1, -1, m});
-    return;
-  }
-  needs.reads.push_back(output_of_block);
-  needs.reads.push_back(saved_of_block);
-  needs.frees = {output_of_block, saved_of_block};
-  if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
-  if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
-  if (own_.ends_chunk(a.block)) {
-    const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes()};
-    needs.reads.push_back(own);
-    needs.frees.push_back(own);
-  }
-  if (b > 0 && own_.ends_chunk(a.block - 1) && a.block > own_.first_trained())
-    needs.writes.push_back(
-        {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()});
-  for (const int g : block.groups) {
-    if (!trainable(g)) continue;
-    const std::int64_t elements = layout_.flat[to_index(g)].padded();
-    if (layout_.reduced_from_slot(g)) {
-      needs.writes.push_back({whole_gradient, -1, g, m, elements});
-    } else {
-      needs.writes.push_back({gradient, g, -1, -1, elements});
-    }
-  }
-}
-
-void BufferChecker::reduce_needs(const Action& a, Needs& needs) const {
-  using enum BufferRole;
-  const FlatGroup& flat = layout_.flat[to_index(a.group)];
-  const bool narrow = layout_.widths.reduce_wire < layout_.widths.gradient;
-  needs.writes.push_back({gradient, a.group});
-  if (layout_.reduced_from_slot(a.group)) {
-    const Need whole = {whole_gradient, -1, a.group, a.micro_batch, flat.padded()};
-    needs.reads.push_back(whole);
-    needs.frees.push_back(whole);
-    if (!narrow && a.micro_batch > 0)
-      needs.writes.push_back({shard_sum, -1, -1, -1, flat.shard_size()});
-  }
-  if (narrow) needs.writes.push_back({wire, -1, -1, -1, flat.padded()});
-}
-
-Needs BufferChecker::needs(int i) const {
-  const Action& a = action(i);
-  Needs needs;
-  using enum BufferRole;
-  const auto padded = [&] { return layout_.flat[to_index(a.group)].padded(); };
-  switch (a.kind) {
-    case ActionKind::load:
-      needs.writes.push_back({batch, -1, -1, -1, cost_.batch_bytes});
-      break;
-    case ActionKind::fetch_parameters:
-    case ActionKind::fetch_states:
-    case ActionKind::evict_states:
-    case ActionKind::fetch_input:
-    case ActionKind::evict_input:
-      offload_needs(a, needs);
-      break;
-    case ActionKind::gather:
-      if (layout_.groups[to_index(a.group)].parameter_place != Place::device) {
-        needs.writes.push_back({gathered, -1, a.group, -1, padded()});
-      } else if (layout_.gathered_into_slot(a.group)) {
-        needs.reads.push_back({parameters, a.group});
-        needs.writes.push_back({gathered, -1, -1, -1, padded()});
-      } else {
-        needs.writes.push_back({parameters, a.group, -1, -1, padded()});
-      }
-      break;
-    case ActionKind::release:
-      needs.frees.push_back({gathered, -1, a.group});
-      break;
-    case ActionKind::send_down:
-    case ActionKind::send_up:
-    case ActionKind::receive_down:
-    case ActionKind::receive_up:
-    case ActionKind::discard: {
-      // A rank sends its own blocks' outputs and receives the gradients of them.
-      const bool receives = a.kind == ActionKind::receive_down || a.kind == ActionKind::receive_up;
-      const Need tensor = {own_.local(a.block) != receives ? output : output_gradient, a.block, -1,
-                           a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes()};
-      (a.kind == ActionKind::discard ? needs.frees
-       : receives                    ? needs.writes
-                                     : needs.reads)
-          .push_back(tensor);
-      break;
-    }
-    case ActionKind::forward:
-    case ActionKind::recompute:
-    case ActionKind::backward:
-      block_needs(a, needs);
-      break;
-    case ActionKind::clear:
-      if (layout_.reduced_from_slot(a.group)) {
-        needs.writes.push_back({whole_gradient, -1, -1, -1, padded()});
-      } else {
-        needs.writes.push_back({gradient, a.group, -1, -1, padded()});
-      }
-      break;
-    case ActionKind::reduce:
-      reduce_needs(a, needs);
-      break;
-    case ActionKind::norm:
-      for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-        if (trainable(g) && own_.holds(g)) needs.reads.push_back({gradient, g});
-      }
-      break;
-    case ActionKind::update:
-      if (layout_.groups[to_index(a.group)].update_method != UpdateMethod::device) {
-        offload_needs(a, needs);
-        break;
-      }
-      needs.reads.push_back({gradient, a.group});
-      needs.writes.push_back({parameters, a.group});
-      if (layout_.widths.master > 0) needs.writes.push_back({master, a.group});
-      needs.writes.push_back({moments, a.group});
-      break;
-  }
-  return needs;
-}
-
 /// A slot is changed by an update in which what was fetched or evicted is in it.
 bool BufferChecker::updates_in_slot(const Action& a, BufferRole role) const {
   const GroupLayout& kind = layout_.groups[to_index(a.group)];
   if (role == BufferRole::gradient_slot) return true;
   return role == BufferRole::state_slot &&
          (kind.state_place != Place::device || layout_.widths.master == 0);
-}
-
-/// What fetch, evict and the update of a part read, write and free.
-void BufferChecker::offload_needs(const Action& a, Needs& needs) const {
-  using enum BufferRole;
-  using enum ActionKind;
-  if (a.kind == fetch_input || a.kind == evict_input) {
-    const Bytes bytes = cost_.blocks[to_index(a.block)].boundary_bytes();
-    const Need on_host = {host_input, a.block, -1, a.kind == fetch_input ? a.micro_batch : -1,
-                          bytes};
-    if (a.kind == evict_input) {
-      needs.reads.push_back({output, a.block, -1, a.micro_batch, bytes});
-      needs.writes.push_back(on_host);
-    } else {
-      needs.reads.push_back(on_host);
-      needs.frees.push_back(on_host);
-      needs.writes.push_back({fetched_input, -1, -1, -1, bytes});
-    }
-    return;
-  }
-  const GroupLayout& kind = layout_.groups[to_index(a.group)];
-  const Need rest = {parameters, a.group};
-  if (a.kind == fetch_parameters) {
-    needs.reads.push_back(rest);
-    needs.writes.push_back({gathered, -1, -1, -1, layout_.flat[to_index(a.group)].padded()});
-    return;
-  }
-  const bool master_apart = layout_.widths.master > 0;
-  const bool parameters_elsewhere = kind.parameter_place != Place::device,
-             states_elsewhere = kind.state_place != Place::device;
-  const std::int64_t elements = layout_.part(a.group, a.part).size();
-  const auto states = [&](std::vector<Need>& list) {
-    if (master_apart) list.push_back({master, a.group});
-    list.push_back({moments, a.group});
-  };
-  if (kind.update_method == UpdateMethod::streamed) {
-    const Bytes bytes = elements * state_slot_width(kind, layout_.widths);
-    const bool fetches = states_elsewhere || !master_apart;
-    const Need empty = {state_slot, -1, -1, -1, bytes}, full = {state_slot, -1, a.group, -1, bytes};
-    if (a.kind == fetch_states) {
-      if (states_elsewhere) states(needs.reads);
-      if (parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
-      needs.writes.push_back(empty);
-    } else if (a.kind == update) {
-      needs.reads.push_back({gradient, a.group});
-      needs.writes.push_back(fetches ? full : empty);
-      if (!parameters_elsewhere) needs.writes.push_back(rest);
-      if (!states_elsewhere) states(needs.writes);
-    } else {
-      needs.reads.push_back(full);
-      needs.frees.push_back(full);
-      if (states_elsewhere) states(needs.writes);
-      if (parameters_elsewhere) needs.writes.push_back(rest);
-    }
-    return;
-  }
-  const Bytes bytes = elements * gradient_slot_width(kind, layout_.widths);
-  const Need empty = {gradient_slot, -1, -1, -1, bytes},
-             full = {gradient_slot, -1, a.group, -1, bytes};
-  if (a.kind == evict_states) {
-    needs.reads.push_back({gradient, a.group});
-    if (!parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
-    needs.writes.push_back(empty);
-  } else if (a.kind == update) {
-    states(needs.writes);
-    if (parameters_elsewhere) {
-      needs.reads.push_back(full);
-      needs.frees.push_back(full);
-      needs.writes.push_back(rest);
-    } else {
-      needs.writes.push_back(full);
-    }
-  } else {
-    needs.reads.push_back(full);
-    needs.frees.push_back(full);
-    needs.writes.push_back(rest);
-  }
 }
 
 /// Where several buffers of a role may be meant, they are told apart by what they hold.
@@ -616,7 +343,7 @@ void BufferChecker::run() {
                   cost_.groups[to_index(group)].name);
       }
     }
-    const Needs expected = needs(i);
+    const Needs expected = needs_.of(action(i));
     match(i, a.reads, expected.reads, "reads");
     match(i, a.writes, expected.writes, "writes");
     for (const int id : a.reads) {

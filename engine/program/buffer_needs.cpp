@@ -1,0 +1,270 @@
+#include "engine/program/buffer_needs.h"
+
+#include <algorithm>
+
+#include "engine/base/index.h"
+
+namespace dstrain {
+
+BufferNeeds::BufferNeeds(const Program& program, const Layout& layout, const ModelCost& cost)
+    : kind_(program.kind),
+      layout_(layout),
+      cost_(cost),
+      own_(layout, cost, program.coordinate),
+      recomputed_(to_index(program.micro_batches) * cost.blocks.size()),
+      evicted_(recomputed_.size()),
+      backward_(cost.blocks.size()) {
+  for (const Action& a : program.actions) {
+    if (a.kind == ActionKind::evict_input)
+      evicted_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
+    if (a.kind == ActionKind::backward) backward_[to_index(a.block)] = true;
+    if (a.kind == ActionKind::recompute)
+      recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
+  }
+  const auto first_backward = std::ranges::find(backward_, true);
+  if (first_backward != backward_.end()) {
+    last_reader_ = static_cast<int>(first_backward - backward_.begin());
+  } else {
+    for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+      if (own_.local(b)) last_reader_ = b;
+    }
+  }
+}
+
+/// What forward, recompute and backward read, write and free.
+void BufferNeeds::block_needs(const Action& a, Needs& needs) const {
+  using enum BufferRole;
+  const std::size_t b = to_index(a.block);
+  const BlockCost& block = cost_.blocks[b];
+  const int m = a.micro_batch;
+  const auto again = [&](std::size_t k) {
+    return recomputed_[to_index(m) * cost_.blocks.size() + k];
+  };
+  const Need output_of_block = {output, a.block, -1, m, block.boundary_bytes()};
+  const Need saved_of_block = {saved, a.block, -1, m, block.saved_bytes};
+  for (const int g : block.groups) {
+    const std::int64_t elements = layout_.flat[to_index(g)].padded();
+    if (layout_.gathered_into_slot(g)) {
+      needs.reads.push_back({gathered, -1, g, -1, elements});
+    } else {
+      needs.reads.push_back({parameters, g, -1, -1, elements});
+    }
+  }
+  needs.reads.push_back({batch, -1, -1, m, cost_.batch_bytes});
+  Need input;
+  if (b > 0) {
+    const Bytes bytes = cost_.blocks[b - 1].boundary_bytes();
+    const bool fetched =
+        a.kind != ActionKind::forward && evicted_[to_index(m) * cost_.blocks.size() + b - 1];
+    input = fetched ? Need{fetched_input, -1, a.block - 1, m, bytes}
+                    : Need{output, a.block - 1, -1, m, bytes};
+    needs.reads.push_back(input);
+  }
+  if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
+    const bool changes = training() && a.kind == ActionKind::forward;
+    (changes ? needs.writes : needs.reads).push_back({block_state, a.block});
+  }
+  if (a.kind != ActionKind::backward) {
+    needs.writes.push_back(output_of_block);
+    const bool keeps = a.kind == ActionKind::recompute || (backward_[b] && !again(b));
+    if (keeps) needs.writes.push_back(saved_of_block);
+    if (a.kind == ActionKind::recompute) return;
+    if (b > 0 && !backward_[b]) needs.frees.push_back(input);
+    if (!training() && b + 1 == cost_.blocks.size()) needs.frees.push_back(output_of_block);
+    if (a.block == last_reader_ && !backward_[b]) needs.frees.push_back({batch, -1, -1, m});
+    return;
+  }
+  needs.reads.push_back(output_of_block);
+  needs.reads.push_back(saved_of_block);
+  needs.frees = {output_of_block, saved_of_block};
+  if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
+  if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
+  if (own_.ends_chunk(a.block)) {
+    const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes()};
+    needs.reads.push_back(own);
+    needs.frees.push_back(own);
+  }
+  if (b > 0 && own_.ends_chunk(a.block - 1) && a.block > own_.first_trained())
+    needs.writes.push_back(
+        {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()});
+  for (const int g : block.groups) {
+    if (!trainable(g)) continue;
+    const std::int64_t elements = layout_.flat[to_index(g)].padded();
+    if (layout_.reduced_from_slot(g)) {
+      needs.writes.push_back({whole_gradient, -1, g, m, elements});
+    } else {
+      needs.writes.push_back({gradient, g, -1, -1, elements});
+    }
+  }
+}
+
+void BufferNeeds::reduce_needs(const Action& a, Needs& needs) const {
+  using enum BufferRole;
+  const FlatGroup& flat = layout_.flat[to_index(a.group)];
+  const bool narrow = layout_.widths.reduce_wire < layout_.widths.gradient;
+  needs.writes.push_back({gradient, a.group});
+  if (layout_.reduced_from_slot(a.group)) {
+    const Need whole = {whole_gradient, -1, a.group, a.micro_batch, flat.padded()};
+    needs.reads.push_back(whole);
+    needs.frees.push_back(whole);
+    if (!narrow && a.micro_batch > 0)
+      needs.writes.push_back({shard_sum, -1, -1, -1, flat.shard_size()});
+  }
+  if (narrow) needs.writes.push_back({wire, -1, -1, -1, flat.padded()});
+}
+
+Needs BufferNeeds::of(const Action& a) const {
+  Needs needs;
+  using enum BufferRole;
+  const auto padded = [&] { return layout_.flat[to_index(a.group)].padded(); };
+  switch (a.kind) {
+    case ActionKind::load:
+      needs.writes.push_back({batch, -1, -1, -1, cost_.batch_bytes});
+      break;
+    case ActionKind::fetch_parameters:
+    case ActionKind::fetch_states:
+    case ActionKind::evict_states:
+    case ActionKind::fetch_input:
+    case ActionKind::evict_input:
+      offload_needs(a, needs);
+      break;
+    case ActionKind::gather:
+      if (layout_.groups[to_index(a.group)].parameter_place != Place::device) {
+        needs.writes.push_back({gathered, -1, a.group, -1, padded()});
+      } else if (layout_.gathered_into_slot(a.group)) {
+        needs.reads.push_back({parameters, a.group});
+        needs.writes.push_back({gathered, -1, -1, -1, padded()});
+      } else {
+        needs.writes.push_back({parameters, a.group, -1, -1, padded()});
+      }
+      break;
+    case ActionKind::release:
+      needs.frees.push_back({gathered, -1, a.group});
+      break;
+    case ActionKind::send_down:
+    case ActionKind::send_up:
+    case ActionKind::receive_down:
+    case ActionKind::receive_up:
+    case ActionKind::discard: {
+      // A rank sends its own blocks' outputs and receives the gradients of them.
+      const bool receives = a.kind == ActionKind::receive_down || a.kind == ActionKind::receive_up;
+      const Need tensor = {own_.local(a.block) != receives ? output : output_gradient, a.block, -1,
+                           a.micro_batch, cost_.blocks[to_index(a.block)].boundary_bytes()};
+      (a.kind == ActionKind::discard ? needs.frees
+       : receives                    ? needs.writes
+                                     : needs.reads)
+          .push_back(tensor);
+      break;
+    }
+    case ActionKind::forward:
+    case ActionKind::recompute:
+    case ActionKind::backward:
+      block_needs(a, needs);
+      break;
+    case ActionKind::clear:
+      if (layout_.reduced_from_slot(a.group)) {
+        needs.writes.push_back({whole_gradient, -1, -1, -1, padded()});
+      } else {
+        needs.writes.push_back({gradient, a.group, -1, -1, padded()});
+      }
+      break;
+    case ActionKind::reduce:
+      reduce_needs(a, needs);
+      break;
+    case ActionKind::norm:
+      for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
+        if (trainable(g) && own_.holds(g)) needs.reads.push_back({gradient, g});
+      }
+      break;
+    case ActionKind::update:
+      if (layout_.groups[to_index(a.group)].update_method != UpdateMethod::device) {
+        offload_needs(a, needs);
+        break;
+      }
+      needs.reads.push_back({gradient, a.group});
+      needs.writes.push_back({parameters, a.group});
+      if (layout_.widths.master > 0) needs.writes.push_back({master, a.group});
+      needs.writes.push_back({moments, a.group});
+      break;
+  }
+  return needs;
+}
+
+/// What fetch, evict and the update of a part read, write and free.
+void BufferNeeds::offload_needs(const Action& a, Needs& needs) const {
+  using enum BufferRole;
+  using enum ActionKind;
+  if (a.kind == fetch_input || a.kind == evict_input) {
+    const Bytes bytes = cost_.blocks[to_index(a.block)].boundary_bytes();
+    const Need on_host = {host_input, a.block, -1, a.kind == fetch_input ? a.micro_batch : -1,
+                          bytes};
+    if (a.kind == evict_input) {
+      needs.reads.push_back({output, a.block, -1, a.micro_batch, bytes});
+      needs.writes.push_back(on_host);
+    } else {
+      needs.reads.push_back(on_host);
+      needs.frees.push_back(on_host);
+      needs.writes.push_back({fetched_input, -1, -1, -1, bytes});
+    }
+    return;
+  }
+  const GroupLayout& kind = layout_.groups[to_index(a.group)];
+  const Need rest = {parameters, a.group};
+  if (a.kind == fetch_parameters) {
+    needs.reads.push_back(rest);
+    needs.writes.push_back({gathered, -1, -1, -1, layout_.flat[to_index(a.group)].padded()});
+    return;
+  }
+  const bool master_apart = layout_.widths.master > 0;
+  const bool parameters_elsewhere = kind.parameter_place != Place::device,
+             states_elsewhere = kind.state_place != Place::device;
+  const std::int64_t elements = layout_.part(a.group, a.part).size();
+  const auto states = [&](std::vector<Need>& list) {
+    if (master_apart) list.push_back({master, a.group});
+    list.push_back({moments, a.group});
+  };
+  if (kind.update_method == UpdateMethod::streamed) {
+    const Bytes bytes = elements * state_slot_width(kind, layout_.widths);
+    const bool fetches = states_elsewhere || !master_apart;
+    const Need empty = {state_slot, -1, -1, -1, bytes}, full = {state_slot, -1, a.group, -1, bytes};
+    if (a.kind == fetch_states) {
+      if (states_elsewhere) states(needs.reads);
+      if (parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
+      needs.writes.push_back(empty);
+    } else if (a.kind == update) {
+      needs.reads.push_back({gradient, a.group});
+      needs.writes.push_back(fetches ? full : empty);
+      if (!parameters_elsewhere) needs.writes.push_back(rest);
+      if (!states_elsewhere) states(needs.writes);
+    } else {
+      needs.reads.push_back(full);
+      needs.frees.push_back(full);
+      if (states_elsewhere) states(needs.writes);
+      if (parameters_elsewhere) needs.writes.push_back(rest);
+    }
+    return;
+  }
+  const Bytes bytes = elements * gradient_slot_width(kind, layout_.widths);
+  const Need empty = {gradient_slot, -1, -1, -1, bytes},
+             full = {gradient_slot, -1, a.group, -1, bytes};
+  if (a.kind == evict_states) {
+    needs.reads.push_back({gradient, a.group});
+    if (!parameters_elsewhere && !master_apart) needs.reads.push_back(rest);
+    needs.writes.push_back(empty);
+  } else if (a.kind == update) {
+    states(needs.writes);
+    if (parameters_elsewhere) {
+      needs.reads.push_back(full);
+      needs.frees.push_back(full);
+      needs.writes.push_back(rest);
+    } else {
+      needs.writes.push_back(full);
+    }
+  } else {
+    needs.reads.push_back(full);
+    needs.frees.push_back(full);
+    needs.writes.push_back(rest);
+  }
+}
+
+}  // namespace dstrain

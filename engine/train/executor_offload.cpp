@@ -1,0 +1,79 @@
+#include <ATen/ops/from_blob.h>
+
+#include "engine/base/index.h"
+#include "engine/train/executor.h"
+
+/// What the executor does for what rests on the host.
+namespace dstrain {
+
+at::Tensor Executor::buffer_of(const Prepared& prepared, const Action& action,
+                               BufferRole role) const {
+  int id = prepared.program->find(action.writes, role);
+  if (id < 0) id = prepared.program->find(action.reads, role);
+  return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
+}
+
+void Executor::update(const Prepared& prepared, const Action& action, const StepInputs& inputs) {
+  const UpdateMethod by = layout_.groups[to_index(action.group)].update_method;
+  if (by == UpdateMethod::device) {
+    updater_.update(
+        action.group, inputs.lr, control_,
+        action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+    return;
+  }
+  const BufferRole slot =
+      by == UpdateMethod::host ? BufferRole::gradient_slot : BufferRole::state_slot;
+  offloader_.update(action, inputs.lr, control_, buffer_of(prepared, action, slot),
+                    lane(action.lane));
+}
+
+/// The host knows of an output only in steps in which its forward was not replayed from a graph;
+/// the graph writes it at the same place each time.
+Tensors Executor::evicted_output(const Prepared& prepared, int id) {
+  const Tensors& outputs = prepared.outputs[to_index(id)];
+  if (segments_.empty()) return outputs;
+  Tensors& kept = evicted_outputs_[{first_loaded_, id}];
+  if (!outputs.empty()) {
+    kept.clear();
+    for (const at::Tensor& output : outputs) {
+      const at::Tensor values = output.detach().contiguous();
+      kept.push_back(at::from_blob(values.mutable_data_ptr(), values.sizes(), values.options()));
+    }
+  }
+  return kept;
+}
+
+void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
+  using enum ActionKind;
+  const Stream& stream = lane(action.lane);
+  if (action.kind == fetch_parameters) {
+    const FlatGroup& flat = states_.flat(action.group);
+    const at::Tensor whole =
+        buffer_of(prepared, action, BufferRole::gathered).narrow(0, 0, flat.padded());
+    const Range own = states_.own_range(action.group);
+    offloader_.fetch_parameters(action.group, whole.narrow(0, own.begin, own.size()), stream);
+    if (!layout_.gathered(action.group)) states_.bind_values(action.group, whole);
+    return;
+  }
+  if (action.kind == fetch_input || action.kind == evict_input) {
+    const auto& ids = action.kind == fetch_input ? action.reads : action.writes;
+    const int host = prepared.program->find(ids, BufferRole::host_input);
+    const at::Tensor& memory = prepared.buffers[to_index(host)];
+    if (action.kind == evict_input) {
+      offloader_.evict_input(host, memory, evicted_output(prepared, action.reads.front()), stream);
+    } else {
+      const int slot = prepared.program->find(action.writes, BufferRole::fetched_input);
+      prepared.outputs[to_index(slot)] =
+          offloader_.fetch_input(host, memory, prepared.buffers[to_index(slot)], stream);
+    }
+    return;
+  }
+  const BufferRole role = action.lane == Lane::host_in || action.lane == Lane::host_out
+                              ? BufferRole::gradient_slot
+                              : BufferRole::state_slot;
+  const at::Tensor slot = buffer_of(prepared, action, role);
+  action.kind == fetch_states ? offloader_.fetch_states(action, slot, stream)
+                              : offloader_.evict_states(action, slot, stream);
+}
+
+}  // namespace dstrain
