@@ -5,30 +5,16 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/mesh/coded_group.h"
 
 /// Numbers as they travel between ranks: blocks of 128 elements, each with a scale of its own.
 /// Wang et al. 2023 (ZeRO++), arXiv:2306.10209, sec. 3.1 and 3.3. The rules are in
 /// engine/kernels/kernels.h; beyond them, GPU and CPU give equal bits (but for those of a nan).
 namespace dstrain::kernels {
 
-/// int8: whole numbers up to 127 in magnitude. fp8: e4m3, up to 448. int4: up to 7, two to a byte,
-/// the first in the lower half.
-enum class CodeFormat { int8, fp8, int4 };
-
-inline constexpr std::int64_t kCodeBlock = 128;  ///< elements that share a scale
-
-/// The codes of `elements` (a multiple of kCodeBlock) without their scales.
-[[nodiscard]] constexpr std::int64_t code_bytes(CodeFormat format, std::int64_t elements) {
-  return format == CodeFormat::int4 ? elements / 2 : elements;
-}
-/// The codes, then a bf16 scale for each block, filled up to a multiple of 16.
-[[nodiscard]] constexpr std::int64_t coded_bytes(CodeFormat format, std::int64_t elements) {
-  return (code_bytes(format, elements) + elements / kCodeBlock * 2 + 15) / 16 * 16;
-}
-
 /// codes = x / scale, rounded; scale = the block's largest magnitude over the format's, rounded up
 /// to bf16 and at least 2^-100. A block with a value that is not finite has a nan for its scale and
-/// zeros for its codes.
+/// zeros for its codes; one within 2^-7 of the largest fp32 may decode to infinity.
 struct QuantizeBlocks {
   const void* x;        ///< parts of `elements`, fp32 or bf16
   std::uint8_t* coded;  ///< parts of coded_bytes(format, elements)

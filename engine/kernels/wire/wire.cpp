@@ -5,13 +5,9 @@
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
 #include "engine/kernels/op_support.h"
-#include "engine/mesh/shard.h"
 
 namespace dstrain::wire {
 namespace {
-
-// Tensors and shards start on it, so no block has elements of two of either.
-static_assert(kCodeBlock == kFlatAlignment);
 
 std::int64_t row_stride(const at::Tensor& rows) {
   return rows.size(0) > 1 ? rows.stride(0) : rows.size(1);

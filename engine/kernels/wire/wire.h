@@ -14,10 +14,6 @@
 /// the CPU the same bits. Wrong shapes are Error{internal}.
 namespace dstrain::wire {
 
-using kernels::coded_bytes;
-using kernels::CodeFormat;
-using kernels::kCodeBlock;
-
 /// Where the random bits of stochastic rounding come from: they are a function of these and of an
 /// element's position, so that a run which is resumed or repeated gets the same.
 struct RandomPlace {
