@@ -96,8 +96,10 @@ void all_gather_quantized(Communicator& comm, const CodedGroup& group, const at:
   wire::dequantize(messages.coded(),
                    whole.view({group.shards, group.shard_size()}).narrow(1, 0, group.coded()),
                    group.format);
-  for (int other = 0; other < group.shards; ++other)
+  for (int other = 0; other < group.shards; ++other) {
+    if (group.plain_of(other).empty()) continue;  // most are
     plain_of(group, shard_of(group, whole, other), other).copy_(messages.plain(other, other));
+  }
 }
 
 void reduce_scatter_quantized(const ReduceGroups& groups, const CodedGroup& group,
@@ -147,6 +149,7 @@ void reduce_scatter_quantized(const ReduceGroups& groups, const CodedGroup& grou
   }
   for (int of = 0; of < nodes; ++of) {
     const int target = of * degree + inner;
+    if (group.plain_of(target).empty()) continue;
     sent.plain(of, target).copy_(plain_of(group, shard_of(group, whole, target), target));
   }
   at::Tensor to_bytes = received.bytes();
