@@ -61,7 +61,8 @@ enum class RandomStream : std::uint32_t {
   augment = 3,
   dropout = 4,
   synthetic = 5,
-  rounding = 6
+  rounding = 6,
+  wire = 7
 };
 DSTRAIN_HOST_DEVICE std::uint64_t random_key(std::uint64_t seed, RandomStream stream) {
   return seed * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(stream) * 0xD1B54A32D192ED03ull;

@@ -16,3 +16,4 @@
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/norm/kernels.h"
 #include "engine/kernels/optimizer/kernels.h"
+#include "engine/kernels/wire/kernels.h"

@@ -3,7 +3,7 @@
 # Needs: Unity.cmake.
 set(DSTRAIN_LAYERS base recipe mesh program trace report bench
     launcher_base launcher_protocol launcher_hosts launcher_transport launcher_hang launcher_doctor launcher_job
-    store weights tokenizer text checkpoint metrics samples device comm kernels data nn models train cmd)
+    store weights tokenizer text checkpoint metrics samples device comm kernels collectives data nn models train cmd)
 
 function(dstrain_layer name)
   cmake_parse_arguments(LAYER "" "" "SOURCES;USES;LIBRARIES" ${ARGN})

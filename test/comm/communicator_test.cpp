@@ -40,7 +40,8 @@ TEST_CASE("every operation gives the exact result, at every size and count", "[c
   CAPTURE(backend, size);
   with_world(backend, size, [](Communicator& comm) {
     for (const std::int64_t count : {0, 1, 5, 1000}) {
-      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong}) {
+      for (const at::ScalarType dtype :
+           {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kByte}) {
         test::check_operations(comm, at::kCPU, dtype, count);
       }
     }

@@ -52,7 +52,8 @@ TEST_CASE("every NCCL operation gives the exact result on 1 to 4 GPUs", "[gpu][n
     on_gpus(size, [&](int rank, ThreadWorld& world) {
       const auto comm = make_communicator(world.store(), nccl("all", size, rank));
       for (const std::int64_t count : {0, 1, 5, 1000, 1 << 18}) {
-        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong}) {
+        for (const at::ScalarType dtype :
+             {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kByte}) {
           test::check_operations(*comm, gpu(rank), dtype, count);
         }
       }
