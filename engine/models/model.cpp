@@ -48,6 +48,7 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
     group.trainable = grouped.groups[g].front()->trainable;
     for (const Parameter* parameter : grouped.groups[g]) {
       group.tensor_sizes.push_back(parameter->numel());
+      if (parameter->shape.size() >= 2) ++group.leading_matrices;
       if (!parameter->hidden_matrix) continue;
       ++group.hidden_tensors;
       for (const Piece& part : parameter->parts)

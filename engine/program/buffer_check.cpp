@@ -23,7 +23,10 @@ bool at_rest(BufferRole role) {
 }
 
 /// Used inside one action only.
-bool scratch(BufferRole role) { return role == BufferRole::shard_sum || role == BufferRole::wire; }
+bool scratch(BufferRole role) {
+  using enum BufferRole;
+  return role == shard_sum || role == wire || role == coded_parameters || role == coded_gradient;
+}
 
 /// Reads the runs once in order and follows what every buffer holds.
 class BufferChecker {
@@ -97,7 +100,7 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       cost_(cost),
       order_(order),
       own_(layout, cost, program.coordinate),
-      needs_(program, layout, cost),
+      needs_(program, run_length, layout, cost),
       problems_(problems),
       contents_(program.buffers.size()),
       cleared_(cost.groups.size(), kNoAction),
@@ -343,7 +346,7 @@ void BufferChecker::run() {
                   cost_.groups[to_index(group)].name);
       }
     }
-    const Needs expected = needs_.of(action(i));
+    const Needs expected = needs_.of(i);
     match(i, a.reads, expected.reads, "reads");
     match(i, a.writes, expected.writes, "writes");
     for (const int id : a.reads) {

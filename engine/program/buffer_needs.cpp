@@ -6,14 +6,26 @@
 
 namespace dstrain {
 
-BufferNeeds::BufferNeeds(const Program& program, const Layout& layout, const ModelCost& cost)
-    : kind_(program.kind),
+BufferNeeds::BufferNeeds(const Program& program, int run_length, const Layout& layout,
+                         const ModelCost& cost)
+    : program_(program),
+      kind_(program.kind),
       layout_(layout),
       cost_(cost),
       own_(layout, cost, program.coordinate),
       recomputed_(to_index(program.micro_batches) * cost.blocks.size()),
       evicted_(recomputed_.size()),
-      backward_(cost.blocks.size()) {
+      backward_(cost.blocks.size()),
+      turns_(to_index(run_length)) {
+  std::vector<int> gathers(cost.groups.size());
+  for (std::size_t i = 0; i < turns_.size(); ++i) {
+    const Action& a = program.actions[i];
+    if (a.kind == ActionKind::gather) turns_[i].index = gathers[to_index(a.group)]++;
+  }
+  for (std::size_t i = 0; i < turns_.size(); ++i) {
+    const Action& a = program.actions[i];
+    if (a.kind == ActionKind::gather) turns_[i].count = gathers[to_index(a.group)];
+  }
   for (const Action& a : program.actions) {
     if (a.kind == ActionKind::evict_input)
       evicted_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
@@ -111,9 +123,39 @@ void BufferNeeds::reduce_needs(const Action& a, Needs& needs) const {
       needs.writes.push_back({shard_sum, -1, -1, -1, flat.shard_size()});
   }
   if (narrow) needs.writes.push_back({wire, -1, -1, -1, flat.padded()});
+  if (const Bytes codes = layout_.reduce_scratch(a.group); codes > 0)
+    needs.writes.push_back({coded_gradient, -1, -1, -1, codes});
 }
 
-Needs BufferNeeds::of(const Action& a) const {
+void BufferNeeds::gather_needs(int i, Needs& needs) const {
+  using enum BufferRole;
+  const int group = program_.actions[to_index(i)].group;
+  const std::int64_t padded = layout_.flat[to_index(group)].padded();
+  if (layout_.groups[to_index(group)].parameter_place != Place::device) {
+    needs.writes.push_back({gathered, -1, group, -1, padded});
+    return;
+  }
+  if (!layout_.gathered_into_slot(group)) {
+    needs.writes.push_back({parameters, group, -1, -1, padded});
+    return;
+  }
+  needs.writes.push_back({gathered, -1, -1, -1, padded});
+  const Turn& turn = turns_[to_index(i) % turns_.size()];
+  const bool keeps = layout_.second_degree > 1 && turn.count > 1;
+  const Need second = {second_shard, group, -1, -1, layout_.second_elements(group)};
+  if (keeps && turn.index > 0) {
+    needs.reads.push_back(second);
+    if (turn.index + 1 == turn.count) needs.frees.push_back(second);
+    return;
+  }
+  needs.reads.push_back({parameters, group});
+  if (keeps) needs.writes.push_back(second);
+  if (const Bytes codes = layout_.gather_scratch(group); codes > 0)
+    needs.writes.push_back({coded_parameters, -1, -1, -1, codes});
+}
+
+Needs BufferNeeds::of(int i) const {
+  const Action& a = program_.actions[to_index(i)];
   Needs needs;
   using enum BufferRole;
   const auto padded = [&] { return layout_.flat[to_index(a.group)].padded(); };
@@ -129,14 +171,7 @@ Needs BufferNeeds::of(const Action& a) const {
       offload_needs(a, needs);
       break;
     case ActionKind::gather:
-      if (layout_.groups[to_index(a.group)].parameter_place != Place::device) {
-        needs.writes.push_back({gathered, -1, a.group, -1, padded()});
-      } else if (layout_.gathered_into_slot(a.group)) {
-        needs.reads.push_back({parameters, a.group});
-        needs.writes.push_back({gathered, -1, -1, -1, padded()});
-      } else {
-        needs.writes.push_back({parameters, a.group, -1, -1, padded()});
-      }
+      gather_needs(i, needs);
       break;
     case ActionKind::release:
       needs.frees.push_back({gathered, -1, a.group});

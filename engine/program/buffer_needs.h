@@ -22,11 +22,13 @@ struct Needs {
 };
 
 /// The buffers that each action of a program must read, write and free, by its kind, the layout and
-/// the model. Keeps references to its arguments.
+/// the model. Keeps references to its arguments. The first `run_length` actions are one run, which
+/// the others repeat.
 class BufferNeeds {
  public:
-  BufferNeeds(const Program& program, const Layout& layout, const ModelCost& cost);
-  [[nodiscard]] Needs of(const Action& a) const;
+  BufferNeeds(const Program& program, int run_length, const Layout& layout, const ModelCost& cost);
+  /// Of action `i`.
+  [[nodiscard]] Needs of(int i) const;
 
  private:
   [[nodiscard]] bool training() const { return kind_ == ProgramKind::training; }
@@ -34,9 +36,15 @@ class BufferNeeds {
     return layout_.groups[static_cast<std::size_t>(group)].trainable;
   }
   void block_needs(const Action& a, Needs& needs) const;
+  void gather_needs(int i, Needs& needs) const;
   void reduce_needs(const Action& a, Needs& needs) const;
   void offload_needs(const Action& a, Needs& needs) const;
 
+  /// A gather is one of several of its group in a run.
+  struct Turn {
+    int index = 0, count = 0;
+  };
+  const Program& program_;
   const ProgramKind kind_;
   const Layout& layout_;
   const ModelCost& cost_;
@@ -44,6 +52,7 @@ class BufferNeeds {
   std::vector<bool> recomputed_;  ///< [micro-batch, block]
   std::vector<bool> evicted_;     ///< [micro-batch, block]: output goes to the host
   std::vector<bool> backward_;    ///< by block: this rank runs it
+  std::vector<Turn> turns_;       ///< by action of a run; of gathers
   int last_reader_ = -1;          ///< block that reads a batch last
 };
 

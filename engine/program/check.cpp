@@ -200,6 +200,13 @@ void Checker::resting_state() {
     expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master,
            kind.state_place);
     expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
+    const auto gathers = std::ranges::count_if(
+        actions_, [&](const Action& a) { return a.kind == ActionKind::gather && a.group == g; });
+    expect_buffer({.role = BufferRole::second_shard,
+                   .owner = g,
+                   .elements = layout_.second_elements(g),
+                   .width = w.compute},
+                  layout_.second_degree > 1 && gathers > 1, name);
   }
   for (int b = 0; b < num_blocks(); ++b) {
     const BlockCost& block = cost_.blocks[to_index(b)];

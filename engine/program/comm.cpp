@@ -20,6 +20,10 @@ const char* comm_axis_name(CommAxis axis) {
       return "pipeline";
     case CommAxis::world:
       return "world";
+    case CommAxis::shard_inner:
+      return "shard_inner";
+    case CommAxis::shard_outer:
+      return "shard_outer";
   }
   return "?";
 }
@@ -27,6 +31,8 @@ const char* comm_axis_name(CommAxis axis) {
 Axes axes_of(CommAxis axis) {
   switch (axis) {
     case CommAxis::shard:
+    case CommAxis::shard_inner:
+    case CommAxis::shard_outer:
       return Axis::shard;
     case CommAxis::data:
       return Axis::data;

@@ -8,10 +8,21 @@ namespace dstrain {
 
 /// The ranks of a collective: along one axis of the mesh, along both data axes (batch) or along all
 /// (world).
-enum class CommAxis { shard, data, batch, tensor, sequence, expert, pipeline, world };
-inline constexpr int kNumCommAxes = 8;
+enum class CommAxis {
+  shard,
+  data,
+  batch,
+  tensor,
+  sequence,
+  expert,
+  pipeline,
+  world,
+  shard_inner,  ///< neighbours on the shard axis that hold a second shard together
+  shard_outer,  ///< those with the same place in their inner groups
+};
+inline constexpr int kNumCommAxes = 10;
 [[nodiscard]] const char* comm_axis_name(CommAxis axis);
-/// Those of the mesh that its groups lie along.
+/// Those of the mesh that its groups lie along; of inner and outer ones, a part of them.
 [[nodiscard]] Axes axes_of(CommAxis axis);
 
 enum class CommOp { all_gather, reduce_scatter, all_reduce, all_to_all, send, receive };

@@ -25,6 +25,7 @@ struct GroupCost {
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;
   std::vector<MatrixShape> matrices = {};
+  int leading_matrices = 0;  ///< tensors in front that are no vectors; none comes after a vector
 };
 
 /// A tensor that a block hands to the next one. A rank that receives it must know its shape.

@@ -59,6 +59,12 @@ void add(Hash& hash, const Layout& layout) {
       hash.add(static_cast<std::int64_t>(group.update_method));
     }
   }
+  if (layout.gather_format || layout.reduce_format || layout.second_degree > 1) {
+    for (const auto& format : {layout.gather_format, layout.reduce_format})
+      hash.add(format ? std::int64_t{1} + static_cast<std::int64_t>(*format) : std::int64_t{0});
+    hash.add(std::int64_t{layout.second_degree});
+    for (const GroupLayout& group : layout.groups) hash.add(group.coded_elements);
+  }
   for (const FlatGroup& flat : layout.flat) {
     hash.add(flat.padded());
     hash.add(static_cast<std::int64_t>(flat.num_tensors()));

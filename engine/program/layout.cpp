@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/mesh/shard_groups.h"
 
 namespace dstrain {
 
@@ -43,6 +45,10 @@ CommExtent Layout::extent(CommAxis axis) const {
       return {pipeline_degree(), data_ranks() * below_shard};
     case CommAxis::world:
       return {pipeline_degree() * data_ranks() * below_shard, 1};
+    case CommAxis::shard_inner:
+      return {second_degree, below_shard};
+    case CommAxis::shard_outer:
+      return {shard_degree / second_degree, second_degree * below_shard};
   }
   return {};
 }
@@ -97,6 +103,41 @@ Bytes Layout::update_bytes(int group) const {
   return whole && gathered(group)
              ? flat.at(static_cast<std::size_t>(group)).padded() * matrix_rule.direction
              : 0;
+}
+
+bool Layout::gathers_codes(int group) const {
+  const GroupLayout& kind = groups.at(to_index(group));
+  return gather_format && kind.parameters == Partition::sharded && kind.coded_elements > 0;
+}
+
+bool Layout::reduces_codes(int group) const { return reduce_format && reduced_from_slot(group); }
+
+CodedGroup Layout::coded(int group, CodeFormat format) const {
+  return {.elements = flat.at(to_index(group)).padded(),
+          .shards = shard_degree,
+          .quantized = groups.at(to_index(group)).coded_elements,
+          .format = format};
+}
+
+Bytes Layout::gather_scratch(int group) const {
+  return gathers_codes(group) ? coded(group, *gather_format).gather_scratch_bytes(widths.compute)
+                              : 0;
+}
+
+Bytes Layout::reduce_scratch(int group) const {
+  return reduces_codes(group) ? coded(group, *reduce_format).reduce_scratch_bytes(second_degree)
+                              : 0;
+}
+
+std::int64_t Layout::second_elements(int group) const {
+  return flat.at(to_index(group)).padded() / second_degree;
+}
+
+std::vector<int> Layout::ranks(CommAxis axis, const Mesh& mesh, int rank) const {
+  if (axis != CommAxis::shard_inner && axis != CommAxis::shard_outer)
+    return mesh.group(rank, axes_of(axis));
+  const ShardGroups cut(shard_degree, second_degree);
+  return axis == CommAxis::shard_inner ? cut.inner_ranks(mesh, rank) : cut.outer_ranks(mesh, rank);
 }
 
 namespace {
@@ -175,6 +216,26 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
     add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
   }
   return layout;
+}
+
+void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {
+  if (wires.second_degree < 1 || layout.shard_degree % wires.second_degree != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("a second shard of {} ranks on a shard axis of {}", wires.second_degree,
+                            layout.shard_degree),
+                "use a divisor of the shard axis");
+  }
+  if (layout.shard_degree == 1) return;
+  layout.gather_format = wires.gather;
+  layout.reduce_format = wires.reduce;
+  layout.second_degree = wires.second_degree;
+  if (!wires.gather && !wires.reduce) return;
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+    const auto matrices = to_index(cost.groups[g].leading_matrices);
+    const FlatGroup& flat = layout.flat[g];
+    layout.groups[g].coded_elements =
+        matrices < flat.num_tensors() ? flat.offset(matrices) : flat.padded();
+  }
 }
 
 }  // namespace dstrain

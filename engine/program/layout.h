@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/mesh/coded_group.h"
 #include "engine/mesh/mesh.h"
 #include "engine/mesh/shard.h"
 #include "engine/program/comm.h"
@@ -42,6 +44,8 @@ struct GroupLayout {
   /// copy.
   Flops matrix_flops = 0;
   Bytes matrix_workspace = 0;
+  /// At the front, of matrices: travel as codes where something does.
+  std::int64_t coded_elements = 0;
   bool operator==(const GroupLayout&) const = default;
 };
 
@@ -80,6 +84,10 @@ struct Layout {
   int expert_degree = 1;
   int sequence_degree = 1;
   int tensor_degree = 1;
+  // ZeRO++ (Wang et al. 2023, arXiv:2306.10209).
+  std::optional<CodeFormat> gather_format = {};  ///< of gathered parameters; none: as they are
+  std::optional<CodeFormat> reduce_format = {};  ///< of gradients between inner groups
+  int second_degree = 1;  ///< ranks that hold one more copy of the parameters: an inner group
 
   [[nodiscard]] int pipeline_degree() const { return stages.ranks(); }
   /// Ranks that see different samples.
@@ -104,6 +112,20 @@ struct Layout {
   [[nodiscard]] Bytes reduce_bytes(int group) const;
   /// The same of the all-gather in the group's update, where matrices are divided into shards.
   [[nodiscard]] Bytes update_bytes(int group) const;
+
+  /// The group's parameters travel as codes in a gather over the shard axis.
+  [[nodiscard]] bool gathers_codes(int group) const;
+  /// The group's gradient is reduced inside inner groups, then between them as codes.
+  [[nodiscard]] bool reduces_codes(int group) const;
+  /// The group as it travels.
+  [[nodiscard]] CodedGroup coded(int group, CodeFormat format) const;
+  /// Scratch of such a gather and of such a reduction.
+  [[nodiscard]] Bytes gather_scratch(int group) const;
+  [[nodiscard]] Bytes reduce_scratch(int group) const;
+  /// What a rank holds of the group's second copy.
+  [[nodiscard]] std::int64_t second_elements(int group) const;
+  /// Global ranks of the group of `rank` along the axis, in their order. The layout is of `mesh`.
+  [[nodiscard]] std::vector<int> ranks(CommAxis axis, const Mesh& mesh, int rank) const;
 };
 
 /// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards
@@ -112,5 +134,15 @@ struct Layout {
 /// another stage.
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                                  const StateWidths& widths, const MatrixRule& matrix_rule = {});
+
+/// What of a layout is ZeRO++.
+struct Wires {
+  std::optional<CodeFormat> gather = {};
+  std::optional<CodeFormat> reduce = {};
+  int second_degree = 1;
+};
+/// Sets it in a layout of `cost`. Without shards it has no effect. Error{usage} where the degree
+/// does not divide the shard axis.
+void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires);
 
 }  // namespace dstrain

@@ -66,11 +66,14 @@ Ledger peak_memory(const Program& program) {
         ledger.data += buffer.bytes();
         break;
       case gathered:
+      case second_shard:
+      case coded_parameters:
         ledger.gather_buffers += buffer.bytes();
         break;
       case whole_gradient:
       case shard_sum:
       case wire:
+      case coded_gradient:
         ledger.gradient_buffers += buffer.bytes();
         break;
       case block_state:

@@ -146,6 +146,60 @@ std::string collective_table(const PlanReport& plan) {
   return text;
 }
 
+const char* format_name(CodeFormat format) {
+  switch (format) {
+    case CodeFormat::int8:
+      return "int8";
+    case CodeFormat::fp8:
+      return "fp8";
+    case CodeFormat::int4:
+      return "int4";
+  }
+  return "?";
+}
+
+/// The forms of ZeRO++ in use, and the step without each of them.
+std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost& cost,
+                                       const Machine& machine) {
+  std::vector<PlanReport::Form> forms;
+  const auto add = [&](const std::string& name, const Layout& without) {
+    const Program program =
+        training_program(without, cost, strategy.options, strategy.training.coordinate);
+    forms.push_back({name, simulate(program, without, cost, machine).step_s});
+  };
+  const Layout& layout = strategy.layout;
+  if (layout.gather_format) {
+    Layout without = layout;
+    without.gather_format.reset();
+    add(fmt::format("{} gathers", format_name(*layout.gather_format)), without);
+  }
+  if (layout.reduce_format) {
+    Layout without = layout;
+    without.reduce_format.reset();
+    add(fmt::format("{} reductions", format_name(*layout.reduce_format)), without);
+  }
+  if (layout.second_degree > 1) {
+    Layout without = layout;
+    without.second_degree = 1;
+    add(fmt::format("second shard of {} ranks", layout.second_degree), without);
+  }
+  return forms;
+}
+
+/// Less than that is not seen in a run.
+constexpr double kPays = 0.995;
+
+std::string form_lines(const PlanReport& plan) {
+  std::string text;
+  for (const PlanReport::Form& form : plan.forms) {
+    const bool pays = plan.step.step_s < kPays * form.without_s;
+    text += fmt::format("{}: {} -> {}: {}\n", form.name, duration(form.without_s),
+                        duration(plan.step.step_s),
+                        pays ? "pays" : "does not pay, what it saves is hidden behind computing");
+  }
+  return text;
+}
+
 }  // namespace
 
 PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
@@ -154,7 +208,8 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .model = recipe.model.name,
                   .zero_stage = recipe.parallel.zero.stage,
                   .machine = machine,
-                  .step = simulate(strategy.training, strategy.layout, cost, machine)};
+                  .step = simulate(strategy.training, strategy.layout, cost, machine),
+                  .forms = forms_of(strategy, cost, machine)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory = memory_limit(recipe, strategy.training, machine).bytes;
   return plan;
@@ -189,6 +244,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
                       duration(step.compute_s), duration(step.exposed_comm_s),
                       duration(std::max(0.0, step.step_s - step.compute_s - step.exposed_comm_s)));
+  text += form_lines(plan);
   return text;
 }
 

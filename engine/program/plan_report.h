@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/program/simulate.h"
 #include "engine/program/strategy.h"
@@ -14,6 +15,12 @@ struct PlanReport {
   int zero_stage = 0;
   Machine machine;
   Simulation step;
+  /// A form of ZeRO++ that the recipe asks for.
+  struct Form {
+    std::string name;
+    double without_s = 0;  ///< the step without it
+  };
+  std::vector<Form> forms{};
 
   [[nodiscard]] bool fits() const { return step.ledger.total() <= machine.device_memory; }
 };

@@ -186,6 +186,12 @@ const char* role_name(BufferRole role) {
       return "input on the host";
     case fetched_input:
       return "fetched input";
+    case second_shard:
+      return "second shard";
+    case coded_parameters:
+      return "coded parameters";
+    case coded_gradient:
+      return "coded gradient";
   }
   return "?";
 }
@@ -265,7 +271,21 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
   };
   const StateWidths& widths = layout.widths;
   if (kind == ActionKind::gather) {
-    add(CommOp::all_gather, CommAxis::shard, widths.compute, layout.gather_bytes(group));
+    if (program.find(action.reads, BufferRole::second_shard) >= 0) {
+      add(CommOp::all_gather, CommAxis::shard_inner, widths.compute, layout.gather_bytes(group));
+    } else if (layout.gathers_codes(group)) {
+      add(CommOp::all_gather, CommAxis::shard, 1, layout.gather_scratch(group));
+    } else {
+      add(CommOp::all_gather, CommAxis::shard, widths.compute, layout.gather_bytes(group));
+    }
+  } else if (kind == ActionKind::reduce && layout.reduces_codes(group)) {
+    // Inside its group a rank takes a shard of each group, one run of shards after the other.
+    const int nodes = layout.extent(CommAxis::shard_outer).ranks;
+    const Bytes bytes = layout.reduce_bytes(group);
+    for (int node = 0; node < nodes; ++node)
+      add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
+    add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
+    add(CommOp::all_reduce, CommAxis::data, kFloatBytes, bytes / layout.shard_degree);
   } else if (kind == ActionKind::reduce) {
     const Bytes bytes = layout.reduce_bytes(group);
     add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);

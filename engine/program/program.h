@@ -89,6 +89,10 @@ enum class BufferRole {
   gradient_slot,    ///< part of a group's gradient while the CPU updates by it, and the result
   host_input,       ///< output of block `owner` on the host, until its recomputation
   fetched_input,    ///< the same, back on the device
+  second_shard,     ///< part of the parameters of group `owner`, from its first gather of a step to
+                    ///< its last, which gather them from it
+  coded_parameters,  ///< messages of a gather
+  coded_gradient,    ///< messages of a reduction
 };
 [[nodiscard]] const char* role_name(BufferRole role);
 
@@ -164,6 +168,9 @@ struct ProgramOptions {
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
 /// allows.
+///
+/// With a second shard, the first gather of a group in a step fills it, and later ones gather from
+/// it.
 ///
 /// ZeRO-1 and 2 gather each group once per step, before its first use, straight into the resident
 /// parameters; ZeRO-3 gathers into slots before each use and releases after it, except that a group

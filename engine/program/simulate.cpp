@@ -52,6 +52,7 @@ class Player {
 
   [[nodiscard]] Duration duration(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
+  [[nodiscard]] double code_bytes(const Action& action) const;
   [[nodiscard]] Duration update_duration(const Action& action) const;
   [[nodiscard]] Duration copy_duration(const Action& action) const;
   void count(const Action& action);
@@ -113,6 +114,8 @@ Player::Duration Player::duration(const Action& action) const {
       return copy_duration(action);
     case ActionKind::gather:
     case ActionKind::reduce:
+      time.busy_s = code_bytes(action) / memory;
+      break;
     case ActionKind::release:
     case ActionKind::discard:
     case ActionKind::clear:
@@ -123,6 +126,27 @@ Player::Duration Player::duration(const Action& action) const {
       break;
   }
   return time;
+}
+
+/// Bytes through device memory that coding and decoding move, and copies to the second shard.
+double Player::code_bytes(const Action& action) const {
+  const int group = action.group, width = layout_.widths.compute;
+  const std::int64_t whole = layout_.flat[to_index(group)].padded(),
+                     shard = whole / layout_.shard_degree;
+  const auto names = [&](const std::vector<int>& ids, BufferRole role) {
+    return program_.find(ids, role) >= 0;
+  };
+  Bytes bytes = 0;
+  if (names(action.writes, BufferRole::second_shard))
+    bytes += 2 * width * layout_.second_elements(group);
+  if (names(action.writes, BufferRole::coded_parameters)) {
+    const Bytes codes = layout_.gather_scratch(group);
+    bytes += shard * width + codes / layout_.shard_degree + codes + whole * width;
+  }
+  if (names(action.writes, BufferRole::coded_gradient))
+    bytes += layout_.second_elements(group) * kFloatBytes + layout_.reduce_scratch(group) +
+             shard * kFloatBytes;
+  return static_cast<double>(bytes);
 }
 
 Player::Duration Player::update_duration(const Action& action) const {

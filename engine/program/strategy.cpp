@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -82,7 +83,7 @@ StateWidths state_widths(const Recipe& recipe) {
       .gradient = 4,
       .master = fp32 || narrow ? 0 : 4,
       .moments = moment_bytes(recipe, row.others.value_or(row.name)),
-      .reduce_wire = recipe.precision.reduce == ReduceType::fp32 ? 4 : 2,
+      .reduce_wire = recipe.precision.reduce == ReduceType::bf16 ? 2 : 4,
   };
 }
 
@@ -91,6 +92,33 @@ MatrixRule matrix_rule(const Recipe& recipe) {
   return {.iterations = recipe.optimizer.ns_steps,
           .moments = moment_bytes(recipe, recipe.optimizer.name),
           .direction = recipe.precision.compute == ComputeType::fp32 ? 4 : 2};
+}
+
+Wires wires_of(const Recipe& recipe, int shard_degree) {
+  Wires wires = {.second_degree = std::max(recipe.parallel.zero.second_shard, 1)};
+  if (shard_degree % wires.second_degree != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.zero.second_shard: {} does not divide the {} ranks that "
+                            "share one copy of the states",
+                            wires.second_degree, shard_degree),
+                fmt::format("use {}, or 0 for none", divisors(shard_degree)));
+  }
+  switch (recipe.precision.gather) {
+    case GatherType::compute:
+      break;
+    case GatherType::int8:
+      wires.gather = CodeFormat::int8;
+      break;
+    case GatherType::fp8:
+      wires.gather = CodeFormat::fp8;
+      break;
+    case GatherType::int4:
+      wires.gather = CodeFormat::int4;
+      break;
+  }
+  if (recipe.precision.reduce == ReduceType::int8) wires.reduce = CodeFormat::int8;
+  if (recipe.precision.reduce == ReduceType::int4) wires.reduce = CodeFormat::int4;
+  return wires;
 }
 
 BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
@@ -128,6 +156,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
+  set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};

@@ -51,6 +51,10 @@ struct Strategy {
 /// Of the recipe's optimizer.
 [[nodiscard]] MatrixRule matrix_rule(const Recipe& recipe);
 
+/// What the recipe asks of ZeRO++. Error{usage} where `parallel.zero.second_shard` does not divide
+/// the shard axis.
+[[nodiscard]] Wires wires_of(const Recipe& recipe, int shard_degree);
+
 /// micro_batches = ceil(ceil(global / data_ranks) / micro). Error{usage} when global or micro is
 /// below 1.
 [[nodiscard]] BatchPlan plan_batch(const BatchConfig& batch, int data_ranks);

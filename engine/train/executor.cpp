@@ -46,7 +46,15 @@ bool in_bytes(BufferRole role) {
 bool allocated(BufferRole role) {
   using enum BufferRole;
   return role == gathered || role == whole_gradient || role == shard_sum || role == wire ||
+         role == second_shard || role == coded_parameters || role == coded_gradient ||
          in_bytes(role);
+}
+
+at::ScalarType type_of(BufferRole role, at::ScalarType compute) {
+  using enum BufferRole;
+  if (role == gathered || role == second_shard) return compute;
+  if (role == coded_parameters || role == coded_gradient) return at::kByte;
+  return role == wire ? at::kBFloat16 : at::kFloat;
 }
 
 }  // namespace
@@ -76,6 +84,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
   allocate_buffers();
+  alone_ = make_communicator(nullptr, {.name = "alone", .ranks = {0}});
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
   telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
@@ -158,9 +167,7 @@ void Executor::allocate_buffers() {
       return;
     }
     if (!tensors.contains(place)) {
-      const at::ScalarType dtype = buffer.role == BufferRole::gathered ? options_.compute
-                                   : buffer.role == BufferRole::wire   ? at::kBFloat16
-                                                                       : at::kFloat;
+      const at::ScalarType dtype = type_of(buffer.role, options_.compute);
       DSTRAIN_CHECK(static_cast<int>(c10::elementSize(dtype)) == buffer.width,
                     "the program's elements are of another width");
       tensors[place] =
@@ -401,7 +408,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       this->backward(prepared, action);
       break;
     case reduce:
-      this->reduce(prepared, action);
+      this->reduce(prepared, action, inputs.step);
       break;
     case norm:
       this->norm(inputs);
@@ -439,24 +446,6 @@ void Executor::set_dropout_seeds(std::int64_t step) {
 
 at::Tensor Executor::dropout_seed(int micro_batch) const {
   return dropout_seeds_.defined() ? dropout_seeds_.select(0, micro_batch) : at::Tensor();
-}
-
-void Executor::gather(const Prepared& prepared, const Action& action) {
-  Communicator& shards = communicator({CommAxis::shard, Lane::gather});
-  const int slot = prepared.program->find(action.writes, BufferRole::gathered);
-  if (slot < 0) {
-    at::Tensor whole = states_.resident_parameters(action.group);
-    shards.all_gather(whole, states_.own_parameters(action.group));
-    return;
-  }
-  at::Tensor whole =
-      prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
-  // What rests on the host was fetched to its place.
-  const bool fetched = layout_.groups[to_index(action.group)].parameter_place != Place::device;
-  const Range own = states_.own_range(action.group);
-  shards.all_gather(whole, fetched ? whole.narrow(0, own.begin, own.size())
-                                   : states_.own_parameters(action.group));
-  states_.bind_values(action.group, whole);
 }
 
 void Executor::forward(Prepared& prepared, const Action& action, const Batch& batch,
@@ -508,39 +497,6 @@ at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& acti
   const int slot = prepared.program->find(ids, BufferRole::whole_gradient);
   if (slot < 0) return states_.resident_gradient(action.group);
   return prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
-}
-
-void Executor::reduce(const Prepared& prepared, const Action& action) {
-  const int group = action.group;
-  const at::Tensor whole = whole_gradient(prepared, action);
-  states_.settle_gradients(group);
-  const at::Tensor own = states_.own_gradient(group);
-  const auto buffer = [&](BufferRole role) {
-    const int id = prepared.program->find(action.writes, role);
-    return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
-  };
-  const at::Tensor wire = buffer(BufferRole::wire), shard_sum = buffer(BufferRole::shard_sum);
-  // Sums of further micro-batches are added to that of the first.
-  const bool accumulate = !action.reads.empty() && action.micro_batch > 0;
-  at::Tensor part = wire.defined() ? wire.narrow(0, 0, whole.numel()).copy_(whole) : whole;
-  for (const Comm& comm : action.comm) {
-    Communicator& ranks = communicator({comm.axis, action.lane});
-    if (comm.op == CommOp::reduce_scatter) {
-      const at::Tensor sent = part;
-      const Range shard = states_.flat(group).shard(ranks.rank());
-      part = wire.defined()        ? sent.narrow(0, shard.begin, shard.size())
-             : shard_sum.defined() ? shard_sum.narrow(0, 0, shard.size())
-                                   : own;
-      ranks.reduce_scatter(part, sent);
-    } else {
-      ranks.all_reduce(part, ReduceOp::sum);
-    }
-  }
-  if (accumulate) {
-    own.add_(part);
-  } else if (wire.defined()) {
-    own.copy_(part);
-  }
 }
 
 void Executor::norm(const StepInputs& inputs) {

@@ -198,12 +198,17 @@ class Executor {
   void forward(Prepared& prepared, const Action& action, const Batch& batch,
                const BlockContext& context);
   void backward(Prepared& prepared, const Action& action);
-  void reduce(const Prepared& prepared, const Action& action);
+  void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
+  /// Of the group's gradient into `sum`, this rank's shard.
+  void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
+                    at::Tensor& whole, const at::Tensor& sum);
   /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
   [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return *communicators_.at(channel);
   }
+  /// The same, or of this rank alone where the axis has no other.
+  [[nodiscard]] Communicator& along(CommChannel channel) const;
   void norm(const StepInputs& inputs);
   [[nodiscard]] NonFiniteSite site_in_group(int group, const at::Tensor& values,
                                             NonFiniteSite::Where where) const;
@@ -217,6 +222,7 @@ class Executor {
   const Layout& layout_;
   StateStore& states_;
   Communicators& communicators_;
+  std::unique_ptr<Communicator> alone_;
   ExecutorOptions options_;
   RankRecordFile& record_;
   std::vector<Stream> lanes_;

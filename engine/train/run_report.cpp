@@ -385,7 +385,7 @@ void RunReport::report_communication(std::int64_t steps) {
       if (channel.axis == CommAxis::world) return "norm and metrics";
       return channel.axis == CommAxis::shard ? "momentum of matrices" : "inside blocks";
     }
-    return channel.axis == CommAxis::shard ? "gradients" : "gradients of replicas";
+    return channel.axis == CommAxis::data ? "gradients of replicas" : "gradients";
   };
   for (const auto& [channel, communicator] : session_.communicators()) {
     if (communicator->size() == 1 || steps == 0) continue;

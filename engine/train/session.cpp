@@ -253,7 +253,8 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   const Mesh& mesh = strategy_->mesh;
   for (const CommChannel& channel : all) {
-    communicators_[channel] = open(channel, mesh.group(world.rank, axes_of(channel.axis)));
+    communicators_[channel] =
+        open(channel, strategy_->layout.ranks(channel.axis, mesh, world.rank));
   }
 }
 

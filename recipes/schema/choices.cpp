@@ -39,6 +39,16 @@ constexpr Choice kStateTypes[] = {
 constexpr Choice kReduceTypes[] = {
     choice(ReduceType::fp32, "fp32", "exact sums"),
     choice(ReduceType::bf16, "bf16", "half the bytes on the wire, rounded sums"),
+    choice(ReduceType::int8, "int8",
+           "a quarter of the bytes between groups of parallel.zero.second_shard ranks (all ranks "
+           "where it is 0), summed in fp32; stages 2 and 3"),
+    choice(ReduceType::int4, "int4", "as int8, an eighth of the bytes; rounded stochastically"),
+};
+constexpr Choice kGatherTypes[] = {
+    choice(GatherType::compute, "compute", "the format of the computation"),
+    choice(GatherType::int8, "int8", "8-bit whole numbers with a scale for each 128 of them"),
+    choice(GatherType::fp8, "fp8", "8-bit floats (e4m3) with a scale for each 128 of them"),
+    choice(GatherType::int4, "int4", "4-bit whole numbers with a scale for each 128 of them"),
 };
 constexpr Choice kNonFinite[] = {
     choice(NonFinite::skip, "skip",
@@ -135,6 +145,7 @@ std::span<const Choice> choices(LossOn) { return kLossOn; }
 std::span<const Choice> choices(TooLong) { return kTooLong; }
 std::span<const Choice> choices(BadRecord) { return kBadRecord; }
 std::span<const Choice> choices(ReduceType) { return kReduceTypes; }
+std::span<const Choice> choices(GatherType) { return kGatherTypes; }
 std::span<const Choice> choices(NonFinite) { return kNonFinite; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }
 std::span<const Choice> choices(OffloadPlace) { return kOffloadPlaces; }

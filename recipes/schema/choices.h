@@ -19,6 +19,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(AdjustLr);
 [[nodiscard]] std::span<const Choice> choices(ComputeType);
 [[nodiscard]] std::span<const Choice> choices(ReduceType);
+[[nodiscard]] std::span<const Choice> choices(GatherType);
 [[nodiscard]] std::span<const Choice> choices(StateType);
 [[nodiscard]] std::span<const Choice> choices(LossOn);
 [[nodiscard]] std::span<const Choice> choices(TooLong);

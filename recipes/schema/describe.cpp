@@ -294,7 +294,13 @@ void describe(PrecisionConfig& c, Visitor& v) {
           {.text = "Format of weights and activations in the forward and backward pass.",
            .source = "arXiv:1710.03740"});
   v.field("states", c.states, {.text = "Format of master weights and optimizer moments."});
-  v.field("reduce", c.reduce, {.text = "Format in which gradients travel and are summed."});
+  v.field("reduce", c.reduce,
+          {.text = "Format in which gradients travel and are summed.",
+           .source = "int8, int4: ZeRO++, arXiv:2306.10209, sec. 3.3"});
+  v.field("gather", c.gather,
+          {.text = "Format in which gathered parameters travel (stage 3); every rank computes with "
+                   "what they are afterwards. Norms and biases travel as they are.",
+           .source = "ZeRO++, arXiv:2306.10209, sec. 3.1"});
   v.field("non_finite", c.non_finite,
           {.text = "What follows a step whose gradients are not finite."});
   v.field("max_skipped", c.max_skipped,
@@ -363,6 +369,14 @@ void describe(ZeroConfig& c, Visitor& v) {
            .unit = "groups",
            .min = 0,
            .max = 4096});
+  v.field("second_shard", c.second_shard,
+          {.text = "Ranks, of one node as a rule, that hold one more copy of the parameters for "
+                   "the backward pass, which then gathers among them (stage 3; divides shard). 0 "
+                   "and 1: there is none.",
+           .unit = "ranks",
+           .min = 0,
+           .max = kMaxSize,
+           .source = "ZeRO++, arXiv:2306.10209, sec. 3.2"});
 }
 
 void describe(MemoryConfig& c, Visitor& v) {

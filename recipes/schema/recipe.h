@@ -15,7 +15,9 @@ enum class OptimizerName { adamw, sgd, lion, muon };
 enum class AdjustLr { original, match_rms_adamw };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
-enum class ReduceType { fp32, bf16 };
+enum class ReduceType { fp32, bf16, int8, int4 };
+/// What gathered parameters travel in.
+enum class GatherType { compute, int8, fp8, int4 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 /// Where states, parameters or activations rest.
@@ -153,6 +155,7 @@ struct PrecisionConfig {
   ComputeType compute = ComputeType::bf16;
   StateType states = StateType::fp32;  ///< master weights and moments
   ReduceType reduce = ReduceType::fp32;
+  GatherType gather = GatherType::compute;
   NonFinite non_finite = NonFinite::skip;
   int max_skipped = 20;        ///< steps in a row; a step that lowers the loss scale is not counted
   LossScaleConfig loss_scale;  ///< fp16 only
@@ -161,9 +164,10 @@ struct PrecisionConfig {
 };
 
 struct ZeroConfig {
-  int stage = 0;     ///< 0 = plain data parallelism
-  int shard = 0;     ///< ranks that share one copy of the state; 0: all data ranks
-  int prefetch = 1;  ///< groups gathered ahead (stage 3)
+  int stage = 0;         ///< 0 = plain data parallelism
+  int shard = 0;         ///< ranks that share one copy of the state; 0: all data ranks
+  int prefetch = 1;      ///< groups gathered ahead (stage 3)
+  int second_shard = 0;  ///< ranks that hold one more copy of the parameters; 0, 1: none
 
   bool operator==(const ZeroConfig&) const = default;
 };

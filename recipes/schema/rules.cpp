@@ -184,6 +184,53 @@ void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
                 "set parallel.zero.stage to 1, 2 or 3, or leave shard out");
 }
 
+void gathered_codes_need_stage_3(const Recipe& r, RuleContext& context) {
+  if (r.precision.gather == GatherType::compute) return;
+  if (r.parallel.zero.stage != 3) {
+    context.error("precision.gather",
+                  fmt::format("{}, but parallel.zero.stage {} gathers no parameters into slots",
+                              spelling(r.precision.gather), r.parallel.zero.stage),
+                  "set parallel.zero.stage: 3, or leave gather out");
+  } else if (r.precision.compute == ComputeType::fp16) {
+    context.error("precision.gather",
+                  fmt::format("{} is made from fp32 or bf16, precision.compute is fp16",
+                              spelling(r.precision.gather)),
+                  "use compute: bf16, or leave gather out");
+  }
+}
+
+void reduced_codes_need_slots(const Recipe& r, RuleContext& context) {
+  if (r.precision.reduce != ReduceType::int8 && r.precision.reduce != ReduceType::int4) return;
+  if (r.parallel.zero.stage >= 2) return;
+  context.error("precision.reduce",
+                fmt::format("{} is summed by the rank that owns a shard of the gradients, and "
+                            "parallel.zero.stage {} splits none",
+                            spelling(r.precision.reduce), r.parallel.zero.stage),
+                "set parallel.zero.stage to 2 or 3, or use reduce: bf16");
+}
+
+void second_shard_needs_stage_3(const Recipe& r, RuleContext& context) {
+  if (r.parallel.zero.second_shard <= 1 || r.parallel.zero.stage == 3) return;
+  context.error("parallel.zero.second_shard",
+                fmt::format("{} ranks hold the parameters once more, but parallel.zero.stage {} "
+                            "splits none",
+                            r.parallel.zero.second_shard, r.parallel.zero.stage),
+                "set parallel.zero.stage: 3, or leave second_shard out");
+}
+
+/// What is fetched lies in the gathered slot already.
+void gathered_codes_rest_on_the_device(const Recipe& r, RuleContext& context) {
+  if (r.memory.offload.parameters == OffloadPlace::none) return;
+  const bool second = r.parallel.zero.second_shard > 1;
+  if (r.precision.gather == GatherType::compute && !second) return;
+  context.error(
+      "memory.offload.parameters",
+      fmt::format("{} cannot be together with {}", spelling(r.memory.offload.parameters),
+                  second ? "parallel.zero.second_shard"
+                         : fmt::format("precision.gather {}", spelling(r.precision.gather))),
+      "leave one of the two out; memory.offload.optimizer may stay");
+}
+
 bool places_files(const OffloadConfig& offload) {
   return offload.optimizer == OffloadPlace::file || offload.parameters == OffloadPlace::file ||
          offload.activations == OffloadPlace::file;
@@ -274,6 +321,12 @@ const std::vector<Rule>& rules() {
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
       {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
+      {gathered_codes_need_stage_3,
+       {"precision.gather", "precision.compute", "parallel.zero.stage"}},
+      {reduced_codes_need_slots, {"precision.reduce", "parallel.zero.stage"}},
+      {second_shard_needs_stage_3, {"parallel.zero.second_shard", "parallel.zero.stage"}},
+      {gathered_codes_rest_on_the_device,
+       {"precision.gather", "parallel.zero.second_shard", "memory.offload.parameters"}},
       {files_have_a_path,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.activations",
         "memory.offload.path"}},

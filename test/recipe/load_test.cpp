@@ -161,6 +161,29 @@ TEST_CASE("a setting without effect is a warning, a default without effect is no
         "  hint: remove it");
 }
 
+TEST_CASE("codes and second shards are refused where nothing is gathered or reduced so",
+          "[recipe]") {
+  const auto refused = [](const std::vector<std::string>& overrides, const std::string& key) {
+    try {
+      (void)load_recipe("recipes/quickstart.yaml", overrides);
+    } catch (const RecipeError& error) {
+      return std::string(error.what()).find(key + ": ") != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused({"precision.gather=int8"}, "precision.gather"));
+  CHECK(refused({"precision.gather=int8", "parallel.zero.stage=3", "precision.compute=fp16"},
+                "precision.gather"));
+  CHECK(refused({"precision.reduce=int4", "parallel.zero.stage=1"}, "precision.reduce"));
+  CHECK(refused({"parallel.zero.second_shard=2"}, "parallel.zero.second_shard"));
+  for (const char* key : {"precision.gather=fp8", "parallel.zero.second_shard=2"}) {
+    CHECK(refused({key, "parallel.zero.stage=3", "memory.offload.parameters=pinned"},
+                  "memory.offload.parameters"));
+    CHECK_FALSE(refused({key, "parallel.zero.stage=3", "memory.offload.optimizer=pinned"}, ""));
+  }
+  CHECK_FALSE(refused({"precision.reduce=int4"}, ""));
+}
+
 TEST_CASE("an optimizer's own defaults stand where the recipe is silent", "[recipe]") {
   const auto betas = [](const std::string& optimizer) {
     return parse_recipe(small_recipe("optimizer: { " + optimizer + " }\n"), "r.yaml")

@@ -236,7 +236,7 @@ Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   std::vector<CommChannel> all = channels(strategy.training);
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   for (const CommChannel& channel : all) {
-    const std::vector<int> ranks = strategy.mesh.group(rank, axes_of(channel.axis));
+    const std::vector<int> ranks = strategy.layout.ranks(channel.axis, strategy.mesh, rank);
     const CommunicatorOptions options = {
         .name = fmt::format("{}-{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane),
                             ranks.front()),

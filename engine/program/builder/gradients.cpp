@@ -49,6 +49,11 @@ void Gradients::add_reduction_buffers() {
     if (layout.groups[to_index(g)].trainable) whole = std::max(whole, flat.padded());
     if (layout.reduced_from_slot(g)) shard = std::max(shard, flat.shard_size());
   }
+  Bytes codes = 0;
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    if (uses_[to_index(g)].first_block >= 0) codes = std::max(codes, layout.reduce_scratch(g));
+  }
+  if (codes > 0) codes_ = writer_.add_buffer(BufferRole::coded_gradient, -1, codes, 1);
   if (narrow && whole > 0) {
     wire_ = writer_.add_buffer(BufferRole::wire, -1, whole, layout.widths.reduce_wire);
   } else if (shard > 0 && writer_.options.micro_batches > 1) {
@@ -101,6 +106,7 @@ void Gradients::reduce(int group, int micro_batch, int after) {
     if (shard_sum_ >= 0 && micro_batch > 0) action.writes.push_back(shard_sum_);
   }
   if (wire_ >= 0) action.writes.push_back(wire_);
+  if (codes_ >= 0 && writer_.layout.reduces_codes(group)) action.writes.push_back(codes_);
   const int index = writer_.add(ActionKind::reduce, std::move(action));
   if (from_slot) last_reduce_of_[whole] = index;
   last_reduce_ = index;

@@ -34,6 +34,7 @@ class Gradients {
   std::size_t next_ = 0;       ///< in the pool
   int shard_sum_ = -1;         ///< buffers of the reduction, -1: it needs none
   int wire_ = -1;
+  int codes_ = -1;
   /// By group: micro-batch whose gradient its buffer collects, -1: none.
   std::vector<int> cleared_;
   std::vector<int> buffer_;            ///< by group

@@ -41,6 +41,11 @@ void Parameters::add_slots() {
     if (uses_[to_index(g)].shared && layout.gathered_into_slot(g))
       own_slot_[to_index(g)] = add(layout.flat[to_index(g)].padded());
   }
+  Bytes codes = 0;
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    if (uses_[to_index(g)].first_block >= 0) codes = std::max(codes, layout.gather_scratch(g));
+  }
+  if (codes > 0) codes_ = writer_.add_buffer(BufferRole::coded_parameters, -1, codes, 1);
 }
 
 /// Makes sure that the parameters of a visit are gathered or on their way; false when no slot is
@@ -101,6 +106,7 @@ int Parameters::fill(int group, int buffer, std::vector<int> after) {
     if (buffer != resting) gather.reads = {resting};
     gather.after = std::move(after);
   }
+  if (layout.gathers_codes(group)) gather.writes.push_back(codes_);
   return writer_.add(ActionKind::gather, std::move(gather));
 }
 
@@ -138,10 +144,37 @@ int Parameters::buffer(int group) const {
                                                   : writer_.resting[to_index(group)].parameters;
 }
 
+/// Of groups that are gathered several times: the first gather fills it, the others read it instead
+/// of the shard, and the last frees it.
+void Parameters::add_second_shards() {
+  if (writer_.layout.second_degree == 1) return;
+  std::vector<std::vector<int>> gathers(to_index(writer_.num_groups()));
+  for (int i = 0; i < static_cast<int>(writer_.program.actions.size()); ++i) {
+    const Action& action = writer_.action(i);
+    if (action.kind == ActionKind::gather) gathers[to_index(action.group)].push_back(i);
+  }
+  for (int g = 0; g < writer_.num_groups(); ++g) {
+    const std::vector<int>& own = gathers[to_index(g)];
+    if (own.size() < 2) continue;
+    const int id =
+        writer_.add_buffer(BufferRole::second_shard, g, writer_.layout.second_elements(g),
+                           writer_.layout.widths.compute);
+    writer_.action(own.front()).writes.push_back(id);
+    for (std::size_t turn = 1; turn < own.size(); ++turn) {
+      Action& action = writer_.action(own[turn]);
+      action.reads = {id};
+      action.writes.resize(1);  // without codes
+      action.comm = collectives_of(action, writer_.program, writer_.layout, writer_.cost);
+    }
+    writer_.action(own.back()).frees = {id};
+  }
+}
+
 /// What fills a buffer reads what the update before it wrote, and overwrites what the release
 /// before it let go.
 void Parameters::close(const std::vector<int>& committed) {
   const Layout& layout = writer_.layout;
+  add_second_shards();
   std::map<int, int> released;  // by buffer: the last
   for (int i = 0; i < static_cast<int>(writer_.program.actions.size()); ++i) {
     const Action& action = writer_.action(i);

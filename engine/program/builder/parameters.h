@@ -43,10 +43,12 @@ class Parameters {
   bool gather(int group, int visit);
   /// The actions that bring whole parameters into `buffer`; returns the last.
   int fill(int group, int buffer, std::vector<int> after);
+  void add_second_shards();
 
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
   int lookahead_ = 0;
+  int codes_ = -1;                   ///< scratch of gathers, -1: nothing travels as codes
   std::vector<int> own_slot_;        ///< by group: of a shared one
   std::vector<Held> held_;           ///< by group
   std::deque<FreeSlot> free_slots_;  ///< longest free first

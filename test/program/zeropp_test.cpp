@@ -1,0 +1,306 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/program/plan_report.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+// Programs whose parameters or gradients travel as codes, and with a second shard: sound in every
+// combination, and without a wait, read, write, free or collective that could go.
+
+namespace dstrain {
+namespace {
+
+using test::Case;
+
+std::string name(const Wires& w) {
+  const auto format = [](const std::optional<CodeFormat>& f) {
+    return f ? static_cast<int>(*f) : -1;
+  };
+  return fmt::format("gather {}, reduce {}, second {}", format(w.gather), format(w.reduce),
+                     w.second_degree);
+}
+
+/// The first tensor of each group is a matrix, the second a vector; the first group has no matrix.
+Case wired(Case c, const Wires& wires) {
+  for (GroupCost& group : c.cost.groups) group.leading_matrices = 1;
+  if (c.cost.groups.size() > 2) c.cost.groups.front().leading_matrices = 0;
+  set_wires(c.layout, c.cost, wires);
+  return c;
+}
+
+std::vector<Wires> all_wires(int stage, int shard) {
+  std::vector<Wires> list;
+  const std::optional<CodeFormat> none;
+  for (const auto& reduce :
+       {none, std::optional(CodeFormat::int8), std::optional(CodeFormat::int4)}) {
+    if (stage == 2) {
+      if (reduce) list.push_back({.reduce = reduce});
+      continue;
+    }
+    for (const auto& gather : {none, std::optional(CodeFormat::int4)}) {
+      for (const int degree : {1, 2, 4}) {
+        if (shard % degree == 0 && (reduce || gather || degree > 1))
+          list.push_back({gather, reduce, degree});
+      }
+    }
+  }
+  return list;
+}
+
+void for_each_case(const std::function<void(const Case&)>& visit) {
+  for (const int stage : {2, 3}) {
+    for (const int shard : {2, 4}) {
+      for (const int replicas : {1, 2}) {
+        for (const int blocks : {1, 3, 5}) {
+          for (const int micro_batches : {1, 2}) {
+            for (const int prefetch : {0, 1, 3}) {
+              for (const bool recompute : {false, true}) {
+                const Case plain = test::make_case(stage, shard, replicas, blocks,
+                                                   {.micro_batches = micro_batches,
+                                                    .prefetch = prefetch,
+                                                    .recompute = test::recomputed(recompute)});
+                for (const Wires& wires : all_wires(stage, shard)) {
+                  INFO("stage " << stage << " shard " << shard << " replicas " << replicas
+                                << " blocks " << blocks << " micro-batches " << micro_batches
+                                << " prefetch " << prefetch << " recompute " << recompute << ": "
+                                << name(wires));
+                  visit(wired(plain, wires));
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::string problems(const Program& program, const Case& c) {
+  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
+}
+
+Case small_case(const Wires& wires, int shard = 4) {
+  return wired(test::make_case(3, shard, 1, 5, {.micro_batches = 2, .prefetch = 1}), wires);
+}
+
+}  // namespace
+
+TEST_CASE("every program of ZeRO++ is sound", "[program][property]") {
+  for_each_case([&](const Case& c) {
+    for (const Program& program :
+         {training_program(c.layout, c.cost, c.options),
+          evaluation_program(c.layout, c.cost, c.options), gathering_program(c.layout, c.cost)}) {
+      const std::string found = problems(program, c);
+      if (!found.empty()) FAIL(found);
+    }
+  });
+}
+
+TEST_CASE("no wait of a program of ZeRO++ can be left out", "[program][property]") {
+  std::size_t removed = 0;
+  for_each_case([&](const Case& c) {
+    Program program = training_program(c.layout, c.cost, c.options);
+    for (std::size_t i = 0; i < program.actions.size(); ++i) {
+      for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+        const std::vector<int> all = program.actions[i].*waits;
+        for (std::size_t edge = 0; edge < all.size(); ++edge) {
+          std::vector<int>& own = program.actions[i].*waits;
+          own.erase(own.begin() + static_cast<std::ptrdiff_t>(edge));
+          if (check(program, c.layout, c.cost).empty()) {
+            FAIL(fmt::format(
+                "#{} {} need not wait for #{} {}", i, describe(program.actions[i], c.cost),
+                all[edge], describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost)));
+          }
+          own = all;
+          ++removed;
+        }
+      }
+    }
+  });
+  CHECK(removed > 10000);
+}
+
+TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left out or changed",
+          "[program][property]") {
+  const int degree = GENERATE(1, 2, 4);
+  const bool gather = GENERATE(false, true), reduce = GENERATE(false, true);
+  const Case c = small_case({gather ? std::optional(CodeFormat::int8) : std::nullopt,
+                             reduce ? std::optional(CodeFormat::int4) : std::nullopt, degree});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  REQUIRE(problems(program, c) == "");
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    CAPTURE(degree, gather, reduce, i, describe(action, c.cost));
+    const auto broken = [&](const std::function<void(Action&)>& mutate) {
+      Program copy = program;
+      mutate(copy.actions[i]);
+      return !check(copy, c.layout, c.cost).empty();
+    };
+    Program twice = program;
+    twice.actions.push_back(action);
+    CHECK(problems(twice, c) != "");
+    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
+      CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
+      for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
+        CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));
+        CHECK(broken([&](Action& a) { (a.*ids).push_back((a.*ids)[k]); }));
+        CHECK(broken([&](Action& a) { ++(a.*ids)[k]; }));
+      }
+    }
+    for (std::size_t k = 0; k < action.comm.size(); ++k) {
+      CHECK(broken([&](Action& a) { a.comm.erase(a.comm.begin() + std::ptrdiff_t(k)); }));
+      CHECK(broken([&](Action& a) { a.comm[k].bytes -= 1; }));
+      CHECK(broken([&](Action& a) { a.comm[k].width += 1; }));
+      CHECK(broken([&](Action& a) {
+        CommAxis& axis = a.comm[k].axis;
+        axis = axis == CommAxis::shard ? CommAxis::shard_inner : CommAxis::shard;
+      }));
+    }
+  }
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const BufferRole role = program.buffers[id].role;
+    if (role != BufferRole::second_shard && role != BufferRole::coded_parameters &&
+        role != BufferRole::coded_gradient)
+      continue;
+    CAPTURE(id, role_name(role));
+    Program copy = program;
+    --copy.buffers[id].elements;
+    CHECK(problems(copy, c) != "");
+    copy = program;
+    copy.buffers[id].role = BufferRole::wire;
+    CHECK(problems(copy, c) != "");
+  }
+}
+
+TEST_CASE("the second shard is this step's: its first gather fills it, the last frees it",
+          "[program]") {
+  const Case plain = small_case({}), c = small_case({.second_degree = 2});
+  const Program program = training_program(c.layout, c.cost, c.options),
+                before = training_program(plain.layout, plain.cost, plain.options);
+  Bytes held = 0;
+  for (int g = 0; g < 5; ++g) {
+    std::vector<const Action*> gathers;
+    for (const Action& a : program.actions) {
+      if (a.kind == ActionKind::gather && a.group == g) gathers.push_back(&a);
+    }
+    REQUIRE(!gathers.empty());
+    CHECK(gathers.front()->comm.front().axis == CommAxis::shard);
+    for (std::size_t k = 1; k < gathers.size(); ++k) {
+      CHECK(gathers[k]->comm.front().axis == CommAxis::shard_inner);
+      CHECK(gathers[k]->comm.front().bytes == gathers.front()->comm.front().bytes);
+      CHECK(gathers[k]->frees.size() == (k + 1 == gathers.size() ? 1U : 0U));
+    }
+    if (gathers.size() > 1) held += c.layout.flat[static_cast<std::size_t>(g)].padded();  // 2 B / 2
+  }
+  CHECK(held > 0);
+  CHECK(peak_memory(program).allocated() == peak_memory(before).allocated() + held);
+  // A second gather before the first one of the step, and a first one that fills nothing.
+  const std::vector<int> gathers = test::indices(program, ActionKind::gather);
+  for (const int i : gathers) {
+    Program copy = program;
+    Action& a = copy.actions[static_cast<std::size_t>(i)];
+    if (copy.find(a.writes, BufferRole::second_shard) < 0) continue;
+    std::swap(a.reads, a.writes);
+    CHECK(problems(copy, c) != "");
+  }
+}
+
+TEST_CASE("the sizes of coded messages are those of their codes, scales and vectors", "[program]") {
+  // Group 3: 2500 elements of a matrix, which end at 2560, then 7, padded to 4 x 768.
+  const Case c = small_case({CodeFormat::int4, CodeFormat::int8, 2});
+  CHECK(c.layout.groups[0].coded_elements == 0);
+  CHECK(c.layout.groups[3].coded_elements == 2560);
+  CHECK(c.layout.flat[3].padded() == 3072);
+  // int4: 384 bytes, 6 scales of 2, filled up to 16; 512 plain elements of 2.
+  CHECK(c.layout.gather_scratch(3) == 4 * (384 + 16 + 512 * 2));
+  // int8: 768 bytes, 6 scales, filled up; 512 plain elements of 4; to and from 2 groups.
+  CHECK(c.layout.reduce_scratch(3) == 2 * 2 * (784 + 512 * 4));
+  CHECK_FALSE(c.layout.gathers_codes(0));
+  CHECK(c.layout.reduces_codes(0));
+  const Program program = training_program(c.layout, c.cost, c.options);
+  for (const Action& a : program.actions) {
+    if (a.group != 3 || a.kind != ActionKind::reduce) continue;
+    CHECK(a.comm ==
+          std::vector<Comm>{{CommOp::reduce_scatter, CommAxis::shard_inner, 4, 2 * 3072},
+                            {CommOp::reduce_scatter, CommAxis::shard_inner, 4, 2 * 3072},
+                            {CommOp::all_to_all, CommAxis::shard_outer, 1, 2 * (784 + 512 * 4)}});
+  }
+  const Program evaluation = evaluation_program(c.layout, c.cost, c.options);
+  CHECK(evaluation.buffers_of(BufferRole::second_shard).empty());
+  CHECK(evaluation.buffers_of(BufferRole::coded_parameters).size() == 1);
+}
+
+TEST_CASE("without ZeRO++ nothing changes", "[program]") {
+  const Case plain = test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1});
+  const Case c = wired(plain, {});
+  CHECK(hash(training_program(plain.layout, plain.cost, plain.options), plain.layout) ==
+        hash(training_program(c.layout, c.cost, c.options), c.layout));
+  std::set<std::uint64_t> seen;
+  for (const Wires& wires : all_wires(3, 2)) {
+    const Case other = wired(plain, wires);
+    seen.insert(hash(training_program(plain.layout, plain.cost, plain.options), other.layout));
+  }
+  CHECK(seen.size() == all_wires(3, 2).size());
+}
+
+TEST_CASE("a second shard divides the ranks that share the states", "[strategy]") {
+  Recipe r;
+  r.batch = {.global = 96, .micro = 8};
+  r.parallel.zero = {.stage = 3, .second_shard = 4};
+  const ModelCost cost = test::small_model(4);
+  CHECK(make_strategy(r, cost, 8, cpu()).layout.second_degree == 4);
+  try {
+    (void)make_strategy(r, cost, 6, cpu());
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) + "; " + error.hint() ==
+          "parallel.zero.second_shard: 4 does not divide the 6 ranks that share one copy of the "
+          "states; use 1, 2, 3, 6, or 0 for none");
+  }
+  // One rank gathers and reduces nothing.
+  r.parallel.zero.second_shard = 0;
+  r.precision.gather = GatherType::int8;
+  r.precision.reduce = ReduceType::int4;
+  const Strategy alone = make_strategy(r, cost, 1, cpu());
+  CHECK_FALSE(alone.layout.gather_format);
+  CHECK(channels(alone.training).empty());
+}
+
+TEST_CASE("the plan says of each form whether it pays", "[plan]") {
+  Recipe r;
+  r.batch = {.global = 16 * 64, .micro = 64};
+  r.parallel.zero = {.stage = 3, .second_shard = 8};
+  r.precision.gather = GatherType::int8;
+  r.precision.reduce = ReduceType::int4;
+  ModelCost cost = test::vit_like_model();
+  for (GroupCost& group : cost.groups) {
+    std::ranges::sort(group.tensor_sizes, std::greater());
+    group.leading_matrices = static_cast<int>(
+        std::ranges::count_if(group.tensor_sizes, [](std::int64_t n) { return n > 4096; }));
+  }
+  const auto text = [&](double network) {
+    Machine machine = h200();
+    machine.network_bytes_per_s = network;
+    const Strategy s = make_strategy(r, cost, 16, machine);
+    return plan_text(make_plan("example", r, s, cost, machine), s, cost);
+  };
+  const std::string slow = text(1e9), fast = text(1e12);
+  for (const char* form : {"int8 gathers", "int4 reductions", "second shard"}) {
+    CAPTURE(form, slow, fast);
+    REQUIRE(slow.find(form) != std::string::npos);
+    const auto line = [&](const std::string& all) {
+      const std::size_t begin = all.find(form);
+      return all.substr(begin, all.find('\n', begin) - begin);
+    };
+    CHECK_THAT(line(slow), Catch::Contains(": pays"));
+    CHECK_THAT(line(fast), Catch::Contains("does not pay"));
+  }
+}
+
+}  // namespace dstrain
