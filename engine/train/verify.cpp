@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -51,6 +52,29 @@ double unit_roundoff(ComputeType type) {
       return std::ldexp(1.0, -8);
   }
   return 0;
+}
+
+/// Of codes: of a weight as large as most in its block, whose largest one sets the scale.
+double unit_roundoff(GatherType type) {
+  switch (type) {
+    case GatherType::compute:
+      return 0;
+    case GatherType::int8:
+      return std::ldexp(1.0, -7);
+    case GatherType::fp8:
+      return std::ldexp(1.0, -4);
+    case GatherType::int4:
+      return std::ldexp(1.0, -3);
+  }
+  return 0;
+}
+
+double unit_roundoff(const PrecisionConfig& precision) {
+  GatherType reduced = GatherType::compute;
+  if (precision.reduce == ReduceType::int8) reduced = GatherType::int8;
+  if (precision.reduce == ReduceType::int4) reduced = GatherType::int4;
+  return std::max(
+      {unit_roundoff(precision.compute), unit_roundoff(precision.gather), unit_roundoff(reduced)});
 }
 
 bool within(double value, double reference, double tolerance) {
@@ -105,8 +129,8 @@ std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world
   alone.parallel = {};
   alone.parallel.backend = recipe.parallel.backend;
 
-  const double u = unit_roundoff(recipe.precision.compute);
-  const double scalar = recipe.precision.compute == ComputeType::fp32 ? 64 * u : 4 * u;
+  const double u = unit_roundoff(recipe.precision);
+  const double scalar = u == unit_roundoff(ComputeType::fp32) ? 64 * u : 4 * u;
   std::vector<VerifyStep> result;
   run(alone, single_world(world.device), steps, record, {}, [&](int i, const Made& reference) {
     note(fmt::format("step {}/{} on one rank: loss {:.8g}", i + 1, steps, reference.outcome.loss));
@@ -127,16 +151,17 @@ std::vector<VerifyStep> verify_strategy(const Recipe& recipe, const World& world
 
 std::string verify_report(const std::vector<VerifyStep>& steps, const Recipe& recipe,
                           int world_size) {
-  const double u = unit_roundoff(recipe.precision.compute);
+  const double u = unit_roundoff(recipe.precision);
   std::string text = fmt::format(
-      "one rank against {}, ZeRO stage {}; tolerances from the unit roundoff {:.1e} of the "
-      "compute type,\n"
+      "one rank against {}, ZeRO stage {}; tolerances from the unit roundoff {:.1e} of "
+      "{},\n"
       "growing with the square root of the step\n"
       "step   loss (1 rank)   loss           grad norm (1)  grad norm      allowed   update diff  "
       "allowed   worst element\n",
       world_size == 1 ? std::string("itself (start more with --ranks; this proves nothing)")
                       : fmt::format("{} ranks", world_size),
-      recipe.parallel.zero.stage, u);
+      recipe.parallel.zero.stage, u,
+      u == unit_roundoff(recipe.precision.compute) ? "the compute type" : "what travels as codes");
   bool passed = !steps.empty();
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const VerifyStep& s = steps[i];
