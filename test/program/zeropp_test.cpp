@@ -236,6 +236,34 @@ TEST_CASE("the sizes of coded messages are those of their codes, scales and vect
   CHECK(evaluation.buffers_of(BufferRole::coded_parameters).size() == 1);
 }
 
+TEST_CASE("codes and inner groups take the time of their bytes", "[program][simulate]") {
+  const Case c = small_case({CodeFormat::int4, CodeFormat::int8, 2});
+  const Program program = training_program(c.layout, c.cost, c.options);
+  Machine machine = h200();
+  machine.ranks_per_node = 2;
+  machine.link_bytes_per_s = 1e11;
+  machine.network_bytes_per_s = 1e9;
+  machine.memory_bytes_per_s = 1e12;
+  machine.collective_latency_s = 0;
+  const Simulation step = simulate(program, c.layout, c.cost, machine);
+  const double codes = 4 * (384 + 16 + 512 * 2), partial = 784 + 512 * 4;
+  const double first = codes * 3 / 4 / 1e9 +
+                       (768 * 2 + codes / 4 + codes + 3072 * 2 + 2 * 1536 * 2) / 1e12,
+               later = 3072 * 2 / 2 / 1e11,
+               reduce =
+                   3072 * 4 / 2 / 1e11 + partial / 1e9 + (1536 * 4 + 4 * partial + 768 * 4) / 1e12;
+  int gathers = 0;
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& a = program.actions[i];
+    const double taken = step.action_end_s[i] - step.action_start_s[i];
+    CAPTURE(i, describe(a, c.cost));
+    if (a.group != 3) continue;
+    if (a.kind == ActionKind::gather) CHECK(taken == Approx(gathers++ == 0 ? first : later));
+    if (a.kind == ActionKind::reduce) CHECK(taken == Approx(reduce));
+  }
+  CHECK(gathers > 1);
+}
+
 TEST_CASE("without ZeRO++ nothing changes", "[program]") {
   const Case plain = test::make_case(3, 2, 1, 4, {.micro_batches = 2, .prefetch = 1});
   const Case c = wired(plain, {});
