@@ -32,7 +32,10 @@ TEST_CASE("a recipe's name ends with its strategy, or says that it has adapters"
     CAPTURE(name);
     const Recipe recipe = load_recipe(entry.path()).recipe;
     const int stage = recipe.parallel.zero.stage;
+    const bool plusplus =
+        recipe.precision.gather != GatherType::compute || recipe.parallel.zero.second_shard > 1;
     const std::string expected = recipe.lora.rank > 0 ? "lora"
+                                 : plusplus           ? "zeropp"
                                  : stage == 0         ? "ddp"
                                                       : "zero" + std::to_string(stage);
     CHECK(strategy == expected);
