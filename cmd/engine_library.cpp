@@ -16,6 +16,8 @@ namespace {
 /// others compute, spinning ones keep the work from the cores. Read by libgomp when it is loaded.
 void choose_waiting() {
   if (std::getenv("GOMP_SPINCOUNT") == nullptr) ::setenv("OMP_WAIT_POLICY", "passive", 0);
+  // A hardware queue for each lane: one that waits for the host must not hold up another.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
 }  // namespace

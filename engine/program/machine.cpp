@@ -20,9 +20,10 @@ Machine h200() {
       // One 400 Gbit/s adapter per GPU at 90 % of its rate; not measured.
       .network_bytes_per_s = 45e9,
       .host_link_bytes_per_s = 52e9,
-      // Pinned memory, both directions at once; 16 cores' AdamW of a plain loop and triad.
+      // Pinned memory, both directions at once. 16 cores of the host: their AdamW alone, and what
+      // copies and updates reach together.
       .host_duplex_bytes_per_s = 88e9,
-      .host_memory_bytes_per_s = 115e9,
+      .host_memory_bytes_per_s = 100e9,
       .host_update_bytes_per_s = 110e9,
       .file_read_bytes_per_s = 1.0e9,
       .file_write_bytes_per_s = 1.4e9,

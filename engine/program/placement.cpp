@@ -39,40 +39,58 @@ std::vector<int> trained_groups(const Layout& layout, const ModelCost& cost) {
   return list;
 }
 
-/// Seconds per element of a group that is updated by the device, and by the CPU.
+/// Seconds per element that an update keeps each medium busy.
 struct UpdateCost {
-  double streamed_s = 0, host_s = 0;
+  double link_s = 0;    ///< between host and device, both ways at once
+  double cores_s = 0;   ///< of the CPU
+  double memory_s = 0;  ///< of the host
 };
 
-/// Bytes over the link both ways, and through the host's memory: a copy moves each byte once, an
-/// update reads and writes.
-UpdateCost update_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
-  const double travelling = 2.0 * state_slot_width(kind, w);
-  const double updated = w.gradient + 2.0 * (w.master + w.moments) + w.compute;
-  return {.streamed_s = std::max(travelling / machine.host_duplex_bytes_per_s,
-                                 travelling / machine.host_memory_bytes_per_s),
-          .host_s = updated / machine.host_update_bytes_per_s};
+/// A copy moves each byte through the host's memory once; the CPU reads and writes states, and its
+/// gradient comes and its result goes by a copy.
+UpdateCost streamed_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
+  const double bytes = 2.0 * state_slot_width(kind, w);
+  return {.link_s = bytes / machine.host_duplex_bytes_per_s,
+          .memory_s = bytes / machine.host_memory_bytes_per_s};
 }
+UpdateCost host_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
+  const double copied = gradient_slot_width(kind, w);
+  const double updated = w.gradient + 2.0 * (w.master + w.moments) + w.compute;
+  return {.cores_s = updated / machine.host_update_bytes_per_s,
+          .memory_s = (updated + copied) / machine.host_memory_bytes_per_s};
+}
+
+/// What the groups so far keep busy.
+struct Load {
+  UpdateCost busy;
+  [[nodiscard]] Load with(const UpdateCost& cost, double elements) const {
+    return {{busy.link_s + elements * cost.link_s, busy.cores_s + elements * cost.cores_s,
+             busy.memory_s + elements * cost.memory_s}};
+  }
+  [[nodiscard]] double time_s() const {
+    return std::max({busy.link_s, busy.cores_s, busy.memory_s});
+  }
+};
 
 bool reads_itself(Place place) { return place == Place::device || place == Place::pinned; }
 
-/// Gives each group to the updater that is done with it first, in order.
+/// Gives each group to the one with which all are done first, in order.
 void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update,
             const Machine& machine) {
-  double device_s = 0, host_s = 0;
+  Load load;
   for (const int g : groups) {
     GroupLayout& kind = layout.groups[to_index(g)];
     if (!layout.offloaded(g)) continue;
     const auto elements = static_cast<double>(layout.own_elements(g));
-    const UpdateCost cost = update_cost(kind, layout.widths, machine);
+    const Load streamed = load.with(streamed_cost(kind, layout.widths, machine), elements),
+               host = load.with(host_cost(kind, layout.widths, machine), elements);
     const bool device_can = reads_itself(kind.state_place) && reads_itself(kind.parameter_place);
     // States on the device are updated there.
-    bool streamed = kind.state_place == Place::device;
-    if (!streamed && update == OffloadUpdate::gpu) streamed = true;
-    if (!streamed && update == OffloadUpdate::automatic && device_can && !machine.shares_memory)
-      streamed = device_s + elements * cost.streamed_s <= host_s + elements * cost.host_s;
-    kind.update_method = streamed ? UpdateMethod::streamed : UpdateMethod::host;
-    (streamed ? device_s : host_s) += elements * (streamed ? cost.streamed_s : cost.host_s);
+    bool by_device = kind.state_place == Place::device || update == OffloadUpdate::gpu;
+    if (!by_device && update == OffloadUpdate::automatic && device_can && !machine.shares_memory)
+      by_device = streamed.time_s() <= host.time_s();
+    kind.update_method = by_device ? UpdateMethod::streamed : UpdateMethod::host;
+    load = by_device ? streamed : host;
   }
 }
 

@@ -190,7 +190,7 @@ class Executor {
   void gather(const Prepared& prepared, const Action& action);
   /// The copies of what rests on the host.
   void fetch_or_evict(Prepared& prepared, const Action& action);
-  [[nodiscard]] Tensors evicted_output(const Prepared& prepared, int id);
+  [[nodiscard]] Tensors evicted_output(const Prepared& prepared, const Action& action);
   void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
   /// The slot or buffer of that role that the action reads or writes.
   [[nodiscard]] at::Tensor buffer_of(const Prepared& prepared, const Action& action,
@@ -257,9 +257,9 @@ class Executor {
   };
   std::map<std::size_t, std::vector<Recorded>> graphs_;
   const Graph* first_graph_ = nullptr;
-  /// By the source's buffer of the first micro-batch and the buffer of the output: where graphs
-  /// write it.
-  std::map<std::pair<std::size_t, int>, Tensors> evicted_outputs_;
+  /// By the source's buffer of the first micro-batch and the evict of an output: where graphs write
+  /// it.
+  std::map<std::pair<std::size_t, const Action*>, Tensors> evicted_outputs_;
   std::int64_t eager_steps_ = 0;
 
   Tensors output_gradients_;  ///< of the block whose backward is next

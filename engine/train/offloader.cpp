@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/device/device.h"
 #include "engine/device/pinned.h"
 
 namespace dstrain {
@@ -54,7 +55,14 @@ Offloader::Offloader(const Program& training, const Layout& layout, StateStore& 
   if (inputs > 0) input_file_ = std::make_unique<HostFile>(options.places.path, inputs);
 }
 
-Offloader::~Offloader() = default;
+/// Copies and updates go on beside the step that comes next, if any: memory goes after them.
+Offloader::~Offloader() {
+  try {
+    if (layout_.chunk > 0 || !input_meta_.empty()) synchronize(options_.places.device);
+  } catch (const std::exception&) {
+    // The device has failed, and whoever waited for it knows.
+  }
+}
 
 at::Tensor Offloader::allocate(const Buffer& buffer) {
   if (buffer.place == Place::file) return {};

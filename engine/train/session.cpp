@@ -175,11 +175,15 @@ void Session::require_host_memory(const World& world) const {
 
 /// Without a number of threads, the rank's part of the cores near its GPU, less two: one enqueues,
 /// one loads data.
-OffloaderOptions Session::offloader_options(const World& world) const {
+OffloaderOptions Session::offloader_options(const World& world) {
   OffloaderOptions options = {.places = {.device = device_.device,
                                          .pci_bus = device_.pci_bus,
                                          .path = recipe_.memory.offload.path}};
   if (strategy_->layout.chunk == 0 && strategy_->options.inputs == Place::device) return options;
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (device_.is_cuda() && queues != nullptr && std::string_view(queues) == "1")
+    notes_.push_back(
+        "CUDA_DEVICE_MAX_CONNECTIONS=1: what is offloaded takes turns with the step; leave it unset");
   const auto cores = static_cast<int>(cores_near(device_.pci_bus).size());
   options.threads = recipe_.memory.offload.threads > 0
                         ? recipe_.memory.offload.threads

@@ -76,7 +76,7 @@ class Session {
   /// See ExecutorOptions; the same on all ranks.
   [[nodiscard]] int timed_every(const Machine& machine) const;
   void require_host_memory(const World& world) const;
-  [[nodiscard]] OffloaderOptions offloader_options(const World& world) const;
+  [[nodiscard]] OffloaderOptions offloader_options(const World& world);
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;

@@ -1,0 +1,88 @@
+"""Offload on a GPU changes no bit: losses and gradient norms of steps with states, parameters and
+inputs of blocks in pinned memory, pageable memory and files equal those with everything on the
+device, with and without CUDA graphs."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+DSTRAIN = os.environ["DSTRAIN"]
+# 256 tokens: cuDNN's attention adds the parts of longer sequences in no fixed order.
+BASE = ["recipes/bloom/bloom-560m_random.yaml", "data.sequence=256", "batch.global=32",
+        "batch.micro=16", "run.steps=12", "optimizer.clip_norm=0.5", "memory.recompute=blocks"]
+
+
+def steps(folder, overrides, environment=None):
+    """(loss, gradient norm) of each step."""
+    output = os.path.join(folder, "runs")
+    shutil.rmtree(output, ignore_errors=True)
+    command = [DSTRAIN, "engine", BASE[0], "--set", "run.output=" + output]
+    for override in BASE[1:] + overrides:
+        command += ["--set", override]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200,
+                         env={**os.environ, **(environment or {})})
+    if run.returncode != 0:
+        sys.exit(f"{overrides}: exit code {run.returncode}\n{run.stderr[-2000:]}")
+    with open(glob.glob(output + "/*/metrics.jsonl")[0]) as file:
+        lines = [json.loads(line) for line in file]
+    return [(line["loss"], line.get("grad_norm", line.get("gradient_norm")))
+            for line in lines if "loss" in line]
+
+
+def main():
+    if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
+        print("skipped: no GPU")
+        return 77
+    folder = tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp"))
+    key = "memory.offload."
+    path = key + "path=" + folder
+    ways = {
+        "updated by the GPU": [key + "optimizer=pinned", key + "update=gpu"],
+        "updated by the CPU": [key + "optimizer=pinned", key + "update=cpu"],
+        "divided": [key + "optimizer=pinned"],
+        "half": [key + "optimizer=pinned", key + "share=0.5"],
+        "pageable": [key + "optimizer=pageable"],
+        "parameters": [key + "parameters=pinned"],
+        "both": [key + "optimizer=pinned", key + "parameters=pinned"],
+        "both by the CPU": [key + "optimizer=pinned", key + "parameters=pinned", key + "update=cpu"],
+        "both pageable": [key + "optimizer=pageable", key + "parameters=pageable"],
+        "inputs": [key + "activations=pinned"],
+        "inputs pageable": [key + "activations=pageable"],
+        "all in files": [key + "optimizer=file", key + "parameters=file",
+                         key + "activations=file", path],
+    }
+    failed = []
+    try:
+        for states in ("fp32", "bf16"):
+            precision = ["precision.states=" + states]
+            expected = steps(folder, precision)
+            assert len(expected) >= 12, expected
+            for name, way in ways.items():
+                if states == "bf16" and name == "all in files":
+                    continue
+                for environment in ({}, {"DSTRAIN_NO_GRAPHS": "1"}):
+                    if environment and name not in ("both", "inputs pageable"):
+                        continue
+                    found = steps(folder, precision + way, environment)
+                    wrong = [i for i, step in enumerate(expected) if found[i] != step]
+                    note = "equal" if not wrong else f"differs from step {wrong[0]} on"
+                    print(f"{states} states, {name}{', no graphs' if environment else ''}: {note}",
+                          flush=True)
+                    if wrong:
+                        failed.append(name)
+        left = [entry for entry in os.listdir(folder) if entry != "runs"]
+        assert not left, left
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if failed:
+        sys.exit("not equal: " + ", ".join(failed))
+    print("offload test: all ways equal")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
