@@ -183,7 +183,8 @@ OffloaderOptions Session::offloader_options(const World& world) {
   const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (device_.is_cuda() && queues != nullptr && std::string_view(queues) == "1")
     notes_.push_back(
-        "CUDA_DEVICE_MAX_CONNECTIONS=1: what is offloaded takes turns with the step; leave it unset");
+        "CUDA_DEVICE_MAX_CONNECTIONS=1: what is offloaded takes turns with the step; leave it "
+        "unset");
   const auto cores = static_cast<int>(cores_near(device_.pci_bus).size());
   options.threads = recipe_.memory.offload.threads > 0
                         ? recipe_.memory.offload.threads
