@@ -83,9 +83,10 @@ TEST_CASE("sharding beside replication, recomputation and deep prefetch change n
 
 TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeRO stage",
           "[train][parity]") {
+  // Lion steps by a sign, so that rounding is amplified: with a large lr runs soon part.
   const std::string keys =
       GENERATE(as<std::string>(), "optimizer.name=sgd optimizer.lr=0.2",
-               "optimizer.name=lion optimizer.lr=3e-4", "optimizer.name=muon optimizer.lr=2e-3");
+               "optimizer.name=lion optimizer.lr=2e-5", "optimizer.name=muon optimizer.lr=2e-3");
   CAPTURE(keys);
   const auto with = [&](int zero_stage) {
     std::vector<std::string> overrides = {fmt::format("parallel.zero.stage={}", zero_stage),
