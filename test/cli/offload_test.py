@@ -1,8 +1,10 @@
 """Offload end to end: checkpoints and losses equal those without, deaths and broken disks are survived or told, bad input is refused."""
 import filecmp
+import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -40,6 +42,13 @@ def launch(output, settings, ranks, *more, **how):
     return run("launch", *words(output, settings, "--ranks", ranks, *more), **how)
 
 
+def without_room(settings, ranks):
+    """With just the host memory that is offloaded: saves read the states where they rest."""
+    memory = json.loads(run("plan", *words("none", settings, "--ranks", ranks, "--json")).stdout)["memory"]
+    held = memory["host_pinned_bytes"] + memory["host_pageable_bytes"]
+    return settings | {"memory.host_limit": f"{held * ranks * 1.01 / 2**30:.9f}"}
+
+
 def expect_equal(found, expected, tolerance=0):
     assert sorted(found) == sorted(expected), (sorted(found), sorted(expected))
     for step, loss in expected.items():
@@ -75,7 +84,7 @@ def test_saves_and_resumes(folder, disk):
     for number, (name, settings) in enumerate(ways(disk).items()):
         output = folder / name.replace(" ", "-")
         # Every second one has no room for copies: saves then read the states where they rest.
-        limited = settings | ({"memory.host_limit": 0.002} if number % 2 == 0 else {})
+        limited = without_room(settings, 2) if number % 2 == 0 else settings
         expect_success(launch(output, limited, 2))
         found = only_run(output)
         expect_equal(losses(found), expected)
@@ -130,30 +139,29 @@ def test_deaths_in_writes(folder, disk, library):
 
 def test_deaths_in_updates(folder, disk, chance):
     """kill -9 at random moments; the CPU's updates take most of a step."""
-    long = {"run.steps": 300, "batch.global": 2, "batch.micro": 1, "model.layers": 1, "model.width": 256, "model.mlp_width": 512,
+    long = {"run.steps": 200, "batch.global": 2, "batch.micro": 1, "model.layers": 1, "model.width": 256, "model.mlp_width": 512,
             "run.checkpoint.every": 25}
     expect_success(launch(folder / "none", long | {"run.checkpoint.every": "never"}, 2))
     expected = losses(only_run(folder / "none"))
-    for settings in (PAGEABLE, PAGEABLE | {"memory.host_limit": 0.02}):
-        output = folder / f"kill{len(list(folder.iterdir()))}"
-        process = start("launch", *words(output, long | settings, "--ranks", 2, "--max-restarts", 5))
-        kills = 0
-        while kills < 2 and process.poll() is None:
-            newest = len(list(output.glob("*/checkpoints/step-*/MANIFEST.json")))
-            if newest <= 2 * kills:
-                time.sleep(0.01)
-                continue
-            time.sleep(chance.uniform(0, 0.2))
-            pid = rank_processes(only_run(output)).get(chance.randrange(2))
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
-                kills += 1
-        text = process.communicate(timeout=120)[0]
-        assert process.returncode == 0, (process.returncode, text)
-        assert kills > 0, "no rank was killed"
-        expect_equal(losses(only_run(output)), expected)
-        left = processes_naming(f"DSTRAIN_RUN_DIR={only_run(output)}")
-        assert not left, left
+    output = folder / "killed"
+    process = start("launch", *words(output, without_room(long | PAGEABLE, 2), "--ranks", 2, "--max-restarts", 5))
+    kills = 0
+    while kills < 2 and process.poll() is None:
+        newest = len(list(output.glob("*/checkpoints/step-*/MANIFEST.json")))
+        if newest <= 2 * kills:
+            time.sleep(0.01)
+            continue
+        time.sleep(chance.uniform(0, 0.2))
+        pid = rank_processes(only_run(output)).get(chance.randrange(2))
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, (process.returncode, text)
+    assert kills > 0, "no rank was killed"
+    expect_equal(losses(only_run(output)), expected)
+    left = processes_naming(f"DSTRAIN_RUN_DIR={only_run(output)}")
+    assert not left, left
 
 
 def test_broken_disk(folder, disk, library):
@@ -184,9 +192,13 @@ def test_refusals(folder, disk):
     file.write_text("")
     for path, part in ((folder / "absent", "does not exist"), (file, "is not a directory"), ("/dev/shm", "lies in memory (tmpfs)"),
                        ("/proc", "takes no file")):
-        expect_refusal(folder, in_file(path), 74 if path == "/proc" and os.geteuid() == 0 else 64, "memory.offload.path", str(path), part)
+        expect_refusal(folder, in_file(path), 64, "memory.offload.path", str(path), part)
+    # No room: a file of this size would end the process by a signal, were it begun.
+    expect_refusal(folder, in_file(disk) | {"model.width": 512, "run.checkpoint.every": "never"}, 74, "memory.offload.path", str(disk),
+                   "has no room for a file of", "MiB",
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     expect_refusal(folder, OFFLOAD | {"memory.offload.optimizer": "file"}, 64, "memory.offload.path")
-    expect_refusal(folder, PAGEABLE | {"memory.host_limit": 0.0001}, 64, "memory.host_limit", "memory.offload", "MiB")
+    expect_refusal(folder, PAGEABLE | {"memory.host_limit": 0.0001}, 64, "memory.host_limit", "memory.offload", "2 ranks")
     expect_refusal(folder, PAGEABLE | {"memory.offload.update": "gpu"}, 64, "memory.offload.update", "pinned")
     expect_refusal(folder, PINNED | {"memory.offload.parameters": "pinned", "parallel.zero.stage": 2}, 64, "memory.offload.parameters", "2")
     expect_refusal(folder, PINNED | {"optimizer.name": "muon"}, 64, "muon", "adamw, lion or sgd")

@@ -170,7 +170,7 @@ TEST_CASE("states on the host are copied for a save where there is room, else re
         std::int64_t count = 0;
         for (const Piece& piece : copied.pieces) count += piece.numel();
         CHECK_FALSE(copied.live);
-        CHECK(copied.copied_values == count);
+        CHECK(copied.copied_values >= count);  // with padding
         CHECK(live.live);
         CHECK(live.copied_values > 0);  // what is on the device
         CHECK(live.copied_values < count * 2 / 3);
