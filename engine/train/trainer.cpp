@@ -164,6 +164,7 @@ void Trainer::run() {
   if (stop_ || save_every > 0) save();
   wait_for_saves();
   require_saved();
+  session_.executor().finish_updates();
   record_.enter_section(RankSection::finish);
   record_.enter(session_.next_step(), "finish");
   if (report_)
@@ -266,7 +267,8 @@ void Trainer::save() {
   if (step == saved_step_) return;
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(step, "checkpoint");
-  saver_->wait_until_read();  // copies for two saves at once would be too many
+  session_.executor().finish_updates();  // one that has failed leaves half a state
+  saver_->wait_until_read();             // copies for two saves at once would be too many
   CheckpointPart part = session_.states().snapshot(session_.room_for_copies(world_));
   const bool live = part.live;
   saver_->start({.step = step,

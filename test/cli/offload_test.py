@@ -176,6 +176,17 @@ def test_broken_disk(folder, disk, library):
         expect_empty(disk)
 
 
+def test_broken_evaluation(folder, disk, library):
+    """A read that fails in the last evaluation, after the last step, ends the run too."""
+    settings = in_file(disk) | {"memory.offload.parameters": "file", "run.steps": 1, "run.evaluate": 1, "run.checkpoint.every": "never"}
+    expect_success(launch(folder / "whole", settings, 2, env=broken(library, "read", 0, 0, folder / "count")))
+    last = int((folder / "count").read_text())
+    done = launch(folder / "eio", settings, 2, env=broken(library, "read", 0, last, folder / "mark"), timeout=60)
+    text = done.stdout + done.stderr
+    assert (folder / "mark").exists() and done.returncode == 74, (done.returncode, text)
+    assert "Input/output error" in text and "done after" not in text, text
+
+
 def expect_refusal(folder, settings, code, *parts, ranks=2, **how):
     output = folder / "refused"
     done = launch(output, settings, ranks, **how)
@@ -225,11 +236,11 @@ seed = int(os.environ.get("DSTRAIN_SEED", random.randrange(1 << 30)))
 print(f"seed {seed}")
 # Beside the binary: temporary directories may be in memory, which files are refused in.
 BUILD = pathlib.Path(os.environ["DSTRAIN"]).resolve().parent
-for test in (test_saves_and_resumes, test_deaths_in_writes, test_deaths_in_updates, test_broken_disk, test_refusals, test_narrow_machines):
+for test in (test_saves_and_resumes, test_deaths_in_writes, test_deaths_in_updates, test_broken_disk, test_broken_evaluation, test_refusals, test_narrow_machines):
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory(dir=BUILD) as disk:
         scratch, disk = pathlib.Path(scratch), pathlib.Path(disk)
         begin = time.monotonic()
-        if test in (test_deaths_in_writes, test_broken_disk):
+        if test in (test_deaths_in_writes, test_broken_disk, test_broken_evaluation):
             library = shim(scratch)
             if library is None:
                 print(f"{test.__name__}: left out, no C compiler")
