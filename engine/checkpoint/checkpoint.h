@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,12 +28,19 @@ struct CheckpointState {
   std::string recipe;  ///< resolved YAML
 };
 
-/// One rank's part of a save, already on the host and owned by the save until it has ended.
+/// One rank's part of a save: boxes of fp32 tensors ("vit.embeddings.cls_token",
+/// "optimizer.exp_avg/vit.embeddings.cls_token"), whose values the save reads chunk by chunk.
 struct CheckpointPart {
-  /// Boxes of fp32 tensors: "vit.embeddings.cls_token",
-  /// "optimizer.exp_avg/vit.embeddings.cls_token"
+  /// Fills `into` with elements `range` of a box; called on the save's thread.
+  using Read = std::function<void(Range range, std::span<float> into)>;
+
   std::vector<Piece> pieces;
-  std::vector<std::vector<float>> data;  ///< one per piece
+  std::vector<Read> reads;         ///< one per piece
+  std::int64_t copied_values = 0;  ///< that the part holds itself
+  bool live = false;  ///< some values are read where training changes them: let it wait
+
+  /// A box whose values the part holds.
+  void add(Piece box, std::vector<float> values);
 };
 
 struct SaveResult {
@@ -60,6 +68,9 @@ class CheckpointSaver {
   /// older checkpoint goes.
   virtual void start(CheckpointState state, CheckpointPart part, bool prune = true) = 0;
   [[nodiscard]] virtual bool busy() const = 0;
+  /// Waits until the running save, if any, reads its part no more: this rank's file is written, or
+  /// never will be.
+  virtual void wait_until_read() = 0;
   /// Waits for the running save, if any, and returns the oldest result not returned yet; nothing
   /// when there is none.
   [[nodiscard]] virtual std::optional<SaveResult> wait() = 0;

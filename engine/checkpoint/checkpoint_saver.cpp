@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -13,9 +17,11 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/finite.h"
+#include "engine/base/index.h"
 #include "engine/base/log.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checkpoint_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/weights/safetensors.h"
 
@@ -45,22 +51,20 @@ std::optional<Error> objection(const std::string& text) {
   return std::nullopt;
 }
 
-/// A state with a nan or an infinity would spoil every run that goes on from it.
-void refuse_non_finite(const CheckpointPart& part) {
-  for (std::size_t i = 0; i < part.data.size(); ++i) {
-    const std::int64_t bad = first_non_finite(part.data[i]);
-    if (bad < 0) continue;
-    throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", part.pieces[i].name,
-                                             part.data[i][static_cast<std::size_t>(bad)],
-                                             part.pieces[i].whole_index(bad)));
-  }
+/// A state with a nan or an infinity would spoil every run that goes on from it. `values` begin at
+/// element `begin` of the box.
+void refuse_non_finite(const Piece& piece, std::int64_t begin, std::span<const float> values) {
+  const std::int64_t bad = first_non_finite(values);
+  if (bad < 0) return;
+  throw Error(ErrorKind::stop, fmt::format("'{}' holds {} at element {}", piece.name,
+                                           values[to_index(bad)], piece.whole_index(begin + bad)));
 }
 
 /// One rank's view of one save.
 class Save {
  public:
   Save(Store& store, const SaverOptions& options, std::int64_t serial, CheckpointState state,
-       CheckpointPart part, bool prune, std::stop_token stop)
+       CheckpointPart part, bool prune, std::stop_token stop, std::function<void()> part_read)
       : store_(store),
         options_(options),
         prefix_(fmt::format("checkpoint/{}/{}-{}", options.attempt, serial, state.step)),
@@ -68,6 +72,7 @@ class Save {
         part_(std::move(part)),
         prune_(prune),
         stop_(std::move(stop)),
+        part_read_(std::move(part_read)),
         final_(options.root / checkpoint_name(state_.step)),
         temporary_(options.root / temporary_checkpoint_name(state_.step, options.attempt)) {}
 
@@ -176,37 +181,40 @@ class Save {
     try {
       Manifest part;
       part.state.step = state_.step;
-      DSTRAIN_CHECK(part_.pieces.size() == part_.data.size(), "one buffer per piece");
-      refuse_non_finite(part_);
+      DSTRAIN_CHECK(part_.pieces.size() == part_.reads.size(), "one source per piece");
       std::vector<SafetensorsTensor> stored;
-      std::vector<const Piece*> pieces;
+      std::vector<std::size_t> pieces;
       for (std::size_t i = 0; i < part_.pieces.size(); ++i) {
         const Piece& piece = part_.pieces[i];
-        const std::vector<float>& values = part_.data[i];
-        DSTRAIN_CHECK(std::cmp_equal(piece.numel(), values.size()),
-                      "buffer and box of '" + piece.name + "' agree");
-        if (values.empty() && num_elements(piece.shape) != 0) continue;
-        if (values.empty()) {
+        if (piece.numel() == 0 && num_elements(piece.shape) != 0) continue;
+        if (piece.numel() == 0) {
           part.tensors.push_back({piece.name, piece.shape, {}});
           continue;
         }
         stored.push_back({fmt::format("{}@{}", piece.name, piece.whole_index(0)),
                           {piece.rows.size(), piece.columns.size()},
                           DType::f32,
-                          values});
-        pieces.push_back(&piece);
+                          {}});
+        pieces.push_back(i);
       }
       write_file(stored, pieces, part);
-      part_ = {};  // the snapshot is large and no longer needed
+      drop_part();
       return manifest_text(part);
     } catch (const std::exception& error) {
-      part_ = {};
+      drop_part();
       return against(error, fmt::format("rank {}: ", options_.rank));
     }
   }
 
+  /// Its copies are large, and training may wait for what is read.
+  void drop_part() {
+    part_ = {};
+    part_read_();
+  }
+
+  /// `pieces`: the numbers of those in `stored`.
   void write_file(const std::vector<SafetensorsTensor>& stored,
-                  const std::vector<const Piece*>& pieces, Manifest& part) {
+                  const std::vector<std::size_t>& pieces, Manifest& part) {
     // On a network file system another node's new directory may not be visible yet; making it again
     // is harmless.
     fs::create_directory(temporary_);
@@ -215,12 +223,21 @@ class Save {
                                            {"step", std::to_string(state_.step)},
                                            {"rank", std::to_string(options_.rank)}}));
     std::map<std::string, std::size_t> index;
-    for (std::size_t i = 0; i < stored.size(); ++i) {
-      const Piece& piece = *pieces[i];
+    std::vector<float> chunk;
+    for (const std::size_t i : pieces) {
+      const Piece& piece = part_.pieces[i];
       const auto [at, is_new] = index.emplace(piece.name, part.tensors.size());
       if (is_new) part.tensors.push_back({piece.name, piece.shape, {}});
       part.tensors[at->second].boxes.push_back({0, piece.rows, piece.columns, file.bytes()});
-      file.write(std::as_bytes(stored[i].values));
+      constexpr std::int64_t kChunk = kCheckpointChunk / sizeof(float);
+      for (std::int64_t begin = 0; begin < piece.numel(); begin += kChunk) {
+        const Range range{begin, std::min(begin + kChunk, piece.numel())};
+        chunk.resize(std::max(chunk.size(), to_index(range.size())));
+        const std::span values = std::span(chunk).first(to_index(range.size()));
+        part_.reads[i](range, values);
+        refuse_non_finite(piece, begin, values);
+        file.write(std::as_bytes(values));
+      }
     }
     part.files.push_back(file.finish());
   }
@@ -314,6 +331,7 @@ class Save {
   CheckpointPart part_;
   bool prune_;
   std::stop_token stop_;
+  std::function<void()> part_read_;
   fs::path final_;
   fs::path temporary_;
 };
@@ -326,21 +344,21 @@ class Saver final : public CheckpointSaver {
   void start(CheckpointState state, CheckpointPart part, bool prune) override {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [this] { return !running_; });
-    running_ = true;
+    running_ = reads_ = true;
     try {
       // Assigning joins the thread before it, which has nothing left to do but return.
       worker_ = std::jthread([this, serial = num_saves_++, s = std::move(state),
                               p = std::move(part), prune](std::stop_token stop) mutable {
-        SaveResult result =
-            Save(*store_, options_, serial, std::move(s), std::move(p), prune, std::move(stop))
-                .run();
+        SaveResult result = Save(*store_, options_, serial, std::move(s), std::move(p), prune,
+                                 std::move(stop), [this] { end_reading(); })
+                                .run();
         const std::scoped_lock inner(mutex_);
         results_.push_back(std::move(result));
-        running_ = false;
+        running_ = reads_ = false;
         ended_.notify_all();
       });
     } catch (...) {
-      running_ = false;
+      running_ = reads_ = false;
       throw;
     }
   }
@@ -348,6 +366,11 @@ class Saver final : public CheckpointSaver {
   [[nodiscard]] bool busy() const override {
     const std::scoped_lock lock(mutex_);
     return running_;
+  }
+
+  void wait_until_read() override {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return !reads_; });
   }
 
   [[nodiscard]] std::optional<SaveResult> wait() override {
@@ -362,6 +385,12 @@ class Saver final : public CheckpointSaver {
   }
 
  private:
+  void end_reading() {
+    const std::scoped_lock lock(mutex_);
+    reads_ = false;
+    ended_.notify_all();
+  }
+
   std::optional<SaveResult> take() {
     if (results_.empty()) return std::nullopt;
     SaveResult result = std::move(results_.front());
@@ -374,12 +403,25 @@ class Saver final : public CheckpointSaver {
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   bool running_ = false;
+  bool reads_ = false;  ///< the part of the running save
   std::int64_t num_saves_ = 0;
   std::deque<SaveResult> results_;
   std::jthread worker_;  ///< last: joined before what it uses goes away
 };
 
 }  // namespace
+
+void CheckpointPart::add(Piece box, std::vector<float> values) {
+  DSTRAIN_CHECK(std::cmp_equal(box.numel(), values.size()),
+                "buffer and box of '" + box.name + "' agree");
+  copied_values += box.numel();
+  pieces.push_back(std::move(box));
+  // Shared, as the function must be copyable.
+  reads.push_back([held = std::make_shared<const std::vector<float>>(std::move(values))](
+                      Range range, std::span<float> into) {
+    std::copy_n(held->begin() + range.begin, range.size(), into.begin());
+  });
+}
 
 std::unique_ptr<CheckpointSaver> make_saver(const std::shared_ptr<Store>& store,
                                             const SaverOptions& options) {

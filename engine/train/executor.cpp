@@ -283,7 +283,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   const bool training = &prepared == &training_;
   if (last_run_ != &program) {
     // Updates of offloaded states go on beside the next step, which this is not.
-    if (layout_.chunk > 0) synchronize(options_.device);
+    if (layout_.chunk > 0) finish_updates();
     for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in})
       step_end_.wait(lane(other));
     last_run_ = &program;

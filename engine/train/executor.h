@@ -128,6 +128,9 @@ class Executor {
   void enqueue(const StepInputs& inputs, BatchSource& source);
   /// Outcome of the oldest step enqueued and not yet taken; waits for it.
   [[nodiscard]] StepOutcome take_outcome();
+  /// Waits for updates and copies that go on beside the next step, and throws what one of them
+  /// threw.
+  void finish_updates();
   [[nodiscard]] std::size_t pending() const { return pending_.size(); }
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.

@@ -10,6 +10,11 @@
 /// What the executor does between training steps.
 namespace dstrain {
 
+void Executor::finish_updates() {
+  synchronize(options_.device);
+  offloader_.rethrow();
+}
+
 EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batches) {
   at::Tensor sums;  // in double: a split may have more samples than fp32 has steps
   {
@@ -37,7 +42,9 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
   }
   const StreamScope scope(lane(Lane::compute));
   communicator(kWorldChannel).all_reduce(sums, ReduceOp::sum);
-  return means(sums.cpu().const_data_ptr<double>());
+  const at::Tensor host = sums.cpu();
+  offloader_.rethrow();  // what was fetched in vain
+  return means(host.const_data_ptr<double>());
 }
 
 at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
@@ -56,12 +63,12 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
   synchronize(options_.device);
   gather_resident();
   run(evaluation_, source, {}, context);
-  synchronize(options_.device);
+  finish_updates();
   return context.next_tokens.cpu();
 }
 
 at::Tensor Executor::gathered_master(int group) {
-  synchronize(options_.device);
+  finish_updates();
   const StreamScope scope(lane(Lane::gather));
   at::Tensor whole = states_.load_master(group);
   if (whole.numel() != states_.flat(group).padded()) {

@@ -36,6 +36,7 @@ class GroupMemory {
 
   [[nodiscard]] at::ScalarType dtype() const { return dtype_; }
   [[nodiscard]] std::int64_t elements(int group) const { return part(group).elements; }
+  [[nodiscard]] Place place(int group) const { return part(group).place; }
   [[nodiscard]] bool in_file(int group) const { return part(group).place == Place::file; }
   /// Elements `range` of the group's part, which is in memory.
   [[nodiscard]] at::Tensor view(int group, Range range) const;

@@ -173,6 +173,17 @@ void Session::require_host_memory(const World& world) const {
           : "use a file (memory.offload.optimizer: file), or precision.states: bf16");
 }
 
+/// Three quarters of what the host has left: others take memory meanwhile.
+Bytes Session::room_for_copies(const World& world) const {
+  Bytes room = usable_host_memory().bytes;
+  if (recipe_.memory.host_limit > 0) {
+    const Bytes limit = std::llround(std::ldexp(recipe_.memory.host_limit, 30));
+    const Bytes held = peak_memory(strategy_->training).host() * world.local_size;
+    room = std::clamp<Bytes>(limit - held, 0, room);
+  }
+  return room / world.local_size / 4 * 3;
+}
+
 /// Without a number of threads, the rank's part of the cores near its GPU, less two: one enqueues,
 /// one loads data.
 OffloaderOptions Session::offloader_options(const World& world) {

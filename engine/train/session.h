@@ -29,6 +29,8 @@ class Session {
   [[nodiscard]] const ModelCost& cost() const { return cost_; }
   [[nodiscard]] Model& model() { return model_; }
   [[nodiscard]] StateStore& states() { return *states_; }
+  /// Bytes that copies of this rank's states may take for a save.
+  [[nodiscard]] Bytes room_for_copies(const World& world) const;
   [[nodiscard]] Executor& executor() { return *executor_; }
   [[nodiscard]] const Communicators& communicators() const { return communicators_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }

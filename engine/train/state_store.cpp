@@ -311,7 +311,6 @@ void StateStore::read_flat(const WeightSource& source, int group, Range range, f
 
 void StateStore::initialize(const WeightSource& source) {
   // Through two pinned buffers, so that reading goes on while the last chunk travels.
-  constexpr std::int64_t kChunk = std::int64_t{1} << 25;
   std::array<at::Tensor, 2> buffers;
   std::array<Event, 2> copied = {Event(options_.device), Event(options_.device)};
   const Stream stream = Stream::current(options_.device);
@@ -350,9 +349,8 @@ void StateStore::for_each_state_box(int group, int state, Range range, Visit vis
                });
 }
 
-CheckpointPart StateStore::snapshot() const {
-  synchronize(options_.device);  // updates go on beside the next step
-  CheckpointPart part;
+template <class Visit>
+void StateStore::for_each_saved(Visit visit) const {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
     const Range own = own_range(g);
@@ -361,25 +359,48 @@ CheckpointPart StateStore::snapshot() const {
     for (int state = 0; state <= num_moments(); ++state) {
       const Range all{own.begin + share.begin, own.begin + share.end};
       const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
-      if (saved.empty()) continue;
-      const at::Tensor host = load_state(g, state, saved).to(at::kCPU, at::kFloat);
-      const float* values = host.const_data_ptr<float>();
-      for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
-        const float* begin = values + offset;
-        part.data.emplace_back(begin, begin + box.numel());
-        part.pieces.push_back(std::move(box));
-      });
+      if (!saved.empty()) visit(g, state, saved);
     }
   }
+}
+
+CheckpointPart StateStore::snapshot(Bytes room) const {
+  synchronize(options_.device);  // updates go on beside the next step
+  Bytes wanted = 0;
+  for_each_saved([&](int, int, Range saved) { wanted += saved.size() * kFloatBytes; });
+  CheckpointPart part;
+  for_each_saved([&](int g, int state, Range saved) {
+    if (wanted <= room || at_rest(g, state).memory->place(g) == Place::device) {
+      const at::Tensor copy = load_state(g, state, saved)
+                                  .to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+      part.copied_values += saved.size();
+      for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
+        part.reads.emplace_back([copy, offset](Range range, std::span<float> into) {
+          std::copy_n(copy.const_data_ptr<float>() + offset + range.begin, range.size(),
+                      into.begin());
+        });
+        part.pieces.push_back(std::move(box));
+      });
+      return;
+    }
+    part.live = true;
+    for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
+      const std::int64_t begin = saved.begin + offset;
+      part.reads.emplace_back([this, g, state, begin](Range range, std::span<float> into) {
+        at::from_blob(into.data(), {range.size()}, at::kFloat)
+            .copy_(load_state(g, state, moved(range, begin)));
+      });
+      part.pieces.push_back(std::move(box));
+    });
+  });
   if (options_.shard_coordinate != 0 || options_.replica_coordinate != 0) return part;
   for (const BlockState* state : block_states_) {
-    part.pieces.push_back(stored_part(*state));
-    part.data.push_back(stored_values(*state));
+    part.add(stored_part(*state), stored_values(*state));
   }
   return part;
 }
 
-void StateStore::restore(const CheckpointReader& reader) {
+void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
   std::set<std::string> known;
   for (const auto& parameters : groups_) {
     for (const Parameter* parameter : parameters) {
@@ -395,23 +416,26 @@ void StateStore::restore(const CheckpointReader& reader) {
                   "resume with the model of the run that saved it");
     }
   }
+  std::vector<float> values;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
     const Range own = own_range(g);
     for (int state = 0; state <= num_moments(); ++state) {
       const Range held = state == 0 ? own : moment_range(g, state - 1);
-      if (held.empty()) continue;
-      std::vector<float> values(static_cast<std::size_t>(held.size()), 0.0F);
-      for_each_state_box(g, state, held, [&](const Piece& box, std::int64_t offset) {
-        reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
-      });
-      store_state(g, state, held, at::from_blob(values.data(), {held.size()}, at::kFloat));
-      synchronize(options_.device);
+      for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
+        const Range now{begin, std::min(begin + chunk, held.end)};
+        values.assign(to_index(now.size()), 0.0F);
+        for_each_state_box(g, state, now, [&](const Piece& box, std::int64_t offset) {
+          reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
+        });
+        store_state(g, state, now, at::from_blob(values.data(), {now.size()}, at::kFloat));
+        synchronize(options_.device);
+      }
     }
   }
   for (BlockState* state : block_states_) {
     const Piece stored = stored_part(*state);
-    std::vector<float> values(to_index(stored.numel()));
+    values.assign(to_index(stored.numel()), 0.0F);
     reader.read(stored, values);
     state->value.copy_(from_stored(*state, values));
   }

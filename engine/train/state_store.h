@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -113,9 +114,13 @@ class StateStore {
   /// Draws or reads this rank's own part.
   void initialize(const WeightSource& source);
   /// The boxes of master weights and moments that this rank writes, where replicas share the work,
-  /// and on the first rank the untrained tensors.
-  [[nodiscard]] CheckpointPart snapshot() const;
-  void restore(const CheckpointReader& reader);
+  /// and on the first rank the untrained tensors. States on the device are copied at once; those on
+  /// the host and in files only if all copies take at most `room` bytes, else the part is live and
+  /// must not outlive this object.
+  [[nodiscard]] CheckpointPart snapshot(Bytes room = std::numeric_limits<Bytes>::max()) const;
+  static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
+  /// In chunks of at most that many elements.
+  void restore(const CheckpointReader& reader, std::int64_t chunk = kChunk);
 
  private:
   [[nodiscard]] const GroupLayout& kind(int group) const {
@@ -135,6 +140,9 @@ class StateStore {
   /// `offset` is where a box begins in a buffer of the range.
   template <class Visit>
   void for_each_state_box(int group, int state, Range range, Visit visit) const;
+  /// Calls `visit(group, state, range)` for what this rank writes of states.
+  template <class Visit>
+  void for_each_saved(Visit visit) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();

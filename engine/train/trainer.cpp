@@ -164,6 +164,7 @@ void Trainer::run() {
   if (stop_ || save_every > 0) save();
   wait_for_saves();
   require_saved();
+  session_.executor().finish_updates();
   record_.enter_section(RankSection::finish);
   record_.enter(session_.next_step(), "finish");
   if (report_)
@@ -266,6 +267,10 @@ void Trainer::save() {
   if (step == saved_step_) return;
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(step, "checkpoint");
+  session_.executor().finish_updates();  // one that has failed leaves half a state
+  saver_->wait_until_read();             // copies for two saves at once would be too many
+  CheckpointPart part = session_.states().snapshot(session_.room_for_copies(world_));
+  const bool live = part.live;
   saver_->start({.step = step,
                  .samples = session_.samples_before(step),
                  .optimizer_steps = static_cast<std::int64_t>(last_.applied_steps),
@@ -275,7 +280,8 @@ void Trainer::save() {
                  .world_size = world_.size,
                  .base = base_.valid() ? base_.get() : std::string(),
                  .recipe = resolved_yaml(loaded_)},
-                session_.states().snapshot(), /*prune=*/skipped_.length() == 0);
+                std::move(part), /*prune=*/skipped_.length() == 0);
+  if (live) saver_->wait_until_read();  // the next step would change what is read
   saved_step_ = step;
   if (!recipe_.run.checkpoint.asynchronous) wait_for_saves();
 }

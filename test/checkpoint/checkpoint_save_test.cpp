@@ -4,11 +4,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <ranges>
+#include <span>
+#include <stdexcept>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_file.h"
@@ -60,9 +64,10 @@ TEST_CASE("a rank that cannot write fails the save on all ranks and costs nothin
         const std::int64_t begin[] = {0, 1000, 100'000,
                                       100'100};  // only rank 1's shard exceeds the limit
         const Range range{begin[rank], begin[rank + 1]};
-        saver->start(test_state(2, 3),
-                     {{{"w", {100'100}, range, {0, 1}}},
-                      {std::vector<float>(static_cast<std::size_t>(range.size()), 1.0f)}});
+        CheckpointPart part;
+        part.add({"w", {100'100}, range, {0, 1}},
+                 std::vector<float>(static_cast<std::size_t>(range.size()), 1.0f));
+        saver->start(test_state(2, 3), std::move(part));
         results[static_cast<std::size_t>(rank)] = saver->wait().value();
       });
     }
@@ -98,7 +103,12 @@ TEST_CASE("values that are not finite are refused by all ranks and named", "[che
       const auto saver = make_saver(
           store, {.root = dir.path(), .rank = rank, .world_size = 2, .keep = 1, .attempt = "1"});
       CheckpointPart part = test_part(2, 2, rank);
-      if (rank == 1) part.data.back()[70] = value;
+      if (rank == 1) {
+        part.reads.back() = [value, read = part.reads.back()](Range range, std::span<float> into) {
+          read(range, into);
+          into[70] = value;
+        };
+      }
       saver->start(test_state(2, 2), std::move(part));
       results[static_cast<std::size_t>(rank)] = saver->wait().value();
     });
@@ -170,8 +180,9 @@ TEST_CASE("ranks whose parts leave a gap or overlap do not make a checkpoint", "
   const auto second =
       make_saver(store, {.root = dir.path(), .rank = 1, .world_size = 2, .attempt = "1"});
   const auto part = [](Range range) {
-    return CheckpointPart{{{"w", {9}, range, {0, 1}}},
-                          {std::vector<float>(static_cast<std::size_t>(range.size()))}};
+    CheckpointPart made;
+    made.add({"w", {9}, range, {0, 1}}, std::vector<float>(static_cast<std::size_t>(range.size())));
+    return made;
   };
   first->start(test_state(1, 2), part({0, 5}));
   second->start(test_state(1, 2), part({begin, 9}));
@@ -180,6 +191,57 @@ TEST_CASE("ranks whose parts leave a gap or overlap do not make a checkpoint", "
   REQUIRE(contains(result.error, begin == 6 ? "lacks the rows [5, 6), columns [0, 1) of 'w'"
                                             : "has twice the rows [4, 5), columns [0, 1) of 'w'"));
   REQUIRE(second->wait()->error == result.error);
+  REQUIRE(fs::is_empty(dir.path()));
+}
+
+TEST_CASE("a save holds one chunk of what it reads, and says when it reads no more",
+          "[checkpoint]") {
+  const TempDir dir;
+  constexpr std::int64_t kWhole = 9'000'000, kChunk = 4'194'304;
+  const auto store = make_memory_store();
+  const auto saver = [&](int rank) {
+    return make_saver(store, {.root = dir.path(), .rank = rank, .world_size = 2, .attempt = "1"});
+  };
+  std::atomic<std::int64_t> next = 0, largest = 0;
+  CheckpointPart part;
+  part.live = true;
+  part.pieces.emplace_back("w", std::vector<std::int64_t>{kWhole});
+  part.reads.emplace_back([&](Range range, std::span<float> into) {
+    if (range.begin != next || std::cmp_not_equal(range.size(), into.size()))
+      throw std::runtime_error("not the next chunk");
+    next = range.end;
+    largest = std::max(largest.load(), range.size());
+    for (std::int64_t i = 0; i < range.size(); ++i)
+      into[static_cast<std::size_t>(i)] = static_cast<float>(range.begin + i);
+  });
+  const auto first = saver(0), second = saver(1);
+  first->start(test_state(1, 2), std::move(part));
+  first->wait_until_read();
+  REQUIRE(next == kWhole);
+  REQUIRE(largest <= kChunk);
+  REQUIRE(first->busy());  // the other rank has not voted
+  second->start(test_state(1, 2), {});
+  REQUIRE(second->wait().value().ok);
+  REQUIRE(first->wait().value().ok);
+  std::vector<float> values(static_cast<std::size_t>(kWhole));
+  CheckpointReader::open(dir / "step-00000001", /*verify=*/true)->read({"w", {kWhole}}, values);
+  REQUIRE(std::ranges::all_of(std::views::iota(std::int64_t{0}, kWhole), [&](std::int64_t i) {
+    return values[static_cast<std::size_t>(i)] == static_cast<float>(i);
+  }));
+}
+
+TEST_CASE("what a source throws fails the save, and nobody waits for it", "[checkpoint]") {
+  const TempDir dir;
+  const auto saver = make_saver(make_memory_store(),
+                                {.root = dir.path(), .rank = 0, .world_size = 1, .attempt = "1"});
+  CheckpointPart part;
+  part.pieces.emplace_back("w", std::vector<std::int64_t>{3});
+  part.reads.emplace_back([](Range, std::span<float>) -> void {
+    throw Error(ErrorKind::checkpoint, "reading the offload file failed");
+  });
+  saver->start(test_state(1, 1), std::move(part));
+  saver->wait_until_read();
+  REQUIRE(contains(saver->wait().value().error, "rank 0: reading the offload file failed"));
   REQUIRE(fs::is_empty(dir.path()));
 }
 

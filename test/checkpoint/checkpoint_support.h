@@ -55,8 +55,7 @@ inline void add_test_box(CheckpointPart& part, std::size_t tensor, const Piece& 
   std::vector<float> values;
   for (std::int64_t element = 0; element < box.numel(); ++element)
     values.push_back(test_value(tensor, box.whole_index(element), step));
-  part.pieces.push_back(box);
-  part.data.push_back(std::move(values));
+  part.add(box, std::move(values));
 }
 
 /// What a rank holds of the flat tensors, of which each has an even part.

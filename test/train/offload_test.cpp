@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,52 @@ TEST_CASE("offload changes no bit under any precision, optimizer and batch", "[t
 
 TEST_CASE("offload changes no bit beside adapters", "[train]") {
   check_all_ways(1, {"lora.rank=4", "memory.recompute=blocks"}, true);
+}
+
+TEST_CASE("states on the host are copied for a save where there is room, else read in place",
+          "[train]") {
+  const char* place = GENERATE("pinned", "pageable", "file");
+  const bool narrow = GENERATE(false, true);
+  std::vector<std::string> overrides = {"precision.compute=bf16", offload("optimizer", place),
+                                        "memory.offload.share=0.5",
+                                        "memory.offload.path=" + disk()};
+  if (narrow) overrides.emplace_back("precision.states=bf16");
+  CAPTURE(place, narrow);
+  const Recipe recipe = small_recipe(overrides);
+  with_sessions(
+      1, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.seek(0);
+        session.enqueue_step();
+        (void)session.executor().take_outcome();
+        const StateStore& states = session.states();
+        const CheckpointPart copied = states.snapshot(), live = states.snapshot(0);
+        const auto values = [](const CheckpointPart& part) {
+          std::vector<std::vector<float>> all;
+          for (std::size_t i = 0; i < part.pieces.size(); ++i) {
+            all.emplace_back(static_cast<std::size_t>(part.pieces[i].numel()));
+            // In two reads, the first of which ends in the midst of a row.
+            const std::int64_t count = part.pieces[i].numel(), cut = count / 2;
+            part.reads[i]({0, cut}, std::span(all.back()).first(static_cast<std::size_t>(cut)));
+            part.reads[i]({cut, count},
+                          std::span(all.back()).subspan(static_cast<std::size_t>(cut)));
+          }
+          return all;
+        };
+        std::int64_t count = 0;
+        for (const Piece& piece : copied.pieces) count += piece.numel();
+        CHECK_FALSE(copied.live);
+        CHECK(copied.copied_values >= count);  // with padding
+        CHECK(live.live);
+        CHECK(live.copied_values > 0);  // what is on the device
+        CHECK(live.copied_values < count * 2 / 3);
+        CHECK(live.pieces == copied.pieces);
+        const auto expected = values(copied);
+        CHECK((values(live) == expected));
+        session.enqueue_step();
+        (void)session.executor().take_outcome();
+        CHECK((values(copied) == expected));
+      });
 }
 
 TEST_CASE("parameters that rest whole on several ranks are not offloaded", "[train]") {
