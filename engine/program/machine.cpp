@@ -17,8 +17,8 @@ Machine h200() {
       .memory_bytes_per_s = 4.0e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
       .link_bytes_per_s = 325e9,
-      // One 400 Gbit/s adapter per GPU at 90 % of its rate; not measured.
-      .network_bytes_per_s = 45e9,
+      // One 400 Gbit/s adapter for each of 8 GPUs at 90 % of its rate; not measured.
+      .network_bytes_per_s = 8 * 45e9,
       .host_link_bytes_per_s = 52e9,
       // Pinned memory, both directions at once; 16 cores' AdamW of a plain loop and triad.
       .host_duplex_bytes_per_s = 88e9,
