@@ -32,6 +32,7 @@ Machine h200() {
       // Outside the allocator: 839 MiB on one rank, 2.04 GiB with two communicators (DDP), 2.52 GiB
       // with three (ZeRO).
       .fixed_overhead = Bytes{839} << 20,
+      .host_base = Bytes{3277} << 20,
       .communicator_overhead = Bytes{590} << 20,
   };
 }

@@ -24,7 +24,9 @@ struct Machine {
   double collective_compute_share = 0;
   int ranks_per_node = 8;
   Bytes device_memory = 0;
-  Bytes fixed_overhead = 0;         ///< context and library workspaces: not allocated by dstrain
+  Bytes fixed_overhead = 0;  ///< context and library workspaces: not allocated by dstrain
+  Bytes host_base = 0;       ///< host memory of a rank before any state: context, libraries, loader
+  bool host_base_measured = false;  ///< else an estimate
   Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
@@ -55,12 +57,15 @@ struct Ledger {
   Bytes pinned = 0;
   Bytes pageable = 0;
   Bytes file = 0;
+  Bytes host_base = 0;
+  Bytes host_checkpoint = 0;  ///< this rank's copy of its states while they are written
   [[nodiscard]] Bytes allocated() const {
     return parameters + gradients + master + moments + block_states + gather_buffers +
            gradient_buffers + state_buffers + input_buffers + activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
-  [[nodiscard]] Bytes host() const { return pinned + pageable; }
+  [[nodiscard]] Bytes host() const { return pinned + pageable; }  ///< offloaded
+  [[nodiscard]] Bytes host_total() const { return host() + host_base + host_checkpoint; }
 };
 
 /// Bytes and calls of one kind of collective per step and rank.

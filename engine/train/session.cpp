@@ -19,6 +19,8 @@
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/models/trainable.h"
+#include "engine/program/measured_machine.h"
+#include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"
@@ -74,11 +76,34 @@ Bytes smallest_memory(const World& world, RankRecordFile& record) {
   return std::stoll(world.store->get("memory/smallest", kPatience));
 }
 
-/// What the strategy is chosen for: the same on all ranks, so nothing that was measured on one.
+bool offloads(const OffloadConfig& offload) {
+  return offload.optimizer != OffloadPlace::none || offload.parameters != OffloadPlace::none ||
+         offload.activations != OffloadPlace::none;
+}
+
+/// What `doctor --measure` found on the host of rank 0, as `plan` takes it; empty: nothing.
+std::string measured_rates(const World& world) {
+  const auto rates = find_rates(read_measured(measured_file()), world.device.name);
+  return rates ? rates_text(*rates) : std::string();
+}
+
+/// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = world.device.is_cuda() ? h200() : cpu();
-  if (recipe.memory.recompute == Recompute::automatic && recipe.memory.limit == 0)
-    machine.device_memory = smallest_memory(world, record);
+  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload))
+    return machine;
+  const std::string key = "machine/rates", none = "none";
+  std::string rates;
+  if (world.rank == 0) {
+    rates = measured_rates(world);
+    if (world.size > 1) world.store->set(key, rates.empty() ? none : rates);
+  } else {
+    const CollectiveScope scope(&record, "agree", world.size);
+    rates = world.store->get(key, kPatience);
+    if (rates == none) rates.clear();
+  }
+  if (!rates.empty()) machine = to_machine(parse_rates(rates));
+  if (recipe.memory.limit == 0) machine.device_memory = smallest_memory(world, record);
   return machine;
 }
 
@@ -118,7 +143,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   record.enter(-1, "open communicators");
   open_communicators(world, record);
 
-  require_host_memory(world);
+  require_host_memory(world, machine);
   record.enter(-1, "initialize parameters");
   groups_ = group_parameters(model_).groups;
   states_ = std::make_unique<StateStore>(
@@ -147,11 +172,14 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
       record);
 }
 
-/// What the ranks of this host offload fits into its memory, before any of it is taken.
-void Session::require_host_memory(const World& world) const {
-  const Ledger ledger = peak_memory(strategy_->training);
+/// What the ranks of this host offload, and their copies for checkpoints, fit into its memory,
+/// before any of it is taken. Their base is taken by now.
+void Session::require_host_memory(const World& world, const Machine& machine) const {
+  Ledger ledger = peak_memory(strategy_->training);
   if (ledger.host() == 0) return;
-  const Bytes wanted = ledger.host() * world.local_size;
+  add_host_memory(ledger, recipe_, strategy_->layout, machine);
+  const Bytes offloaded = ledger.host() * world.local_size;
+  const Bytes wanted = offloaded + ledger.host_checkpoint * world.local_size;
   UsableMemory usable = usable_host_memory();
   const double limit = recipe_.memory.host_limit;
   if (limit > 0) {
@@ -160,13 +188,17 @@ void Session::require_host_memory(const World& world) const {
   }
   if (wanted <= usable.bytes) return;
   const OffloadConfig& offload = recipe_.memory.offload;
+  const std::string copies =
+      offloaded > usable.bytes
+          ? ""
+          : fmt::format(" and copy {} for a checkpoint", format_bytes(wanted - offloaded));
   throw Error(
       ErrorKind::usage,
       fmt::format("memory.offload: {} rank{} of this host offload {} ({} each: {} pinned, {} "
-                  "pageable), and {} are {}",
-                  world.local_size, world.local_size == 1 ? "" : "s", format_bytes(wanted),
+                  "pageable){}, and {} are {}",
+                  world.local_size, world.local_size == 1 ? "" : "s", format_bytes(offloaded),
                   format_bytes(ledger.host()), format_bytes(ledger.pinned),
-                  format_bytes(ledger.pageable), format_bytes(usable.bytes), usable.bound),
+                  format_bytes(ledger.pageable), copies, format_bytes(usable.bytes), usable.bound),
       offload.share > 0 && offload.optimizer != OffloadPlace::none
           ? "lower memory.offload.share (0 offloads only what must be), use a file, or "
             "precision.states: bf16"

@@ -75,7 +75,7 @@ class Session {
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.
   [[nodiscard]] int timed_every(const Machine& machine) const;
-  void require_host_memory(const World& world) const;
+  void require_host_memory(const World& world, const Machine& machine) const;
   [[nodiscard]] OffloaderOptions offloader_options(const World& world) const;
   void compare_programs(const World& world, RankRecordFile& record);
 
