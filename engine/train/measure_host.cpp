@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Bytes kMebibyte = Bytes{1} << 20;
 constexpr double kHostTimed_s = 1.0;
-constexpr std::int64_t kElements = std::int64_t{32} << 20;  ///< far beyond any cache
-constexpr std::int64_t kGrain = std::int64_t{1} << 16;      ///< a multiple of 128
+constexpr std::int64_t kTimedElements = std::int64_t{32} << 20;  ///< far beyond any cache
+constexpr std::int64_t kTimedGrain = std::int64_t{1} << 16;      ///< a multiple of 128
 /// AdamW with fp32 states: gradient, master and moments read, the last two and the copy written.
 constexpr double kUpdateBytes = 4 + 2 * 12 + 2;
 
@@ -79,27 +79,27 @@ class DuplexCopies {
 
 /// a = b + s c, three arrays: the STREAM triad (McCalpin 1995).
 double triad_rate(HostPool& pool) {
-  at::Tensor a = at::zeros({kElements}), b = at::full({kElements}, 1.0f),
-             c = at::full({kElements}, 2.0f);
+  at::Tensor a = at::zeros({kTimedElements}), b = at::full({kTimedElements}, 1.0f),
+             c = at::full({kTimedElements}, 2.0f);
   auto* to = a.mutable_data_ptr<float>();
   const auto* left = b.const_data_ptr<float>();
   const auto* right = c.const_data_ptr<float>();
   const double seconds = time_host_calls([&] {
-    pool.parallel_for(kElements, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    pool.parallel_for(kTimedElements, kTimedGrain, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) to[i] = left[i] + 3.0f * right[i];
     });
   });
-  return 3.0 * 4.0 * static_cast<double>(kElements) / seconds;
+  return 3.0 * 4.0 * static_cast<double>(kTimedElements) / seconds;
 }
 
 /// AdamW on the CPU, as an offloaded group is updated.
 class CpuUpdate {
  public:
   CpuUpdate()
-      : step_{.master = at::zeros({kElements}),
-              .moments = {at::zeros({kElements}), at::zeros({kElements})},
-              .gradient = at::full({kElements}, 0.5f),
-              .compute = at::zeros({kElements}, at::kBFloat16),
+      : step_{.master = at::zeros({kTimedElements}),
+              .moments = {at::zeros({kTimedElements}), at::zeros({kTimedElements})},
+              .gradient = at::full({kTimedElements}, 0.5f),
+              .compute = at::zeros({kTimedElements}, at::kBFloat16),
               .rule = optimizer::AdamW{.lr = 1e-4}},
         control_(at::zeros({optimizer::kControlSize})) {
     auto* control = control_.mutable_data_ptr<float>();
@@ -108,11 +108,11 @@ class CpuUpdate {
   }
   [[nodiscard]] double rate(HostPool& pool) {
     const double seconds = time_host_calls([&] {
-      pool.parallel_for(kElements, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      pool.parallel_for(kTimedElements, kTimedGrain, [&](std::int64_t begin, std::int64_t end) {
         optimizer::update_range(step_, control_, begin, end);
       });
     });
-    return kUpdateBytes * static_cast<double>(kElements) / seconds;
+    return kUpdateBytes * static_cast<double>(kTimedElements) / seconds;
   }
 
  private:
@@ -157,8 +157,8 @@ void measure_host(const DeviceFacts& device, MeasuredRates& rates,
   for (const int threads : std::set<int>{1, std::max(1, all / 2), all}) {
     HostPool pool({.threads = threads, .cores = cores});
     const double triad = triad_rate(pool), updated = update.rate(pool);
-    say(fmt::format("host memory, triad, {} threads", threads), triad);
-    say(fmt::format("AdamW on the CPU, {} threads", threads), updated);
+    say(fmt::format("host memory, triad, threads: {}", threads), triad);
+    say(fmt::format("AdamW on the CPU, threads: {}", threads), updated);
     rates.host_memory_bytes_per_s = std::max(rates.host_memory_bytes_per_s, triad);
     if (updated <= rates.host_update_bytes_per_s) continue;
     rates.host_update_bytes_per_s = updated;
