@@ -17,8 +17,8 @@ Machine h200() {
       .memory_bytes_per_s = 4.0e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
       .link_bytes_per_s = 325e9,
-      // One 400 Gbit/s adapter per GPU at 90 % of its rate; not measured.
-      .network_bytes_per_s = 45e9,
+      // One 400 Gbit/s adapter for each of 8 GPUs at 90 % of its rate; not measured.
+      .network_bytes_per_s = 8 * 45e9,
       .host_link_bytes_per_s = 52e9,
       // Pinned memory, both directions at once. 16 cores of the host: their AdamW alone, and what
       // copies and updates reach together.
@@ -33,6 +33,7 @@ Machine h200() {
       // Outside the allocator: 839 MiB on one rank, 2.04 GiB with two communicators (DDP), 2.52 GiB
       // with three (ZeRO).
       .fixed_overhead = Bytes{839} << 20,
+      .host_base = Bytes{3277} << 20,
       .communicator_overhead = Bytes{590} << 20,
   };
 }
@@ -54,7 +55,7 @@ Machine cpu() {
       .collective_latency_s = 200e-6,
       .ranks_per_node = 2,
       .device_memory = Bytes{8} << 30,
-      .fixed_overhead = Bytes{300} << 20,  // the process with its libraries
+      .fixed_overhead = Bytes{375} << 20,  // the process with its libraries, 2026-11-23
       .communicator_overhead = 0,
       .shares_memory = true,
   };

@@ -30,6 +30,31 @@ void describe(Visitor&& v, Rates& r) {
   v("pageable_link_bytes_per_s", r.pageable_link_bytes_per_s);
   v("host_copy_bytes_per_s", r.host_copy_bytes_per_s), v("link_bytes_per_s", r.link_bytes_per_s);
   v("collective_latency_s", r.collective_latency_s), v("device_memory_bytes", r.device_memory);
+  v("host_duplex_bytes_per_s", r.host_duplex_bytes_per_s);
+  v("host_memory_bytes_per_s", r.host_memory_bytes_per_s);
+  v("host_update_bytes_per_s", r.host_update_bytes_per_s);
+  v("host_update_dma_bytes_per_s", r.host_update_dma_bytes_per_s);
+  v("host_threads", r.host_threads), v("arena_s_per_gib", r.arena_s_per_gib);
+  v("file_read_bytes_per_s", r.file_read_bytes_per_s);
+  v("file_write_bytes_per_s", r.file_write_bytes_per_s);
+  v("communicator_memory_bytes", r.communicator_memory);
+}
+
+Json to_json(const MeasuredRates& rates) {
+  Json entry;
+  describe([&entry](const char* name, const auto& value) { entry[name] = value; }, rates);
+  return entry;
+}
+
+/// A field that is not there keeps 0: older files have fewer.
+MeasuredRates from_json(const nlohmann::json& entry) {
+  MeasuredRates rates;
+  describe(
+      [&entry](const char* name, auto& value) {
+        if (const auto found = entry.find(name); found != entry.end()) found->get_to(value);
+      },
+      rates);
+  return rates;
 }
 
 }  // namespace
@@ -42,6 +67,16 @@ fs::path measured_file() {
   return {};
 }
 
+std::string rates_text(const MeasuredRates& rates) { return to_json(rates).dump(); }
+
+MeasuredRates parse_rates(const std::string& text) {
+  try {
+    return from_json(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception& wrong) {
+    throw Error(ErrorKind::data, fmt::format("rates of a machine: {}", wrong.what()));
+  }
+}
+
 std::vector<MeasuredRates> read_measured(const fs::path& file) {
   std::vector<MeasuredRates> all;
   if (file.empty() || !path_exists(file)) return all;
@@ -49,12 +84,7 @@ std::vector<MeasuredRates> read_measured(const fs::path& file) {
     const nlohmann::json json = read_json_object(file, {.bytes = kLargest});
     for (const nlohmann::json& entry :
          json.at("machines").get_ref<const nlohmann::json::array_t&>()) {
-      MeasuredRates& rates = all.emplace_back();
-      describe(
-          [&entry](const char* name, auto& value) {
-            if (const auto found = entry.find(name); found != entry.end()) found->get_to(value);
-          },
-          rates);
+      const MeasuredRates& rates = all.emplace_back(from_json(entry));
       if (!entry.is_object() || rates.device.empty() || rates.flops_per_s < 0 ||
           rates.memory_bytes_per_s < 0) {
         throw Error(ErrorKind::data,
@@ -74,11 +104,7 @@ void save_measured(const fs::path& file, const MeasuredRates& rates) {
   all.push_back(rates);
   Json json;
   json["machines"] = Json::array();
-  for (const MeasuredRates& each : all) {
-    Json entry;
-    describe([&entry](const char* name, const auto& value) { entry[name] = value; }, each);
-    json["machines"].push_back(std::move(entry));
-  }
+  for (const MeasuredRates& each : all) json["machines"].push_back(to_json(each));
   fs::create_directories(file.parent_path());
   write_file_atomically(file, json_text(json, 2) + "\n");
 }
@@ -95,16 +121,30 @@ Machine to_machine(const MeasuredRates& rates) {
   take(machine.link_bytes_per_s, rates.link_bytes_per_s);
   take(machine.collective_latency_s, rates.collective_latency_s);
   take(machine.device_memory, rates.device_memory);
+  take(machine.host_duplex_bytes_per_s, rates.host_duplex_bytes_per_s);
+  // The devices of a host share its memory, its cores and its disk.
+  const int ranks = std::max(1, rates.num_devices);
+  take(machine.host_memory_bytes_per_s, rates.host_memory_bytes_per_s / ranks);
+  take(machine.host_update_bytes_per_s, rates.host_update_bytes_per_s / ranks);
+  take(machine.file_read_bytes_per_s, rates.file_read_bytes_per_s / ranks);
+  take(machine.file_write_bytes_per_s, rates.file_write_bytes_per_s / ranks);
+  take(machine.communicator_overhead, rates.communicator_memory);
   if (rates.num_devices > 1) machine.ranks_per_node = rates.num_devices;
   return machine;
 }
 
-std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
-                                     const std::string& device) {
+std::optional<MeasuredRates> find_rates(const std::vector<MeasuredRates>& all,
+                                        const std::string& device) {
   for (const MeasuredRates& rates : all) {
-    if (rates.device == device) return to_machine(rates);
+    if (rates.device == device) return rates;
   }
   return std::nullopt;
+}
+
+std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
+                                     const std::string& device) {
+  const auto rates = find_rates(all, device);
+  return rates ? std::optional(to_machine(*rates)) : std::nullopt;
 }
 
 Machine choose_machine(const std::string& name, const std::vector<MeasuredRates>& measured) {

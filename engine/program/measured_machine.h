@@ -25,10 +25,23 @@ struct MeasuredRates {
   double link_bytes_per_s = 0;           ///< as in Machine; more than one device
   double collective_latency_s = 0;
   Bytes device_memory = 0;
+  // Since 2026-11-23; of the host, by all its cores.
+  double host_duplex_bytes_per_s = 0;      ///< one device's link, both directions at once
+  double host_memory_bytes_per_s = 0;      ///< triad
+  double host_update_bytes_per_s = 0;      ///< AdamW on the CPU, alone
+  double host_update_dma_bytes_per_s = 0;  ///< the same beside copies, for information
+  int host_threads = 0;                    ///< that the two took
+  double arena_s_per_gib = 0;              ///< to page-lock host memory, for information
+  double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;  ///< past the page cache
+  Bytes communicator_memory = 0;                                 ///< of each beyond the first
 };
 
 /// $XDG_CONFIG_HOME/dstrain/machine.json, else ~/.config/dstrain/machine.json; empty without both.
 [[nodiscard]] std::filesystem::path measured_file();
+
+/// One line of JSON, and back; Error{data} for another format.
+[[nodiscard]] std::string rates_text(const MeasuredRates& rates);
+[[nodiscard]] MeasuredRates parse_rates(const std::string& text);
 
 /// One entry per device name. An absent file has none; Error{data} for one of another format.
 [[nodiscard]] std::vector<MeasuredRates> read_measured(const std::filesystem::path& file);
@@ -39,6 +52,8 @@ void save_measured(const std::filesystem::path& file, const MeasuredRates& rates
 /// which device and when.
 [[nodiscard]] Machine to_machine(const MeasuredRates& rates);
 /// The entry for `device`, or nothing.
+[[nodiscard]] std::optional<MeasuredRates> find_rates(const std::vector<MeasuredRates>& all,
+                                                      const std::string& device);
 [[nodiscard]] std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
                                                    const std::string& device);
 

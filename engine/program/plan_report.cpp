@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 
+#include "engine/base/index.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
 
@@ -112,17 +114,36 @@ std::string memory_table(const PlanReport& plan) {
   return text;
 }
 
-std::string host_table(const PlanReport& plan) {
+/// Ranks of this job on its fullest host.
+int ranks_of_host(const Strategy& strategy, const Machine& machine) {
+  return std::min(strategy.mesh.world_size(), machine.ranks_per_node);
+}
+
+std::string host_table(const PlanReport& plan, const Strategy& strategy) {
   const Ledger& ledger = plan.step.ledger;
-  if (ledger.host() == 0 && ledger.file == 0) return {};
-  std::string text = "offloaded by one rank\n";
-  const std::tuple<const char*, Bytes, const char*> rows[] = {
-      {"pinned", ledger.pinned, "host memory that the GPU reads itself"},
-      {"pageable", ledger.pageable, "ordinary host memory"},
-      {"file", ledger.file, "in memory.offload.path"}};
+  const Machine& machine = plan.machine;
+  std::string text = "host memory of one rank\n";
+  const bool one_memory = machine.shares_memory;
+  const std::tuple<const char*, Bytes, std::string> rows[] = {
+      {"base", ledger.host_base,
+       fmt::format("context, libraries, loader; {}",
+                   machine.host_base_measured ? "measured" : "estimated")},
+      {"as above", one_memory ? ledger.total() : 0, "the device is the host"},
+      {"pinned", ledger.pinned, "offloaded; the GPU reads it itself"},
+      {"pageable", ledger.pageable, "offloaded"},
+      {"checkpoint copy", ledger.host_checkpoint, "states while they are written"}};
   for (const auto& [name, bytes, note] : rows) {
     if (bytes > 0) text += fmt::format("  {:<18} {:>12}  {}\n", name, format_bytes(bytes), note);
   }
+  const Bytes sum = planned_host_bytes(ledger, machine);
+  const int ranks = ranks_of_host(strategy, machine);
+  text += fmt::format(
+      "  {:<18} {:>12}  {}\n", "total", format_bytes(sum),
+      ranks == 1 ? "one rank on a host"
+                 : fmt::format("{} for {} ranks of a host", format_bytes(sum * ranks), ranks));
+  if (ledger.file > 0)
+    text +=
+        fmt::format("  {:<18} {:>12}  in memory.offload.path\n", "file", format_bytes(ledger.file));
   return text;
 }
 
@@ -215,7 +236,32 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .forms = forms_of(strategy, cost, machine)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory = memory_limit(recipe, strategy.training, machine).bytes;
+  add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
   return plan;
+}
+
+void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
+                     const Machine& machine) {
+  ledger.host_base = machine.host_base;
+  if (recipe.run.checkpoint.every.is_never()) return;
+  // Written in fp32, divided among the copies of a shard. What rests on the host is read there
+  // where copies have no room.
+  const int state_width = recipe.precision.states == StateType::bf16 ? 2 : 4;
+  ledger.host_checkpoint = ledger.block_states;
+  for (int g = 0; g < static_cast<int>(layout.flat.size()); ++g) {
+    const GroupLayout& kind = layout.groups[to_index(g)];
+    if (!kind.trainable) continue;
+    const bool master_apart = layout.widths.master > 0;
+    const Place weights = master_apart ? kind.state_place : kind.parameter_place;
+    const int width =
+        (weights == Place::device ? kFloatBytes : 0) +
+        (kind.state_place == Place::device ? kFloatBytes * layout.widths.moments / state_width : 0);
+    ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.replica_degree) * width;
+  }
+}
+
+Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine) {
+  return ledger.host_total() + (machine.shares_memory ? ledger.total() : 0);
 }
 
 std::string plan_text(const PlanReport& plan, const Strategy& strategy, const ModelCost& cost) {
@@ -239,8 +285,7 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("batch", batch_equation(batch));
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
-  const std::string host = host_table(plan);
-  text += "\n" + memory_table(plan) + "\n" + host + (host.empty() ? "" : "\n") +
+  text += "\n" + memory_table(plan) + "\n" + host_table(plan, strategy) + "\n" +
           activation_table(plan, cost) + "\n" + collective_table(plan) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
@@ -267,6 +312,16 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   memory["host_pinned_bytes"] = step.ledger.pinned;
   memory["host_pageable_bytes"] = step.ledger.pageable;
   memory["file_bytes"] = step.ledger.file;
+  const Bytes host_rank = planned_host_bytes(step.ledger, plan.machine);
+  const int host_ranks = ranks_of_host(strategy, plan.machine);
+  const ordered_json host = {{"base_bytes", step.ledger.host_base},
+                             {"base_measured", plan.machine.host_base_measured},
+                             {"pinned_bytes", step.ledger.pinned},
+                             {"pageable_bytes", step.ledger.pageable},
+                             {"checkpoint_bytes", step.ledger.host_checkpoint},
+                             {"rank_bytes", host_rank},
+                             {"ranks", host_ranks},
+                             {"host_bytes", host_rank * host_ranks}};
   ordered_json blocks = ordered_json::array();
   for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
     blocks.push_back({{"name", cost.blocks[b].name},
@@ -305,6 +360,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
         {"all_elements", strategy.placement.elements}}},
       {"machine", plan.machine.name},
       {"memory", memory},
+      {"host_memory", host},
       {"fits", plan.fits()},
       {"blocks", blocks},
       {"collectives", collectives},

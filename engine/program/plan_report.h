@@ -28,6 +28,12 @@ struct PlanReport {
                                    const Strategy& strategy, const ModelCost& cost,
                                    const Machine& machine);
 
+/// Adds what a rank holds on the host beside what it offloads: `host_base` and `host_checkpoint`.
+void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
+                     const Machine& machine);
+/// On the host, of one rank; with what it allocates where device and host are one memory.
+[[nodiscard]] Bytes planned_host_bytes(const Ledger& ledger, const Machine& machine);
+
 /// Tables for a person, ending in a newline.
 [[nodiscard]] std::string plan_text(const PlanReport& plan, const Strategy& strategy,
                                     const ModelCost& cost);

@@ -1,11 +1,10 @@
 #include "engine/program/simulate.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
-#include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/playback.h"
 
 namespace dstrain {
 namespace {
@@ -18,43 +17,51 @@ Bytes sent_bytes(const Comm& comm, const Layout& layout) {
   return rounds * comm.bytes * (ranks - 1) / ranks;
 }
 
-double seconds(const Comm& comm, const Layout& layout, const Machine& machine) {
+/// At `rate` bytes a second; nothing where no rate is known.
+double seconds(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
+
+void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, Demand& demand) {
   const CommExtent axis = layout.extent(comm.axis);
   const int extent = axis.ranks * axis.stride;
   const bool across_nodes = extent > machine.ranks_per_node;
-  const double rate = across_nodes ? machine.network_bytes_per_s : machine.link_bytes_per_s;
+  // As many groups as one stride has ranks pass through a node's adapters at once.
+  const int groups = std::clamp(axis.stride, 1, machine.ranks_per_node);
+  const double network = machine.network_bytes_per_s / groups;
+  const double rate =
+      across_nodes ? std::min(network, machine.link_bytes_per_s) : machine.link_bytes_per_s;
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
-  return static_cast<double>(sent_bytes(comm, layout)) / rate +
-         depth * machine.collective_latency_s;
+  const auto bytes = static_cast<double>(sent_bytes(comm, layout));
+  demand.comm_s += bytes / rate + depth * machine.collective_latency_s;
+  demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
+  if (comm.op != CommOp::receive) {
+    demand.use(Medium::link_out, seconds(bytes, machine.link_bytes_per_s));
+    if (across_nodes) demand.use(Medium::network_out, seconds(bytes, network));
+  }
+  if (comm.op != CommOp::send) {
+    demand.use(Medium::link_in, seconds(bytes, machine.link_bytes_per_s));
+    if (across_nodes) demand.use(Medium::network_in, seconds(bytes, network));
+  }
+  // Each byte is read on its way out or written on its way in.
+  demand.use(Medium::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
-/// After so many runs, each begins and ends as the one before it.
-constexpr int kRuns = 3;
-
-class Player {
+class Simulator {
  public:
-  Player(const Program& program, const Layout& layout, const ModelCost& cost,
-         const Machine& machine)
+  Simulator(const Program& program, const Layout& layout, const ModelCost& cost,
+            const Machine& machine)
       : program_(program), layout_(layout), cost_(cost), machine_(machine) {}
 
   Simulation play();
 
  private:
-  void play_once(std::array<double, kNumLanes>& free_at);
-  /// How long an action keeps its lane, and how much of that is communication.
-  struct Duration {
-    double busy_s = 0;
-    double comm_s = 0;
-    [[nodiscard]] double total() const { return busy_s + comm_s; }
-  };
-
-  [[nodiscard]] Duration duration(const Action& action) const;
+  [[nodiscard]] Demand demand(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
-  [[nodiscard]] Duration update_duration(const Action& action) const;
-  [[nodiscard]] Duration copy_duration(const Action& action) const;
+  void add_update(const Action& action, Demand& demand) const;
+  void add_copy(const Action& action, Demand& demand) const;
+  void add_host_link(double bytes, bool in, Demand& demand) const;
   void count(const Action& action);
 
   const Program& program_;
@@ -66,7 +73,7 @@ class Player {
 
 /// Bytes that a block moves through device memory at least: its parameters, input, output and what
 /// it saves.
-double Player::block_bytes(const Action& action) const {
+double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
@@ -80,41 +87,51 @@ double Player::block_bytes(const Action& action) const {
   return static_cast<double>(bytes);
 }
 
-Player::Duration Player::duration(const Action& action) const {
+Demand Simulator::demand(const Action& action) const {
   const double memory = machine_.memory_bytes_per_s;
   const StateWidths& widths = layout_.widths;
-  Duration time;
-  for (const Comm& comm : action.comm) time.comm_s += seconds(comm, layout_, machine_);
+  Demand demand;
+  for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
+  const auto on_device = [&](double flops, double bytes) {
+    // Products and element-wise kernels take turns; each is bound by one of the two.
+    demand.busy_s += flops / machine_.flops_per_s + bytes / memory;
+    demand.use(Medium::sm, flops / machine_.flops_per_s);
+    demand.use(Medium::memory, bytes / memory);
+  };
   switch (action.kind) {
     case ActionKind::load: {
       // Pixels travel as one byte, their augmented copy is made on the device.
       const auto bytes = static_cast<double>(program_.buffers[to_index(action.writes[0])].bytes());
-      time.busy_s = bytes / (1 + widths.compute) / machine_.host_link_bytes_per_s + bytes / memory;
+      const double sent = bytes / (1 + widths.compute);
+      demand.busy_s = sent / machine_.host_link_bytes_per_s;
+      add_host_link(sent, /*in=*/true, demand);
+      on_device(0, bytes);
       break;
     }
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
-      // Products and element-wise kernels take turns; each is bound by one of the two.
-      time.busy_s = action.flops / machine_.flops_per_s + block_bytes(action) / memory;
+      on_device(action.flops, block_bytes(action));
       break;
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
         if (!layout_.groups[to_index(g)].trainable) continue;
-        time.busy_s += static_cast<double>(layout_.own_elements(g) * widths.gradient) / memory;
+        on_device(0, static_cast<double>(layout_.own_elements(g) * widths.gradient));
       }
       break;
     case ActionKind::update:
-      return update_duration(action);
+      add_update(action, demand);
+      break;
     case ActionKind::fetch_parameters:
     case ActionKind::fetch_states:
     case ActionKind::evict_states:
     case ActionKind::fetch_input:
     case ActionKind::evict_input:
-      return copy_duration(action);
+      add_copy(action, demand);
+      break;
     case ActionKind::gather:
     case ActionKind::reduce:
-      time.busy_s = code_bytes(action) / memory;
+      on_device(0, code_bytes(action));
       break;
     case ActionKind::release:
     case ActionKind::discard:
@@ -125,11 +142,11 @@ Player::Duration Player::duration(const Action& action) const {
     case ActionKind::receive_up:
       break;
   }
-  return time;
+  return demand;
 }
 
 /// Bytes through device memory that coding and decoding move, and copies to the second shard.
-double Player::code_bytes(const Action& action) const {
+double Simulator::code_bytes(const Action& action) const {
   const int group = action.group, width = layout_.widths.compute;
   const std::int64_t whole = layout_.flat[to_index(group)].padded(),
                      shard = whole / layout_.shard_degree;
@@ -149,7 +166,7 @@ double Player::code_bytes(const Action& action) const {
   return static_cast<double>(bytes);
 }
 
-Player::Duration Player::update_duration(const Action& action) const {
+void Simulator::add_update(const Action& action, Demand& demand) const {
   const StateWidths& widths = layout_.widths;
   const GroupLayout& kind = layout_.groups[to_index(action.group)];
   // Reads the gradient, reads and writes master and moments, writes the compute copy.
@@ -157,26 +174,39 @@ Player::Duration Player::update_duration(const Action& action) const {
   const int width = widths.gradient + master + 2 * widths.moments;
   const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
   const auto bytes = static_cast<double>(elements * width);
-  Duration time;
   if (kind.update_method != UpdateMethod::host) {
-    time.busy_s = action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
-    return time;
+    demand.busy_s += action.flops / machine_.flops_per_s + bytes / machine_.memory_bytes_per_s;
+    demand.use(Medium::sm, action.flops / machine_.flops_per_s);
+    demand.use(Medium::memory, bytes / machine_.memory_bytes_per_s);
+    return;
   }
-  time.busy_s = bytes / machine_.host_update_bytes_per_s;
+  // What travels by DMA passes the host's memory in actions of its own.
+  demand.busy_s += bytes / machine_.host_update_bytes_per_s;
+  demand.use(Medium::host_memory, seconds(bytes, std::max(machine_.host_memory_bytes_per_s,
+                                                          machine_.host_update_bytes_per_s)));
   const auto at_file = [&](Place place, int read, int written) {
     if (place != Place::file) return;
-    const auto count = static_cast<double>(elements);
-    time.busy_s += count * read / machine_.file_read_bytes_per_s +
-                   count * written / machine_.file_write_bytes_per_s;
+    const double read_s = static_cast<double>(elements) * read / machine_.file_read_bytes_per_s;
+    const double write_s =
+        static_cast<double>(elements) * written / machine_.file_write_bytes_per_s;
+    demand.busy_s += read_s + write_s;
+    demand.use(Medium::file_read, read_s);
+    demand.use(Medium::file_write, write_s);
   };
   const int states = widths.master + widths.moments;
   at_file(kind.state_place, states, states);
   at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
-  return time;
+}
+
+void Simulator::add_host_link(double bytes, bool in, Demand& demand) const {
+  demand.use(in ? Medium::to_device : Medium::to_host,
+             seconds(bytes, machine_.host_link_bytes_per_s));
+  demand.use(Medium::duplex, seconds(bytes, machine_.host_duplex_bytes_per_s));
+  demand.use(Medium::host_memory, seconds(bytes, machine_.host_memory_bytes_per_s));
 }
 
 /// Between host and device: what the action reads, or a part of it.
-Player::Duration Player::copy_duration(const Action& action) const {
+void Simulator::add_copy(const Action& action, Demand& demand) const {
   const StateWidths& widths = layout_.widths;
   const bool in = action.kind == ActionKind::fetch_parameters ||
                   action.kind == ActionKind::fetch_states || action.kind == ActionKind::fetch_input;
@@ -201,15 +231,17 @@ Player::Duration Player::copy_duration(const Action& action) const {
       if (streamed) place = kind.state_place;
     }
   }
-  // Both directions are in use while states travel.
-  const bool both = action.lane == Lane::fetch || action.lane == Lane::evict;
-  double rate = both ? machine_.host_duplex_bytes_per_s / 2 : machine_.host_link_bytes_per_s;
-  if (place == Place::file)
-    rate = std::min(rate, in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s);
-  return {.busy_s = bytes / rate};
+  add_host_link(bytes, in, demand);
+  if (place == Place::file) {
+    demand.use(in ? Medium::file_read : Medium::file_write,
+               bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
+  }
+  // Alone it is as fast as the slowest of them.
+  for (std::size_t u = 0; u < demand.num_uses; ++u)
+    demand.busy_s = std::max(demand.busy_s, demand.uses.at(u).seconds);
 }
 
-void Player::count(const Action& action) {
+void Simulator::count(const Action& action) {
   const char* purpose = action.kind == ActionKind::gather   ? "parameters"
                         : action.kind == ActionKind::reduce ? "gradients"
                         : action.kind == ActionKind::update ? "momentum of matrices"
@@ -228,59 +260,22 @@ void Player::count(const Action& action) {
   }
 }
 
-Simulation Player::play() {
+Simulation Simulator::play() {
   result_.ledger = peak_memory(program_);
   result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
-  std::array<double, kNumLanes> free_at{};
-  double began = 0;
-  for (int run = 0; run < kRuns; ++run) {
-    began = free_at[static_cast<std::size_t>(Lane::compute)];
-    play_once(free_at);
-  }
-  result_.step_s = free_at[static_cast<std::size_t>(Lane::compute)] - began;
-  for (double& time : result_.action_start_s) time -= began;
-  for (double& time : result_.action_end_s) time -= began;
+  for (const Action& action : program_.actions) count(action);
+  Playback playback = play_runs(
+      program_, [this](const Action& action) { return demand(action); },
+      machine_.collective_compute_share);
+  result_.step_s = playback.step_s;
+  result_.compute_s = playback.compute_s;
+  result_.exposed_comm_s = playback.exposed_comm_s;
+  result_.action_start_s = std::move(playback.start_s);
+  result_.action_end_s = std::move(playback.end_s);
   return std::move(result_);
-}
-
-/// One run after those played so far; `free_at`: when each lane is free.
-void Player::play_once(std::array<double, kNumLanes>& free_at) {
-  const std::vector<double> previous = std::move(result_.action_end_s);
-  result_.action_start_s.clear();
-  result_.action_end_s.clear();
-  result_.collectives.clear();
-  result_.compute_s = result_.exposed_comm_s = 0;
-  for (std::size_t i = 0; i < program_.actions.size(); ++i) {
-    const Action& action = program_.actions[i];
-    double& lane_free = free_at[static_cast<std::size_t>(action.lane)];
-    double ready = lane_free;  // but for communication
-    double start = lane_free;
-    const auto wait_until = [&](int other, double end) {
-      start = std::max(start, end);
-      const Lane lane = program_.actions[to_index(other)].lane;
-      if (lane != Lane::gather && lane != Lane::reduce) ready = std::max(ready, end);
-    };
-    for (const int other : action.after) {
-      DSTRAIN_CHECK(other >= 0 && to_index(other) < i,
-                    "an action waits for one that is listed after it");
-      wait_until(other, result_.action_end_s[to_index(other)]);
-    }
-    if (!previous.empty()) {
-      for (const int other : action.after_previous) wait_until(other, previous.at(to_index(other)));
-    }
-    const Duration time = duration(action);
-    if (action.lane == Lane::compute) {
-      result_.compute_s += time.busy_s;
-      result_.exposed_comm_s += start - ready + time.comm_s;
-    }
-    count(action);
-    lane_free = start + time.total();
-    result_.action_start_s.push_back(start);
-    result_.action_end_s.push_back(lane_free);
-  }
 }
 
 }  // namespace
@@ -292,7 +287,7 @@ Bytes fixed_memory(const Program& program, const Machine& machine) {
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
                     const Machine& machine) {
-  return Player(program, layout, cost, machine).play();
+  return Simulator(program, layout, cost, machine).play();
 }
 
 }  // namespace dstrain

@@ -13,16 +13,20 @@ struct Machine {
   double flops_per_s = 0;              ///< matrix products in the compute dtype
   double memory_bytes_per_s = 0;       ///< device memory, read + write
   double link_bytes_per_s = 0;         ///< bus bandwidth of a collective inside a node
-  double network_bytes_per_s = 0;      ///< bus bandwidth across nodes, per rank
+  double network_bytes_per_s = 0;      ///< between nodes, of all adapters of one node
   double host_link_bytes_per_s = 0;    ///< host to device, or back, alone
   double host_duplex_bytes_per_s = 0;  ///< both directions at once, together
   double host_memory_bytes_per_s = 0;  ///< of one rank's share of the host's memory
   double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
+  /// Of the processors, which a collective takes from products beside it; 0: not measured.
+  double collective_compute_share = 0;
   int ranks_per_node = 8;
   Bytes device_memory = 0;
-  Bytes fixed_overhead = 0;         ///< context and library workspaces: not allocated by dstrain
+  Bytes fixed_overhead = 0;  ///< context and library workspaces: not allocated by dstrain
+  Bytes host_base = 0;       ///< host memory of a rank before any state: context, libraries, loader
+  bool host_base_measured = false;  ///< else an estimate
   Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
@@ -53,12 +57,15 @@ struct Ledger {
   Bytes pinned = 0;
   Bytes pageable = 0;
   Bytes file = 0;
+  Bytes host_base = 0;
+  Bytes host_checkpoint = 0;  ///< this rank's copy of its states while they are written
   [[nodiscard]] Bytes allocated() const {
     return parameters + gradients + master + moments + block_states + gather_buffers +
            gradient_buffers + state_buffers + input_buffers + activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
-  [[nodiscard]] Bytes host() const { return pinned + pageable; }
+  [[nodiscard]] Bytes host() const { return pinned + pageable; }  ///< offloaded
+  [[nodiscard]] Bytes host_total() const { return host() + host_base + host_checkpoint; }
 };
 
 /// Bytes and calls of one kind of collective per step and rank.
@@ -90,7 +97,7 @@ struct Simulation {
 [[nodiscard]] Ledger peak_memory(const Program& program);
 
 /// Plays several runs of the program on `machine` and reports the last: lanes are resources,
-/// `after` and `after_previous` are waits.
+/// `after` and `after_previous` are waits, and what runs at once shares the media that it uses.
 [[nodiscard]] Simulation simulate(const Program& program, const Layout& layout,
                                   const ModelCost& cost, const Machine& machine);
 

@@ -28,8 +28,8 @@ struct StepBench {
   double mfu = 0;    ///< 0: the device's peak is not known
   Bytes memory = 0;  ///< peak of the allocator; 0 on the CPU
   Bytes planned_memory = 0;
-  Bytes host_memory = 0;          ///< resident memory of the process at its peak
-  Bytes planned_host_memory = 0;  ///< of it, what the plan offloads; 0: nothing
+  Bytes host_memory = 0;            ///< resident memory of the process at its peak
+  Bytes planned_host_memory = 0;    ///< of it, what the plan offloads; 0: nothing
   std::vector<KernelTime> kernels;  ///< of one step; empty unless asked for
 };
 

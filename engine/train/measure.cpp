@@ -25,6 +25,7 @@
 #include "engine/comm/thread_world.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
+#include "engine/train/measure_host.h"
 
 namespace dstrain {
 namespace {
@@ -115,6 +116,7 @@ double host_copy_rate(std::int64_t bytes) {
 struct CollectiveRates {
   double bytes_per_s = 0;  ///< bus bandwidth of the slower of gather and reduction
   double latency_s = 0;    ///< of a small sum
+  Bytes memory = 0;        ///< of the communicator on a device
 };
 
 /// One thread and one communicator per GPU, the operations of ZeRO.
@@ -127,6 +129,7 @@ CollectiveRates collective_rates(int num_devices) {
     make_current(device);
     std::vector<int> ranks(static_cast<std::size_t>(num_devices));
     std::iota(ranks.begin(), ranks.end(), 0);
+    const Bytes before = memory_figures(device).outside_allocator();
     const auto comm = make_communicator(
         world.store(),
         {.backend = CommBackend::nccl, .name = "measure", .ranks = ranks, .rank = rank});
@@ -149,7 +152,9 @@ CollectiveRates collective_rates(int num_devices) {
     const double small_s = time(200, [&] { comm->all_reduce(small, ReduceOp::sum); });
     if (rank != 0) return;
     const double sent = static_cast<double>(whole.nbytes()) * (num_devices - 1) / num_devices;
-    rates = {.bytes_per_s = sent / std::max(gather_s, reduce_s), .latency_s = small_s};
+    rates = {.bytes_per_s = sent / std::max(gather_s, reduce_s),
+             .latency_s = small_s,
+             .memory = memory_figures(device).outside_allocator() - before};
   });
   return rates;
 }
@@ -178,6 +183,7 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
     at::set_num_threads(threads);
     rates.host_copy_bytes_per_s = rates.host_link_bytes_per_s = host_copy_rate(128 * kMiB);
     say("memory copy, one core", rates.host_copy_bytes_per_s, 1e9, "GB/s");
+    measure_host(facts, rates, tell);
     return rates;
   }
   rates.device_memory = facts.memory_bytes;
@@ -198,6 +204,7 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
   }
   rates.host_copy_bytes_per_s = host_copy_rate(256 * kMiB);
   say("host memory copy, one thread", rates.host_copy_bytes_per_s, 1e9, "GB/s");
+  measure_host(facts, rates, tell);
   if (facts.num_devices > 1) {
     const CollectiveRates collectives = collective_rates(facts.num_devices);
     rates.link_bytes_per_s = collectives.bytes_per_s;
@@ -205,6 +212,8 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
     say(fmt::format("collectives of {} GPUs, bus", facts.num_devices).c_str(),
         rates.link_bytes_per_s, 1e9, "GB/s");
     say("smallest collective", rates.collective_latency_s, 1e-6, "us");
+    rates.communicator_memory = collectives.memory;
+    say("device memory of a communicator", static_cast<double>(collectives.memory), 1 << 20, "MiB");
   }
   return rates;
 }

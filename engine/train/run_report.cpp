@@ -1,6 +1,7 @@
 #include "engine/train/run_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "engine/base/json.h"
 #include "engine/base/run_layout.h"
 #include "engine/base/units.h"
+#include "engine/program/plan_report.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/render.h"
 
@@ -35,6 +37,11 @@ std::string tail(const std::string& text, std::size_t most) {
   std::size_t begin = text.size() > most ? text.size() - most : 0;
   while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
   return one_line(text.substr(begin), most);
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
 }
 
 constexpr std::int64_t kUnsteadySteps = 5;  ///< that make handles, plans, buffers and graphs
@@ -280,6 +287,7 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
     report_memory();
   }
   report_samples(samples);
+  report_plan(samples);
   report_communication(done - first_step_);
   if (!metrics_.flush())
     progress_.note("warning: a file of metrics takes no more lines; the last ones are missing");
@@ -296,7 +304,7 @@ void RunReport::report_speed() {
   if (steady_s_.empty()) return;
   std::vector<double> sorted = steady_s_;
   std::ranges::sort(sorted);
-  const double step_s = sorted[sorted.size() / 2];
+  const double step_s = median(steady_s_);
   const double samples = session_.recipe().batch.global;
   const double sequence = session_.model().sequence;
   std::string text =
@@ -363,6 +371,35 @@ void RunReport::report_samples(const SampleSummary& samples) {
                   "mean {:.0f} %",
                   samples.resident_mib.max, samples.resident_mib.mean, samples.resident_mib.min,
                   samples.cpu_share.mean));
+}
+
+/// What was planned beside what was measured, so that a plan that is wrong is seen.
+void RunReport::report_plan(const SampleSummary& samples) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, double measured, double planned, auto&& format) {
+    if (measured <= 0 || planned <= 0) return;
+    parts.push_back(fmt::format("{} {} of {} ({:+.1f} %)", what, format(measured), format(planned),
+                                100 * (measured / planned - 1)));
+  };
+  const auto bytes = [](double value) { return format_bytes(static_cast<Bytes>(value)); };
+  if (!steady_s_.empty()) {
+    add("step", median(steady_s_), plan_.step.step_s,
+        [](double value) { return fmt::format("{:.1f} ms", 1e3 * value); });
+  }
+  const MemoryFigures memory = memory_figures(world_.device.device);
+  const Ledger& ledger = plan_.step.ledger;
+  if (world_.device.is_cuda()) {
+    add("device memory", static_cast<double>(memory.allocated_peak),
+        static_cast<double>(ledger.allocated()), bytes);
+  }
+  add("host memory of rank 0", static_cast<double>(memory.host_peak),
+      static_cast<double>(planned_host_bytes(ledger, plan_.machine)), bytes);
+  constexpr double kMiB = 1 << 20;
+  add("of the host's ranks", samples.resident_mib.max * kMiB,
+      static_cast<double>(planned_host_bytes(ledger, plan_.machine) * world_.local_size), bytes);
+  if (!parts.empty())
+    progress_.note(
+        fmt::format("measured of planned on {}: {}", plan_.machine.name, fmt::join(parts, "; ")));
 }
 
 void RunReport::report_memory() {

@@ -51,6 +51,7 @@ class RunReport {
   void report_times();
   void report_samples(const SampleSummary& samples);
   void report_memory();
+  void report_plan(const SampleSummary& samples);
   void report_communication(std::int64_t steps);
 
   const World& world_;

@@ -19,6 +19,8 @@
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/models/trainable.h"
+#include "engine/program/measured_machine.h"
+#include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"
@@ -74,11 +76,34 @@ Bytes smallest_memory(const World& world, RankRecordFile& record) {
   return std::stoll(world.store->get("memory/smallest", kPatience));
 }
 
-/// What the strategy is chosen for: the same on all ranks, so nothing that was measured on one.
+bool offloads(const OffloadConfig& offload) {
+  return offload.optimizer != OffloadPlace::none || offload.parameters != OffloadPlace::none ||
+         offload.activations != OffloadPlace::none;
+}
+
+/// What `doctor --measure` found on the host of rank 0, as `plan` takes it; empty: nothing.
+std::string measured_rates(const World& world) {
+  const auto rates = find_rates(read_measured(measured_file()), world.device.name);
+  return rates ? rates_text(*rates) : std::string();
+}
+
+/// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = world.device.is_cuda() ? h200() : cpu();
-  if (recipe.memory.recompute == Recompute::automatic && recipe.memory.limit == 0)
-    machine.device_memory = smallest_memory(world, record);
+  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload))
+    return machine;
+  const std::string key = "machine/rates", none = "none";
+  std::string rates;
+  if (world.rank == 0) {
+    rates = measured_rates(world);
+    if (world.size > 1) world.store->set(key, rates.empty() ? none : rates);
+  } else {
+    const CollectiveScope scope(&record, "agree", world.size);
+    rates = world.store->get(key, kPatience);
+    if (rates == none) rates.clear();
+  }
+  if (!rates.empty()) machine = to_machine(parse_rates(rates));
+  if (recipe.memory.limit == 0) machine.device_memory = smallest_memory(world, record);
   return machine;
 }
 
@@ -147,7 +172,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
       record);
 }
 
-/// What the ranks of this host offload fits into its memory, before any of it is taken.
+/// What the ranks of this host offload, and their copies for checkpoints, fit into its memory,
+/// before any of it is taken. Their base is taken by now.
 void Session::require_host_memory(const World& world) const {
   const Ledger ledger = peak_memory(strategy_->training);
   if (ledger.host() == 0) return;

@@ -47,6 +47,28 @@ TEST_CASE("measured rates survive the file, one entry per device", "[program][ma
   CHECK(all[1].host == "n1");
 }
 
+TEST_CASE("rates survive the way from rank to rank, and old files are read", "[program][machine]") {
+  MeasuredRates rates = example();
+  rates.host_duplex_bytes_per_s = 88.6e9;
+  rates.host_memory_bytes_per_s = 400e9;
+  rates.host_update_bytes_per_s = 320e9;
+  rates.file_write_bytes_per_s = 2e9;
+  rates.communicator_memory = Bytes{600} << 20;
+  const MeasuredRates taken = parse_rates(rates_text(rates));
+  CHECK(rates_text(taken) == rates_text(rates));
+  const Machine machine = to_machine(taken);
+  CHECK(machine.host_duplex_bytes_per_s == 88.6e9);
+  // Four devices share the host.
+  CHECK(machine.host_memory_bytes_per_s == 100e9);
+  CHECK(machine.host_update_bytes_per_s == 80e9);
+  CHECK(machine.file_write_bytes_per_s == 0.5e9);
+  CHECK(machine.communicator_overhead == Bytes{600} << 20);
+  const MeasuredRates old = parse_rates(R"({"device": "CPU", "flops_per_s": 1e9})");
+  CHECK(old.host_memory_bytes_per_s == 0);
+  CHECK(to_machine(old).host_memory_bytes_per_s == cpu().host_memory_bytes_per_s);
+  CHECK_THROWS_AS(parse_rates("[1"), Error);
+}
+
 TEST_CASE("what was measured replaces the built-in figure, what was not stays",
           "[program][machine]") {
   const Machine machine = to_machine(example());

@@ -81,6 +81,9 @@ TEST_CASE("the JSON plan holds the numbers of the simulation", "[plan]") {
   CHECK(json["memory"]["total_bytes"] == report.step.ledger.total());
   CHECK(json["blocks"].size() == 14);
   CHECK(json["collectives"].size() == report.step.collectives.size());
+  const Bytes host = h200().host_base + report.step.ledger.host_checkpoint;
+  CHECK(json["host_memory"]["rank_bytes"] == host);
+  CHECK(json["host_memory"]["host_bytes"] == 4 * host);
   CHECK(json["fits"] == true);
   CHECK(json["step_s"].get<double>() == Approx(report.step.step_s));
   Bytes sum = 0;
