@@ -67,11 +67,11 @@ fs::path measured_file() {
   return {};
 }
 
-std::string rates_text(const MeasuredRates& rates) { return to_json(rates).dump(); }
+std::string rates_text(const MeasuredRates& rates) { return json_text(to_json(rates)); }
 
 MeasuredRates parse_rates(const std::string& text) {
   try {
-    return from_json(nlohmann::json::parse(text));
+    return from_json(parse_json(text, "the rates of rank 0's machine", {.bytes = kLargest}));
   } catch (const nlohmann::json::exception& wrong) {
     throw Error(ErrorKind::data, fmt::format("rates of a machine: {}", wrong.what()));
   }

@@ -253,7 +253,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
     if (!kind.trainable) continue;
     const bool master_apart = layout.widths.master > 0;
     const Place weights = master_apart ? kind.state_place : kind.parameter_place;
-    const int width =
+    const Bytes width =
         (weights == Place::device ? kFloatBytes : 0) +
         (kind.state_place == Place::device ? kFloatBytes * layout.widths.moments / state_width : 0);
     ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.replica_degree) * width;

@@ -112,7 +112,8 @@ TEST_CASE("weak scaling grows batch and samples with the ranks", "[bench]") {
   CHECK_THROWS_AS(turn_overrides(zero_scaling_plan(options), {.index = 0}), Error);
 }
 
-TEST_CASE("a folder keeps its runs under another plan; the last record of a run holds", "[bench]") {
+TEST_CASE("a folder keeps its runs under another plan and the last record of a run holds",
+          "[bench]") {
   const test::TempDir dir;
   BenchPlan plan = zero_plan(some_options());
   {

