@@ -34,8 +34,10 @@ def steps(folder, overrides, environment=None):
 
 
 def main():
-    if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode != 0:
-        print("skipped: no GPU")
+    listed = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"],
+                                                           capture_output=True).returncode == 0
+    if not listed:
+        print("no GPU: skipped")
         return 77
     folder = tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp"))
     key = "memory.offload."

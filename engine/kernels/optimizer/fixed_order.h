@@ -54,12 +54,6 @@ DSTRAIN_HOST_DEVICE double power(double base, std::uint64_t exponent) {
   return result;
 }
 
-/// Which of the two below a rule takes beside bf16 states: -DDSTRAIN_NEAR_QUOTIENTS=0 to compare.
-#ifndef DSTRAIN_NEAR_QUOTIENTS
-#define DSTRAIN_NEAR_QUOTIENTS 1
-#endif
-inline constexpr bool kNearQuotients = DSTRAIN_NEAR_QUOTIENTS;
-
 /// num / (sqrt(square) * factor + offset) for square >= 0.
 DSTRAIN_HOST_DEVICE float root_quotient(float num, float square, float factor, float offset) {
   return div(num, fma(sqrt(square), factor, offset));

@@ -52,7 +52,7 @@ struct AdamW {
       const float square = fma(mul(rest2, g), g, mul(beta2, moments[1]));
       const float up = mul(step, average);
       float change;
-      if constexpr (kRounded && fixed_order::kNearQuotients) {
+      if constexpr (kRounded) {
         change = near_root_quotient(up, square, correction, eps);
       } else {
         change = root_quotient(up, square, correction, eps);
