@@ -80,7 +80,7 @@ std::int64_t Layout::own_elements(int group) const {
 
 int Layout::parts(int group) const {
   if (groups.at(static_cast<std::size_t>(group)).update_method == UpdateMethod::device) return 1;
-  return static_cast<int>((own_elements(group) + chunk - 1) / chunk);
+  return static_cast<int>(ceil_div(own_elements(group), chunk));
 }
 
 Range Layout::part(int group, int index) const {

@@ -111,30 +111,36 @@ void place_parameters(Layout& layout, Place place) {
 }  // namespace
 
 PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe& recipe,
-                             const ProgramOptions& options, const MemoryLimit& limit,
-                             const Machine& machine) {
+                             const ProgramOptions& options, const Machine& machine) {
   const OffloadConfig& offload = recipe.memory.offload;
   const std::vector<int> groups = trained_groups(layout, cost);
   PlacementReport report;
   for (const int g : groups) report.elements += layout.own_elements(g);
   const Place states = place_of(offload.optimizer), parameters = place_of(offload.parameters);
   if (states == Place::device && parameters == Place::device) return report;
+  // A program is built for the limit only where one is asked for.
+  MemoryLimit limit;
+  if (offload.share == 0)
+    limit = memory_limit(recipe, training_program(layout, cost, options), machine);
+  const bool as_needed = limit.bytes > 0;
   layout.chunk = offload.chunk;
   place_parameters(layout, parameters);
   ProgramOptions tried = options;
   tried.micro_batches = std::min(options.micro_batches, 2);  // further ones hold nothing more
-  const auto fits = [&] {
+  // What the states leave is the activations'.
+  if (recipe.memory.recompute != Recompute::none) tried.recompute.assign(cost.blocks.size(), true);
+  const double wanted =
+      static_cast<double>(report.elements) * (offload.share == 0 ? 1 : offload.share);
+  const auto enough = [&] {
+    if (!as_needed) return static_cast<double>(report.offloaded) >= wanted;
+    divide(layout, groups, offload.update, machine);
     return peak_memory(training_program(layout, cost, tried)).total() + limit.fixed <= limit.bytes;
   };
-  const bool as_needed = offload.share == 0 && limit.bytes > 0;
-  const double share = offload.share == 0 ? 1 : offload.share;
-  divide(layout, groups, offload.update, machine);
-  for (auto g = groups.rbegin(); states != Place::device && g != groups.rend(); ++g) {
-    const auto wanted = static_cast<double>(report.elements) * share;
-    if (as_needed ? fits() : static_cast<double>(report.offloaded) >= wanted) break;
-    layout.groups[to_index(*g)].state_place = states;
-    report.offloaded += layout.own_elements(*g);
-    if (as_needed) divide(layout, groups, offload.update, machine);
+  if (states != Place::device) {
+    for (auto g = groups.rbegin(); g != groups.rend() && !enough(); ++g) {
+      layout.groups[to_index(*g)].state_place = states;
+      report.offloaded += layout.own_elements(*g);
+    }
   }
   divide(layout, groups, offload.update, machine);
   for (const int g : groups) {

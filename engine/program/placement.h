@@ -21,11 +21,11 @@ struct PlacementReport {
 
 /// Puts states and parameters where memory.offload says. Of the states, groups of the last blocks
 /// go first: those of the first ones are needed first in the next step. With `share` 0, so many go
-/// that the training program fits into `limit` (0: all). Under `update: auto` groups are divided
+/// that the training program fits into the memory limit (none: all), every block recomputed where
+/// blocks may be. Under `update: auto` groups are divided
 /// between device and CPU so that both end at about the same time by `machine`'s rates.
 /// Error{usage} where parameters are offloaded that rest whole on several data ranks.
 PlacementReport place_states(Layout& layout, const ModelCost& cost, const Recipe& recipe,
-                             const ProgramOptions& options, const MemoryLimit& limit,
-                             const Machine& machine);
+                             const ProgramOptions& options, const Machine& machine);
 
 }  // namespace dstrain

@@ -160,17 +160,8 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};
-  if (recipe.memory.offload.activations != OffloadPlace::none)
-    options.inputs = place_of(recipe.memory.offload.activations);
-  // Before anything is recomputed: what the states leave is the activations'.
-  const auto limit = [&] {
-    return memory_limit(recipe, training_program(layout, cost, options), machine);
-  };
-  ProgramOptions recomputed = options;
-  if (recipe.memory.recompute != Recompute::none)
-    recomputed.recompute.assign(cost.blocks.size(), true);
-  const PlacementReport placement =
-      place_states(layout, cost, recipe, recomputed, limit(), machine);
+  options.inputs = place_of(recipe.memory.offload.activations);
+  const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
   std::optional<RecomputeChoice> choice;
   switch (recipe.memory.recompute) {
     case Recompute::none:
@@ -179,7 +170,9 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
       options.recompute.assign(cost.blocks.size(), true);
       break;
     case Recompute::automatic:
-      choice = choose_recompute(layout, cost, options, limit());
+      choice =
+          choose_recompute(layout, cost, options,
+                           memory_limit(recipe, training_program(layout, cost, options), machine));
       options.recompute = choice->blocks;
       break;
   }

@@ -494,9 +494,9 @@ void Executor::backward(Prepared& prepared, const Action& action) {
 
 at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
   const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
-  const int slot = prepared.program->find(ids, BufferRole::whole_gradient);
-  if (slot < 0) return states_.resident_gradient(action.group);
-  return prepared.buffers[to_index(slot)].narrow(0, 0, states_.flat(action.group).padded());
+  const at::Tensor slot = buffer_of(prepared, ids, BufferRole::whole_gradient);
+  if (!slot.defined()) return states_.resident_gradient(action.group);
+  return slot.narrow(0, 0, states_.flat(action.group).padded());
 }
 
 void Executor::norm(const StepInputs& inputs) {

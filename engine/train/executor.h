@@ -195,9 +195,11 @@ class Executor {
   void fetch_or_evict(Prepared& prepared, const Action& action);
   [[nodiscard]] Tensors evicted_output(const Prepared& prepared, const Action& action);
   void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
-  /// The slot or buffer of that role that the action reads or writes.
-  [[nodiscard]] at::Tensor buffer_of(const Prepared& prepared, const Action& action,
-                                     BufferRole role) const;
+  /// The one of `ids` with that role; undefined: none.
+  [[nodiscard]] static at::Tensor buffer_of(const Prepared& prepared, const std::vector<int>& ids,
+                                            BufferRole role);
+  /// The slot through which a part of offloaded states is updated.
+  [[nodiscard]] at::Tensor slot_of(const Prepared& prepared, const Action& action) const;
   void forward(Prepared& prepared, const Action& action, const Batch& batch,
                const BlockContext& context);
   void backward(Prepared& prepared, const Action& action);

@@ -11,11 +11,9 @@ Communicator& Executor::along(CommChannel channel) const {
 }
 
 void Executor::gather(const Prepared& prepared, const Action& action) {
-  const Program& program = *prepared.program;
   const int group = action.group;
   const auto buffer = [&](const std::vector<int>& ids, BufferRole role) {
-    const int id = program.find(ids, role);
-    return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
+    return buffer_of(prepared, ids, role);
   };
   at::Tensor slot = buffer(action.writes, BufferRole::gathered);
   if (!slot.defined()) {
@@ -50,8 +48,7 @@ void Executor::gather(const Prepared& prepared, const Action& action) {
 
 void Executor::reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
                             at::Tensor& whole, const at::Tensor& sum) {
-  const int codes = prepared.program->find(action.writes, BufferRole::coded_gradient);
-  at::Tensor scratch = codes < 0 ? at::Tensor() : prepared.buffers[to_index(codes)];
+  at::Tensor scratch = buffer_of(prepared, action.writes, BufferRole::coded_gradient);
   // Groups lie one after the other in the whole, and inner groups are counted over all replicas.
   std::int64_t first_element = 0;
   for (int g = 0; g < action.group; ++g) first_element += states_.flat(g).padded();
@@ -72,10 +69,7 @@ void Executor::reduce(const Prepared& prepared, const Action& action, std::int64
   at::Tensor whole = whole_gradient(prepared, action);
   states_.settle_gradients(group);
   const at::Tensor own = states_.own_gradient(group);
-  const auto buffer = [&](BufferRole role) {
-    const int id = prepared.program->find(action.writes, role);
-    return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
-  };
+  const auto buffer = [&](BufferRole role) { return buffer_of(prepared, action.writes, role); };
   const at::Tensor wire = buffer(BufferRole::wire), shard_sum = buffer(BufferRole::shard_sum);
   // Sums of further micro-batches are added to that of the first.
   const bool accumulate = !action.reads.empty() && action.micro_batch > 0;

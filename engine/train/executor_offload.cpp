@@ -6,25 +6,27 @@
 /// What the executor does for what rests on the host.
 namespace dstrain {
 
-at::Tensor Executor::buffer_of(const Prepared& prepared, const Action& action,
-                               BufferRole role) const {
-  int id = prepared.program->find(action.writes, role);
-  if (id < 0) id = prepared.program->find(action.reads, role);
+at::Tensor Executor::buffer_of(const Prepared& prepared, const std::vector<int>& ids,
+                               BufferRole role) {
+  const int id = prepared.program->find(ids, role);
   return id < 0 ? at::Tensor() : prepared.buffers[to_index(id)];
 }
 
+at::Tensor Executor::slot_of(const Prepared& prepared, const Action& action) const {
+  const bool host = layout_.groups[to_index(action.group)].update_method == UpdateMethod::host;
+  const BufferRole role = host ? BufferRole::gradient_slot : BufferRole::state_slot;
+  const at::Tensor written = buffer_of(prepared, action.writes, role);
+  return written.defined() ? written : buffer_of(prepared, action.reads, role);
+}
+
 void Executor::update(const Prepared& prepared, const Action& action, const StepInputs& inputs) {
-  const UpdateMethod by = layout_.groups[to_index(action.group)].update_method;
-  if (by == UpdateMethod::device) {
+  if (layout_.groups[to_index(action.group)].update_method == UpdateMethod::device) {
     updater_.update(
         action.group, inputs.lr, control_,
         action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
     return;
   }
-  const BufferRole slot =
-      by == UpdateMethod::host ? BufferRole::gradient_slot : BufferRole::state_slot;
-  offloader_.update(action, inputs.lr, control_, buffer_of(prepared, action, slot),
-                    lane(action.lane));
+  offloader_.update(action, inputs.lr, control_, slot_of(prepared, action), lane(action.lane));
 }
 
 /// The host knows of an output only in steps in which its forward was not replayed from a graph;
@@ -49,7 +51,7 @@ void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
   if (action.kind == fetch_parameters) {
     const FlatGroup& flat = states_.flat(action.group);
     const at::Tensor whole =
-        buffer_of(prepared, action, BufferRole::gathered).narrow(0, 0, flat.padded());
+        buffer_of(prepared, action.writes, BufferRole::gathered).narrow(0, 0, flat.padded());
     const Range own = states_.own_range(action.group);
     offloader_.fetch_parameters(action.group, whole.narrow(0, own.begin, own.size()), stream);
     if (!layout_.gathered(action.group)) states_.bind_values(action.group, whole);
@@ -68,10 +70,7 @@ void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
     }
     return;
   }
-  const BufferRole role = action.lane == Lane::host_in || action.lane == Lane::host_out
-                              ? BufferRole::gradient_slot
-                              : BufferRole::state_slot;
-  const at::Tensor slot = buffer_of(prepared, action, role);
+  const at::Tensor slot = slot_of(prepared, action);
   action.kind == fetch_states ? offloader_.fetch_states(action, slot, stream)
                               : offloader_.evict_states(action, slot, stream);
 }

@@ -9,6 +9,14 @@
 
 namespace dstrain {
 
+HostArena host_arena(Bytes bytes, Place place, const HostPlaces& places, const std::string& what) {
+  return {bytes,
+          {.kind = place == Place::pinned ? HostMemory::pinned : HostMemory::pageable,
+           .device = places.device,
+           .pci_bus = places.pci_bus,
+           .what = what}};
+}
+
 void GroupMemory::add(Place place, std::int64_t elements) {
   std::int64_t& size = sizes_[place];
   parts_.push_back({place, size, elements});
@@ -26,13 +34,7 @@ void GroupMemory::allocate() {
     } else if (elements > 0 && place == Place::file) {
       file_ = std::make_unique<HostFile>(places_.path, elements * width);
     } else if (elements > 0) {
-      const HostArena arena(
-          elements * width,
-          {.kind = place == Place::pinned ? HostMemory::pinned : HostMemory::pageable,
-           .device = places_.device,
-           .pci_bus = places_.pci_bus,
-           .what = what_});
-      memory_[place] = arena.tensor(dtype_, elements);
+      memory_[place] = host_arena(elements * width, place, places_, what_).tensor(dtype_, elements);
     }
   }
 }

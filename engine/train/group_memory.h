@@ -23,6 +23,15 @@ struct HostPlaces {
   std::string path = {};          ///< directory of files
 };
 
+/// Elements `range`, counted from another place.
+[[nodiscard]] inline Range moved(Range range, std::int64_t by) {
+  return {range.begin + by, range.end + by};
+}
+
+/// Host memory at `place`, which is pinned or pageable. `what`: its contents, for errors.
+[[nodiscard]] HostArena host_arena(Bytes bytes, Place place, const HostPlaces& places,
+                                   const std::string& what);
+
 /// One kind of state of all groups: one buffer per place, in which each group has its own part.
 class GroupMemory {
  public:

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/units.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
 
@@ -15,8 +16,6 @@ namespace {
 
 /// Elements that one thread of an update takes at once: the states of one piece fit into its cache.
 constexpr std::int64_t kGrain = std::int64_t{1} << 15;
-
-Range moved(Range range, std::int64_t by) { return {range.begin + by, range.end + by}; }
 
 bool updates_on_host(const Layout& layout) {
   return std::ranges::any_of(layout.groups, [](const GroupLayout& group) {
@@ -28,6 +27,11 @@ bool updates_on_host(const Layout& layout) {
 at::Tensor view_of(const at::Tensor& slot, Bytes begin, std::int64_t count, at::ScalarType type) {
   const auto bytes = count * static_cast<Bytes>(c10::elementSize(type));
   return slot.narrow(0, begin, bytes).view(type);
+}
+
+/// A GPU copies to and from page-locked memory itself.
+bool needs_staging(const at::Tensor& memory, const Stream& stream) {
+  return stream.device().is_cuda() && !memory.is_pinned();
 }
 
 }  // namespace
@@ -49,8 +53,7 @@ Offloader::Offloader(const Program& training, const Layout& layout, StateStore& 
     const Buffer& buffer = training.buffers[to_index(id)];
     if (buffer.place != Place::file) continue;
     input_offset_[id] = inputs;
-    inputs +=
-        (buffer.bytes() + HostFile::kAlignment - 1) / HostFile::kAlignment * HostFile::kAlignment;
+    inputs += round_up(buffer.bytes(), HostFile::kAlignment);
   }
   if (inputs > 0) input_file_ = std::make_unique<HostFile>(options.places.path, inputs);
 }
@@ -70,13 +73,8 @@ at::Tensor Offloader::allocate(const Buffer& buffer) {
     return at::zeros({buffer.bytes()},
                      at::TensorOptions().dtype(at::kByte).device(options_.places.device));
   }
-  const HostArena arena(
-      buffer.bytes(),
-      {.kind = buffer.place == Place::pinned ? HostMemory::pinned : HostMemory::pageable,
-       .device = options_.places.device,
-       .pci_bus = options_.places.pci_bus,
-       .what = role_name(buffer.role)});
-  return arena.tensor(at::kByte, buffer.bytes());
+  return host_arena(buffer.bytes(), buffer.place, options_.places, role_name(buffer.role))
+      .tensor(at::kByte, buffer.bytes());
 }
 
 /// Each lane has buffers of its own, so that lanes do not wait for each other.
@@ -91,38 +89,41 @@ StagedCopy& Offloader::staged(const Stream& stream) {
   return *copy;
 }
 
-void Offloader::to_device(int group, Range range, const StateStore::Resting& from,
-                          const at::Tensor& to, const Stream& stream) {
-  const Range own = moved(range, from.begin);
-  if (from.memory->in_file(group)) {
-    staged(stream).to_device(stream, to, from.memory->in_file(group, own));
-    return;
-  }
-  const at::Tensor source = from.memory->view(group, own);
-  if (stream.device().is_cuda() && !source.is_pinned()) {
-    staged(stream).to_device(stream, to, source);
+void Offloader::to_device(const HostPart& from, const at::Tensor& to, const Stream& stream) {
+  if (!from.memory.defined()) {
+    staged(stream).to_device(stream, to, from.file);
+  } else if (needs_staging(from.memory, stream)) {
+    staged(stream).to_device(stream, to, from.memory);
   } else {
-    to.copy_(source, /*non_blocking=*/true);
+    to.copy_(from.memory, /*non_blocking=*/true);
   }
 }
 
-void Offloader::to_host(int group, Range range, const StateStore::Resting& to,
-                        const at::Tensor& from, const Stream& stream) {
-  const Range own = moved(range, to.begin);
-  if (to.memory->in_file(group)) {
-    staged(stream).to_host(stream, to.memory->in_file(group, own), from);
-    return;
-  }
-  const at::Tensor destination = to.memory->view(group, own);
-  if (stream.device().is_cuda() && !destination.is_pinned()) {
-    staged(stream).to_host(stream, destination, from);
+void Offloader::to_host(const HostPart& to, const at::Tensor& from, const Stream& stream) {
+  if (!to.memory.defined()) {
+    staged(stream).to_host(stream, to.file, from);
+  } else if (needs_staging(to.memory, stream)) {
+    staged(stream).to_host(stream, to.memory, from);
   } else {
-    destination.copy_(from, /*non_blocking=*/true);
+    to.memory.copy_(from, /*non_blocking=*/true);
   }
+}
+
+Offloader::HostPart Offloader::part_of(const StateStore::Resting& at, int group, Range range) {
+  const Range own = moved(range, at.begin);
+  if (at.memory->in_file(group)) return {.memory = {}, .file = at.memory->in_file(group, own)};
+  return {.memory = at.memory->view(group, own), .file = {}};
+}
+
+Offloader::HostPart Offloader::part_of_input(int id, const at::Tensor& host, Bytes begin,
+                                             Bytes bytes) const {
+  if (host.defined()) return {.memory = host.narrow(0, begin, bytes), .file = {}};
+  return {.memory = {},
+          .file = {.file = input_file_.get(), .offset = input_offset_.at(id) + begin}};
 }
 
 void Offloader::fetch_parameters(int group, const at::Tensor& own, const Stream& stream) {
-  to_device(group, {0, own.numel()}, states_.parameters_at_rest(group), own, stream);
+  to_device(part_of(states_.parameters_at_rest(group), group, {0, own.numel()}), own, stream);
 }
 
 std::vector<Offloader::Travelling> Offloader::in_state_slot(const Action& action,
@@ -171,7 +172,7 @@ void Offloader::fetch_states(const Action& action, const at::Tensor& slot, const
   for (const Travelling& state : in_state_slot(action, slot)) {
     // New parameters beside master weights only leave.
     const bool parameters = state.at.memory == states_.parameters_at_rest(group).memory;
-    if (!parameters || narrow_) to_device(group, range, state.at, state.in_slot, stream);
+    if (!parameters || narrow_) to_device(part_of(state.at, group, range), state.in_slot, stream);
   }
 }
 
@@ -188,7 +189,7 @@ void Offloader::evict_states(const Action& action, const at::Tensor& slot, const
     return;
   }
   for (const Travelling& state : in_state_slot(action, slot))
-    to_host(group, range, state.at, state.in_slot, stream);
+    to_host(part_of(state.at, group, range), state.in_slot, stream);
 }
 
 void Offloader::copy_control(const at::Tensor& control) {
@@ -303,16 +304,7 @@ void Offloader::evict_input(int id, const at::Tensor& host, const Tensors& outpu
   for (const at::Tensor& output : outputs) {
     const auto bytes = static_cast<Bytes>(output.nbytes());
     const at::Tensor from = output.detach().contiguous().view({-1}).view(at::kByte);
-    if (!host.defined()) {
-      staged(stream).to_host(
-          stream, FilePart{.file = input_file_.get(), .offset = input_offset_.at(id) + begin},
-          from);
-    } else if (const at::Tensor to = host.narrow(0, begin, bytes);
-               stream.device().is_cuda() && !to.is_pinned()) {
-      staged(stream).to_host(stream, to, from);
-    } else {
-      to.copy_(from, /*non_blocking=*/true);
-    }
+    to_host(part_of_input(id, host, begin, bytes), from, stream);
     meta.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
     begin += bytes;
   }
@@ -325,15 +317,7 @@ Tensors Offloader::fetch_input(int id, const at::Tensor& host, const at::Tensor&
   for (const at::Tensor& like : input_meta_.at(id)) {
     const auto bytes = static_cast<Bytes>(like.nbytes());
     const at::Tensor to = slot.narrow(0, begin, bytes);
-    if (!host.defined()) {
-      staged(stream).to_device(
-          stream, to, FilePart{.file = input_file_.get(), .offset = input_offset_.at(id) + begin});
-    } else if (const at::Tensor from = host.narrow(0, begin, bytes);
-               stream.device().is_cuda() && !from.is_pinned()) {
-      staged(stream).to_device(stream, to, from);
-    } else {
-      to.copy_(from, /*non_blocking=*/true);
-    }
+    to_device(part_of_input(id, host, begin, bytes), to, stream);
     fetched.push_back(to.view(like.scalar_type()).view(like.sizes()));
     begin += bytes;
   }

@@ -74,10 +74,18 @@ class Offloader {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
   [[nodiscard]] at::Tensor own_gradient(const Action& action) const;
-  void to_device(int group, Range range, const StateStore::Resting& from, const at::Tensor& to,
-                 const Stream& stream);
-  void to_host(int group, Range range, const StateStore::Resting& to, const at::Tensor& from,
-               const Stream& stream);
+  /// Host memory, or where it is undefined a part of a file.
+  struct HostPart {
+    at::Tensor memory;
+    FilePart file;
+  };
+  /// Elements `range` of a state at rest.
+  [[nodiscard]] static HostPart part_of(const StateStore::Resting& at, int group, Range range);
+  /// Bytes [begin, begin + bytes) of an input on the host, which is undefined where it is a file.
+  [[nodiscard]] HostPart part_of_input(int id, const at::Tensor& host, Bytes begin,
+                                       Bytes bytes) const;
+  void to_device(const HostPart& from, const at::Tensor& to, const Stream& stream);
+  void to_host(const HostPart& to, const at::Tensor& from, const Stream& stream);
   void update_on_host(const Action& action, double lr, const at::Tensor& slot,
                       const Stream& stream);
   StagedCopy& staged(const Stream& stream);

@@ -163,12 +163,6 @@ StateStore::Resting StateStore::at_rest(int group, int state) const {
   return master.memory != nullptr ? master : parameters_at_rest(group);
 }
 
-namespace {
-
-Range moved(Range range, std::int64_t by) { return {range.begin + by, range.end + by}; }
-
-}  // namespace
-
 at::Tensor StateStore::own_parameters(int group) const {
   const auto [memory, begin] = parameters_at_rest(group);
   return memory->view(group, moved({0, own_range(group).size()}, begin));

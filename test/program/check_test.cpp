@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
+#include "test/program/soundness.h"
 #include "test/support/catch.h"
 
 // Every program that is built is sound, and every way of breaking one is found: so `check` is able
@@ -15,10 +15,7 @@ namespace dstrain {
 namespace {
 
 using test::Case;
-
-std::string problems(const Program& program, const Case& c) {
-  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
-}
+using test::problems;
 
 void for_each_case(const std::function<void(const Case&)>& visit) {
   for (const int stage : {0, 1, 2, 3}) {
@@ -84,12 +81,7 @@ TEST_CASE("every program of every strategy is sound", "[program][property]") {
   int cases = 0;
   for_each_case([&](const Case& c) {
     ++cases;
-    const std::string training = problems(training_program(c.layout, c.cost, c.options), c);
-    if (!training.empty()) FAIL(training);
-    const std::string evaluation = problems(evaluation_program(c.layout, c.cost, c.options), c);
-    if (!evaluation.empty()) FAIL(evaluation);
-    const std::string gathering = problems(gathering_program(c.layout, c.cost), c);
-    if (!gathering.empty()) FAIL(gathering);
+    test::require_sound(c);
   });
   CHECK(cases == 3456);
 }
@@ -98,27 +90,9 @@ TEST_CASE("no wait of any program can be left out", "[program][property]") {
   std::size_t removed = 0;
   for_each_case([&](const Case& c) {
     if (c.options.prefetch == 3 && c.cost.blocks.size() == 6) return;  // as 2, only slower
-    for (Program program : {training_program(c.layout, c.cost, c.options),
-                            evaluation_program(c.layout, c.cost, c.options)}) {
-      for (std::size_t i = 0; i < program.actions.size(); ++i) {
-        for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
-          const std::vector<int> after = program.actions[i].*waits;
-          for (std::size_t edge = 0; edge < after.size(); ++edge) {
-            (program.actions[i].*waits)
-                .erase((program.actions[i].*waits).begin() + static_cast<std::ptrdiff_t>(edge));
-            if (check(program, c.layout, c.cost).empty()) {
-              FAIL(fmt::format(
-                  "#{} {} need not wait for #{} {}{}", i, describe(program.actions[i], c.cost),
-                  after[edge],
-                  describe(program.actions[static_cast<std::size_t>(after[edge])], c.cost),
-                  waits == &Action::after ? "" : " of the run before"));
-            }
-            program.actions[i].*waits = after;
-            ++removed;
-          }
-        }
-      }
-    }
+    for (const Program& program : {training_program(c.layout, c.cost, c.options),
+                                   evaluation_program(c.layout, c.cost, c.options)})
+      removed += test::require_each_wait(program, c);
   });
   CHECK(removed > 10000);
 }

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
+#include "test/program/soundness.h"
 #include "test/support/catch.h"
 
 // Programs with states, parameters and inputs on the host: sound in every combination, and without
@@ -15,6 +15,7 @@ namespace dstrain {
 namespace {
 
 using test::Case;
+using test::problems;
 
 /// Where things rest, and what updates them.
 struct Offload {
@@ -92,43 +93,14 @@ void for_each_case(const std::function<void(const Case&, const Offload&)>& visit
   }
 }
 
-std::string problems(const Program& program, const Case& c) {
-  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
-}
-
 TEST_CASE("every program with offload is sound", "[program][property]") {
-  for_each_case([&](const Case& c, const Offload&) {
-    for (const Program& program :
-         {training_program(c.layout, c.cost, c.options),
-          evaluation_program(c.layout, c.cost, c.options), gathering_program(c.layout, c.cost)}) {
-      const std::string found = problems(program, c);
-      if (!found.empty()) FAIL(found);
-    }
-  });
+  for_each_case([](const Case& c, const Offload&) { test::require_sound(c); });
 }
 
 TEST_CASE("no wait of a program with offload can be left out", "[program][property]") {
   std::size_t removed = 0;
   for_each_case([&](const Case& c, const Offload&) {
-    Program program = training_program(c.layout, c.cost, c.options);
-    for (std::size_t i = 0; i < program.actions.size(); ++i) {
-      for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
-        const std::vector<int> all = program.actions[i].*waits;
-        for (std::size_t edge = 0; edge < all.size(); ++edge) {
-          std::vector<int>& own = program.actions[i].*waits;
-          own.erase(own.begin() + static_cast<std::ptrdiff_t>(edge));
-          if (check(program, c.layout, c.cost).empty()) {
-            FAIL(fmt::format("#{} {} on {} need not wait for #{} {}{}", i,
-                             describe(program.actions[i], c.cost),
-                             lane_name(program.actions[i].lane), all[edge],
-                             describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost),
-                             waits == &Action::after ? "" : " of the run before"));
-          }
-          own = all;
-          ++removed;
-        }
-      }
-    }
+    removed += test::require_each_wait(training_program(c.layout, c.cost, c.options), c);
   });
   CHECK(removed > 10000);
 }

@@ -1,9 +1,9 @@
-#include <fmt/ranges.h>
 
 #include <set>
 
 #include "engine/base/error.h"
 #include "test/program/models.h"
+#include "test/program/soundness.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
@@ -12,12 +12,9 @@ namespace {
 using test::Case;
 using test::indices;
 using test::make_case;
+using test::problems;
 
 Program training(const Case& c) { return training_program(c.layout, c.cost, c.options); }
-
-std::string problems(const Program& program, const Case& c) {
-  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
-}
 
 /// Elements of the buffers of one role.
 std::vector<std::int64_t> sizes(const Program& program, BufferRole role) {

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -8,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/program/plan_report.h"
 #include "test/program/models.h"
+#include "test/program/soundness.h"
 #include "test/support/catch.h"
 
 // Programs whose parameters or gradients travel as codes, and with a second shard: sound in every
@@ -17,6 +17,7 @@ namespace dstrain {
 namespace {
 
 using test::Case;
+using test::problems;
 
 std::string name(const Wires& w) {
   const auto format = [](const std::optional<CodeFormat>& f) {
@@ -81,10 +82,6 @@ void for_each_case(const std::function<void(const Case&)>& visit) {
   }
 }
 
-std::string problems(const Program& program, const Case& c) {
-  return fmt::format("{}", fmt::join(check(program, c.layout, c.cost), "\n"));
-}
-
 Case small_case(const Wires& wires, int shard = 4) {
   return wired(test::make_case(3, shard, 1, 5, {.micro_batches = 2, .prefetch = 1}), wires);
 }
@@ -92,36 +89,13 @@ Case small_case(const Wires& wires, int shard = 4) {
 }  // namespace
 
 TEST_CASE("every program of ZeRO++ is sound", "[program][property]") {
-  for_each_case([&](const Case& c) {
-    for (const Program& program :
-         {training_program(c.layout, c.cost, c.options),
-          evaluation_program(c.layout, c.cost, c.options), gathering_program(c.layout, c.cost)}) {
-      const std::string found = problems(program, c);
-      if (!found.empty()) FAIL(found);
-    }
-  });
+  for_each_case(test::require_sound);
 }
 
 TEST_CASE("no wait of a program of ZeRO++ can be left out", "[program][property]") {
   std::size_t removed = 0;
   for_each_case([&](const Case& c) {
-    Program program = training_program(c.layout, c.cost, c.options);
-    for (std::size_t i = 0; i < program.actions.size(); ++i) {
-      for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
-        const std::vector<int> all = program.actions[i].*waits;
-        for (std::size_t edge = 0; edge < all.size(); ++edge) {
-          std::vector<int>& own = program.actions[i].*waits;
-          own.erase(own.begin() + static_cast<std::ptrdiff_t>(edge));
-          if (check(program, c.layout, c.cost).empty()) {
-            FAIL(fmt::format(
-                "#{} {} need not wait for #{} {}", i, describe(program.actions[i], c.cost),
-                all[edge], describe(program.actions[static_cast<std::size_t>(all[edge])], c.cost)));
-          }
-          own = all;
-          ++removed;
-        }
-      }
-    }
+    removed += test::require_each_wait(training_program(c.layout, c.cost, c.options), c);
   });
   CHECK(removed > 10000);
 }

@@ -99,4 +99,12 @@ int Activations::give_back(BufferRole role, int block, int micro_batch) {
   return id;
 }
 
+void Activations::discard(BufferRole role, int block, int micro_batch, int copied) {
+  const int id = give_back(role, block, micro_batch);
+  set_freed(
+      id,
+      writer_.add(ActionKind::discard,
+                  {.block = block, .micro_batch = micro_batch, .frees = {id}, .after = {copied}}));
+}
+
 }  // namespace dstrain::builder

@@ -47,6 +47,8 @@ class Activations {
   [[nodiscard]] int at(BufferRole role, int block, int micro_batch) const;
   /// The same; it is empty from now on.
   int give_back(BufferRole role, int block, int micro_batch);
+  /// The same by an action of its own, after `copied`, which has brought its content elsewhere.
+  void discard(BufferRole role, int block, int micro_batch, int copied);
   /// The last action so far that freed buffer `id`.
   [[nodiscard]] std::optional<int> freed_by(int id) const;
   void set_freed(int id, int action) { freed_by_[id] = action; }

@@ -13,7 +13,7 @@ constexpr int kSlots = 2;
 }  // namespace
 
 Inputs::Inputs(Writer& writer, Activations& activations)
-    : writer_(writer), activations_(activations) {
+    : writer_(writer), activations_(activations), leaves_(to_index(writer.num_blocks())) {
   if (writer.options.inputs == Place::device || !writer.training()) return;
   std::vector<int> candidates;
   for (int b = 0; b + 1 < writer.num_blocks(); ++b) {
@@ -23,18 +23,13 @@ Inputs::Inputs(Writer& writer, Activations& activations)
   }
   if (static_cast<int>(candidates.size()) <= kStay) return;
   candidates.resize(candidates.size() - kStay);
-  last_leaving_ = candidates.back();
   Bytes largest = 0;
-  for (const int b : candidates)
+  for (const int b : candidates) {
+    leaves_[to_index(b)] = true;
     largest = std::max(largest, writer.cost.blocks[to_index(b)].boundary_bytes());
+  }
   for (int slot = 0; slot < std::min(kSlots, static_cast<int>(candidates.size())); ++slot)
     slots_.push_back(writer.add_buffer(BufferRole::fetched_input, -1, largest, 1));
-}
-
-bool Inputs::leaves(int block) const {
-  return block >= 0 && block <= last_leaving_ && writer_.own.local(block) &&
-         writer_.own.local(block + 1) && writer_.recomputed(block + 1) &&
-         !writer_.keeps_output(block);
 }
 
 void Inputs::after_forward(int block, int micro_batch, int index) {
@@ -48,26 +43,20 @@ void Inputs::after_forward(int block, int micro_batch, int index) {
                                                         .reads = {output},
                                                         .writes = {host},
                                                         .after = {index}});
-    to_discard_[key] = evict_[key];
+    to_discard_.insert(key);
   }
   // The next block has read it; one block late, so that the compute lane need not wait.
   discard_before(index);
 }
 
 void Inputs::discard_before(int action) {
-  std::erase_if(to_discard_, [&](const auto& entry) {
-    const auto& [key, evict] = entry;
+  std::erase_if(to_discard_, [&](const Key& key) {
     const auto& [block, micro_batch] = key;
     // Not before the next block has run: it is the reader whose action is `action` or an earlier.
     const bool read =
         writer_.action(action).block > block || writer_.action(action).micro_batch != micro_batch;
-    if (!read) return false;
-    const int id = activations_.give_back(BufferRole::output, block, micro_batch);
-    const int freed =
-        writer_.add(ActionKind::discard,
-                    {.block = block, .micro_batch = micro_batch, .frees = {id}, .after = {evict}});
-    activations_.set_freed(id, freed);
-    return true;
+    if (read) activations_.discard(BufferRole::output, block, micro_batch, evict_.at(key));
+    return read;
   });
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 #include <map>
-#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/program/builder/activations.h"
@@ -30,21 +31,21 @@ class Inputs {
 
  private:
   using Key = std::pair<int, int>;  ///< block, micro-batch
-  [[nodiscard]] bool leaves(int block) const;
+  [[nodiscard]] bool leaves(int block) const { return block >= 0 && leaves_[to_index(block)]; }
   void fetch(int block, int micro_batch);
   void discard_before(int action);
 
   Writer& writer_;
   Activations& activations_;
-  int last_leaving_ = -1;  ///< block
+  std::vector<bool> leaves_;  ///< by block: its output goes to the host
   std::vector<int> slots_;
   std::size_t next_slot_ = 0;
   std::map<int, int> first_use_, last_free_;  ///< by slot
   std::map<Key, int> slot_of_;
-  std::map<Key, int> awaited_;     ///< fetches
-  std::map<Key, int> evict_;       ///< not yet fetched
-  std::map<Key, int> to_discard_;  ///< by output still on the device, too: its evict
-  std::size_t next_visit_ = 0;     ///< fetches of the visits before it are listed
+  std::map<Key, int> awaited_;  ///< fetches
+  std::map<Key, int> evict_;    ///< not yet fetched
+  std::set<Key> to_discard_;    ///< on the device, too
+  std::size_t next_visit_ = 0;  ///< fetches of the visits before it are listed
 };
 
 }  // namespace dstrain::builder

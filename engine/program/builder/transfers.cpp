@@ -86,12 +86,7 @@ void Transfers::discard_before(int send) {
 }
 
 void Transfers::discard(const Tensor& tensor, int send) {
-  const auto& [role, block, micro_batch] = tensor;
-  const int id = activations_.give_back(role, block, micro_batch);
-  const int freed =
-      writer_.add(ActionKind::discard,
-                  {.block = block, .micro_batch = micro_batch, .frees = {id}, .after = {send}});
-  activations_.set_freed(id, freed);
+  activations_.discard(tensor.role, tensor.block, tensor.micro_batch, send);
 }
 
 void Transfers::discard(int block, int micro_batch) {
