@@ -1,14 +1,15 @@
 #include "engine/device/numa.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <thread>
 
 #include "engine/base/index.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain {
 namespace {
@@ -29,22 +30,6 @@ class CoreSet {
  private:
   std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set_;
 };
-
-/// Of the kernel's form "0-15,32-47"; what is not of it is left out.
-std::vector<int> parse_cores(const std::string& text) {
-  std::vector<int> cores;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    std::istringstream range(part);
-    int first = -1, last = -1;
-    char dash = 0;
-    if (!(range >> first)) continue;
-    last = range >> dash >> last ? last : first;
-    for (int core = std::max(first, 0); core <= std::min(last, kMaxCores - 1); ++core)
-      cores.push_back(core);
-  }
-  return cores;
-}
 
 }  // namespace
 
@@ -67,11 +52,8 @@ std::vector<int> cores_near(const std::string& pci_bus, const std::filesystem::p
   int node = -1;  // as the kernel writes where it does not know
   std::ifstream(sys / "bus/pci/devices" / pci_bus / "numa_node") >> node;
   if (node < 0) return usable;
-  std::string list;
-  std::getline(
-      std::ifstream(sys / "devices/system/node" / ("node" + std::to_string(node)) / "cpulist"),
-      list);
-  const std::vector<int> of_node = parse_cores(list);
+  const std::vector<int> of_node = parse_cpu_list(
+      read_first_line(sys / "devices/system/node" / fmt::format("node{}", node) / "cpulist"));
   std::vector<int> near;
   std::ranges::copy_if(usable, std::back_inserter(near),
                        [&](int core) { return std::ranges::find(of_node, core) != of_node.end(); });

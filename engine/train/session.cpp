@@ -81,6 +81,11 @@ bool offloads(const OffloadConfig& offload) {
          offload.activations != OffloadPlace::none;
 }
 
+/// Of all ranks of a host; 0: none is given.
+Bytes host_limit(const Recipe& recipe) {
+  return std::llround(std::ldexp(recipe.memory.host_limit, 30));
+}
+
 /// What `doctor --measure` found on the host of rank 0, as `plan` takes it; empty: nothing.
 std::string measured_rates(const World& world) {
   const auto rates = find_rates(read_measured(measured_file()), world.device.name);
@@ -179,11 +184,8 @@ void Session::require_host_memory(const World& world) const {
   if (ledger.host() == 0) return;
   const Bytes wanted = ledger.host() * world.local_size;
   UsableMemory usable = usable_host_memory();
-  const double limit = recipe_.memory.host_limit;
-  if (limit > 0) {
-    const Bytes asked = std::llround(std::ldexp(limit, 30));
-    if (asked < usable.bytes) usable = {.bytes = asked, .bound = "given by memory.host_limit"};
-  }
+  if (const Bytes limit = host_limit(recipe_); limit > 0 && limit < usable.bytes)
+    usable = {.bytes = limit, .bound = "given by memory.host_limit"};
   if (wanted <= usable.bytes) return;
   const OffloadConfig& offload = recipe_.memory.offload;
   throw Error(
@@ -202,8 +204,7 @@ void Session::require_host_memory(const World& world) const {
 /// Three quarters of what the host has left: others take memory meanwhile.
 Bytes Session::room_for_copies(const World& world) const {
   Bytes room = usable_host_memory().bytes;
-  if (recipe_.memory.host_limit > 0) {
-    const Bytes limit = std::llround(std::ldexp(recipe_.memory.host_limit, 30));
+  if (const Bytes limit = host_limit(recipe_); limit > 0) {
     const Bytes held = peak_memory(strategy_->training).host() * world.local_size;
     room = std::clamp<Bytes>(limit - held, 0, room);
   }

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "engine/base/job_environment.h"
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain::launcher {
 namespace {

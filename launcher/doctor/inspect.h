@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 #include "launcher/hosts/network_interface.h"
 
 namespace dstrain::launcher {

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 #include "launcher/hosts/allocation.h"
 
 namespace dstrain::launcher {

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "engine/base/json.h"
+#include "engine/base/system_files.h"
 #include "launcher/base/redact.h"
-#include "launcher/base/system_files.h"
 
 namespace dstrain::launcher {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 
 namespace dstrain::launcher {
 

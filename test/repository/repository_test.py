@@ -14,9 +14,9 @@ TORCH_FREE = LAYERS[:LAYERS.index("device")]
 JSON_READERS = {"engine/base/json.cpp", "engine/data/text/json_file.h", "engine/weights/safetensors_header.cpp", "launcher/doctor/doctor_report.cpp",
                 "launcher/job/failure.cpp"}
 # Files of /proc, /sys and /etc.
-SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/device/device.cpp", "engine/device/numa.cpp", "engine/program/measured_machine.cpp",
+SYSTEM_READERS = {"cmd/launch_job.cpp", "engine/base/host_memory.cpp", "engine/base/system_files.cpp", "engine/device/device.cpp", "engine/device/numa.cpp", "engine/program/measured_machine.cpp",
                   "engine/samples/process_sample.cpp"} | {
-    f"launcher/{name}.cpp" for name in ("base/process_tree", "base/system_files", "doctor/engine_probe", "doctor/inspect", "hang/kernel_state",
+    f"launcher/{name}.cpp" for name in ("base/process_tree", "doctor/engine_probe", "doctor/inspect", "hang/kernel_state",
                                         "hang/stacks", "job/environment_file", "job/oom")}
 
 problems = []

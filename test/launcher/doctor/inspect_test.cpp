@@ -10,6 +10,7 @@
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
+using namespace dstrain;
 using namespace dstrain::launcher;
 namespace fs = std::filesystem;
 

@@ -5,6 +5,7 @@
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
+using namespace dstrain;
 using namespace dstrain::launcher;
 using Kind = NetworkInterface::Kind;
 

@@ -1,4 +1,4 @@
-#include "launcher/base/system_files.h"
+#include "engine/base/system_files.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace dstrain::launcher {
+namespace dstrain {
 namespace {
 
 /// Above the most CPUs that a kernel can be built for; keeps a wrong file from filling the memory.
@@ -98,4 +98,4 @@ std::string format_cpu_list(const std::vector<int>& cpus) {
   return text;
 }
 
-}  // namespace dstrain::launcher
+}  // namespace dstrain

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace dstrain::launcher {
+namespace dstrain {
 
 /// Where the kernel shows itself; tests give trees of their own.
 struct SystemRoots {
@@ -33,4 +33,4 @@ struct SystemRoots {
 /// The reverse.
 [[nodiscard]] std::string format_cpu_list(const std::vector<int>& cpus);
 
-}  // namespace dstrain::launcher
+}  // namespace dstrain
