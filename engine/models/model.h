@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/mesh/split.h"
 #include "engine/nn/block.h"
 #include "recipes/schema/recipe.h"
 
@@ -32,6 +33,7 @@ struct Model {
 struct ModelInputs {
   int classes = 0;   ///< of images; 0: unknown
   int sequence = 0;  ///< tokens of a sample of text; 0: unknown, then costs are too
+  Splits splits = {};  ///< parts that this rank has; whole for export
 };
 
 /// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the
