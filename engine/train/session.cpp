@@ -169,9 +169,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
-                   .stage = strategy_->mesh.coordinate(world.rank, Axis::pipeline),
-                   .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .mesh = strategy_->mesh,
+                   .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});
@@ -506,8 +505,8 @@ std::map<std::string, std::vector<float>> Session::gathered_weights() {
   states_->add_share(weights);
   Communicator& all = *communicators_.at(kWorldChannel);
   for (auto& [name, tensor] : weights) {
-    const at::Tensor host = at::from_blob(
-        tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);
+    const at::Tensor host =
+        at::from_blob(tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);
     at::Tensor shares = host.to(device_.device);
     all.all_reduce(shares, ReduceOp::sum);
     host.copy_(shares);
