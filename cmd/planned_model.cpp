@@ -9,7 +9,7 @@
 
 namespace dstrain {
 
-PlannedModel planned_model(Recipe recipe) {
+PlannedModel planned_model(Recipe recipe, const Splits& splits) {
   if (!recipe.model.weights.empty() &&
       !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
     print_error("note: model.weights '{}' is not there; planned for the sizes of model.name {}\n",
@@ -18,8 +18,8 @@ PlannedModel planned_model(Recipe recipe) {
   }
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
   PlannedModel planned;
-  planned.model =
-      make_trainable_model(recipe, {.classes = facts.classes, .sequence = recipe.data.sequence});
+  planned.model = make_trainable_model(
+      recipe, {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
   planned.cost = model_cost(planned.model, {.micro_batch = recipe.batch.micro,
                                             .compute_bytes = state_widths(recipe).compute});
   return planned;

@@ -48,6 +48,8 @@ struct DropMask {
   at::Tensor seed = {};     ///< [] int64 on the input's device; the mask is a pure function of it,
                             ///< `place` and the element
   std::uint64_t place = 0;  ///< in the model
+  /// Where the input is some columns of a tensor, those of the whole one and the first; 0: all.
+  std::int64_t whole_columns = 0, first_column = 0;
 };
 
 /// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in
@@ -111,6 +113,8 @@ struct AttentionShape {
   /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
   /// causal only.
   bool alibi = false;
+  /// Where the heads are some of a layer's: all of them, and the first; 0: these are all.
+  std::int64_t all_heads = 0, first_head = 0;
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };

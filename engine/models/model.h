@@ -25,14 +25,16 @@ struct Model {
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
+  int tokens = 0;      ///< of a sample, as layers see it: patches and class token of an image
+  Splits splits = {};  ///< the parts that its blocks are
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }
 };
 
 /// What the data say of a model.
 struct ModelInputs {
-  int classes = 0;   ///< of images; 0: unknown
-  int sequence = 0;  ///< tokens of a sample of text; 0: unknown, then costs are too
+  int classes = 0;     ///< of images; 0: unknown
+  int sequence = 0;    ///< tokens of a sample of text; 0: unknown, then costs are too
   Splits splits = {};  ///< parts that this rank has; whole for export
 };
 
@@ -49,7 +51,8 @@ struct ModelInputs {
 /// Untrained tensors of all blocks, in their order.
 [[nodiscard]] std::vector<BlockState*> all_states(const Model& model);
 
-/// Costs of all blocks for one micro-batch; groups are those of group_parameters().
+/// Costs of all blocks for one micro-batch; groups are those of group_parameters(). Error{usage}
+/// where the tensor ranks do not divide its rows.
 [[nodiscard]] ModelCost model_cost(Model& model, const BatchShape& shape);
 
 }  // namespace dstrain

@@ -257,8 +257,9 @@ namespace {
 /// Whether a forward or recompute (else a backward) of a program runs what is due in `pass`.
 bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
   if (pass == ExchangePass::backward) return kind == ActionKind::backward;
-  return kind != ActionKind::backward &&
-         (pass == ExchangePass::forward || program == ProgramKind::training);
+  if (kind == ActionKind::backward) return false;
+  const bool training = program == ProgramKind::training;
+  return pass == ExchangePass::forward || training == (pass == ExchangePass::train);
 }
 
 }  // namespace

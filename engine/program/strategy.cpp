@@ -151,6 +151,15 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
   return degrees;
 }
 
+Splits splits_of(const Mesh& mesh, int rank) {
+  const auto along = [&](Axis axis) {
+    return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
+  };
+  return {.tensor = along(Axis::tensor),
+          .sequence = along(Axis::sequence),
+          .expert = along(Axis::expert)};
+}
+
 StateWidths state_widths(const Recipe& recipe) {
   const OptimizerRow& row = optimizer_row(recipe.optimizer.name);
   const bool fp32 = recipe.precision.compute == ComputeType::fp32;

@@ -71,8 +71,8 @@ class Session {
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
-  void open_image_data();
-  void open_text_data(ProgressSink* progress);
+  void open_image_data(const Splits& splits);
+  void open_text_data(const Splits& splits, ProgressSink* progress);
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.

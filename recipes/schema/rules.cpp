@@ -165,8 +165,7 @@ void one_length(const Recipe& r, RuleContext& context) {
 
 void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
-                                                      {"parallel.sequence", p.sequence},
+  const std::pair<std::string_view, int> degrees[] = {{"parallel.sequence", p.sequence},
                                                       {"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;

@@ -21,9 +21,19 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   float kept[kPack];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(2 * pack + half));
+    // Where x is some columns, its words of four may begin anywhere.
+    const std::int64_t whole = a.whole_index(first + 4 * half);
+    if (a.columns == 0 || (whole % 4 == 0 && a.columns % 4 == 0)) {
+      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(whole / 4));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
+      for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
+      continue;
+    }
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t at = a.whole_index(first + 4 * half + i);
+      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(at / 4));
+      kept[4 * half + i] = words.uniform(static_cast<int>(at % 4)) >= a.share ? factor : 0.0f;
+    }
   }
   if (first + kPack <= a.count) {
     float x[kPack];

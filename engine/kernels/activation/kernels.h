@@ -67,8 +67,8 @@ struct SwigluBackward {
   DType dtype;
 };
 
-/// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
-/// `key` falls into the lowest `share` of [0, 1).
+/// y = x / (1 - share) or 0: element i of the whole tensor is dropped where word i % 4 of Philox at
+/// counter i / 4 and `key` falls into the lowest `share` of [0, 1). x may be some columns of it.
 struct Dropout {
   const void* x;
   void* y;  ///< may alias x
@@ -77,6 +77,14 @@ struct Dropout {
   std::uint64_t place;
   float share;
   DType dtype;
+  std::int64_t columns = 0;        ///< of x; 0: x is the whole tensor
+  std::int64_t whole_columns = 0;  ///< of the whole tensor
+  std::int64_t first_column = 0;   ///< of x in it
+
+  /// Of element i of x.
+  [[nodiscard]] constexpr std::int64_t whole_index(std::int64_t i) const {
+    return columns == 0 ? i : i / columns * whole_columns + first_column + i % columns;
+  }
 };
 
 namespace cuda {

@@ -72,7 +72,7 @@ Heads piece_of(const Heads& in, Piece piece) {
 
 std::optional<at::Tensor> cpu_biases(const Heads& in, const Masking& masking) {
   if (!masking.biased) return std::nullopt;
-  return linear_biases(places(in), in[0].size(1));
+  return linear_biases(places(in), masking.slopes);
 }
 
 Attended forward_cpu(const Heads& shared, const Masking& masking) {
@@ -181,7 +181,7 @@ std::optional<at::Tensor> efficient_biases(const Heads& in, const Masking& maski
   if (!masking.biased && !packed) return std::nullopt;
   const std::int64_t tokens = in[0].size(2), row_stride = (tokens + 15) / 16 * 16;
   const at::Tensor positions = packed ? masking.sequences.positions : places(in);
-  at::Tensor biases = linear_biases(positions, in[0].size(1), row_stride);
+  at::Tensor biases = linear_biases(positions, masking.slopes, row_stride);
   if (!masking.biased) biases.zero_();
   if (packed) {
     const at::Tensor starts = places(in) - positions;

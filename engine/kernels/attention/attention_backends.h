@@ -11,6 +11,7 @@ enum class Backend : std::int64_t { cpu, cudnn, flash, efficient };
 struct Masking {
   bool causal = false;
   bool biased = false;  ///< linear biases are not in the heads: add them
+  Slopes slopes = {};   ///< of these
   double scale = 0;
   Sequences sequences;  ///< packed: heads are those of one sample
 };

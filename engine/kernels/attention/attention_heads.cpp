@@ -24,7 +24,8 @@ namespace dstrain::ops {
 namespace {
 
 kernels::HeadLayout layout_of(const AttentionShape& shape) {
-  return {shape.heads, shape.kv_heads, shape.head_dim, shape.interleaved};
+  return {shape.heads,       shape.kv_heads,  shape.head_dim,
+          shape.interleaved, shape.all_heads, shape.first_head};
 }
 
 const std::int32_t* positions_of(const Sequences& sequences) {
@@ -221,7 +222,9 @@ at::Tensor resize_rows(const at::Tensor& rows, std::int64_t to) {
   return out;
 }
 
-at::Tensor linear_biases(const at::Tensor& positions, std::int64_t heads, std::int64_t row_stride) {
+at::Tensor linear_biases(const at::Tensor& positions, const Slopes& slopes,
+                         std::int64_t row_stride) {
+  const std::int64_t heads = slopes.heads;
   const std::int64_t tokens = positions.size(0);
   const at::Tensor all = at::empty({1, heads, tokens, std::max(row_stride, tokens)},
                                    positions.options().dtype(at::kFloat));
@@ -229,7 +232,7 @@ at::Tensor linear_biases(const at::Tensor& positions, std::int64_t heads, std::i
   const at::Tensor at_row = positions.to(at::kFloat);
   const at::Tensor distances = at_row.unsqueeze(0) - at_row.unsqueeze(1);
   for (std::int64_t head = 0; head < heads; ++head) {
-    biases.select(1, head).copy_(distances * kernels::alibi_slope(head, heads));
+    biases.select(1, head).copy_(distances * kernels::alibi_slope(slopes.first + head, slopes.all));
   }
   return biases;
 }

@@ -24,6 +24,9 @@ struct Plan {
   [[nodiscard]] Masking masking(const Sequences& sequences) const {
     return {.causal = shape.causal,
             .biased = shape.alibi && !stretched,
+            .slopes = {.heads = shape.heads,
+                       .first = shape.first_head,
+                       .all = shape.all_heads == 0 ? shape.heads : shape.all_heads},
             .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
             .sequences = sequences};
   }
@@ -47,7 +50,9 @@ struct Plan {
                                                             shape.alibi ? 1 : 0,
                                                             widths.query_key,
                                                             widths.value,
-                                                            longest};
+                                                            longest,
+                                                            shape.all_heads,
+                                                            shape.first_head};
     const RopeScaling& scaling = shape.rope_scaling;
     context->saved_data["rope"] =
         std::vector<double>{shape.rope_theta, scaling.factor, scaling.low_factor,
@@ -67,7 +72,9 @@ struct Plan {
                                          .low_factor = rope[2],
                                          .high_factor = rope[3],
                                          .positions = rope[4]},
-                        .alibi = all[6] != 0},
+                        .alibi = all[6] != 0,
+                        .all_heads = all[10],
+                        .first_head = all[11]},
               .stretched = std::nullopt,
               .longest = all[9]};
     if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};

@@ -33,7 +33,10 @@ at::Tensor drop(const at::Tensor& x, const LowRank& how) {
                               .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
                               .place = how.mask.place,
                               .share = static_cast<float>(how.mask.share),
-                              .dtype = kernel_dtype(x)};
+                              .dtype = kernel_dtype(x),
+                              .columns = how.mask.whole_columns == 0 ? 0 : x.size(1),
+                              .whole_columns = how.mask.whole_columns,
+                              .first_column = how.mask.first_column};
   if (x.is_cuda()) {
     kernels::cuda::dropout(args, current_stream());
   } else {
@@ -56,6 +59,8 @@ void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["dropout"] = how.mask.share;
   context->saved_data["seed"] = how.mask.seed;
   context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
+  context->saved_data["whole_columns"] = how.mask.whole_columns;
+  context->saved_data["first_column"] = how.mask.first_column;
 }
 
 LowRank kept_options(AutogradContext* context) {
@@ -63,7 +68,9 @@ LowRank kept_options(AutogradContext* context) {
   return {data.at("scale").toDouble(), data.at("column").toInt(),
           DropMask{.share = data.at("dropout").toDouble(),
                    .seed = data.at("seed").toTensor(),
-                   .place = static_cast<std::uint64_t>(data.at("place").toInt())}};
+                   .place = static_cast<std::uint64_t>(data.at("place").toInt()),
+                   .whole_columns = data.at("whole_columns").toInt(),
+                   .first_column = data.at("first_column").toInt()}};
 }
 
 /// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/models/language_head.h"
+#include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/pre_norm_layer.h"
@@ -38,56 +39,71 @@ GatedMlpNames mlp_names(const std::string& layer) {
           .down = layer + ".mlp.down_proj"};
 }
 
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index) {
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
+                                  const AxisPart& tensor) {
   const std::string name = fmt::format("model.layers.{}", index);
   return std::make_unique<PreNormLayer<RmsNorm, GatedMlp>>(
-      LayerPlace{
-          .name = name, .width = config.width, .tokens = config.sequence, .first = index == 0},
+      LayerPlace{.name = name,
+                 .width = config.width,
+                 .tokens = config.sequence,
+                 .first = index == 0,
+                 .tensor = tensor},
       RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
-                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps),
+                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
+                    tensor),
       RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
-      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config)));
+      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
 }
 
 }  // namespace
 
-DecoderStem::DecoderStem(const DecoderConfig& config)
+DecoderStem::DecoderStem(const DecoderConfig& config, const AxisPart& tensor)
     : name_("model.embed_tokens"),
       config_(config),
-      embedding_(name_, config.vocab_size, config.width, initial(config)) {}
+      tensor_(tensor),
+      embedding_(name_, config.vocab_size, config.width, initial(config), tensor) {}
 
-Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
-  return {embedding_.forward(batch.tokens)};
+Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
+  return {embedding_.forward(batch.tokens, {.tensor = context.peers.along(CommAxis::tensor)})};
 }
 
 BlockCost DecoderStem::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
-  cost.boundary = {{{shape.micro_batch * config_.sequence, config_.width}, shape.compute_bytes}};
+  const std::int64_t rows = shape.micro_batch * config_.sequence / tensor_.count;
+  cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
   cost.take({embedding_.cost()});
   cost.backward_workspace = cost.boundary_bytes();  // the gradient of what it returned
+  embedding_.add_exchanges(cost.exchanges, cost.boundary_bytes() * tensor_.count,
+                           shape.compute_bytes);
   return cost;
 }
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
-                    int sequence) {
-  config.sequence = sequence;
+                    const ModelInputs& inputs) {
+  const AxisPart& tensor = inputs.splits.tensor;
+  require_tensor_degree(config, tensor);
+  config.sequence = inputs.sequence;
   Blocks blocks;
-  auto stem = std::make_unique<DecoderStem>(config);
+  auto stem = std::make_unique<DecoderStem>(config, tensor);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
-  blocks.push_back(std::make_unique<LanguageHead>(
-      RmsNorm("model.norm", config.width, config.norm_eps),
-      LanguageShape{
-          .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
-      config.tied ? &table : nullptr, initial(config)));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, tensor));
+  blocks.push_back(
+      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, config.norm_eps),
+                                     LanguageShape{.width = config.width,
+                                                   .vocab_size = config.vocab_size,
+                                                   .sequence = config.sequence,
+                                                   .tensor = tensor},
+                                     config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
           .config_json = decoder_config_json(config, family, kind),
           .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = sequence,
-          .notes = config.notes};
+          .sequence = inputs.sequence,
+          .notes = config.notes,
+          .tokens = inputs.sequence,
+          .splits = inputs.splits};
 }
 
 }  // namespace dstrain

@@ -21,7 +21,7 @@ namespace dstrain {
 /// Embedding.
 class DecoderStem final : public Block {
  public:
-  explicit DecoderStem(const DecoderConfig& config);
+  explicit DecoderStem(const DecoderConfig& config, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&table()}; }
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -33,18 +33,18 @@ class DecoderStem final : public Block {
  private:
   std::string name_;
   DecoderConfig config_;
+  AxisPart tensor_;
   TokenEmbedding embedding_;
 };
 
-/// `sequence` tokens a sample.
 [[nodiscard]] Model decoder_model(DecoderConfig config, const ModelFamily& family,
-                                  const DecoderKind& kind, int sequence);
+                                  const DecoderKind& kind, const ModelInputs& inputs);
 
 /// The same for Family::make.
 template <const DecoderKind& kind>
 [[nodiscard]] Model make_decoder(const ModelConfig& recipe, const ModelFamily& family,
                                  const ModelInputs& inputs) {
-  return decoder_model(decoder_config(recipe, family, kind), family, kind, inputs.sequence);
+  return decoder_model(decoder_config(recipe, family, kind), family, kind, inputs);
 }
 
 }  // namespace dstrain
