@@ -53,5 +53,6 @@ with tempfile.TemporaryDirectory() as scratch:
     assert sizes[0] == sizes[1], sizes
 
     failed = launch(scratch / "refused", 3, *tensor(3))
-    assert failed.returncode == 64 and "parallel.tensor: 3 must divide 4 heads" in failed.stderr, failed.stderr
+    text = failed.stdout + failed.stderr
+    assert failed.returncode == 64 and "parallel.tensor: 3 must divide 4 heads" in text, text
 print("tensor: ok")

@@ -193,8 +193,7 @@ TEST_CASE("attention of some heads with linear biases is that of all there", "[c
   shape.heads = shape.kv_heads = own;
   shape.all_heads = heads;
   shape.first_head = first;
-  const at::Tensor part =
-      qkv.narrow(1, 3 * first * head_dim, 3 * own * head_dim).contiguous();
+  const at::Tensor part = qkv.narrow(1, 3 * first * head_dim, 3 * own * head_dim).contiguous();
   REQUIRE(worst(ops::attention(part.clone(), shape),
                 all.narrow(1, first * head_dim, own * head_dim)) < 1e-5);
   const at::Tensor stretched = ops::attention_stretched(part.clone(), shape, {}, {16, 8});

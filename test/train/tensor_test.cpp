@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -172,6 +174,37 @@ TEST_CASE("what tensor ranks save is restored on any other layout", "[train][ten
       });
 }
 
+TEST_CASE("tensor ranks exchange what the program says", "[train][tensor]") {
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m", "vit");
+  const std::string vocabulary = GENERATE(as<std::string>(), "96", "97");
+  Overrides all = {"parallel.tensor=2", "batch.micro=4"};
+  if (model != "vit") all.push_back("model.vocab_size=" + vocabulary);
+  CAPTURE(model, vocabulary);
+  const Recipe recipe = small_recipe(model, all);
+  with_sessions(
+      2, [&](int) { return recipe; },
+      [&](int, Session& session) {
+        session.seek(0);
+        session.enqueue_step();
+        (void)session.executor().take_outcome();
+        const CommChannel channel = {CommAxis::tensor, Lane::compute};
+        std::map<std::string, std::pair<std::int64_t, Bytes>> named, counted;
+        for (const Action& action : session.strategy().training.actions) {
+          for (const Comm& comm : action.comm) {
+            if (CommChannel{comm.axis, action.lane} != channel) continue;
+            std::string operation = comm_name(comm.op);
+            std::ranges::replace(operation, '-', '_');
+            auto& [calls, bytes] = named[operation];
+            ++calls;
+            bytes += comm.bytes;
+          }
+        }
+        for (const CallCount& count : session.communicators().at(channel)->counts())
+          if (count.calls > 0) counted[count.operation] = {count.calls, count.bytes};
+        if (counted != named) throw std::runtime_error("counted and named bytes differ");
+      });
+}
+
 TEST_CASE("a degree that heads or rows do not divide by is refused with those that work",
           "[train][tensor]") {
   const auto message_of = [](int ranks, const Overrides& overrides) {
@@ -186,5 +219,6 @@ TEST_CASE("a degree that heads or rows do not divide by is refused with those th
   CHECK(message_of(3, {"parallel.tensor=3"}).find("parallel.tensor: 3 must divide 4 heads") !=
         std::string::npos);
   CHECK(message_of(4, {"parallel.tensor=4", "batch.micro=1", "data.sequence=18"})
-            .find("use a multiple of 2 for batch.micro") != std::string::npos);
+            .find("parallel.tensor: 4 ranks do not divide the 1 x 18 = 18 rows") !=
+        std::string::npos);
 }
