@@ -246,6 +246,7 @@ void Simulator::count(const Action& action) {
                         : action.kind == ActionKind::reduce ? "gradients"
                         : action.kind == ActionKind::update ? "momentum of matrices"
                         : runs_block(action.kind)           ? "activations inside blocks"
+                        : transfers(action.kind)            ? "activations between stages"
                                                             : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);

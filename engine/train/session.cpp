@@ -154,6 +154,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
+  record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
