@@ -53,10 +53,11 @@ class Simulator {
             const Machine& machine)
       : program_(program), layout_(layout), cost_(cost), machine_(machine) {}
 
-  Simulation play();
+  [[nodiscard]] Demand demand(const Action& action) const;
+  /// Takes the times from its playback.
+  Simulation report(Playback playback);
 
  private:
-  [[nodiscard]] Demand demand(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
   void add_update(const Action& action, Demand& demand) const;
@@ -77,10 +78,9 @@ double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
-  if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
+  if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients
   for (const int group : block.groups) {
-    const bool trains =
-        action.kind == ActionKind::backward && layout_.groups[to_index(group)].trainable;
+    const bool trains = runs_backward(action.kind) && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
@@ -111,8 +111,14 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
+    case ActionKind::backward_input:
       on_device(action.flops, block_bytes(action));
       break;
+    case ActionKind::backward_weight: {
+      const BlockCost& block = cost_.blocks[to_index(action.block)];
+      on_device(action.flops, static_cast<double>(block.held_bytes));
+      break;
+    }
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
         if (!layout_.groups[to_index(g)].trainable) continue;
@@ -246,6 +252,7 @@ void Simulator::count(const Action& action) {
                         : action.kind == ActionKind::reduce ? "gradients"
                         : action.kind == ActionKind::update ? "momentum of matrices"
                         : runs_block(action.kind)           ? "activations inside blocks"
+                        : transfers(action.kind)            ? "activations between stages"
                                                             : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);
@@ -260,19 +267,17 @@ void Simulator::count(const Action& action) {
   }
 }
 
-Simulation Simulator::play() {
+Simulation Simulator::report(Playback playback) {
   result_.ledger = peak_memory(program_);
   result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
   for (const Action& action : program_.actions) count(action);
-  Playback playback = play_runs(
-      program_, [this](const Action& action) { return demand(action); },
-      machine_.collective_compute_share);
   result_.step_s = playback.step_s;
   result_.compute_s = playback.compute_s;
   result_.exposed_comm_s = playback.exposed_comm_s;
+  result_.bubble_s = playback.bubble_s;
   result_.action_start_s = std::move(playback.start_s);
   result_.action_end_s = std::move(playback.end_s);
   return std::move(result_);
@@ -287,7 +292,28 @@ Bytes fixed_memory(const Program& program, const Machine& machine) {
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
                     const Machine& machine) {
-  return Simulator(program, layout, cost, machine).play();
+  return std::move(simulate(std::span(&program, 1), layout, cost, machine).front());
+}
+
+std::vector<Simulation> simulate(std::span<const Program> line, const Layout& layout,
+                                 const ModelCost& cost, const Machine& machine) {
+  std::vector<Simulator> ranks;
+  for (const Program& program : line) ranks.emplace_back(program, layout, cost, machine);
+  std::vector<Playback> playbacks = play_runs(
+      line, [&](std::size_t rank, const Action& action) { return ranks[rank].demand(action); },
+      machine.collective_compute_share);
+  std::vector<Simulation> results;
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    results.push_back(ranks[r].report(std::move(playbacks[r])));
+  return results;
+}
+
+double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+                     const Machine& machine) {
+  const Program none;
+  Action action{.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
+  action.comm = collectives_of(action, none, layout, cost);
+  return Simulator(none, layout, cost, machine).demand(action).total_s();
 }
 
 }  // namespace dstrain

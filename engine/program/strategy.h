@@ -31,10 +31,11 @@ struct Strategy {
   ProgramOptions options;
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
   PlacementReport placement;
+  std::optional<ScheduleName> schedule = {};  ///< of a pipeline
   std::vector<Program> line;  ///< one optimizer step of each coordinate of the pipeline
   Program training;           ///< that of this rank
-  Program evaluation;  ///< one micro-batch
-  Program gathering;   ///< before the first evaluation after an update
+  Program evaluation;         ///< one micro-batch
+  Program gathering;          ///< before the first evaluation after an update
   /// Of these programs on all coordinates of the pipeline, the same on every rank.
   std::uint64_t hash = 0;
 };
