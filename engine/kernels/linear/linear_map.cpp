@@ -88,7 +88,7 @@ void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor&
                                        Parameter* bias) const {
   if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale, bias);
   LinearGradient held = *this;
-  held.fp8_.rows = {};  // for the input's gradient
+  held.fp8_.rows = at::Tensor();  // for the input's gradient
   weight_.later->push_back([held, kept, scale, bias] { held.add_now(kept, scale, bias); });
 }
 
