@@ -23,7 +23,7 @@ struct LineCase {
 /// `ranks` pipeline ranks of one chunk each, the first `frozen` blocks not trained.
 LineCase make_line_case(int ranks, int blocks, int stage, int shard, int frozen,
                         ProgramOptions options, ScheduleName schedule = ScheduleName::one_f_one_b) {
-  ModelCost cost = test::small_model(blocks);
+  ModelCost cost = test::small_model_cost(blocks);
   for (int b = 0; b < frozen; ++b) cost.groups[static_cast<std::size_t>(b)].trainable = false;
   const Mesh mesh(ranks * shard, {.pipeline = ranks, .shard = shard});
   Layout layout = zero_layout(stage, mesh, cost, {});

@@ -55,7 +55,7 @@ LineCost drawn_costs(Draw& draw, const Stages& stages) {
 
 /// Some blocks split their backward, some have frozen weights or are computed again.
 test::Case drawn_model(Draw& draw, const Stages& stages, int blocks, int micro_batches) {
-  ModelCost cost = test::small_model(blocks);
+  ModelCost cost = test::small_model_cost(blocks);
   for (BlockCost& block : cost.blocks) {
     if (draw.from(0, 3) == 0) continue;
     block.held_bytes = 500;
@@ -167,7 +167,7 @@ TEST_CASE("every schedule of drawn stages, costs and limits makes a sound line",
 
 /// Two ranks in a V, blocks that split their backward between others that do not.
 test::Case split_case() {
-  ModelCost cost = test::small_model(6);
+  ModelCost cost = test::small_model_cost(6);
   for (const std::size_t b : {1, 2, 3, 4}) {
     cost.blocks[b].held_bytes = 500;
     cost.blocks[b].weight_flops = cost.blocks[b].forward_flops;
