@@ -344,9 +344,12 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
           collective_table(plan) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
-  text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
-                      duration(step.compute_s), duration(step.exposed_comm_s),
-                      duration(std::max(0.0, step.step_s - step.compute_s - step.exposed_comm_s)));
+  const std::string of_others =
+      plan.stages.empty() ? "" : fmt::format(", for other stages {}", duration(step.bubble_s));
+  const double of_data = step.step_s - step.compute_s - step.exposed_comm_s - step.bubble_s;
+  text += fmt::format("  computing {}, waiting for communication {}{}, for data {}\n",
+                      duration(step.compute_s), duration(step.exposed_comm_s), of_others,
+                      duration(std::max(0.0, of_data)));
   text += form_lines(plan);
   return text;
 }

@@ -9,9 +9,10 @@
 namespace dstrain {
 namespace {
 
-/// A ring moves (n - 1) / n of the payload over each link, an all-reduce twice (Patarasu & Yuan
-/// 2009, sec. 4).
-Bytes sent_bytes(const Comm& comm, const Layout& layout) {
+/// What passes a link: all of a transfer; of the payload of a ring (n - 1) / n, of an all-reduce
+/// twice (Patarasu & Yuan 2009, sec. 4).
+Bytes link_bytes(const Comm& comm, const Layout& layout) {
+  if (comm.op == CommOp::send || comm.op == CommOp::receive) return comm.bytes;
   const int ranks = layout.extent(comm.axis).ranks;
   const int rounds = comm.op == CommOp::all_reduce ? 2 : 1;
   return rounds * comm.bytes * (ranks - 1) / ranks;
@@ -32,7 +33,7 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
-  const auto bytes = static_cast<double>(sent_bytes(comm, layout));
+  const auto bytes = static_cast<double>(link_bytes(comm, layout));
   demand.comm_s += bytes / rate + depth * machine.collective_latency_s;
   demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
   if (comm.op != CommOp::receive) {
@@ -263,7 +264,7 @@ void Simulator::count(const Action& action) {
     if (use == uses.end()) use = uses.insert(uses.end(), {.name = name, .purpose = purpose});
     ++use->calls;
     use->payload_bytes += comm.bytes;
-    use->sent_bytes += sent_bytes(comm, layout_);
+    if (comm.op != CommOp::receive) use->sent_bytes += link_bytes(comm, layout_);
   }
 }
 

@@ -109,10 +109,14 @@ std::vector<int> blocks_of_chunks(const Strategy& strategy, int blocks) {
   return list;
 }
 
-/// Of the step, the mean of the ranks.
+/// Of the step, the mean of the ranks, where transfers and inputs take no time.
 double bubble(const Strategy& strategy, const ModelCost& cost) {
+  Machine machine = h200();
+  machine.link_bytes_per_s = machine.network_bytes_per_s = machine.host_link_bytes_per_s = 1e18;
+  machine.host_duplex_bytes_per_s = machine.host_memory_bytes_per_s = 1e18;
+  machine.collective_latency_s = machine.collective_compute_share = 0;
   double sum = 0;
-  const auto ranks = simulate(strategy.line, strategy.layout, cost, h200());
+  const auto ranks = simulate(strategy.line, strategy.layout, cost, machine);
   for (const Simulation& rank : ranks) sum += rank.bubble_s / rank.step_s;
   return sum / static_cast<double>(ranks.size());
 }
@@ -146,8 +150,8 @@ TEST_CASE("in a simulated line of equal stages 1F1B waits as its formula says",
   p.cost.groups.resize(12);
   for (const Name name : {Name::gpipe, Name::one_f_one_b}) {
     p.recipe.parallel.stages.schedule = name;
-    // Transfers, loads and the update of the states come on top.
-    CHECK(bubble(p.strategy(), p.cost) == Approx(3.0 / 19).margin(0.015));
+    // The update of the states comes on top.
+    CHECK(bubble(p.strategy(), p.cost) == Approx(3.0 / 19).margin(0.004));
   }
   p.recipe.parallel.stages.schedule = Name::interleaved;
   CHECK(bubble(p.strategy(), p.cost) < 3.0 / 19);
