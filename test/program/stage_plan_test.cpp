@@ -150,8 +150,8 @@ TEST_CASE("in a simulated line of equal stages 1F1B waits as its formula says",
   p.cost.groups.resize(12);
   for (const Name name : {Name::gpipe, Name::one_f_one_b}) {
     p.recipe.parallel.stages.schedule = name;
-    // The update of the states comes on top.
-    CHECK(bubble(p.strategy(), p.cost) == Approx(3.0 / 19).margin(0.004));
+    // The update of the states comes on top, and the first block has no input to read.
+    CHECK(bubble(p.strategy(), p.cost) == Approx(3.0 / 19).margin(0.006));
   }
   p.recipe.parallel.stages.schedule = Name::interleaved;
   CHECK(bubble(p.strategy(), p.cost) < 3.0 / 19);
