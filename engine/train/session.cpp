@@ -142,7 +142,7 @@ at::ScalarType scalar_type(ComputeType type) {
 
 Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
                  ProgressSink* progress)
-    : recipe_(recipe), rank_(world.rank), device_(world.device) {
+    : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
   {
     const SectionScope section(record, RankSection::data);
@@ -430,8 +430,7 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  const int rank =
-      site.rank >= 0 ? strategy_->mesh.group(rank_, kDataAxes).at(index(site.rank)) : -1;
+  const int rank = site.rank;
   if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {
