@@ -217,7 +217,7 @@ void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
   if (whole && chunks >= range.least && chunks <= range.most &&
       (p.stages.chunks == 0 || p.stages.chunks == chunks))
     return;
-  const int wanted = p.pipeline * std::max(p.stages.chunks, range.least);
+  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.least, range.most);
   context.error("parallel.stages.layers",
                 fmt::format("{} chunks on {} ranks (parallel.pipeline) under schedule {}", count,
                             p.pipeline, spelling(p.stages.schedule)),
