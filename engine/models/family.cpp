@@ -9,6 +9,7 @@
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
+#include "engine/models/qwen_moe/qwen_moe.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
 #include "recipes/schema/config_file.h"
@@ -57,6 +58,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "qwen3",
      .make = make_decoder<kQwen3>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen2_moe",
+     .make = make_decoder<kQwen2Moe>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen3_moe",
+     .make = make_decoder<kQwen3Moe>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

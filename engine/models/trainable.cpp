@@ -31,7 +31,9 @@ void mark_hidden_matrices(const Model& model) {
 }  // namespace
 
 Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
-  Model model = make_model(recipe.model, inputs);
+  ModelInputs with_experts = inputs;
+  with_experts.experts = recipe.experts;
+  Model model = make_model(recipe.model, with_experts);
   mark_hidden_matrices(model);
   freeze(model, recipe.model.frozen, "model.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);

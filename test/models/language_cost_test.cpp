@@ -18,13 +18,14 @@ namespace {
 TEST_CASE("every block of a language model keeps exactly the bytes that its cost states",
           "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = test::language_batch(model, 6);
-  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   // What stays for all layers and steps, the table of rotary positions, is made at first use.
@@ -51,7 +52,8 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
 TEST_CASE("the layers of a language model have all its parameters, FLOPs and saved bytes",
           "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   const Model model = make_model(config, {.sequence = 16});
   std::int64_t parameters = 0, trained = 0;
@@ -74,7 +76,8 @@ TEST_CASE("the layers of a language model have all its parameters, FLOPs and sav
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   const bool bloom = config.name == "bloom-560m";
   CAPTURE(config.name);
   if (config.head_dim != 0) config.head_dim = 32;
@@ -86,7 +89,7 @@ TEST_CASE("backward of a language model stays within its stated workspace", "[mo
   const Batch batch = test::language_batch(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
   constexpr Bytes kRows = 8 * 128;
-  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
 
   std::vector<test::BlockRun> runs;
   test::LiveBytes memory;
