@@ -80,7 +80,8 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
-    if constexpr (requires { mlp_.complete(cost); }) mlp_.complete(cost);
+    if constexpr (requires { mlp_.complete(cost, rows, 0); })
+      mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
     // handed on, so the boundary counts it. What follows a norm keeps the norm's output.
     std::vector<LayerCost> layers = {norm_before_.cost(rows, place_.first ? 0 : stream)};

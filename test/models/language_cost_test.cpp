@@ -2,6 +2,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <set>
 
 #include "engine/models/weights.h"
@@ -84,6 +85,8 @@ TEST_CASE("backward of a language model stays within its stated workspace", "[mo
   config.width = 96;
   config.vocab_size = 300;
   if (!bloom) config.mlp_width = 256;
+  if (config.expert_width != 0) config.expert_width = 128;
+  const Bytes hidden = std::max(256, config.experts_per_token * config.expert_width);
   Model model = make_model(config, {.sequence = 128});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = test::language_batch(model, 8);
@@ -108,7 +111,7 @@ TEST_CASE("backward of a language model stays within its stated workspace", "[mo
                                                   (head     ? 5 * 300
                                                    : i == 0 ? 0
                                                    : bloom  ? 4 * 4 * 96
-                                                            : 3 * 256);
+                                                            : 3 * hidden);
     (void)memory.take_peak();
     gradients = test::run_backward(runs[i], gradients);
     CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);

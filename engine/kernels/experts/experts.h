@@ -54,6 +54,9 @@ struct ExpertOrder {
 /// Each row of x [M, D] at its places: [M * k, D].
 [[nodiscard]] at::Tensor spread_rows(const at::Tensor& x_MD, const at::Tensor& place_Mk);
 
+/// The opposite where a row has one place: row place[m, 0] of y [M, D] at m.
+[[nodiscard]] at::Tensor gather_rows(const at::Tensor& y_MD, const at::Tensor& place_M1);
+
 /// Of rows [R, D] sorted by expert, `counts` of each: (silu(x gate^T) * (x up^T)) down^T by the
 /// expert's own matrices. gate_up [E * 2I, D] holds gate, then up, of one expert after the other;
 /// down [E * D, I]. An expert without rows takes no product; its gradient is 0. Saves x and its

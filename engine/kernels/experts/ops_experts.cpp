@@ -57,28 +57,42 @@ at::Tensor sum_rows(const at::Tensor& y, const at::Tensor& place, const at::Tens
   return out;
 }
 
+/// Each row at its places.
+at::Tensor spread(const at::Tensor& x, const at::Tensor& place) {
+  const std::int64_t rows = x.size(0), chosen = place.size(1), dim = x.size(1);
+  at::Tensor out = at::empty({rows * chosen, dim}, x.options());
+  if (!x.is_cuda())
+    return out.index_copy_(0, place.flatten().to(at::kLong), x.repeat_interleave(chosen, 0));
+  kernels::cuda::spread_rows({.x = x.const_data_ptr(),
+                              .place = place.const_data_ptr<std::int32_t>(),
+                              .out = out.mutable_data_ptr(),
+                              .rows = rows,
+                              .chosen = chosen,
+                              .dim = dim,
+                              .dtype = kernel_dtype(x)},
+                             current_stream());
+  return out;
+}
+
 struct SpreadRows : torch::autograd::Function<SpreadRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& place) {
     context->save_for_backward({place});
-    const at::Tensor x = dense(input);
-    const std::int64_t rows = x.size(0), chosen = place.size(1), dim = x.size(1);
-    at::Tensor out = at::empty({rows * chosen, dim}, x.options());
-    if (!x.is_cuda()) {
-      return out.index_copy_(0, place.flatten().to(at::kLong), x.repeat_interleave(chosen, 0));
-    }
-    kernels::cuda::spread_rows({.x = x.const_data_ptr(),
-                                .place = place.const_data_ptr<std::int32_t>(),
-                                .out = out.mutable_data_ptr(),
-                                .rows = rows,
-                                .chosen = chosen,
-                                .dim = dim,
-                                .dtype = kernel_dtype(x)},
-                               current_stream());
-    return out;
+    return spread(dense(x), place);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     return {sum_rows(dense(grads[0]), context->get_saved_variables()[0], {}, {}, {}), {}};
+  }
+};
+
+struct GatherRows : torch::autograd::Function<GatherRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& y,
+                            const at::Tensor& place) {
+    context->save_for_backward({place});
+    return sum_rows(dense(y), place, {}, {}, {});
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    return {spread(dense(grads[0]), context->get_saved_variables()[0]), {}};
   }
 };
 
@@ -271,6 +285,13 @@ at::Tensor spread_rows(const at::Tensor& x_MD, const at::Tensor& place_Mk) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && place_Mk.dim() == 2 && place_Mk.size(0) == x_MD.size(0),
                 fmt::format("spread_rows: x {}, place {}", shape_of(x_MD), shape_of(place_Mk)));
   return SpreadRows::apply(x_MD, place_Mk);
+}
+
+at::Tensor gather_rows(const at::Tensor& y_MD, const at::Tensor& place_M1) {
+  DSTRAIN_CHECK(y_MD.dim() == 2 && place_M1.dim() == 2 && place_M1.size(1) == 1 &&
+                    place_M1.size(0) == y_MD.size(0),
+                fmt::format("gather_rows: y {}, place {}", shape_of(y_MD), shape_of(place_M1)));
+  return GatherRows::apply(y_MD, place_M1);
 }
 
 at::Tensor expert_mlps(const at::Tensor& x_RD, const std::vector<std::int64_t>& counts,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/models/language_head.h"
@@ -35,10 +36,12 @@ ops::AttentionShape attention_shape(const DecoderConfig& config) {
           .rope_scaling = config.rope_scaling};
 }
 
-MoeShape moe_shape(const DecoderConfig& config) {
+MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
   return {.width = config.width,
           .expert_width = config.expert_width,
           .shared_width = config.shared_width,
+          .experts = inputs.splits.expert,
+          .planned_load = inputs.experts.planned_load,
           .router = {.experts = config.experts,
                      .chosen = config.experts_per_token,
                      .normalize = config.norm_topk}};
@@ -72,8 +75,10 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
-                         .layers = config.expert_layers()};
-  return make_layer(config, index, Moe(name + ".mlp", moe_shape(config), losses, initial(config)));
+                         .layers = config.expert_layers(),
+                         .tokens = std::max<std::int64_t>(config.sequence, 1)};
+  return make_layer(config, index,
+                    Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
 }  // namespace
