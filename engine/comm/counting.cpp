@@ -63,6 +63,7 @@ class Counting final : public CountingCommunicator {
   void barrier() override {
     count(kBarrier, 0, {}, {}, [&] { inner_->barrier(); });
   }
+  void cancel() override { inner_->cancel(); }
 
   void watch(RankRecordFile& record) override { record_ = &record; }
 

@@ -180,7 +180,7 @@ class GlooCommunicator final : public Communicator {
     check_tensor("send", x);
     check_peer("send", peer, group_.rank, group_.size);
     if (x.numel() == 0) return;
-    run("send", [&] {
+    run_transfer("send", [&] {
       std::vector<at::Tensor> tensors = {x.view({-1})};
       return gloo_->send(tensors, peer, /*tag=*/0);
     });
@@ -190,7 +190,7 @@ class GlooCommunicator final : public Communicator {
     check_tensor("receive", x);
     check_peer("receive", peer, group_.rank, group_.size);
     if (x.numel() == 0) return;
-    run("receive", [&] {
+    run_transfer("receive", [&] {
       std::vector<at::Tensor> tensors = {x.view({-1})};
       return gloo_->recv(tensors, peer, /*tag=*/0);
     });
@@ -198,6 +198,12 @@ class GlooCommunicator final : public Communicator {
 
   void barrier() override {
     run("barrier", [&] { return gloo_->barrier(); });
+  }
+
+  void cancel() override {
+    const std::lock_guard lock(transfer_mutex_);
+    cancelled_ = true;
+    if (transfer_) transfer_->abort();
   }
 
  private:
@@ -221,16 +227,39 @@ class GlooCommunicator final : public Communicator {
     if (!gloo_) group_.fail(operation, "an earlier call of the group has failed");
     guarded(operation, [&] {
       const c10::NoGradGuard no_grad;
-      const auto work = [&] {
-        const std::lock_guard lock(start_mutex());
-        return start();
-      }();
+      const auto work = started(start);
       work->wait();
     });
   }
 
+  /// A send or receive, which `cancel` may end.
+  template <class Call>
+  void run_transfer(std::string_view operation, Call&& start) {
+    struct Ended {
+      GlooCommunicator& own;
+      ~Ended() {
+        const std::lock_guard lock(own.transfer_mutex_);
+        own.transfer_.reset();
+      }
+    } ended{*this};
+    run(operation, [&] {
+      const std::lock_guard lock(transfer_mutex_);
+      if (cancelled_) group_.fail(operation, "this rank gives up");
+      return transfer_ = start();
+    });
+  }
+
+  template <class Call>
+  static auto started(Call&& start) {
+    const std::lock_guard lock(start_mutex());
+    return start();
+  }
+
   Group group_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::mutex transfer_mutex_;
+  c10::intrusive_ptr<c10d::Work> transfer_;  ///< under way
+  bool cancelled_ = false;
 };
 
 }  // namespace

@@ -196,7 +196,8 @@ class ThreadCommunicator final : public Communicator {
     std::unique_lock lock(state_->mutex);
     std::deque<at::Tensor>& box = meeting_->mail[{peer, group_.rank}];
     state_->wait(lock, group_, "receive", {meeting_->ranks[static_cast<std::size_t>(peer)]},
-                 [&] { return !box.empty(); });
+                 [&] { return cancelled_ || !box.empty(); });
+    if (cancelled_) group_.fail("receive", "this rank gives up");
     const at::Tensor sent = box.front();
     box.pop_front();
     DSTRAIN_CHECK(describe("", sent) == describe("", x),
@@ -207,6 +208,14 @@ class ThreadCommunicator final : public Communicator {
 
   void barrier() override {
     collective({"barrier", {}, {}}, [] {});
+  }
+
+  void cancel() override {
+    {
+      const std::lock_guard lock(state_->mutex);
+      cancelled_ = true;
+    }
+    state_->changed.notify_all();
   }
 
  private:
@@ -249,6 +258,7 @@ class ThreadCommunicator final : public Communicator {
   std::shared_ptr<State> state_;
   comm::Group group_;
   std::shared_ptr<Meeting> meeting_;
+  bool cancelled_ = false;
 };
 
 }  // namespace

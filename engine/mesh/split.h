@@ -3,17 +3,17 @@
 namespace dstrain {
 
 /// One of `count` equal parts.
-struct Split {
+struct AxisPart {
   int index = 0;
   int count = 1;
   [[nodiscard]] bool whole() const { return count == 1; }
-  bool operator==(const Split&) const = default;
+  bool operator==(const AxisPart&) const = default;
 };
 
 /// The parts of a model's blocks that a rank holds (tensor, expert) and of each sample that it
 /// works on (sequence).
 struct Splits {
-  Split tensor, sequence, expert;
+  AxisPart tensor, sequence, expert;
   bool operator==(const Splits&) const = default;
 };
 

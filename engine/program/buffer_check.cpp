@@ -276,12 +276,14 @@ void BufferChecker::count_gradients(int i) {
     }
   } else if (a.kind == ActionKind::reduce) {
     const std::size_t g = to_index(a.group);
-    if (layout_.data_ranks() == 1) problem("{}: there is one data rank", name(i));
+    if (!layout_.reduced(a.group)) problem("{}: no other rank has the group", name(i));
     if (cleared_[g] == kNoAction) problem("{}: no buffer holds that gradient", name(i));
     reduces_[g].push_back(i);
     std::int64_t readers = 0;
-    for (const BlockCost& block : cost_.blocks)
-      readers += std::ranges::count(block.groups, a.group);
+    for (std::size_t b = 0; b < cost_.blocks.size(); ++b) {
+      if (own_.local(static_cast<int>(b)))
+        readers += std::ranges::count(cost_.blocks[b].groups, a.group);
+    }
     const std::int64_t expected =
         readers * (layout_.reduced_from_slot(a.group) ? 1 : program_.micro_batches);
     if (added_[g] != expected)
@@ -295,9 +297,8 @@ void BufferChecker::count_gradients(int i) {
 /// In each run a whole gradient is reduced once, after all backwards that add to it; one in a slot
 /// once per micro-batch.
 void BufferChecker::each_reduced_once(int runs) {
-  if (layout_.data_ranks() == 1) return;
   for (int g = 0; g < static_cast<int>(cost_.groups.size()); ++g) {
-    if (!trainable(g) || !own_.holds(g)) continue;
+    if (!layout_.reduced(g) || !own_.holds(g)) continue;
     const bool from_slot = layout_.reduced_from_slot(g);
     std::vector<int> times(from_slot ? to_index(program_.micro_batches) : 1, 0);
     for (const int i : reduces_[to_index(g)])

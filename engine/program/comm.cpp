@@ -24,6 +24,8 @@ const char* comm_axis_name(CommAxis axis) {
       return "shard_inner";
     case CommAxis::shard_outer:
       return "shard_outer";
+    case CommAxis::ends:
+      return "ends";
   }
   return "?";
 }
@@ -45,6 +47,7 @@ Axes axes_of(CommAxis axis) {
     case CommAxis::expert:
       return Axis::expert;
     case CommAxis::pipeline:
+    case CommAxis::ends:
       return Axis::pipeline;
     case CommAxis::world:
       return kAllAxes;

@@ -19,8 +19,9 @@ enum class CommAxis {
   world,
   shard_inner,  ///< neighbours on the shard axis that hold a second shard together
   shard_outer,  ///< those with the same place in their inner groups
+  ends,         ///< the two pipeline coordinates that hold a tied group
 };
-inline constexpr int kNumCommAxes = 10;
+inline constexpr int kNumCommAxes = 11;
 [[nodiscard]] const char* comm_axis_name(CommAxis axis);
 /// Those of the mesh that its groups lie along; of inner and outer ones, a part of them.
 [[nodiscard]] Axes axes_of(CommAxis axis);

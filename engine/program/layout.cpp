@@ -49,6 +49,9 @@ CommExtent Layout::extent(CommAxis axis) const {
       return {second_degree, below_shard};
     case CommAxis::shard_outer:
       return {shard_degree / second_degree, second_degree * below_shard};
+    case CommAxis::ends:
+      return {std::min(pipeline_degree(), 2),
+              (pipeline_degree() - 1) * data_ranks() * below_shard};
   }
   return {};
 }
@@ -66,6 +69,15 @@ bool Layout::gathered_into_slot(int group) const {
 bool Layout::reduced_from_slot(int group) const {
   const GroupLayout& kind = groups.at(static_cast<std::size_t>(group));
   return kind.trainable && kind.gradients == Partition::sharded;
+}
+
+bool Layout::holds(int coordinate, int group) const {
+  return std::ranges::binary_search(groups.at(to_index(group)).stages, coordinate);
+}
+
+bool Layout::reduced(int group) const {
+  const GroupLayout& kind = groups.at(to_index(group));
+  return kind.trainable && (data_ranks() > 1 || kind.stages.size() > 1);
 }
 
 bool Layout::offloaded(int group) const {
@@ -134,6 +146,10 @@ std::int64_t Layout::second_elements(int group) const {
 }
 
 std::vector<int> Layout::ranks(CommAxis axis, const Mesh& mesh, int rank) const {
+  if (axis == CommAxis::ends) {
+    const std::vector<int> line = mesh.group(rank, Axis::pipeline);
+    return {line.front(), line.back()};
+  }
   if (axis != CommAxis::shard_inner && axis != CommAxis::shard_outer)
     return mesh.group(rank, axes_of(axis));
   const ShardGroups cut(shard_degree, second_degree);
@@ -198,7 +214,6 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
   layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
   layout.replica_degree = mesh.degree(kDataAxes) / layout.shard_degree;
-  layout.stages = even_stages(static_cast<int>(cost.blocks.size()), mesh.degree(Axis::pipeline));
   layout.expert_degree = mesh.degree(Axis::expert);
   layout.sequence_degree = mesh.degree(Axis::sequence);
   layout.tensor_degree = mesh.degree(Axis::tensor);
@@ -215,7 +230,25 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
     layout.flat.emplace_back(g.tensor_sizes, layout.shard_degree);
     add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
   }
+  set_stages(layout, cost,
+             even_stages(static_cast<int>(cost.blocks.size()), mesh.degree(Axis::pipeline)));
   return layout;
+}
+
+void set_stages(Layout& layout, const ModelCost& cost, Stages stages) {
+  layout.stages = std::move(stages);
+  for (GroupLayout& group : layout.groups) group.stages.clear();
+  for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+    for (const int g : cost.blocks[to_index(b)].groups) {
+      std::vector<int>& holders = layout.groups[to_index(g)].stages;
+      const int coordinate = layout.stages.rank_of(b);
+      const auto place = std::ranges::lower_bound(holders, coordinate);
+      if (place == holders.end() || *place != coordinate) holders.insert(place, coordinate);
+    }
+  }
+  for (GroupLayout& group : layout.groups) {
+    if (group.stages.size() > 1) group.gradients = Partition::replicated;
+  }
 }
 
 void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {

@@ -46,6 +46,9 @@ struct GroupLayout {
   Bytes matrix_workspace = 0;
   /// At the front, of matrices: travel as codes where something does.
   std::int64_t coded_elements = 0;
+  /// Coordinates of the pipeline whose blocks read it, ascending. Two where a table is tied over
+  /// stages: each has it with its states, and its gradient is summed over both.
+  std::vector<int> stages = {0};
   bool operator==(const GroupLayout&) const = default;
 };
 
@@ -90,6 +93,8 @@ struct Layout {
   int second_degree = 1;  ///< ranks that hold one more copy of the parameters: an inner group
 
   [[nodiscard]] int pipeline_degree() const { return stages.ranks(); }
+  /// The coordinate of the pipeline has the group.
+  [[nodiscard]] bool holds(int coordinate, int group) const;
   /// Ranks that see different samples.
   [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }
   [[nodiscard]] CommExtent extent(CommAxis axis) const;
@@ -99,6 +104,8 @@ struct Layout {
   [[nodiscard]] bool gathered_into_slot(int group) const;
   /// The whole gradient of `group` lives in a slot until it is reduced.
   [[nodiscard]] bool reduced_from_slot(int group) const;
+  /// The gradient of `group` is summed over ranks.
+  [[nodiscard]] bool reduced(int group) const;
   /// Something of the group's parameters or states rests on the host.
   [[nodiscard]] bool offloaded(int group) const;
   /// Elements of the group whose states this rank holds.
@@ -134,6 +141,10 @@ struct Layout {
 /// another stage.
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                                  const StateWidths& widths, const MatrixRule& matrix_rule = {});
+
+/// Cuts the blocks into `stages`. A group on two coordinates keeps its gradient whole. Error{usage}
+/// where one of them would have no block.
+void set_stages(Layout& layout, const ModelCost& cost, Stages stages);
 
 /// What of a layout is ZeRO++.
 struct Wires {

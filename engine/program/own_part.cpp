@@ -10,11 +10,9 @@ OwnPart::OwnPart(const Layout& layout, const ModelCost& cost, int coordinate)
     : layout_(layout),
       coordinate_(coordinate),
       num_blocks_(static_cast<int>(cost.blocks.size())),
-      first_trained_(num_blocks_),
-      held_(cost.groups.size()) {
+      first_trained_(num_blocks_) {
   for (int b = num_blocks_ - 1; b >= 0; --b) {
     for (const int group : cost.blocks[to_index(b)].groups) {
-      if (local(b)) held_[to_index(group)] = true;
       if (layout.groups[to_index(group)].trainable) first_trained_ = b;
     }
   }

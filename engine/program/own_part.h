@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "engine/program/cost.h"
 #include "engine/program/layout.h"
 
@@ -17,7 +15,7 @@ class OwnPart {
   /// The block after it, if any, is in another chunk.
   [[nodiscard]] bool ends_chunk(int block) const;
   /// A block of the coordinate reads the group.
-  [[nodiscard]] bool holds(int group) const { return held_[static_cast<std::size_t>(group)]; }
+  [[nodiscard]] bool holds(int group) const { return layout_.holds(coordinate_, group); }
   /// The first block of any coordinate that trains anything; one past the last where none does.
   [[nodiscard]] int first_trained() const { return first_trained_; }
 
@@ -26,7 +24,6 @@ class OwnPart {
   int coordinate_;
   int num_blocks_;
   int first_trained_;
-  std::vector<bool> held_;  ///< by group
 };
 
 }  // namespace dstrain

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "engine/base/index.h"
 
@@ -290,6 +292,8 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
     const Bytes bytes = layout.reduce_bytes(group);
     add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);
     add(CommOp::all_reduce, CommAxis::data, widths.reduce_wire, bytes / layout.shard_degree);
+    if (layout.groups[to_index(group)].stages.size() > 1)
+      add(CommOp::all_reduce, CommAxis::ends, widths.reduce_wire, bytes / layout.shard_degree);
   } else if (kind == ActionKind::update) {
     const Bytes bytes = layout.update_bytes(group);
     if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
@@ -320,13 +324,57 @@ std::vector<CommChannel> channels(const Program& program) {
   return {used.begin(), used.end()};
 }
 
-Flops useful_flops(const Program& program) {
-  Flops flops = 0;
-  for (const Action& action : program.actions) {
-    if (action.kind == ActionKind::forward || action.kind == ActionKind::backward)
-      flops += action.flops;
+namespace {
+
+/// Both ends of a link are one group.
+ChannelGroup link_group(const CommChannel& channel, const Layout& layout, const Mesh& mesh,
+                        int rank) {
+  const std::vector<int> line = layout.ranks(CommAxis::pipeline, mesh, rank);
+  const int own = mesh.coordinate(rank, Axis::pipeline), count = static_cast<int>(line.size());
+  const bool sends = channel.lane == Lane::send_down || channel.lane == Lane::send_up;
+  const bool down = channel.lane == Lane::send_down || channel.lane == Lane::receive_down;
+  const int other = line[to_index((own + (sends == down ? 1 : count - 1)) % count)];
+  ChannelGroup group{.channel = channel, .name = {}, .ranks = {rank, other}};
+  if (!sends) std::swap(group.ranks[0], group.ranks[1]);
+  group.name = fmt::format("pipeline-{}-{}-{}", down ? "down" : "up", group.ranks[0], group.ranks[1]);
+  return group;
+}
+
+}  // namespace
+
+std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channels,
+                                         const Layout& layout, const Mesh& mesh, int rank) {
+  std::vector<ChannelGroup> groups;
+  for (const CommChannel& channel : channels) {
+    if (channel.axis == CommAxis::pipeline) {
+      groups.push_back(link_group(channel, layout, mesh, rank));
+      continue;
+    }
+    const std::vector<int> ranks = layout.ranks(channel.axis, mesh, rank);
+    groups.push_back({channel,
+                      fmt::format("{}-{}-{}", comm_axis_name(channel.axis),
+                                  lane_name(channel.lane), ranks.front()),
+                      ranks});
   }
-  return flops;
+  // A rank that waits for the others of a group has opened all that stand before it.
+  std::ranges::sort(groups, {}, [](const ChannelGroup& group) {
+    const bool up = group.channel.lane == Lane::send_up || group.channel.lane == Lane::receive_up;
+    const bool link = group.channel.axis == CommAxis::pipeline;
+    const int place = link ? int{up} : static_cast<int>(group.channel.lane);
+    return std::tuple(group.channel.axis, place, group.ranks);
+  });
+  return groups;
+}
+
+Flops useful_flops(const std::vector<Program>& line) {
+  Flops flops = 0;
+  for (const Program& program : line) {
+    for (const Action& action : program.actions) {
+      if (action.kind == ActionKind::forward || action.kind == ActionKind::backward)
+        flops += action.flops;
+    }
+  }
+  return flops / static_cast<double>(line.size());
 }
 
 std::string describe(const Action& action, const ModelCost& cost) {

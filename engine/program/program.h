@@ -222,6 +222,18 @@ struct CommChannel {
 };
 /// Those that the program uses, sorted.
 [[nodiscard]] std::vector<CommChannel> channels(const Program& program);
+/// The communicator of a channel on one rank.
+struct ChannelGroup {
+  CommChannel channel;
+  std::string name;        ///< the same on all its ranks, and of no other group
+  std::vector<int> ranks;  ///< of the world, in the order of their indices: of a link between
+                           ///< stages, which sends one way, the sender and the receiver
+};
+/// Those of `channels` on `rank`, in an order in which all ranks may open theirs one after the
+/// other.
+[[nodiscard]] std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channels,
+                                                       const Layout& layout, const Mesh& mesh,
+                                                       int rank);
 
 /// Rules that every program keeps; each broken one is a sentence. Empty = sound. Checked: block
 /// order and pairing of forward and backward; every action reads, writes and frees exactly the
@@ -248,8 +260,9 @@ struct CommChannel {
 [[nodiscard]] std::uint64_t hash(const Program& program, const Layout& layout);
 [[nodiscard]] std::uint64_t hash(const std::vector<Program>& line, const Layout& layout);
 
-/// FLOPs of forward and backward of one rank's step, recomputation not counted.
-[[nodiscard]] Flops useful_flops(const Program& program);
+/// FLOPs of forward and backward of a step, recomputation not counted: the mean of the ranks of a
+/// pipeline.
+[[nodiscard]] Flops useful_flops(const std::vector<Program>& line);
 
 /// "backward(encoder.layer.7), micro-batch 2": for traces and failure reports.
 [[nodiscard]] std::string describe(const Action& action, const ModelCost& cost);

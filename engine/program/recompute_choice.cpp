@@ -8,8 +8,8 @@
 namespace dstrain {
 namespace {
 
-/// Blocks whose recomputation frees anything, the cheapest first.
-std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost) {
+/// Blocks of the coordinate whose recomputation frees anything, the cheapest first.
+std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost, int coordinate) {
   const auto trains = [&](const BlockCost& block) {
     return std::ranges::any_of(
         block.groups, [&](int g) { return layout.groups[static_cast<std::size_t>(g)].trainable; });
@@ -18,6 +18,7 @@ std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost)
       static_cast<std::size_t>(std::ranges::find_if(cost.blocks, trains) - cost.blocks.begin());
   std::vector<std::size_t> list;
   for (std::size_t b = first; b + 1 < cost.blocks.size(); ++b) {
+    if (layout.stages.rank_of(static_cast<int>(b)) != coordinate) continue;
     if (cost.blocks[b].saved_bytes > 0) list.push_back(b);
   }
   const auto flops_per_byte = [&](std::size_t b) {
@@ -41,19 +42,21 @@ MemoryLimit memory_limit(const Recipe& recipe, const Program& program, const Mac
 }
 
 RecomputeChoice choose_recompute(const Layout& layout, const ModelCost& cost,
-                                 const ProgramOptions& options, const MemoryLimit& limit) {
+                                 const ProgramOptions& options, const MemoryLimit& limit,
+                                 int coordinate) {
   ProgramOptions tried = options;
-  tried.micro_batches = std::min(options.micro_batches, 2);  // further ones hold nothing more
+  // Further ones hold nothing more.
+  tried.micro_batches = std::min(options.micro_batches, 2 * layout.pipeline_degree());
   const auto needed = [&](const std::vector<bool>& blocks) {
     tried.recompute = blocks;
-    return peak_memory(training_program(layout, cost, tried)).total() + limit.fixed;
+    return peak_memory(training_program(layout, cost, tried, coordinate)).total() + limit.fixed;
   };
   RecomputeChoice choice{.blocks = std::vector<bool>(cost.blocks.size()), .limit = limit.bytes};
   choice.needed = choice.needed_without = needed(choice.blocks);
   const auto fits = [&] { return choice.needed <= limit.bytes; };
   if (limit.bytes == 0 || fits()) return choice;
   std::vector<std::size_t> chosen;
-  for (const std::size_t block : candidates(layout, cost)) {
+  for (const std::size_t block : candidates(layout, cost, coordinate)) {
     chosen.push_back(block);
     choice.blocks[block] = true;
     choice.needed = needed(choice.blocks);

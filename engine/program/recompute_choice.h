@@ -28,7 +28,7 @@ inline constexpr double kMemoryReserve = 0.04;
 struct RecomputeChoice {
   std::vector<bool> blocks;  ///< as ProgramOptions::recompute
   Bytes limit = 0;           ///< 0: not known
-  Bytes needed_without = 0;  ///< peak of one rank if nothing is recomputed
+  Bytes needed_without = 0;  ///< peak of the fullest rank if nothing is recomputed
   Bytes needed = 0;          ///< peak as chosen
 };
 
@@ -36,10 +36,10 @@ struct RecomputeChoice {
 /// per FLOP computed again (of equal ones the first, whose activations would be held longest),
 /// until the peak fits. None of the chosen could be left out; if even all are not enough, all are
 /// chosen. A function of its arguments alone, so that all ranks choose alike. `options.recompute`
-/// is ignored.
+/// is ignored. Of a pipeline: for the blocks and the memory of `coordinate`.
 [[nodiscard]] RecomputeChoice choose_recompute(const Layout& layout, const ModelCost& cost,
                                                const ProgramOptions& options,
-                                               const MemoryLimit& limit);
+                                               const MemoryLimit& limit, int coordinate = 0);
 
 /// "7 of 37 blocks, as the plan needs 85.10 GiB of 79.00 GiB".
 [[nodiscard]] std::string describe(const RecomputeChoice& choice);

@@ -23,10 +23,9 @@ std::string divisors(int number) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-void only_data_axes(const ParallelConfig& parallel) {
+void only_built_axes(const ParallelConfig& parallel) {
   const std::pair<const char*, int> others[] = {{"tensor", parallel.tensor},
                                                 {"sequence", parallel.sequence},
-                                                {"pipeline", parallel.pipeline},
                                                 {"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
@@ -35,7 +34,7 @@ void only_data_axes(const ParallelConfig& parallel) {
         fmt::format("parallel.{}: {} needs blocks or schedules that are cut along this axis; "
                     "those of the models here are not",
                     axis, degree),
-        fmt::format("use parallel.{}: 1; all ranks are then data ranks", axis));
+        fmt::format("use parallel.{}: 1", axis));
   }
 }
 
@@ -43,6 +42,33 @@ void only_data_axes(const ParallelConfig& parallel) {
 int moment_bytes(const Recipe& recipe, OptimizerName name) {
   const int width = recipe.precision.states == StateType::bf16 ? 2 : 4;
   return static_cast<int>(optimizer_row(name).moments.size()) * width;
+}
+
+/// What the coordinates choose for their blocks, with the memory of the fullest.
+RecomputeChoice choose_on_all(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
+                              const ProgramOptions& options, const Machine& machine) {
+  RecomputeChoice all{.blocks = std::vector<bool>(cost.blocks.size())};
+  for (int c = 0; c < layout.pipeline_degree(); ++c) {
+    const Program plain = training_program(layout, cost, options, c);
+    const RecomputeChoice own =
+        choose_recompute(layout, cost, options, memory_limit(recipe, plain, machine), c);
+    for (std::size_t b = 0; b < own.blocks.size(); ++b)
+      all.blocks[b] = all.blocks[b] || own.blocks[b];
+    all.limit = own.limit;
+    all.needed = std::max(all.needed, own.needed);
+    all.needed_without = std::max(all.needed_without, own.needed_without);
+  }
+  return all;
+}
+
+void at_least_a_block_per_rank(const ModelCost& cost, int pipeline) {
+  const int blocks = static_cast<int>(cost.blocks.size());
+  if (pipeline <= blocks) return;
+  throw Error(ErrorKind::usage,
+              fmt::format("parallel.pipeline: {} stages, and the model has {} blocks (embedding "
+                          "and head are two of them)",
+                          pipeline, blocks),
+              fmt::format("use at most {}", blocks));
 }
 
 /// The programs of one kind on all coordinates of the pipeline, checked.
@@ -58,20 +84,28 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
 }  // namespace
 
 Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
-  only_data_axes(parallel);
+  only_built_axes(parallel);
   if (world_size < 1) {
     throw Error(ErrorKind::usage, fmt::format("{} ranks", world_size), "use at least 1");
   }
+  const int pipeline = parallel.pipeline;
+  if (pipeline < 1 || world_size % pipeline != 0) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parallel.pipeline: {} does not divide the {} ranks", pipeline, world_size),
+        fmt::format("use {}", divisors(world_size)));
+  }
+  const int data_ranks = world_size / pipeline;
   const ZeroConfig& zero = parallel.zero;
-  if (zero.stage == 0) return {.data = world_size};
-  const int shard = zero.shard == 0 ? world_size : zero.shard;
-  if (shard < 1 || world_size % shard != 0) {
+  if (zero.stage == 0) return {.pipeline = pipeline, .data = data_ranks};
+  const int shard = zero.shard == 0 ? data_ranks : zero.shard;
+  if (shard < 1 || data_ranks % shard != 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("parallel.zero.shard: {} does not divide the {} data ranks", zero.shard,
-                            world_size),
-                fmt::format("use {}, or 0 for all of them", divisors(world_size)));
+                            data_ranks),
+                fmt::format("use {}, or 0 for all of them", divisors(data_ranks)));
   }
-  return {.data = world_size / shard, .shard = shard};
+  return {.pipeline = pipeline, .data = data_ranks / shard, .shard = shard};
 }
 
 StateWidths state_widths(const Recipe& recipe) {
@@ -154,6 +188,7 @@ BatchPlan plan_batch(const BatchConfig& batch, int data_ranks) {
 Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_size,
                        const Machine& machine, int rank) {
   Mesh mesh(world_size, mesh_degrees(recipe.parallel, world_size));
+  at_least_a_block_per_rank(cost, mesh.degree(Axis::pipeline));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
   set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
@@ -170,9 +205,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
       options.recompute.assign(cost.blocks.size(), true);
       break;
     case Recompute::automatic:
-      choice =
-          choose_recompute(layout, cost, options,
-                           memory_limit(recipe, training_program(layout, cost, options), machine));
+      choice = choose_on_all(recipe, layout, cost, options, machine);
       options.recompute = choice->blocks;
       break;
   }
@@ -192,7 +225,8 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
           .options = options,
           .recompute = std::move(choice),
           .placement = placement,
-          .training = std::move(training[own]),
+          .line = training,
+          .training = training[own],
           .evaluation = std::move(evaluation[own]),
           .gathering = std::move(gathering[own]),
           .hash = combined};

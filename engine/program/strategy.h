@@ -31,7 +31,8 @@ struct Strategy {
   ProgramOptions options;
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
   PlacementReport placement;
-  Program training;    ///< one optimizer step of this rank
+  std::vector<Program> line;  ///< one optimizer step of each coordinate of the pipeline
+  Program training;           ///< that of this rank
   Program evaluation;  ///< one micro-batch
   Program gathering;   ///< before the first evaluation after an update
   /// Of these programs on all coordinates of the pipeline, the same on every rank.

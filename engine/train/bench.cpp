@@ -69,11 +69,11 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   bench.memory = memory_figures(world.device.device).allocated_peak;
   bench.host_memory = memory_figures(world.device.device).host_peak;
   bench.planned_host_memory = plan.ledger.host();
-  const double samples = static_cast<double>(recipe.batch.global) / strategy.batch.data_ranks;
+  const double samples = static_cast<double>(recipe.batch.global) / world.size;
   const int sequence = session.model().sequence;
   bench.unit = sequence > 0 ? "tok/s" : "img/s";
   bench.rate = samples * std::max(1, sequence) / bench.step_s;
-  bench.flops = useful_flops(strategy.training);
+  bench.flops = useful_flops(strategy.line);
   const double peak = datasheet_flops(world.device.name);
   bench.mfu = peak > 0 ? bench.flops / bench.step_s / peak : 0;
   if (kernels) bench.kernels = profile_kernels(step);

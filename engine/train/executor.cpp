@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
@@ -83,6 +84,10 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     lanes_.push_back(
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
+  for (auto& [channel, ranks] : communicators) {
+    if (channel.axis == CommAxis::pipeline && !options.device.is_cuda())
+      transfer_threads_.try_emplace(channel.lane, [&link = *ranks] { link.cancel(); });
+  }
   allocate_buffers();
   alone_ = make_communicator(nullptr, {.name = "alone", .ranks = {0}});
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
@@ -133,8 +138,12 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   prepared.buffers.resize(program.buffers.size());
   prepared.outputs.resize(program.buffers.size());
   prepared.inputs.resize(program.buffers.size());
+  prepared.received.resize(program.buffers.size());
+  prepared.jobs.resize(program.actions.size());
   for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
+    if (action.kind == ActionKind::receive_down || action.kind == ActionKind::receive_up)
+      prepared.received[to_index(action.writes.front())] = boundary_tensors(action.block);
     for (const auto* waits : {&action.after, &action.after_previous}) {
       for (const int other : *waits) {
         auto& event = prepared.events[to_index(other)];
@@ -268,6 +277,11 @@ void Executor::wait(const Prepared& prepared, std::size_t i) {
   const std::vector<Action>& actions = prepared.program->actions;
   const Stream& stream = lane(actions[i].lane);
   const bool timed = &prepared == &training_ && actions[i].lane == Lane::compute;
+  if (!transfer_threads_.empty()) {
+    // A transfer waits on the thread of its lane.
+    if (!transfers(actions[i].kind)) wait_for_transfers(prepared, i);
+    return;
+  }
   for (const int other : actions[i].after) {
     const Event& event = *prepared.events[to_index(other)];
     const Action& awaited = actions[to_index(other)];
@@ -292,8 +306,10 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
   if (last_run_ != &program) {
     // Updates of offloaded states go on beside the next step, which this is not.
     if (layout_.chunk > 0) finish_updates();
-    for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in})
+    for (const Lane other : {Lane::gather, Lane::reduce, Lane::copy_in, Lane::receive_down,
+                             Lane::receive_up, Lane::send_down, Lane::send_up})
       step_end_.wait(lane(other));
+    for (auto& [name, thread] : transfer_threads_) thread.wait_for_all();
     last_run_ = &program;
   }
   const bool graphs = training && !segments_.empty() &&
@@ -321,7 +337,8 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       wait(prepared, i);
       const StreamScope scope(stream);
       // What goes on beside the next step has no end when this one is summed up.
-      const bool timed = training && action.lane != Lane::compute &&
+      const bool on_thread = transfers(action.kind) && !options_.device.is_cuda();
+      const bool timed = training && action.lane != Lane::compute && !on_thread &&
                          !(options_.device.is_cuda() && outlasts_step(action.lane));
       if (timed) timer_.begin_action(action.lane, stream);
       if (action.kind == ActionKind::load) {
@@ -397,7 +414,7 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
     case send_up:
     case receive_down:
     case receive_up:
-      DSTRAIN_CHECK(false, "transfers of a pipeline are not run yet");
+      transfer(prepared, i);
       break;
     case gather:
       this->gather(prepared, action);
@@ -490,14 +507,18 @@ void Executor::backward(Prepared& prepared, const Action& action) {
   });
   const Tensors& outputs = prepared.outputs[to_index(*own)];
   const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
-  Tensors seeds = std::move(output_gradients_);
+  const int ends_chunk = program.find(action.frees, BufferRole::output_gradient),
+            begins_chunk = program.find(action.writes, BufferRole::output_gradient);
+  Tensors seeds = ends_chunk >= 0 ? prepared.outputs[to_index(ends_chunk)]
+                                  : std::exchange(output_gradients_, {});
   if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
   if (inputs.empty()) {
     torch::autograd::backward(outputs, seeds);
-    output_gradients_.clear();
-  } else {
-    output_gradients_ = torch::autograd::grad(outputs, inputs, seeds);
+    return;
   }
+  Tensors& gradients =
+      begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : output_gradients_;
+  gradients = torch::autograd::grad(outputs, inputs, seeds);
 }
 
 at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
@@ -508,9 +529,10 @@ at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& acti
 }
 
 void Executor::norm(const StepInputs& inputs) {
-  const double share = 1.0 / layout_.replica_degree;
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
+    // Each element counts once, whoever else holds it.
+    const double share = 1.0 / states_.num_holders(g);
     states_.settle_gradients(g);
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }

@@ -18,6 +18,7 @@
 #include "engine/models/model.h"
 #include "engine/program/strategy.h"
 #include "engine/train/feeder.h"
+#include "engine/train/lane_thread.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/offloader.h"
 #include "engine/train/segments.h"
@@ -140,9 +141,6 @@ class Executor {
   /// The most likely token after each sample of `batch` (text), whose last token stands at `last`
   /// [B]: [B] int64 on the host. Collective.
   [[nodiscard]] at::Tensor next_tokens(const Batch& batch, const at::Tensor& last);
-  /// Master weights of a whole group on the host. Collective over the shard axis; for
-  /// comparing and export.
-  [[nodiscard]] at::Tensor gathered_master(int group);
 
   /// From the next step on; null: nobody. With an observer, actions run one by one: the graphs are
   /// dropped, and recorded again later. No step may be under way.
@@ -174,6 +172,10 @@ class Executor {
     std::vector<Tensors> outputs;
     /// By buffer of saved tensors: the inputs of the block that autograd's graph begins with.
     std::vector<Tensors> inputs;
+    /// By buffer that another stage fills: the tensors that it is received into.
+    std::vector<Tensors> received;
+    /// By action: the last job that it was on the thread of its lane; 0: none.
+    std::vector<std::int64_t> jobs;
   };
   [[nodiscard]] Prepared prepare(const Program& program) const;
   /// Allocates the slots and reduction buffers, which the programs use in turn.
@@ -189,13 +191,21 @@ class Executor {
                const BlockContext& context);
   /// Lets go of the outputs and saved tensors that the action frees.
   static void free_activations(Prepared& prepared, const Action& action);
+  /// Sends or receives between stages: on a GPU on the current stream, else on the lane's thread.
+  void transfer(Prepared& prepared, std::size_t i);
+  /// On the CPU: waits for the transfers that action `i` waits for, which run on threads of their
+  /// own.
+  void wait_for_transfers(const Prepared& prepared, std::size_t i);
+  /// Empty tensors for what the block before or after the boundary sends.
+  [[nodiscard]] Tensors boundary_tensors(int block) const;
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
   void gather(const Prepared& prepared, const Action& action);
   /// The copies of what rests on the host.
   void fetch_or_evict(Prepared& prepared, const Action& action);
-  [[nodiscard]] Tensors evicted_output(const Prepared& prepared, const Action& action);
+  /// The output, or its gradient, that `action` reads on a lane of its own.
+  [[nodiscard]] Tensors output_for(const Prepared& prepared, const Action& action);
   void update(const Prepared& prepared, const Action& action, const StepInputs& inputs);
   /// The one of `ids` with that role; undefined: none.
   [[nodiscard]] static at::Tensor buffer_of(const Prepared& prepared, const std::vector<int>& ids,
@@ -264,12 +274,12 @@ class Executor {
   };
   std::map<std::size_t, std::vector<Recorded>> graphs_;
   const Graph* first_graph_ = nullptr;
-  /// By the source's buffer of the first micro-batch and the evict of an output: where graphs write
-  /// it.
-  std::map<std::pair<std::size_t, const Action*>, Tensors> evicted_outputs_;
+  /// By the source's buffer of the first micro-batch and the evict or send of an output: where
+  /// graphs write it.
+  std::map<std::pair<std::size_t, const Action*>, Tensors> written_by_graphs_;
   std::int64_t eager_steps_ = 0;
 
-  Tensors output_gradients_;  ///< of the block whose backward is next
+  Tensors output_gradients_;  ///< of the block whose backward is next, inside a chunk
   std::function<void(int block, const Tensors& output)> after_forward_;  ///< of find_non_finite
   std::vector<std::size_t> loaded_;  ///< buffer of the source of micro-batch m at m % size
   std::size_t first_loaded_ = 0;     ///< that of micro-batch 0
@@ -282,6 +292,7 @@ class Executor {
     std::shared_ptr<const Event> end;
   };
   std::deque<Pending> pending_;
+  std::map<Lane, LaneThread> transfer_threads_;  ///< on the CPU; go first, as they use the others
 };
 
 }  // namespace dstrain

@@ -1,4 +1,3 @@
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
@@ -65,18 +64,6 @@ at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
   run(evaluation_, source, {}, context);
   finish_updates();
   return context.next_tokens.cpu();
-}
-
-at::Tensor Executor::gathered_master(int group) {
-  finish_updates();
-  const StreamScope scope(lane(Lane::gather));
-  at::Tensor whole = states_.load_master(group);
-  if (whole.numel() != states_.flat(group).padded()) {
-    const at::Tensor own = whole.to(options_.device);
-    whole = at::empty({states_.flat(group).padded()}, own.options());
-    communicator({CommAxis::shard, Lane::gather}).all_gather(whole, own);
-  }
-  return whole.to(at::kCPU, at::kFloat);
 }
 
 void Executor::gather_resident() {

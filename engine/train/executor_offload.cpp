@@ -31,10 +31,10 @@ void Executor::update(const Prepared& prepared, const Action& action, const Step
 
 /// The host knows of an output only in steps in which its forward was not replayed from a graph;
 /// the graph writes it at the same place each time.
-Tensors Executor::evicted_output(const Prepared& prepared, const Action& action) {
+Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
   const Tensors& outputs = prepared.outputs[to_index(action.reads.front())];
-  if (segments_.empty()) return outputs;
-  Tensors& kept = evicted_outputs_[{first_loaded_, &action}];
+  if (segments_.empty() || &prepared != &training_) return outputs;
+  Tensors& kept = written_by_graphs_[{first_loaded_, &action}];
   if (!outputs.empty()) {
     kept.clear();
     for (const at::Tensor& output : outputs) {
@@ -62,7 +62,7 @@ void Executor::fetch_or_evict(Prepared& prepared, const Action& action) {
     const int host = prepared.program->find(ids, BufferRole::host_input);
     const at::Tensor& memory = prepared.buffers[to_index(host)];
     if (action.kind == evict_input) {
-      offloader_.evict_input(host, memory, evicted_output(prepared, action), stream);
+      offloader_.evict_input(host, memory, output_for(prepared, action), stream);
     } else {
       const int slot = prepared.program->find(action.writes, BufferRole::fetched_input);
       prepared.outputs[to_index(slot)] =

@@ -45,11 +45,11 @@ Batch batch_of(const std::vector<Row>& rows, const GenerateOptions& options, at:
   return batch;
 }
 
-/// Rank 0's choice holds for all: on the others rounding may differ, and with it the end.
-void agree(Communicator& ranks, at::Tensor& tokens, c10::Device device) {
+/// One rank's choice holds for all: on the others rounding may differ, and with it the end.
+void agree(Communicator& ranks, int speaker, at::Tensor& tokens, c10::Device device) {
   if (ranks.size() == 1) return;
   at::Tensor shared = tokens.to(at::kFloat).to(device);  // token numbers are exact in fp32
-  if (ranks.rank() != 0) shared.zero_();
+  if (ranks.rank() != speaker) shared.zero_();
   ranks.all_reduce(shared, ReduceOp::sum);
   tokens = shared.cpu().to(at::kLong);
 }
@@ -61,7 +61,7 @@ void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Execu
     at::Tensor last;
     const Batch batch = batch_of(rows, options, last);
     at::Tensor next = executor.next_tokens(batch, last);
-    agree(ranks, next, options.device);
+    agree(ranks, options.speaker, next, options.device);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       if (rows[r].ended) continue;
       const std::int64_t found = next.const_data_ptr<std::int64_t>()[r];

@@ -12,6 +12,7 @@ namespace dstrain {
 
 struct GenerateOptions {
   c10::Device device{c10::kCPU};
+  int speaker = 0;  ///< index in the group of the rank whose choice holds for all; it has the head
   std::int64_t micro_batch = 0;  ///< samples of one pass
   std::int64_t sequence = 0;     ///< tokens that the model takes
   int most_tokens = 0;           ///< of an answer

@@ -85,7 +85,7 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
       metrics_(metrics_options(session.recipe(), directory, first_step)),
       first_step_(first_step),
       start_(start),
-      useful_flops_(useful_flops(session.strategy().training)) {
+      useful_flops_(useful_flops(session.strategy().line)) {
   metrics_.add(progress);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/train/session.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,7 +58,18 @@ std::string describe_images(const DataConfig& data, const ImageShape& stored, in
 /// A run that does not needs no test split: data.test_share may be 0.
 bool evaluates(const Recipe& recipe) { return !recipe.run.evaluate.is_never(); }
 
+/// Thread blocks of a transfer between stages: it waits most of the time, and each holds an SM.
+constexpr int kLinkCtas = 2;
+
 constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
+
+/// Of each untrained tensor of the model: the pipeline coordinate that runs its block.
+std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
+  std::vector<int> list;
+  for (int b = 0; b < static_cast<int>(model.blocks.size()); ++b)
+    list.resize(list.size() + model.blocks[to_index(b)]->state().size(), stages.rank_of(b));
+  return list;
+}
 
 /// Of the rank that has least; all ranks get the same answer.
 Bytes smallest_memory(const World& world, RankRecordFile& record) {
@@ -157,8 +169,10 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
+                   .stage = strategy_->mesh.coordinate(world.rank, Axis::pipeline),
                    .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
                    .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .state_stages = stages_of_states(model_, strategy_->layout.stages),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});
   states_->initialize(*first_weights(recipe, model_, notes_));
@@ -282,22 +296,18 @@ void Session::open_text_data(ProgressSink* progress) {
 }
 
 void Session::open_communicators(const World& world, RankRecordFile& record) {
-  const auto open = [&](const CommChannel& channel, const std::vector<int>& ranks) {
-    const std::string purpose =
-        fmt::format("{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane));
-    const CollectiveScope scope(&record, fmt::format("connect {}", purpose),
-                                static_cast<int>(ranks.size()));
-    auto communicator =
-        world.communicator({.name = fmt::format("{}-{}", purpose, ranks.front()), .ranks = ranks});
-    communicator->watch(record);
-    return communicator;
-  };
   std::vector<CommChannel> all = channels(strategy_->training);
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
-  const Mesh& mesh = strategy_->mesh;
-  for (const CommChannel& channel : all) {
-    communicators_[channel] =
-        open(channel, strategy_->layout.ranks(channel.axis, mesh, world.rank));
+  for (const ChannelGroup& group :
+       channel_groups(all, strategy_->layout, strategy_->mesh, world.rank)) {
+    const CollectiveScope scope(&record, fmt::format("connect {}", group.name),
+                                static_cast<int>(group.ranks.size()));
+    const bool link = group.channel.axis == CommAxis::pipeline;
+    auto communicator = world.communicator(
+        {.name = group.name, .ranks = group.ranks, .max_ctas = link ? kLinkCtas : 0});
+    // On the CPU threads of their own wait in links, and the executor says so.
+    if (!link || device_.is_cuda()) communicator->watch(record);
+    communicators_[group.channel] = std::move(communicator);
   }
 }
 
@@ -469,35 +479,39 @@ EvaluationTotals Session::evaluate() {
   return executor_->evaluate(feeder, steps);
 }
 
+int Session::first_rank_with_head() const {
+  const Stages& stages = strategy_->layout.stages;
+  const int last = static_cast<int>(model_.blocks.size()) - 1;
+  return stages.rank_of(last) * (strategy_->mesh.world_size() / stages.ranks());
+}
+
 std::vector<GeneratedAnswer> Session::generate() {
   if (prompts_.empty()) return {};
   return dstrain::generate(*executor_, *communicators_.at(kWorldChannel), prompts_, *tokenizer_,
                            {.device = device_.device,
+                            .speaker = first_rank_with_head(),
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,
                             .most_tokens = recipe_.run.generate_tokens});
 }
 
 std::map<std::string, std::vector<float>> Session::gathered_weights() {
+  executor_->finish_updates();
   std::map<std::string, std::vector<float>> weights;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const at::Tensor whole = executor_->gathered_master(static_cast<int>(g));
-    const auto* values = whole.const_data_ptr<float>();
-    for (std::size_t i = 0; i < groups_[g].size(); ++i) {
-      const float* begin = values + strategy_->layout.flat[g].offset(i);
-      for (const Piece& part : groups_[g][i]->parts) {
-        std::vector<float>& tensor = weights[part.name];
-        tensor.resize(to_index(num_elements(part.shape)));
-        for (std::int64_t done = 0; done < part.numel(); done += part.run_length())
-          std::copy_n(begin + done, part.run_length(), tensor.begin() + part.whole_index(done));
-        begin += part.numel();
-      }
-    }
+  for (const Parameter* parameter : all_parameters(model_)) {
+    for (const Piece& part : parameter->parts)
+      weights[part.name].resize(to_index(num_elements(part.shape)));
   }
-  for (const BlockState* state : states_->block_states()) {
-    const at::Tensor values = state->value.to(at::kCPU, at::kFloat).contiguous();
-    const auto* begin = values.const_data_ptr<float>();
-    weights[state->part.name].assign(begin, begin + values.numel());
+  for (const BlockState* state : all_states(model_))
+    weights[state->part.name].resize(to_index(num_elements(state->part.shape)));
+  states_->add_share(weights);
+  Communicator& all = *communicators_.at(kWorldChannel);
+  for (auto& [name, tensor] : weights) {
+    const at::Tensor host = at::from_blob(
+        tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);
+    at::Tensor shares = host.to(device_.device);
+    all.all_reduce(shares, ReduceOp::sum);
+    host.copy_(shares);
   }
   return weights;
 }

@@ -79,6 +79,8 @@ class Session {
   [[nodiscard]] int timed_every(const Machine& machine) const;
   void require_host_memory(const World& world) const;
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
+  /// Of the world; it has the last block.
+  [[nodiscard]] int first_rank_with_head() const;
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;

@@ -106,17 +106,18 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     moments_.emplace_back("moments", state_type, places);
   // Every group takes its place in the memory of each kind of state that it has.
   std::int64_t gradients = 0;
-  const auto size = [&](int group, Partition partition) {
+  const auto size = [&](int group, Partition partition) -> std::int64_t {
+    if (!holds(group)) return 0;
     return partition == Partition::sharded ? flat(group).shard_size() : flat(group).padded();
   };
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     const GroupLayout& own = kind(g);
     parameters_.add(own.parameter_place, size(g, own.parameters));
     gradient_begin_.push_back(gradients);
-    if (own.trainable) gradients += size(g, own.gradients);
-    if (master_) master_->add(own.state_place, own.trainable ? size(g, own.states) : 0);
+    if (trainable(g)) gradients += size(g, own.gradients);
+    if (master_) master_->add(own.state_place, trainable(g) ? size(g, own.states) : 0);
     for (int m = 0; m < num_moments(); ++m)
-      moments_[to_index(m)].add(own.state_place, own.trainable ? moment_range(g, m).size() : 0);
+      moments_[to_index(m)].add(own.state_place, trainable(g) ? moment_range(g, m).size() : 0);
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
   parameters_.allocate();
@@ -126,11 +127,15 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (const at::Tensor whole = resident_parameters(g); whole.defined()) bind_values(g, whole);
   }
-  for (BlockState* state : block_states_)
-    state->value = at::full(state->part.shape, state->initial, fp32.dtype(state->type));
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    BlockState& state = *block_states_[s];
+    if (holds_state(s))
+      state.value = at::full(state.part.shape, state.initial, fp32.dtype(state.type));
+  }
 }
 
 Range StateStore::own_range(int group) const {
+  if (!holds(group)) return {};
   // Of a frozen group, what the rank holds is what it reads, draws and hands out.
   const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
   return partition == Partition::sharded ? flat(group).shard(options_.shard_coordinate)
@@ -138,7 +143,8 @@ Range StateStore::own_range(int group) const {
 }
 
 at::Tensor StateStore::resident_parameters(int group) const {
-  if (kind(group).parameters == Partition::sharded || kind(group).parameter_place != Place::device)
+  if (!holds(group) || kind(group).parameters == Partition::sharded ||
+      kind(group).parameter_place != Place::device)
     return {};
   return parameters_.view(group, {0, flat(group).padded()});
 }
@@ -322,8 +328,9 @@ void StateStore::initialize(const WeightSource& source) {
       copied[turn++ % 2].record(stream);
     }
   }
-  for (BlockState* state : block_states_) {
-    if (state->type != at::kFloat) continue;
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    BlockState* state = block_states_[s];
+    if (!holds_state(s) || state->type != at::kFloat) continue;
     const at::Tensor values = at::empty(state->part.shape, at::kFloat);
     const std::span out(values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel()));
     if (source.read_state(*state, out)) state->value.copy_(values);
@@ -343,15 +350,58 @@ void StateStore::for_each_state_box(int group, int state, Range range, Visit vis
                });
 }
 
+int StateStore::num_holders(int group) const {
+  const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
+  const int replicas =
+      partition == Partition::sharded ? layout_.replica_degree : layout_.data_ranks();
+  return replicas * static_cast<int>(kind(group).stages.size());
+}
+
+Range StateStore::shared_part(int group) const {
+  if (!holds(group)) return {};
+  const Range own = own_range(group);
+  const int copies = static_cast<int>(kind(group).stages.size());
+  const int replicas = num_holders(group) / copies;
+  int index = options_.replica_coordinate;
+  if (replicas > layout_.replica_degree)
+    index = index * layout_.shard_degree + options_.shard_coordinate;
+  if (kind(group).stages.front() != options_.stage) index += replicas;
+  const Range share = even_part(own.size(), num_holders(group), index);
+  return moved(share, own.begin);
+}
+
+bool StateStore::hands_out_state(std::size_t index) const {
+  return holds_state(index) && options_.shard_coordinate == 0 && options_.replica_coordinate == 0;
+}
+
+void StateStore::add_share(std::map<std::string, std::vector<float>>& weights) const {
+  synchronize(options_.device);
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    const Range share = shared_part(g);
+    if (share.empty()) continue;
+    const at::Tensor values = load_state(g, 0, share).to(at::kCPU, at::kFloat);
+    for_each_state_box(g, 0, share, [&](const Piece& box, std::int64_t offset) {
+      std::vector<float>& tensor = weights.at(box.name);
+      const float* from = values.const_data_ptr<float>() + offset;
+      for (std::int64_t done = 0; done < box.numel(); done += box.run_length())
+        std::copy_n(from + done, box.run_length(), tensor.begin() + box.whole_index(done));
+    });
+  }
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    if (!hands_out_state(s)) continue;
+    const at::Tensor values = block_states_[s]->value.to(at::kCPU, at::kFloat).contiguous();
+    std::copy_n(values.const_data_ptr<float>(), values.numel(),
+                weights.at(block_states_[s]->part.name).begin());
+  }
+}
+
 template <class Visit>
 void StateStore::for_each_saved(Visit visit) const {
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
-    const Range own = own_range(g);
-    const Range share = even_part(own.size(), layout_.replica_degree, options_.replica_coordinate);
-    if (share.empty()) continue;
+    const Range all = shared_part(g);
+    if (all.empty()) continue;
     for (int state = 0; state <= num_moments(); ++state) {
-      const Range all{own.begin + share.begin, own.begin + share.end};
       const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
       if (!saved.empty()) visit(g, state, saved);
     }
@@ -387,9 +437,9 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
       part.pieces.push_back(std::move(box));
     });
   });
-  if (options_.shard_coordinate != 0 || options_.replica_coordinate != 0) return part;
-  for (const BlockState* state : block_states_) {
-    part.add(stored_part(*state), stored_values(*state));
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    if (hands_out_state(s))
+      part.add(stored_part(*block_states_[s]), stored_values(*block_states_[s]));
   }
   return part;
 }
@@ -427,7 +477,9 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
       }
     }
   }
-  for (BlockState* state : block_states_) {
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    if (!holds_state(s)) continue;
+    BlockState* state = block_states_[s];
     const Piece stored = stored_part(*state);
     values.assign(to_index(stored.numel()), 0.0F);
     reader.read(stored, values);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,14 +26,18 @@ struct StateOptions {
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
+  int stage = 0;  ///< coordinate on the pipeline axis
   int shard_coordinate = 0;
   int replica_coordinate = 0;
+  /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
+  std::vector<int> state_stages = {};
   std::string pci_bus = {};       ///< of the device
   std::string offload_path = {};  ///< directory of files
 };
 
 /// This rank's part of parameters, gradients, master weights and moments, per group, in one flat
-/// buffer of each kind; and the untrained tensors of blocks, whole.
+/// buffer of each kind; and the untrained tensors of blocks, whole. Of a pipeline: of the groups
+/// and blocks of its stage; all else is empty.
 ///
 /// "Own" is what the rank updates: its shard when states are sharded, else the whole group. Where
 /// parameters rest whole but states are sharded (ZeRO-1, 2), `own_parameters` is a view into
@@ -76,8 +81,11 @@ class StateStore {
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
   /// The part of the gradients that this rank updates with.
   [[nodiscard]] at::Tensor own_gradient(int group) const;
-  [[nodiscard]] bool trainable(int group) const { return kind(group).trainable; }
-  [[nodiscard]] const std::vector<BlockState*>& block_states() const { return block_states_; }
+  /// The rank holds the group, and trains it.
+  [[nodiscard]] bool trainable(int group) const { return holds(group) && kind(group).trainable; }
+  [[nodiscard]] bool holds(int group) const { return layout_.holds(options_.stage, group); }
+  /// Ranks that hold the same elements of the group's states as this one, itself included.
+  [[nodiscard]] int num_holders(int group) const;
 
   /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
   /// without the padding at its end.
@@ -117,6 +125,9 @@ class StateStore {
   /// and on the first rank the untrained tensors. States on the device are copied at once; those on
   /// the host and in files only if all copies take at most `room` bytes, else the part is live and
   /// must not outlive this object.
+  /// Adds this rank's share of the master weights, of frozen parameters and of untrained tensors to
+  /// whole tensors by file name; the shares of all ranks are each element once.
+  void add_share(std::map<std::string, std::vector<float>>& weights) const;
   [[nodiscard]] CheckpointPart snapshot(Bytes room = std::numeric_limits<Bytes>::max()) const;
   static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
   /// In chunks of at most that many elements.
@@ -140,6 +151,13 @@ class StateStore {
   /// `offset` is where a box begins in a buffer of the range.
   template <class Visit>
   void for_each_state_box(int group, int state, Range range, Visit visit) const;
+  /// The part of the own range that this rank hands out, where holders share the work.
+  [[nodiscard]] Range shared_part(int group) const;
+  /// This rank hands out untrained tensor `index`.
+  [[nodiscard]] bool hands_out_state(std::size_t index) const;
+  [[nodiscard]] bool holds_state(std::size_t index) const {
+    return options_.state_stages.empty() || options_.state_stages[index] == options_.stage;
+  }
   /// Calls `visit(group, state, range)` for what this rank writes of states.
   template <class Visit>
   void for_each_saved(Visit visit) const;

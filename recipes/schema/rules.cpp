@@ -182,7 +182,6 @@ void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
   const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
                                                       {"parallel.sequence", p.sequence},
-                                                      {"parallel.pipeline", p.pipeline},
                                                       {"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;

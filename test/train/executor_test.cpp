@@ -181,7 +181,7 @@ TEST_CASE("executor and state store hold the buffers of the program", "[train][e
       parameters += bytes(states.resident_parameters(g), states.own_parameters(g));
       gradients += bytes(states.resident_gradient(g), states.own_gradient(g));
     }
-    for (const BlockState* state : states.block_states())
+    for (const BlockState* state : all_states(rank.model))
       untrained += static_cast<Bytes>(state->value.nbytes());
     const std::scoped_lock lock(catch_mutex);
     for (const BufferRole role : {BufferRole::gathered, BufferRole::whole_gradient,

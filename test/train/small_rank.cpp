@@ -235,14 +235,9 @@ Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   Communicators opened;
   std::vector<CommChannel> all = channels(strategy.training);
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
-  for (const CommChannel& channel : all) {
-    const std::vector<int> ranks = strategy.layout.ranks(channel.axis, strategy.mesh, rank);
-    const CommunicatorOptions options = {
-        .name = fmt::format("{}-{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane),
-                            ranks.front()),
-        .ranks = ranks,
-        .rank = rank};
-    opened[channel] = make_counting(threads.communicator(options), options);
+  for (const ChannelGroup& group : channel_groups(all, strategy.layout, strategy.mesh, rank)) {
+    const CommunicatorOptions options = {.name = group.name, .ranks = group.ranks, .rank = rank};
+    opened[group.channel] = make_counting(threads.communicator(options), options);
   }
   return opened;
 }

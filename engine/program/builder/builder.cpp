@@ -256,14 +256,13 @@ void check_arguments(const Layout& layout, const ModelCost& cost, const ProgramO
     for (const int g : block.groups) read.at(to_index(g)) = true;
   }
   DSTRAIN_CHECK(std::ranges::find(read, false) == read.end(), "a group that no block reads");
-  std::vector<int> holder(cost.groups.size(), -1);
-  for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
-    for (const int g : cost.blocks[to_index(b)].groups) {
-      int& rank = holder[to_index(g)];
-      DSTRAIN_CHECK(rank < 0 || rank == layout.stages.rank_of(b),
-                    cost.groups[to_index(g)].name + " is read on two coordinates of the pipeline");
-      rank = layout.stages.rank_of(b);
-    }
+  for (std::size_t g = 0; g < cost.groups.size(); ++g) {
+    const std::vector<int>& holders = layout.groups[g].stages;
+    const bool ends = holders.size() == 2 && holders.front() == 0 &&
+                      holders.back() == layout.pipeline_degree() - 1;
+    DSTRAIN_CHECK(
+        holders.size() == 1 || ends,
+        cost.groups[g].name + " is read on coordinates of the pipeline that are not its ends");
   }
   DSTRAIN_CHECK(
       options.micro_batches >= 1 && options.prefetch >= 0,

@@ -40,13 +40,12 @@ void Gradients::add_slots() {
 /// Of the size that the largest group needs.
 void Gradients::add_reduction_buffers() {
   const Layout& layout = writer_.layout;
-  if (layout.data_ranks() == 1) return;
   const bool narrow = layout.widths.reduce_wire < layout.widths.gradient;
   std::int64_t shard = 0, whole = 0;
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (uses_[to_index(g)].first_block < 0) continue;
     const FlatGroup& flat = layout.flat[to_index(g)];
-    if (layout.groups[to_index(g)].trainable) whole = std::max(whole, flat.padded());
+    if (layout.reduced(g)) whole = std::max(whole, flat.padded());
     if (layout.reduced_from_slot(g)) shard = std::max(shard, flat.shard_size());
   }
   Bytes codes = 0;
@@ -84,12 +83,15 @@ void Gradients::clear(int group, int micro_batch) {
 
 void Gradients::after(const Visit& visit, int index) {
   const Layout& layout = writer_.layout;
-  if (layout.data_ranks() == 1) return;
   for (const int group : writer_.groups_of(visit.block)) {
-    if (!layout.groups[to_index(group)].trainable) continue;
+    if (!layout.reduced(group)) continue;
     if (uses_[to_index(group)].first_block != visit.block) continue;
     const bool last = ++backwards_[to_index(group)] == writer_.options.micro_batches;
-    if (layout.reduced_from_slot(group) || last) reduce(group, visit.micro_batch, index);
+    if (last && layout.groups[to_index(group)].stages.size() > 1) {
+      over_stages_.push_back({group, visit.micro_batch, index});
+    } else if (layout.reduced_from_slot(group) || last) {
+      reduce(group, visit.micro_batch, index);
+    }
   }
 }
 
@@ -113,6 +115,8 @@ void Gradients::reduce(int group, int micro_batch, int after) {
 }
 
 int Gradients::finish() {
+  // After all others: the stages come to it at different times.
+  for (const auto& [group, micro_batch, after] : over_stages_) reduce(group, micro_batch, after);
   Action norm;
   for (const Resting& resting : writer_.resting) {
     if (resting.gradient >= 0) norm.reads.push_back(resting.gradient);

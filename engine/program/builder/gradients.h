@@ -41,6 +41,10 @@ class Gradients {
   std::vector<int> backwards_;         ///< by group: added to its whole gradient so far
   std::map<int, int> last_reduce_of_;  ///< by buffer
   std::optional<int> last_reduce_;
+  struct Late {
+    int group = -1, micro_batch = -1, after = -1;
+  };
+  std::vector<Late> over_stages_;  ///< tied groups whose gradient is complete on this rank
 };
 
 }  // namespace dstrain::builder

@@ -1,0 +1,79 @@
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "engine/base/index.h"
+#include "engine/train/executor.h"
+
+/// What crosses between the stages of a pipeline.
+namespace dstrain {
+
+Tensors Executor::boundary_tensors(int block) const {
+  Tensors tensors;
+  const auto options = at::TensorOptions().dtype(options_.compute).device(options_.device);
+  for (const BoundaryTensor& tensor : cost_.blocks[to_index(block)].boundary)
+    tensors.push_back(at::empty(tensor.shape, options));
+  return tensors;
+}
+
+void Executor::transfer(Prepared& prepared, std::size_t i) {
+  const Action& action = prepared.program->actions[i];
+  const Comm& comm = action.comm.front();
+  const bool sends = comm.op == CommOp::send;
+  Communicator& link = communicator({CommAxis::pipeline, action.lane});
+  const int peer = 1 - link.rank();  // a link has two ranks
+  Tensors tensors;
+  if (sends) {
+    for (const at::Tensor& tensor : output_for(prepared, action))
+      tensors.push_back(tensor.detach().contiguous());
+  } else {
+    const std::size_t id = to_index(action.writes.front());
+    tensors = prepared.outputs[id] = prepared.received[id];
+  }
+  auto perform = [&link, peer, sends, tensors]() mutable {
+    for (at::Tensor& tensor : tensors) sends ? link.send(tensor, peer) : link.receive(tensor, peer);
+  };
+  if (transfer_threads_.empty()) {
+    perform();
+    return;
+  }
+  // What the compute lane has done is done; other lanes may still be under way.
+  std::vector<std::pair<LaneThread*, std::int64_t>> before;
+  for (const auto* waits : {&action.after, &action.after_previous}) {
+    for (const int other : *waits) {
+      const auto thread = transfer_threads_.find(prepared.program->actions[to_index(other)].lane);
+      if (thread != transfer_threads_.end())
+        before.emplace_back(&thread->second, prepared.jobs[to_index(other)]);
+    }
+  }
+  prepared.jobs[i] = transfer_threads_.at(action.lane).add([before, perform]() mutable {
+    for (const auto& [thread, job] : before) thread->wait(job);
+    perform();
+  });
+}
+
+void Executor::wait_for_transfers(const Prepared& prepared, std::size_t i) {
+  const Action& action = prepared.program->actions[i];
+  std::vector<int> awaited_ones = action.after;
+  awaited_ones.insert(awaited_ones.end(), action.after_previous.begin(),
+                      action.after_previous.end());
+  for (const int other : awaited_ones) {
+    const Action& awaited = prepared.program->actions[to_index(other)];
+    if (!transfers(awaited.kind)) continue;
+    const bool timed = &prepared == &training_;
+    const Stream& compute = lane(Lane::compute);
+    // Who looks at this rank sees what it waits for.
+    const std::int64_t step = record_.get().step.load();
+    record_.enter(step, prepared.names[to_index(other)]);
+    if (timed) timer_.begin_action(awaited.lane, compute);
+    {
+      const Comm& comm = awaited.comm.front();
+      const CollectiveScope scope(&record_, comm_name(comm.op), 2, comm.bytes);
+      transfer_threads_.at(awaited.lane).wait(prepared.jobs[to_index(other)]);
+    }
+    if (timed) timer_.end_action(awaited.lane, /*communicates=*/true, compute);
+    record_.enter(step, prepared.names[i]);
+  }
+}
+
+}  // namespace dstrain
