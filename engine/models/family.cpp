@@ -10,6 +10,7 @@
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
 #include "engine/models/qwen_moe/qwen_moe.h"
+#include "engine/models/upcycled_weights.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
 #include "recipes/schema/config_file.h"
@@ -30,6 +31,12 @@ std::vector<std::string> bloom_names(const std::string& name) {
 
 std::vector<std::string> decoder_names(const std::string& name) {
   return with_and_without("model.", name);
+}
+
+Model qwen2_moe_model(const ModelConfig& recipe, const ModelFamily& family,
+                      const ModelInputs& inputs) {
+  if (!inputs.experts.upcycle) return make_decoder<kQwen2Moe>(recipe, family, inputs);
+  return decoder_model(upcycled_config(recipe, family, kQwen2Moe), family, kQwen2Moe, inputs);
 }
 
 std::string same_name(const std::string& name) { return name; }
@@ -64,7 +71,7 @@ constexpr Family kModels[] = {
      .classifier = {},
      .with_classifier = {}},
     {.name = "qwen2_moe",
-     .make = make_decoder<kQwen2Moe>,
+     .make = qwen2_moe_model,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

@@ -24,6 +24,7 @@ struct Model {
   int classes = 0;                      ///< 0 for text
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
+  int experts_per_token = 0;            ///< 0: no layer has experts
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }

@@ -21,7 +21,7 @@ struct MoeShape {
   std::int64_t width = 0;
   std::int64_t expert_width = 0;  ///< hidden width of an expert
   std::int64_t shared_width = 0;  ///< of the expert that every token takes; 0: there is none
-  Split experts;                  ///< those of this rank, where ranks share them evenly
+  AxisPart experts;               ///< those of this rank, where ranks share them evenly
   double planned_load = 1;        ///< rows of its experts over the even share, where they share
   ops::RouterShape router;
 };

@@ -70,9 +70,17 @@ void tokens_find_their_experts(const Recipe& r, RuleContext& context) {
 }
 
 void upcycling_has_a_source(const Recipe& r, RuleContext& context) {
-  if (!r.experts.upcycle || !r.model.weights.empty()) return;
-  context.error("experts.upcycle", "true, but model.weights names no dense model to start from",
-                "give the folder of a dense model as model.weights");
+  if (!r.experts.upcycle) return;
+  if (r.model.weights.empty()) {
+    context.error("experts.upcycle", "true, but model.weights names no dense model to start from",
+                  "give the folder of a dense model as model.weights");
+  }
+  const ModelFamily* family = family_of(r.model.name);
+  if (family != nullptr && family->has_experts() && !family->has_size("shared_width")) {
+    context.error("experts.upcycle",
+                  fmt::format("true, but model.name {} has no shared expert", r.model.name),
+                  "use a qwen2_moe, such as qwen2.5-3b-moe");
+  }
 }
 
 void states_fit_compute(const Recipe& r, RuleContext& context) {
@@ -332,7 +340,7 @@ const std::vector<Rule>& rules() {
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
-      {upcycling_has_a_source, {"experts.upcycle", "model.weights"}},
+      {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},

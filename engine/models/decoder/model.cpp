@@ -118,6 +118,7 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
           .config_json = decoder_config_json(config, family, kind),
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
+          .experts_per_token = static_cast<int>(config.experts_per_token),
           .notes = config.notes};
 }
 
