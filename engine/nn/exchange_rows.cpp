@@ -20,7 +20,7 @@ at::Tensor exchanged(const at::Tensor& x, const ExchangedRows& rows, Communicato
   return output;
 }
 
-struct Exchange : torch::autograd::Function<Exchange> {
+struct RowExchange : torch::autograd::Function<RowExchange> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const ExchangedRows& rows, Communicator* peers) {
     context->saved_data["sent"] = rows.sent;
@@ -42,7 +42,7 @@ struct Exchange : torch::autograd::Function<Exchange> {
 }  // namespace
 
 at::Tensor exchange_rows(const at::Tensor& x, const ExchangedRows& rows, Communicator& peers) {
-  return Exchange::apply(x, rows, &peers);
+  return RowExchange::apply(x, rows, &peers);
 }
 
 }  // namespace dstrain
