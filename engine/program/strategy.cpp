@@ -24,9 +24,8 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"tensor", parallel.tensor},
-                                                {"sequence", parallel.sequence},
-                                                {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {
+      {"tensor", parallel.tensor}, {"sequence", parallel.sequence}, {"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(

@@ -33,8 +33,8 @@ struct Strategy {
   PlacementReport placement;
   std::vector<Program> line;  ///< one optimizer step of each coordinate of the pipeline
   Program training;           ///< that of this rank
-  Program evaluation;  ///< one micro-batch
-  Program gathering;   ///< before the first evaluation after an update
+  Program evaluation;         ///< one micro-batch
+  Program gathering;          ///< before the first evaluation after an update
   /// Of these programs on all coordinates of the pipeline, the same on every rank.
   std::uint64_t hash = 0;
 };

@@ -507,8 +507,8 @@ std::map<std::string, std::vector<float>> Session::gathered_weights() {
   states_->add_share(weights);
   Communicator& all = *communicators_.at(kWorldChannel);
   for (auto& [name, tensor] : weights) {
-    const at::Tensor host = at::from_blob(
-        tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);
+    const at::Tensor host =
+        at::from_blob(tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);
     at::Tensor shares = host.to(device_.device);
     all.all_reduce(shares, ReduceOp::sum);
     host.copy_(shares);
