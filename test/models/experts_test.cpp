@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "engine/base/error.h"
 #include "engine/comm/thread_world.h"
 #include "engine/models/language_head.h"
 #include "engine/models/upcycled_weights.h"
