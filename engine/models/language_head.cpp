@@ -53,7 +53,7 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
     return {at::zeros({}, input.at(0).options().dtype(at::kFloat))};
   }
   return {ops::linear_cross_entropy(normalize(input), *table_, batch.labels, batch.weights,
-                                    context.totals)};
+                                    context.totals.narrow(0, 0, kBalanceTotal))};
 }
 
 BlockCost LanguageHead::cost(const BatchShape& shape) const {

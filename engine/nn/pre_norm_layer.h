@@ -68,7 +68,7 @@ class PreNormLayer final : public Block {
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_MD, g_MD] =
         norm_after_.forward(x_MD, attention_.forward(h_MD, samples, batch.sequences, seed));
-    return {y_MD, mlp_.forward(g_MD, seed)};
+    return {y_MD, feed_forward(g_MD, batch, context)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
@@ -80,6 +80,8 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
+    if constexpr (requires { mlp_.complete(cost, rows, 0); })
+      mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
     // handed on, so the boundary counts it. What follows a norm keeps the norm's output.
     std::vector<LayerCost> layers = {norm_before_.cost(rows, place_.first ? 0 : stream)};
@@ -106,6 +108,16 @@ class PreNormLayer final : public Block {
   }
 
  private:
+  /// Experts work on samples, and among ranks, too.
+  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_MD, const Batch& batch,
+                                        const BlockContext& context) {
+    if constexpr (requires { mlp_.forward(g_MD, batch, context); }) {
+      return mlp_.forward(g_MD, batch, context);
+    } else {
+      return mlp_.forward(g_MD, context.dropout_seed);
+    }
+  }
+
   LayerPlace place_;
   Norm norm_before_;
   SelfAttention attention_;

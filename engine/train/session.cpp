@@ -412,6 +412,7 @@ void Session::enqueue_step(const StepRequests& requests) {
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
                       .targets = targets_of_step(step),
+                      .samples = samples_of_step(step),
                       .requests = requests},
                      *feeder_);
 }

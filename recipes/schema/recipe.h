@@ -64,6 +64,10 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
+  int experts = 0;  ///< of a layer
+  int experts_per_token = 0;
+  int expert_width = 0;  ///< hidden width of one expert
+  int shared_width = 0;  ///< of the expert that every token takes
   double rope_theta = 0;
   std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained
 
@@ -89,6 +93,15 @@ struct NormalizeConfig {
   std::vector<double> deviation = {0.229, 0.224, 0.225};  ///< as `mean`; `std` in recipes
 
   bool operator==(const NormalizeConfig&) const = default;
+};
+
+struct ExpertsConfig {
+  bool upcycle = false;         ///< model.weights is a dense model whose MLPs become the experts
+  double balance_loss = 0.001;  ///< coefficient; 0: none
+  double z_loss = 0;            ///< coefficient; 0: none
+  double planned_load = 1.5;    ///< rows of a rank's experts that memory is planned for
+
+  bool operator==(const ExpertsConfig&) const = default;
 };
 
 struct DataConfig {
@@ -272,6 +285,7 @@ struct MetricsConfig {
 struct Recipe {
   ModelConfig model;
   LoraConfig lora;
+  ExpertsConfig experts;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;

@@ -60,6 +60,29 @@ void heads_divide_width(const Recipe& r, RuleContext& context) {
                 divisors_near(m.width, m.heads));
 }
 
+void tokens_find_their_experts(const Recipe& r, RuleContext& context) {
+  const auto& m = r.model;
+  if (m.experts == 0 || m.experts_per_token <= m.experts) return;
+  context.error(
+      "model.experts_per_token",
+      fmt::format("{} experts for each token, model.experts is {}", m.experts_per_token, m.experts),
+      fmt::format("use at most {}", m.experts));
+}
+
+void upcycling_has_a_source(const Recipe& r, RuleContext& context) {
+  if (!r.experts.upcycle) return;
+  if (r.model.weights.empty()) {
+    context.error("experts.upcycle", "true, but model.weights names no dense model to start from",
+                  "give the folder of a dense model as model.weights");
+  }
+  const ModelFamily* family = family_of(r.model.name);
+  if (family != nullptr && family->has_experts() && !family->has_size("shared_width")) {
+    context.error("experts.upcycle",
+                  fmt::format("true, but model.name {} has no shared expert", r.model.name),
+                  "use a qwen2_moe, such as qwen2.5-3b-moe");
+  }
+}
+
 void states_fit_compute(const Recipe& r, RuleContext& context) {
   using enum ComputeType;
   if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
@@ -365,6 +388,8 @@ const std::vector<Rule>& rules() {
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
+      {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
+      {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
@@ -427,6 +452,14 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   };
   for (Inactive& field : inactive_data_keys(r, modality_of(r))) fields.push_back(std::move(field));
   const bool vision = is_vision(r);
+  const ModelFamily* family = family_of(r.model.name);
+  if (family == nullptr || !family->has_experts()) {
+    add({"model.experts", "model.experts_per_token", "model.expert_width", "model.shared_width",
+         "experts.upcycle", "experts.balance_loss", "experts.z_loss", "experts.planned_load"},
+        fmt::format("model.name {} has no experts", r.model.name));
+  } else if (r.parallel.expert * r.parallel.tensor == 1) {
+    add({"experts.planned_load"}, "parallel.expert 1: a rank has all experts");
+  }
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},
