@@ -57,12 +57,12 @@ void LanguageHead::choose_next(const Tensors& input, const at::Tensor& next_toke
 at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
                               const BlockContext& context) {
   Communicator* ranks = context.peers.along(CommAxis::tensor);
+  const at::Tensor totals = context.totals.narrow(0, 0, kBalanceTotal);
   if (table_->cut == Cut::tensor)
-    return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, context.totals,
-                                  *ranks);
+    return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals, *ranks);
   const std::int64_t rows = x_mD.size(0), first = ranks == nullptr ? 0 : ranks->rank() * rows;
   return ops::linear_cross_entropy(x_mD, *table_, batch.labels.narrow(0, first, rows),
-                                   batch.weights.narrow(0, first, rows), context.totals);
+                                   batch.weights.narrow(0, first, rows), totals);
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,

@@ -40,7 +40,7 @@ at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& 
 at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
   DSTRAIN_CHECK(call.tensor != nullptr && call.tensor->size() == cut_.split.count,
                 parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
-  const at::Tensor y_mN = ops::scatter_sum_rows(y_MN, call.tensor);
+  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor);
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 
@@ -87,6 +87,10 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
                  .forward_flops = flops(rows),
                  .saved_bytes = input_is_kept ? adapter_bytes(rows, compute_bytes)
                                               : saved_bytes(rows, compute_bytes)};
+  if (weight_.trainable && adapters_.empty() && !weight_.fp8) {
+    cost.weight_flops = flops(rows);
+    cost.held_bytes = rows * (columns() + weight_.shape[0]) * compute_bytes;
+  }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);
   count(weight_, cost);

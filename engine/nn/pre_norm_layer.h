@@ -72,7 +72,7 @@ class PreNormLayer final : public Block {
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_mD, g_mD] =
         norm_after_.forward(x_mD, attention_.forward(h_mD, samples, batch.sequences, call));
-    return {y_mD, mlp_.forward(g_mD, call)};
+    return {y_mD, feed_forward(g_mD, batch, context, call)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
@@ -86,6 +86,8 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
+    if constexpr (requires { mlp_.complete(cost, rows, 0); })
+      mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
     // handed on, so the boundary counts it. What follows a norm keeps the norm's output, or what it
     // gathers of all ranks'.
@@ -97,6 +99,9 @@ class PreNormLayer final : public Block {
     append({norm_after_.cost(own_rows, 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
+    const LayerCost sum = total(cost.layers);
+    cost.weight_flops = sum.weight_flops;
+    cost.held_bytes = sum.held_bytes;
     cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     // Cut between ranks, the branches are whole before they are summed.
@@ -104,8 +109,8 @@ class PreNormLayer final : public Block {
     const Bytes gathered = cut ? whole : 0;
     cost.forward_workspace = std::max(stream, in_mlp.forward) + gathered;
     for (int branch = 0; cut && branch < 2; ++branch) {
-      add_gather_rows(cost.exchanges, whole, shape.compute_bytes);
-      add_scatter_sum_rows(cost.exchanges, whole, shape.compute_bytes);
+      add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
+      add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes);
     }
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
     // the stream's gradient, and the attention beside the gradients of the stream and of its own
@@ -117,6 +122,16 @@ class PreNormLayer final : public Block {
   }
 
  private:
+  /// Experts work on samples, and among ranks, too.
+  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_mD, const Batch& batch,
+                                        const BlockContext& context, const Call& call) {
+    if constexpr (requires { mlp_.forward(g_mD, batch, context); }) {
+      return mlp_.forward(g_mD, batch, context);
+    } else {
+      return mlp_.forward(g_mD, call);
+    }
+  }
+
   LayerPlace place_;
   Norm norm_before_;
   SelfAttention attention_;

@@ -7,8 +7,8 @@
 /// What the operators of engine/kernels/tensor exchange, for the costs of blocks.
 namespace dstrain {
 
-/// ops::gather_rows of rows that take `bytes` on all ranks together.
-inline void add_gather_rows(std::vector<Exchange>& list, Bytes bytes, int width) {
+/// ops::all_gather_rows of rows that take `bytes` on all ranks together.
+inline void add_all_gather_rows(std::vector<Exchange>& list, Bytes bytes, int width) {
   list.push_back({.op = CommOp::all_gather,
                   .axis = CommAxis::tensor,
                   .bytes = bytes,
@@ -21,9 +21,9 @@ inline void add_gather_rows(std::vector<Exchange>& list, Bytes bytes, int width)
                   .pass = ExchangePass::backward});
 }
 
-/// ops::scatter_sum_rows of such rows; `trained`: something before it needs a gradient.
-inline void add_scatter_sum_rows(std::vector<Exchange>& list, Bytes bytes, int width,
-                                 bool trained = true) {
+/// ops::reduce_scatter_rows of such rows; `trained`: something before it needs a gradient.
+inline void add_reduce_scatter_rows(std::vector<Exchange>& list, Bytes bytes, int width,
+                                    bool trained = true) {
   list.push_back({.op = CommOp::reduce_scatter,
                   .axis = CommAxis::tensor,
                   .bytes = bytes,

@@ -29,13 +29,13 @@ TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_siz
 at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT, const Call& call) {
   if (call.tensor == nullptr) return ops::embed_tokens(tokens_BT, table_);
   if (table_.cut == Cut::tensor)
-    return ops::scatter_sum_rows(ops::embed_own_tokens(tokens_BT, table_), call.tensor);
+    return ops::reduce_scatter_rows(ops::embed_own_tokens(tokens_BT, table_), call.tensor);
   const std::int64_t own = tokens_BT.numel() / call.tensor->size();
   return ops::embed_tokens(tokens_BT.flatten().narrow(0, call.tensor->rank() * own, own), table_);
 }
 
 void TokenEmbedding::add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const {
-  if (table_.cut == Cut::tensor) add_scatter_sum_rows(list, bytes, width, table_.trainable);
+  if (table_.cut == Cut::tensor) add_reduce_scatter_rows(list, bytes, width, table_.trainable);
 }
 
 }  // namespace dstrain

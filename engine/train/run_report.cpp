@@ -162,6 +162,7 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .epochs = session_.recipe().run.epochs,
                  .loss = outcome.loss,
                  .accuracy = outcome.top1,
+                 .balance_loss = outcome.balance_loss > 0 ? outcome.balance_loss : kUnknown,
                  .lr = learning_rate(session_.recipe().optimizer, outcome.step, total),
                  .grad_norm = outcome.gradient_norm,
                  .samples_per_s = samples / step_s,
@@ -418,6 +419,7 @@ void RunReport::report_memory() {
 void RunReport::report_communication(std::int64_t steps) {
   const auto purpose = [](const CommChannel& channel) {
     if (channel.lane == Lane::gather) return "parameters";
+    if (channel.axis == CommAxis::pipeline) return "activations between stages";
     if (channel.lane == Lane::compute) {
       if (channel.axis == CommAxis::world) return "norm and metrics";
       return channel.axis.axes().contains(Axis::shard) ? "momentum of matrices" : "inside blocks";

@@ -107,7 +107,8 @@ std::string measured_rates(const World& world) {
 /// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = world.device.is_cuda() ? h200() : cpu();
-  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload))
+  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
+      recipe.parallel.pipeline == 1)
     return machine;
   const std::string key = "machine/rates", none = "none";
   std::string rates;
@@ -141,7 +142,7 @@ at::ScalarType scalar_type(ComputeType type) {
 
 Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
                  ProgressSink* progress)
-    : recipe_(recipe), rank_(world.rank), device_(world.device) {
+    : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
   const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
   const Splits splits = splits_of(mesh, world.rank);
@@ -156,6 +157,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
+  record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -414,6 +416,7 @@ void Session::enqueue_step(const StepRequests& requests) {
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
                       .targets = targets_of_step(step),
+                      .samples = samples_of_step(step),
                       .requests = requests},
                      *feeder_);
 }
@@ -432,8 +435,7 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  const int rank =
-      site.rank >= 0 ? strategy_->mesh.group(rank_, kDataAxes).at(index(site.rank)) : -1;
+  const int rank = site.rank;
   if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {

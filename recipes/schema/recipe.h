@@ -20,6 +20,8 @@ enum class ReduceType { fp32, bf16, int8, int4 };
 enum class GatherType { compute, int8, fp8, int4 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
+/// Order of the visits of a pipeline.
+enum class ScheduleName { automatic, gpipe, one_f_one_b, interleaved, zero_bubble, dual_pipe_v };
 /// Where states, parameters or activations rest.
 enum class OffloadPlace { none, pinned, pageable, file };
 /// What updates offloaded states.
@@ -62,6 +64,10 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
+  int experts = 0;  ///< of a layer
+  int experts_per_token = 0;
+  int expert_width = 0;  ///< hidden width of one expert
+  int shared_width = 0;  ///< of the expert that every token takes
   double rope_theta = 0;
   std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained
 
@@ -87,6 +93,15 @@ struct NormalizeConfig {
   std::vector<double> deviation = {0.229, 0.224, 0.225};  ///< as `mean`; `std` in recipes
 
   bool operator==(const NormalizeConfig&) const = default;
+};
+
+struct ExpertsConfig {
+  bool upcycle = false;         ///< model.weights is a dense model whose MLPs become the experts
+  double balance_loss = 0.001;  ///< coefficient; 0: none
+  double z_loss = 0;            ///< coefficient; 0: none
+  double planned_load = 1.5;    ///< rows of a rank's experts that memory is planned for
+
+  bool operator==(const ExpertsConfig&) const = default;
 };
 
 struct DataConfig {
@@ -172,8 +187,19 @@ struct ZeroConfig {
   bool operator==(const ZeroConfig&) const = default;
 };
 
+/// How a pipeline is cut into stages and run.
+struct StagesConfig {
+  ScheduleName schedule = ScheduleName::automatic;
+  int chunks = 0;                ///< of each rank; 0: 1 for gpipe and 1f1b, else 2
+  std::vector<int> layers = {};  ///< of each chunk, in model order; empty: balanced
+  double in_flight = 0;          ///< activations held, in micro-batches of a stage; 0: by memory
+
+  bool operator==(const StagesConfig&) const = default;
+};
+
 struct ParallelConfig {
   ZeroConfig zero;
+  StagesConfig stages = {};
   int tensor = 1;
   int sequence = 1;
   int pipeline = 1;
@@ -259,6 +285,7 @@ struct MetricsConfig {
 struct Recipe {
   ModelConfig model;
   LoraConfig lora;
+  ExpertsConfig experts;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;

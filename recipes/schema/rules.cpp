@@ -60,6 +60,29 @@ void heads_divide_width(const Recipe& r, RuleContext& context) {
                 divisors_near(m.width, m.heads));
 }
 
+void tokens_find_their_experts(const Recipe& r, RuleContext& context) {
+  const auto& m = r.model;
+  if (m.experts == 0 || m.experts_per_token <= m.experts) return;
+  context.error(
+      "model.experts_per_token",
+      fmt::format("{} experts for each token, model.experts is {}", m.experts_per_token, m.experts),
+      fmt::format("use at most {}", m.experts));
+}
+
+void upcycling_has_a_source(const Recipe& r, RuleContext& context) {
+  if (!r.experts.upcycle) return;
+  if (r.model.weights.empty()) {
+    context.error("experts.upcycle", "true, but model.weights names no dense model to start from",
+                  "give the folder of a dense model as model.weights");
+  }
+  const ModelFamily* family = family_of(r.model.name);
+  if (family != nullptr && family->has_experts() && !family->has_size("shared_width")) {
+    context.error("experts.upcycle",
+                  fmt::format("true, but model.name {} has no shared expert", r.model.name),
+                  "use a qwen2_moe, such as qwen2.5-3b-moe");
+  }
+}
+
 void states_fit_compute(const Recipe& r, RuleContext& context) {
   using enum ComputeType;
   if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
@@ -172,6 +195,55 @@ void supported_degrees(const Recipe& r, RuleContext& context) {
     context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
                   "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
   }
+}
+
+struct ChunkRange {
+  int least = 1, most = 64;
+};
+
+/// Chunks per rank that a schedule can have.
+ChunkRange chunks_of(ScheduleName schedule) {
+  switch (schedule) {
+    case ScheduleName::gpipe:
+    case ScheduleName::one_f_one_b:
+      return {1, 1};
+    case ScheduleName::interleaved:
+      return {.least = 2};
+    case ScheduleName::dual_pipe_v:
+      return {2, 2};
+    case ScheduleName::automatic:
+    case ScheduleName::zero_bubble:
+      break;
+  }
+  return {};
+}
+
+void schedule_has_its_chunks(const Recipe& r, RuleContext& context) {
+  const StagesConfig& stages = r.parallel.stages;
+  const ChunkRange range = chunks_of(stages.schedule);
+  if (stages.chunks == 0 || (stages.chunks >= range.least && stages.chunks <= range.most)) return;
+  context.error("parallel.stages.chunks",
+                fmt::format("{} chunks per rank under parallel.stages.schedule {}", stages.chunks,
+                            spelling(stages.schedule)),
+                range.least == range.most ? fmt::format("use {}, or 0", range.least)
+                                          : fmt::format("use {} or more, or 0", range.least));
+}
+
+void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
+  const ParallelConfig& p = r.parallel;
+  if (p.stages.layers.empty()) return;
+  const auto count = static_cast<int>(p.stages.layers.size());
+  const bool whole = count % p.pipeline == 0;
+  const int chunks = whole ? count / p.pipeline : 0;
+  const ChunkRange range = chunks_of(p.stages.schedule);
+  if (whole && chunks >= range.least && chunks <= range.most &&
+      (p.stages.chunks == 0 || p.stages.chunks == chunks))
+    return;
+  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.least, range.most);
+  context.error("parallel.stages.layers",
+                fmt::format("{} chunks on {} ranks (parallel.pipeline) under schedule {}", count,
+                            p.pipeline, spelling(p.stages.schedule)),
+                fmt::format("list the layers of {} chunks", wanted));
 }
 
 void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
@@ -315,9 +387,15 @@ const std::vector<Rule>& rules() {
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
+      {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
+      {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
+      {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
+      {each_chunk_has_layers,
+       {"parallel.stages.layers", "parallel.stages.chunks", "parallel.stages.schedule",
+        "parallel.pipeline"}},
       {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
       {gathered_codes_need_stage_3,
        {"precision.gather", "precision.compute", "parallel.zero.stage"}},
@@ -373,6 +451,14 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   };
   for (Inactive& field : inactive_data_keys(r, modality_of(r))) fields.push_back(std::move(field));
   const bool vision = is_vision(r);
+  const ModelFamily* family = family_of(r.model.name);
+  if (family == nullptr || !family->has_experts()) {
+    add({"model.experts", "model.experts_per_token", "model.expert_width", "model.shared_width",
+         "experts.upcycle", "experts.balance_loss", "experts.z_loss", "experts.planned_load"},
+        fmt::format("model.name {} has no experts", r.model.name));
+  } else if (r.parallel.expert * r.parallel.tensor == 1) {
+    add({"experts.planned_load"}, "parallel.expert 1: a rank has all experts");
+  }
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},

@@ -61,13 +61,13 @@ TEST_CASE("rows are gathered, summed, taken and collected with their gradients",
   const at::Tensor x = random({kRows, kWidth}, 1), dy = random({kRows, kWidth}, 2);
   on_ranks(count, [&](int rank, Communicator& ranks) {
     at::Tensor own = part_of(x, rank, count).requires_grad_(true);
-    const at::Tensor all = ops::gather_rows(own, &ranks);
+    const at::Tensor all = ops::all_gather_rows(own, &ranks);
     REQUIRE(all.equal(x));
     all.backward(dy);  // the same on each rank, so the sum is a multiple
     REQUIRE(own.grad().allclose(count * part_of(dy, rank, count)));
 
     at::Tensor whole = x.clone().requires_grad_(true);
-    const at::Tensor sum = ops::scatter_sum_rows(whole, &ranks);
+    const at::Tensor sum = ops::reduce_scatter_rows(whole, &ranks);
     REQUIRE(sum.allclose(count * part_of(x, rank, count)));
     sum.backward(part_of(dy, rank, count));
     REQUIRE(whole.grad().equal(dy));

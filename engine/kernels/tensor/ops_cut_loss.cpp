@@ -26,7 +26,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// Labels and weights of all rows, and where their sums go.
-struct Targets {
+struct CutTargets {
   at::Tensor labels;   ///< [M] int64
   at::Tensor weights;  ///< [M] fp32
   at::Tensor totals;   ///< [4] fp32
@@ -48,9 +48,9 @@ void finish_part(const kernels::VocabPartLoss& args, const at::Tensor& logits) {
 }
 
 /// Losses of a chunk's rows; with `grad_loss`, logits become their gradients.
-void loss_rows(const at::Tensor& logits, const Parameter& table, const Targets& chunk,
-               const at::Tensor& grad_loss, const at::Tensor& loss, const at::Tensor& top1,
-               Communicator& ranks) {
+void cut_loss_rows(const at::Tensor& logits, const Parameter& table, const CutTargets& chunk,
+                   const at::Tensor& grad_loss, const at::Tensor& loss, const at::Tensor& top1,
+                   Communicator& ranks) {
   const std::int64_t rows = logits.size(0);
   const at::Tensor own = scratch(logits, {rows, kCutLossColumns});
   at::Tensor all = scratch(logits, {ranks.size() * rows, kCutLossColumns});
@@ -85,8 +85,9 @@ void loss_rows(const at::Tensor& logits, const Parameter& table, const Targets& 
 /// Goes through the rows in chunks; `each(first, x, logits)` comes after the losses of a chunk, of
 /// `x` gathered from this rank's rows at `first`. The first rank adds to the totals.
 template <typename Each>
-at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table, const Targets& targets,
-                              const at::Tensor& grad_loss, Communicator& ranks, const Each& each) {
+at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table,
+                              const CutTargets& targets, const at::Tensor& grad_loss,
+                              Communicator& ranks, const Each& each) {
   const at::Tensor& value = value_of(table, x);
   const std::int64_t classes = value.size(0), stride = padded_classes(classes), n = ranks.size();
   const std::vector<std::int64_t> chunks = cut_cross_entropy_chunks(
@@ -102,11 +103,11 @@ at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table, const
     ranks.all_gather(part, x.narrow(0, first, own));
     const at::Tensor logits = buffer.narrow(0, 0, rows).narrow(1, 0, classes);
     multiply(part, value.t(), logits);
-    const Targets chunk{rows_of_all(targets.labels, ranks.size(), first, own),
-                        rows_of_all(targets.weights, ranks.size(), first, own),
-                        {}};
+    const CutTargets chunk{rows_of_all(targets.labels, ranks.size(), first, own),
+                           rows_of_all(targets.weights, ranks.size(), first, own),
+                           {}};
     const at::Tensor loss = scratch(x, {rows}), top1 = scratch(x, {rows});
-    loss_rows(logits, table, chunk, grad_loss, loss, top1, ranks);
+    cut_loss_rows(logits, table, chunk, grad_loss, loss, top1, ranks);
     sum.add_(loss.sum());
     if (ranks.rank() == 0) {
       targets.totals[1].add_(top1.sum());
@@ -124,7 +125,7 @@ at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table, const
 struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* table,
-                            const Targets& targets, Communicator* ranks) {
+                            const CutTargets& targets, Communicator* ranks) {
     context->save_for_backward({dense(input), targets.labels, targets.weights});
     context->saved_data["totals"] = targets.totals;  // changed in between by other micro-batches
     keep(context, "table", table);
@@ -135,7 +136,7 @@ struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
-    const Targets targets{saved[1], saved[2], context->saved_data.at("totals").toTensor()};
+    const CutTargets targets{saved[1], saved[2], context->saved_data.at("totals").toTensor()};
     Parameter& table = kept(context, "table");
     Communicator& ranks = kept_ranks(context);
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
@@ -181,7 +182,7 @@ at::Tensor cut_cross_entropy(const at::Tensor& x_mD, Parameter& table, const at:
                             "weights {} fp32, totals {} fp32",
                             shape_of(x_mD), ranks.size(), shape_of(value), shape_of(labels),
                             shape_of(weights), shape_of(totals)));
-  const Targets targets{labels, weights, totals};
+  const CutTargets targets{labels, weights, totals};
   if (c10::GradMode::is_enabled() && (x_mD.requires_grad() || table.trainable))
     return CutCrossEntropy::apply(x_mD, anchor_for(x_mD, table.trainable), &table, targets, &ranks);
   return for_each_cut_chunk(dense(x_mD), table, targets, {}, ranks,

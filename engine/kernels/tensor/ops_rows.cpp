@@ -15,35 +15,35 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor gathered(const at::Tensor& x, Communicator& ranks) {
+at::Tensor all_gathered(const at::Tensor& x, Communicator& ranks) {
   at::Tensor all = at::empty({ranks.size() * x.size(0), x.size(1)}, x.options());
   ranks.all_gather(all, dense(x));
   return all;
 }
 
-at::Tensor scattered(const at::Tensor& x, Communicator& ranks) {
+at::Tensor reduce_scattered(const at::Tensor& x, Communicator& ranks) {
   at::Tensor own = at::empty({x.size(0) / ranks.size(), x.size(1)}, x.options());
   ranks.reduce_scatter(own, dense(x));
   return own;
 }
 
-struct GatherRows : torch::autograd::Function<GatherRows> {
+struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
     keep_ranks(context, ranks);
-    return gathered(x, *ranks);
+    return all_gathered(x, *ranks);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {scattered(grads[0], kept_ranks(context)), {}};
+    return {reduce_scattered(grads[0], kept_ranks(context)), {}};
   }
 };
 
-struct ScatterSumRows : torch::autograd::Function<ScatterSumRows> {
+struct ReduceScatterRows : torch::autograd::Function<ReduceScatterRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
     keep_ranks(context, ranks);
-    return scattered(x, *ranks);
+    return reduce_scattered(x, *ranks);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {gathered(grads[0], kept_ranks(context)), {}};
+    return {all_gathered(grads[0], kept_ranks(context)), {}};
   }
 };
 
@@ -117,15 +117,15 @@ bool alone(const Communicator* ranks) { return ranks == nullptr || ranks->size()
 
 }  // namespace
 
-at::Tensor gather_rows(const at::Tensor& x, Communicator* ranks) {
-  check_rows("gather_rows", x, 1);
-  return alone(ranks) ? x : GatherRows::apply(x, ranks);
+at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks) {
+  check_rows("all_gather_rows", x, 1);
+  return alone(ranks) ? x : AllGatherRows::apply(x, ranks);
 }
 
-at::Tensor scatter_sum_rows(const at::Tensor& x, Communicator* ranks) {
+at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks) {
   if (alone(ranks)) return x;
-  check_rows("scatter_sum_rows", x, ranks->size());
-  return ScatterSumRows::apply(x, ranks);
+  check_rows("reduce_scatter_rows", x, ranks->size());
+  return ReduceScatterRows::apply(x, ranks);
 }
 
 at::Tensor own_rows(const at::Tensor& x, Communicator* ranks) {

@@ -18,10 +18,10 @@
 namespace dstrain::ops {
 
 /// The rows of all ranks: [m, D] -> [M, D]. The gradient of a row is the sum of the ranks'.
-[[nodiscard]] at::Tensor gather_rows(const at::Tensor& x, Communicator* ranks);
+[[nodiscard]] at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks);
 
 /// This rank's rows of the sum over ranks: [M, D] -> [m, D].
-[[nodiscard]] at::Tensor scatter_sum_rows(const at::Tensor& x, Communicator* ranks);
+[[nodiscard]] at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks);
 
 /// This rank's rows of what all ranks have: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor own_rows(const at::Tensor& x, Communicator* ranks);

@@ -2,17 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
+#include "engine/nn/moe.h"
 #include "engine/nn/pre_norm_layer.h"
 #include "engine/nn/rms_norm.h"
 
 namespace dstrain {
 namespace {
+
+std::string layer_name(std::int64_t index) { return fmt::format("model.layers.{}", index); }
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
@@ -33,16 +38,28 @@ ops::AttentionShape attention_shape(const DecoderConfig& config) {
           .rope_scaling = config.rope_scaling};
 }
 
+MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
+  return {.width = config.width,
+          .expert_width = config.expert_width,
+          .shared_width = config.shared_width,
+          .experts = inputs.splits.expert,
+          .planned_load = inputs.experts.planned_load,
+          .router = {.experts = config.experts,
+                     .chosen = config.experts_per_token,
+                     .normalize = config.norm_topk}};
+}
+
 GatedMlpNames mlp_names(const std::string& layer) {
   return {.gate = layer + ".mlp.gate_proj",
           .up = layer + ".mlp.up_proj",
           .down = layer + ".mlp.down_proj"};
 }
 
+template <class FeedForward>
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
-                                  const AxisPart& tensor) {
-  const std::string name = fmt::format("model.layers.{}", index);
-  return std::make_unique<PreNormLayer<RmsNorm, GatedMlp>>(
+                                  const AxisPart& tensor, FeedForward mlp) {
+  const std::string name = layer_name(index);
+  return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{.name = name,
                  .width = config.width,
                  .tokens = config.sequence,
@@ -52,8 +69,24 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
                     initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
                     tensor),
-      RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
-      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
+      RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps), std::move(mlp));
+}
+
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
+                                  const ModelInputs& inputs) {
+  const std::string name = layer_name(index);
+  const AxisPart& tensor = inputs.splits.tensor;
+  if (!config.has_experts(index)) {
+    return make_layer(
+        config, index, tensor,
+        GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
+  }
+  const MoeLosses losses{.balance = inputs.experts.balance_loss,
+                         .z = inputs.experts.z_loss,
+                         .layers = config.expert_layers(),
+                         .tokens = std::max<std::int64_t>(config.sequence, 1)};
+  return make_layer(config, index, tensor,
+                    Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
 }  // namespace
@@ -84,12 +117,20 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                     const ModelInputs& inputs) {
   const AxisPart& tensor = inputs.splits.tensor;
   require_tensor_degree(config, tensor);
+  if (config.expert_layers() > 0 && !tensor.whole()) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parallel.tensor: {} with model.experts: {}: layers with experts are not "
+                    "cut along this axis",
+                    tensor.count, config.experts),
+        "use parallel.tensor: 1");
+  }
   config.sequence = inputs.sequence;
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config, tensor);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, tensor));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
   blocks.push_back(
       std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, config.norm_eps),
                                      LanguageShape{.width = config.width,
@@ -101,6 +142,7 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
           .config_json = decoder_config_json(config, family, kind),
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
+          .experts_per_token = static_cast<int>(config.experts_per_token),
           .notes = config.notes,
           .tokens = inputs.sequence,
           .splits = inputs.splits};

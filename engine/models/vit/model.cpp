@@ -149,7 +149,8 @@ Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockCo
   const bool counts = ranks == nullptr || ranks->rank() == 0;
   const at::Tensor weights = counts ? batch.weights : at::zeros_like(batch.weights);
   return {ops::softmax_cross_entropy(logits(input, ranks), batch.labels, weights,
-                                     context.label_smoothing, context.totals)};
+                                     context.label_smoothing,
+                                     context.totals.narrow(0, 0, kBalanceTotal))};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {
