@@ -24,6 +24,7 @@ struct Model {
   int classes = 0;                      ///< 0 for text
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
+  Splits splits = {};                   ///< ModelInputs::splits
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }
@@ -31,9 +32,11 @@ struct Model {
 
 /// What the data say of a model.
 struct ModelInputs {
-  int classes = 0;   ///< of images; 0: unknown
-  int sequence = 0;  ///< tokens of a sample of text; 0: unknown, then costs are too
+  int classes = 0;     ///< of images; 0: unknown
+  int sequence = 0;    ///< tokens of a sample of text; 0: unknown, then costs are too
   Splits splits = {};  ///< parts that this rank has; whole for export
+  /// Tokens of a sample that this rank has.
+  [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };
 
 /// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the

@@ -24,9 +24,8 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"tensor", parallel.tensor},
-                                                {"sequence", parallel.sequence},
-                                                {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {
+      {"tensor", parallel.tensor}, {"sequence", parallel.sequence}, {"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(
@@ -106,6 +105,18 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
                 fmt::format("use {}, or 0 for all of them", divisors(data_ranks)));
   }
   return {.pipeline = pipeline, .data = data_ranks / shard, .shard = shard};
+}
+
+Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank) {
+  const auto part = [&](Axis axis) {
+    return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
+  };
+  return {.tensor = part(Axis::tensor),
+          .sequence = part(Axis::sequence),
+          .expert = part(Axis::expert),
+          .exchange = parallel.sequence_attention == SequenceAttention::heads
+                          ? SequenceExchange::heads
+                          : SequenceExchange::gather};
 }
 
 StateWidths state_widths(const Recipe& recipe) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/mesh/mesh.h"
+#include "engine/mesh/split.h"
 #include "engine/program/cost.h"
 #include "engine/program/layout.h"
 #include "engine/program/placement.h"
@@ -33,8 +34,8 @@ struct Strategy {
   PlacementReport placement;
   std::vector<Program> line;  ///< one optimizer step of each coordinate of the pipeline
   Program training;           ///< that of this rank
-  Program evaluation;  ///< one micro-batch
-  Program gathering;   ///< before the first evaluation after an update
+  Program evaluation;         ///< one micro-batch
+  Program gathering;          ///< before the first evaluation after an update
   /// Of these programs on all coordinates of the pipeline, the same on every rank.
   std::uint64_t hash = 0;
 };
@@ -44,6 +45,9 @@ struct Strategy {
 /// (`parallel.zero.shard` of them, all by default) and beside it on the data axis, without ZeRO all
 /// on the data axis. Error{usage} names the key, both numbers and the values that would do.
 [[nodiscard]] Degrees mesh_degrees(const ParallelConfig& parallel, int world_size);
+
+/// The parts of the model and of each sample that `rank` has; the mesh is of `parallel`.
+[[nodiscard]] Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank);
 
 /// Bytes per element of parameters, gradients and states under the recipe's precision and
 /// optimizer.

@@ -38,14 +38,16 @@ GatedMlpNames mlp_names(const std::string& layer) {
           .down = layer + ".mlp.down_proj"};
 }
 
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index) {
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
+                                  std::int64_t index) {
   const std::string name = fmt::format("model.layers.{}", index);
   return std::make_unique<PreNormLayer<RmsNorm, GatedMlp>>(
       LayerPlace{
           .name = name, .width = config.width, .tokens = config.sequence, .first = index == 0},
       RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
-                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps),
+                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
+                    splits),
       RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
       GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config)));
 }
@@ -71,22 +73,27 @@ BlockCost DecoderStem::cost(const BatchShape& shape) const {
 }
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
-                    int sequence) {
-  config.sequence = sequence;
+                    const ModelInputs& inputs) {
+  config.sequence = inputs.sequence;
+  std::string config_json = decoder_config_json(config, family, kind);
+  config.sequence = inputs.own_tokens();
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
-  blocks.push_back(std::make_unique<LanguageHead>(
-      RmsNorm("model.norm", config.width, config.norm_eps),
-      LanguageShape{
-          .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
-      config.tied ? &table : nullptr, initial(config)));
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    blocks.push_back(make_layer(config, inputs.splits, i));
+  blocks.push_back(
+      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, config.norm_eps),
+                                     LanguageShape{.width = config.width,
+                                                   .vocab_size = config.vocab_size,
+                                                   .sequence = config.sequence,
+                                                   .part = inputs.splits.sequence},
+                                     config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
-          .config_json = decoder_config_json(config, family, kind),
+          .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = sequence,
+          .sequence = inputs.sequence,
           .notes = config.notes};
 }
 
