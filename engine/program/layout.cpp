@@ -50,8 +50,7 @@ CommExtent Layout::extent(CommAxis axis) const {
     case CommAxis::shard_outer:
       return {shard_degree / second_degree, second_degree * below_shard};
     case CommAxis::ends:
-      return {std::min(pipeline_degree(), 2),
-              (pipeline_degree() - 1) * data_ranks() * below_shard};
+      return {std::min(pipeline_degree(), 2), (pipeline_degree() - 1) * data_ranks() * below_shard};
   }
   return {};
 }

@@ -336,7 +336,8 @@ ChannelGroup link_group(const CommChannel& channel, const Layout& layout, const 
   const int other = line[to_index((own + (sends == down ? 1 : count - 1)) % count)];
   ChannelGroup group{.channel = channel, .name = {}, .ranks = {rank, other}};
   if (!sends) std::swap(group.ranks[0], group.ranks[1]);
-  group.name = fmt::format("pipeline-{}-{}-{}", down ? "down" : "up", group.ranks[0], group.ranks[1]);
+  group.name =
+      fmt::format("pipeline-{}-{}-{}", down ? "down" : "up", group.ranks[0], group.ranks[1]);
   return group;
 }
 
@@ -352,8 +353,8 @@ std::vector<ChannelGroup> channel_groups(const std::vector<CommChannel>& channel
     }
     const std::vector<int> ranks = layout.ranks(channel.axis, mesh, rank);
     groups.push_back({channel,
-                      fmt::format("{}-{}-{}", comm_axis_name(channel.axis),
-                                  lane_name(channel.lane), ranks.front()),
+                      fmt::format("{}-{}-{}", comm_axis_name(channel.axis), lane_name(channel.lane),
+                                  ranks.front()),
                       ranks});
   }
   // A rank that waits for the others of a group has opened all that stand before it.

@@ -26,7 +26,7 @@ struct StateOptions {
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
-  int stage = 0;  ///< coordinate on the pipeline axis
+  int stage = 0;                                   ///< coordinate on the pipeline axis
   int shard_coordinate = 0;
   int replica_coordinate = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.

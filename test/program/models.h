@@ -11,7 +11,7 @@ namespace dstrain::test {
 
 /// A model of `blocks` blocks of different sizes, for which every number is easily worked out by
 /// hand.
-inline ModelCost small_model(int blocks) {
+inline ModelCost small_model_cost(int blocks) {
   ModelCost cost;
   for (int b = 0; b < blocks; ++b) {
     cost.groups.push_back({fmt::format("block{}", b), {1000 + 500 * b, 7}});
@@ -64,14 +64,14 @@ struct Case {
 
 inline Case make_case(int stage, int shard, int replicas, int blocks,
                       const ProgramOptions& options) {
-  ModelCost cost = small_model(blocks);
+  ModelCost cost = small_model_cost(blocks);
   const Mesh mesh(shard * replicas, {.data = replicas, .shard = shard});
   return {zero_layout(stage, mesh, cost, {}), cost, options};
 }
 
 /// Four blocks on 16 ranks, the second of which has collectives of every axis and pass inside.
 inline Case make_exchanging_case(int stage, const ProgramOptions& options) {
-  ModelCost cost = small_model(4);
+  ModelCost cost = small_model_cost(4);
   cost.blocks[1].exchanges = {
       {.op = CommOp::all_gather, .axis = CommAxis::tensor, .bytes = 640, .width = 2},
       {.op = CommOp::all_reduce, .axis = CommAxis::batch, .bytes = 16, .pass = ExchangePass::train},

@@ -24,7 +24,7 @@ struct LineCase {
 /// `ranks` pipeline ranks of one chunk each, the first `frozen` blocks not trained.
 LineCase make_line_case(int ranks, int blocks, int stage, int shard, int frozen,
                         const ProgramOptions& options) {
-  ModelCost cost = test::small_model(blocks);
+  ModelCost cost = test::small_model_cost(blocks);
   for (int b = 0; b < frozen; ++b) cost.groups[static_cast<std::size_t>(b)].trainable = false;
   const Mesh mesh(ranks * shard, {.pipeline = ranks, .shard = shard});
   Layout layout = zero_layout(stage, mesh, cost, {});
@@ -229,7 +229,7 @@ TEST_CASE("a rank with two chunks hands on what stays on it without a transfer",
           "[program][pipeline]") {
   // V placement: the second rank has the two middle chunks.
   LineCase c = make_line_case(2, 4, 3, 2, 0, {});
-  c.layout.stages = {.first_block = {0, 1, 2, 3}, .rank = {0, 1, 1, 0}};
+  set_stages(c.layout, c.cost, {.first_block = {0, 1, 2, 3}, .rank = {0, 1, 1, 0}});
   const Line line = evaluation_line(c);
   CHECK(problems(line, c) == "");
   CHECK(count(line[0], ActionKind::send_down) == 1);

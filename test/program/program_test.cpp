@@ -237,7 +237,7 @@ TEST_CASE("each pair of an axis and a lane is one channel", "[program]") {
 }
 
 TEST_CASE("a stage without shards is plain data parallelism", "[layout]") {
-  const ModelCost cost = test::small_model(2);
+  const ModelCost cost = test::small_model_cost(2);
   const Mesh mesh(4, {.data = 4});
   for (const int stage : {1, 2, 3}) {
     const Layout layout = zero_layout(stage, mesh, cost, {});
@@ -248,7 +248,8 @@ TEST_CASE("a stage without shards is plain data parallelism", "[layout]") {
 }
 
 TEST_CASE("stage 0 counts the ranks of both data axes as replicas", "[layout]") {
-  const Layout layout = zero_layout(0, Mesh(8, {.data = 2, .shard = 4}), test::small_model(2), {});
+  const Layout layout =
+      zero_layout(0, Mesh(8, {.data = 2, .shard = 4}), test::small_model_cost(2), {});
   CHECK(layout.shard_degree == 1);
   CHECK(layout.replica_degree == 8);
 }
@@ -262,7 +263,7 @@ TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layou
                                                            .expert = expert,
                                                            .sequence = sequence,
                                                            .tensor = tensor});
-  Layout layout = zero_layout(1, mesh, test::small_model(2), {});
+  Layout layout = zero_layout(1, mesh, test::small_model_cost(2), {});
   layout.second_degree = shard == 4 ? 2 : shard;
   for (int axis = 0; axis < kNumCommAxes; ++axis) {
     const auto name = static_cast<CommAxis>(axis);
@@ -274,7 +275,7 @@ TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layou
 }
 
 TEST_CASE("each ZeRO stage shards one kind of state more", "[layout]") {
-  const ModelCost cost = test::small_model(1);
+  const ModelCost cost = test::small_model_cost(1);
   const Mesh mesh(2, {.shard = 2});
   const auto sharded = [&](int stage) {
     const GroupLayout g = zero_layout(stage, mesh, cost, {}).groups.at(0);

@@ -89,7 +89,7 @@ TEST_CASE("a choice fits, and none of its blocks could be left out", "[recompute
 }
 
 TEST_CASE("blocks before the first that trains anything are left alone", "[recompute]") {
-  ModelCost cost = test::small_model(4);
+  ModelCost cost = test::small_model_cost(4);
   cost.groups[0].trainable = cost.groups[1].trainable = false;
   const Layout layout = zero_layout(0, Mesh(1, {}), cost, {});
   const RecomputeChoice choice = choose_recompute(layout, cost, {}, {.bytes = 1});

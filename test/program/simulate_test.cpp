@@ -247,7 +247,7 @@ TEST_CASE("activations peak where they are counted by hand", "[simulate]") {
 }
 
 TEST_CASE("frozen blocks before the first trained one keep no activations", "[simulate]") {
-  ModelCost cost = test::small_model(3);
+  ModelCost cost = test::small_model_cost(3);
   cost.groups[0].trainable = cost.groups[1].trainable = false;
   const Mesh mesh(1, {.data = 1, .shard = 1});
   const Case c{zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 3, .prefetch = 1}};

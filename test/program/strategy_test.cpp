@@ -68,7 +68,7 @@ TEST_CASE("degrees that cannot be are errors with valid ones", "[strategy]") {
   CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .tensor = 2}, 8); }) ==
         "parallel.tensor: 2 needs blocks or schedules that are cut along this axis; those of the "
         "models here are "
-        "not; use parallel.tensor: 1; all ranks are then data ranks");
+        "not; use parallel.tensor: 1");
   CHECK(message_of([] { (void)mesh_degrees({}, 0); }) == "0 ranks; use at least 1");
   CHECK(message_of([] { (void)plan_batch({.global = 0, .micro = 4}, 2); }) ==
         "batch.global: 0, batch.micro: 4; use at least 1 for both");
@@ -100,7 +100,7 @@ TEST_CASE("a strategy holds sound programs for the recipe", "[strategy][property
   Recipe r = recipe(stage, 96, 8);
   r.memory.recompute = Recompute::blocks;
   r.parallel.zero.prefetch = 2;
-  const ModelCost cost = test::small_model(4);
+  const ModelCost cost = test::small_model_cost(4);
   const Strategy s = make_strategy(r, cost, world, cpu());
   CAPTURE(stage, world);
   CHECK(s.mesh.world_size() == world);
@@ -121,7 +121,7 @@ TEST_CASE("Muon's matrices have one moment, and are gathered in the update where
   const int stage = GENERATE(0, 1, 2, 3);
   CAPTURE(stage);
   Recipe r = recipe(stage, 96, 8);
-  ModelCost cost = test::small_model(3);
+  ModelCost cost = test::small_model_cost(3);
   // The middle block: a stack of two matrices 20 x 30 and one of 300 x 4, then a bias.
   cost.groups[1].tensor_sizes = {1200, 1200, 7};
   cost.groups[1].hidden_tensors = 2;

@@ -257,7 +257,7 @@ TEST_CASE("a second shard divides the ranks that share the states", "[strategy]"
   Recipe r;
   r.batch = {.global = 96, .micro = 8};
   r.parallel.zero = {.stage = 3, .second_shard = 4};
-  const ModelCost cost = test::small_model(4);
+  const ModelCost cost = test::small_model_cost(4);
   CHECK(make_strategy(r, cost, 8, cpu()).layout.second_degree == 4);
   try {
     (void)make_strategy(r, cost, 6, cpu());
