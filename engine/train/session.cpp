@@ -172,9 +172,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
-                   .stage = strategy_->mesh.coordinate(world.rank, Axis::pipeline),
-                   .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .mesh = strategy_->mesh,
+                   .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});
