@@ -24,8 +24,7 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"sequence", parallel.sequence},
-                                                {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {{"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(

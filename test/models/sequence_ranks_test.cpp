@@ -7,6 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -137,7 +138,9 @@ std::map<std::string, Bytes> stated(const Model& model) {
     const BlockCost cost = block->cost({.micro_batch = kSamples, .compute_bytes = 4});
     for (const Exchange& exchange : cost.exchanges) {
       CHECK(exchange.axis == CommAxis::sequence);
-      bytes[comm_name(exchange.op)] += exchange.bytes;
+      std::string name = comm_name(exchange.op);
+      std::ranges::replace(name, '-', '_');
+      bytes[name] += exchange.bytes;
     }
   }
   return bytes;
