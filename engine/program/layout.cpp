@@ -315,8 +315,15 @@ void set_stages(Layout& layout, const ModelCost& cost, Stages stages) {
       if (place == holders.end() || *place != coordinate) holders.insert(place, coordinate);
     }
   }
-  for (GroupLayout& group : layout.groups) {
-    if (group.stages.size() > 1) group.gradients = Partition::replicated;
+  std::vector<int> last_chunk(layout.groups.size(), -1);
+  for (int b = 0; b < static_cast<int>(cost.blocks.size()); ++b) {
+    for (const int g : cost.blocks[to_index(b)].groups) {
+      int& last = last_chunk[to_index(g)];
+      const int chunk = layout.stages.chunk_of(b);
+      // Chunks add to it in the order of their schedule, not micro-batch by micro-batch.
+      if (last >= 0 && last != chunk) layout.groups[to_index(g)].gradients = Partition::replicated;
+      last = chunk;
+    }
   }
 }
 

@@ -9,7 +9,7 @@
 #include "engine/mesh/shard.h"
 #include "engine/program/comm.h"
 #include "engine/program/cost.h"
-#include "engine/program/pipeline.h"
+#include "engine/program/stages.h"
 
 namespace dstrain {
 

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/program/stage_plan.h"
 #include "recipes/schema/optimizers.h"
 
 namespace dstrain {
@@ -251,18 +252,19 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};
   options.inputs = place_of(recipe.memory.offload.activations);
+  if (recipe.memory.recompute == Recompute::blocks)
+    options.recompute.assign(cost.blocks.size(), true);
+  std::optional<StagePlan> stages;
+  if (mesh.degree(Axis::pipeline) > 1) {
+    stages = plan_stages(recipe, layout, cost, options, machine);
+    set_stages(layout, cost, stages->cut.stages);
+    options.schedule = stages->cut.visits;
+  }
   const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
   std::optional<RecomputeChoice> choice;
-  switch (recipe.memory.recompute) {
-    case Recompute::none:
-      break;
-    case Recompute::blocks:
-      options.recompute.assign(cost.blocks.size(), true);
-      break;
-    case Recompute::automatic:
-      choice = choose_on_all(recipe, layout, cost, options, machine);
-      options.recompute = choice->blocks;
-      break;
+  if (recipe.memory.recompute == Recompute::automatic) {
+    choice = choose_on_all(recipe, layout, cost, options, machine);
+    options.recompute = choice->blocks;
   }
   auto training =
       make_line(layout, cost, [&](int c) { return training_program(layout, cost, options, c); });
@@ -280,6 +282,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
           .options = options,
           .recompute = std::move(choice),
           .placement = placement,
+          .schedule = stages ? std::optional(stages->schedule) : std::nullopt,
           .line = training,
           .training = training[own],
           .evaluation = std::move(evaluation[own]),

@@ -15,6 +15,7 @@ bool recordable(const Action& action) {
   using enum ActionKind;
   const bool same_in_each_step = action.kind == forward || action.kind == recompute ||
                                  action.kind == clear || action.kind == backward ||
+                                 action.kind == backward_input || action.kind == backward_weight ||
                                  action.kind == release;
   return same_in_each_step && action.comm.empty();
 }

@@ -107,7 +107,8 @@ std::string measured_rates(const World& world) {
 /// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = world.device.is_cuda() ? h200() : cpu();
-  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload))
+  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
+      recipe.parallel.pipeline == 1)
     return machine;
   const std::string key = "machine/rates", none = "none";
   std::string rates;
@@ -157,6 +158,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
+  record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
