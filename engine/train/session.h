@@ -72,7 +72,9 @@ class Session {
 
  private:
   void open_image_data();
-  void open_text_data(ProgressSink* progress);
+  void open_text_data(const Splits& splits, ProgressSink* progress);
+  /// Of each sample, of text.
+  [[nodiscard]] Zigzag own_tokens() const;
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.
