@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
