@@ -48,6 +48,7 @@ struct DropMask {
   at::Tensor seed = {};     ///< [] int64 on the input's device; the mask is a pure function of it,
                             ///< `place` and the element
   std::uint64_t place = 0;  ///< in the model
+  at::Tensor rows = {};     ///< OwnRows::rows where the input is a part of its rows
   /// Where the input is some columns of a tensor, those of the whole one and the first; 0: all.
   std::int64_t whole_columns = 0, first_column = 0;
 };
@@ -84,6 +85,13 @@ struct Sequences {
       positions;  ///< [B * T] int32, place of each row in its sequence; defined with `starts`
 };
 
+/// The rows of such a batch that a rank of the sequence axis has (engine/mesh/zigzag.h). Undefined:
+/// all of them.
+struct OwnRows {
+  at::Tensor rows;       ///< [M] int32, each one's place in [B * T]
+  at::Tensor positions;  ///< [M] int32, and in its sequence
+};
+
 /// Rotary positions slowed for texts longer than those of the training before. A pair of elements
 /// that turns around more than `high_factor` times in `positions` tokens is left alone, one that
 /// turns less than `low_factor` times is slowed by `factor`, between them the two are mixed.
@@ -113,8 +121,9 @@ struct AttentionShape {
   /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
   /// causal only.
   bool alibi = false;
-  /// Where the heads are some of a layer's: all of them, and the first; 0: these are all.
-  std::int64_t all_heads = 0, first_head = 0;
+  std::int64_t first_head = 0;   ///< of these query heads in the model
+  std::int64_t model_heads = 0;  ///< of the model, whose slopes they have; 0: these are all
+  [[nodiscard]] std::int64_t slopes_of() const { return model_heads > 0 ? model_heads : heads; }
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };

@@ -11,6 +11,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/last_tokens.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/token_embedding.h"
 #include "engine/program/cost.h"
@@ -40,18 +41,21 @@ at::Tensor LanguageHead::logits(const Tensors& input) {
   return ops::linear(normalize(input), *table_, nullptr);
 }
 
-void LanguageHead::choose_next(const Tensors& input, const at::Tensor& next_tokens,
-                               Communicator* ranks) {
+void LanguageHead::choose_next(const Tensors& input, const BlockContext& context) {
+  const at::Tensor& next_tokens = context.next_tokens;
+  Communicator* ranks = context.peers.along(CommAxis::tensor);
   const std::int64_t batch = next_tokens.size(0),
                      tokens = input[0].size(0) * shape_.tensor.count / batch;
-  const at::Tensor rows = at::arange(batch, next_tokens.options()) * tokens + next_tokens;
-  Tensors last;
+  const LastTokens last = last_tokens(next_tokens, tokens, shape_.part);
+  const at::Tensor rows = at::arange(batch, next_tokens.options()) * tokens + last.places;
+  Tensors chosen;
   for (const at::Tensor& tensor : input)
-    last.push_back(ranks == nullptr ? tensor.index_select(0, rows)
-                                    : ops::collect_rows(tensor, rows, ranks));
-  const at::Tensor logits = this->logits(last);
-  next_tokens.copy_(table_->cut == Cut::tensor ? ops::most_likely_class(logits, *ranks)
-                                               : at::argmax(logits, 1));
+    chosen.push_back(ranks == nullptr ? tensor.index_select(0, rows)
+                                      : ops::collect_rows(tensor, rows, ranks));
+  const at::Tensor logits = this->logits(chosen);
+  const at::Tensor found =
+      table_->cut == Cut::tensor ? ops::most_likely_class(logits, *ranks) : at::argmax(logits, 1);
+  next_tokens.copy_(agreed(found, last, context.peers.along(CommAxis::sequence)));
 }
 
 at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
@@ -68,7 +72,7 @@ at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
                               const BlockContext& context) {
   if (context.next_tokens.defined()) {
-    choose_next(input, context.next_tokens, context.peers.along(CommAxis::tensor));
+    choose_next(input, context);
     return {at::zeros({}, input.at(0).options().dtype(at::kFloat))};
   }
   return {loss(normalize(input), batch, context)};

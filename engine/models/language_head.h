@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/mesh/split.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
 #include "engine/nn/linear.h"
@@ -21,7 +22,8 @@ inline constexpr const char* kLanguageHeadWeight = "lm_head.weight";
 struct LanguageShape {
   std::int64_t width = 0;
   std::int64_t vocab_size = 0;
-  std::int64_t sequence = 0;  ///< tokens of a sample
+  std::int64_t sequence = 0;  ///< tokens of a sample, on this rank
+  AxisPart part = {};         ///< of each sample that this rank has
   AxisPart tensor = {};
 };
 
@@ -53,7 +55,7 @@ class LanguageHead final : public Block {
  private:
   /// The final norm's output for {x, delta}.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
-  void choose_next(const Tensors& input, const at::Tensor& next_tokens, Communicator* ranks);
+  void choose_next(const Tensors& input, const BlockContext& context);
   /// Of the rows of this rank, or of all.
   [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
                                 const BlockContext& context);

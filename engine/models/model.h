@@ -25,9 +25,10 @@ struct Model {
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
   int experts_per_token = 0;            ///< 0: no layer has experts
+  Splits splits = {};                   ///< ModelInputs::splits
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
-  int tokens = 0;      ///< of a sample, as layers see it: patches and class token of an image
-  Splits splits = {};  ///< the parts that its blocks are
+  /// Of a sample, as the layers of this rank see it: patches and class token of an image.
+  int tokens = 0;
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }
 };
@@ -38,6 +39,8 @@ struct ModelInputs {
   int sequence = 0;            ///< tokens of a sample of text; 0: unknown, then costs are too
   Splits splits = {};          ///< parts that this rank has; whole for export
   ExpertsConfig experts = {};  ///< of the recipe: losses of routers, planned load
+  /// Tokens of a sample that this rank has.
+  [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };
 
 /// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/sequence_attention.h"
 
 namespace dstrain {
 namespace {
@@ -23,7 +24,7 @@ ops::AttentionShape own_shape(ops::AttentionShape shape, const AxisPart& tensor)
   DSTRAIN_CHECK(
       shape.heads % ranks == 0 && (shape.kv_heads % ranks == 0 || ranks % shape.kv_heads == 0),
       "heads do not divide among the tensor ranks");
-  shape.all_heads = shape.heads;
+  shape.model_heads = shape.heads;
   shape.heads /= ranks;
   shape.first_head = tensor.index * shape.heads;
   shape.kv_heads = std::max<std::int64_t>(shape.kv_heads / ranks, 1);
@@ -50,12 +51,15 @@ Parameter head_norm(const std::string& name, std::int64_t head_dim) {
 
 SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
                              const ops::AttentionShape& shape, const InitialWeights& init,
-                             const AttentionBiases& biases, double norm_eps, const AxisPart& tensor)
-    : shape_(own_shape(shape, tensor)),
-      qkv_(qkv_parts(names.qkv, shape, tensor), {width}, init, biases.qkv,
-           {LinearCut::By::rows, tensor}),
+                             const AttentionBiases& biases, double norm_eps, const Splits& splits)
+    : shape_(own_shape(shape, splits.tensor)),
+      splits_(splits),
+      qkv_(qkv_parts(names.qkv, shape, splits.tensor), {width}, init, biases.qkv,
+           {LinearCut::By::rows, splits.tensor}),
       output_({{names.output, width}}, {shape.width()}, init, biases.output,
-              {LinearCut::By::columns, tensor}) {
+              {LinearCut::By::columns, splits.tensor}) {
+  require_heads(shape_, splits.exchange, splits.sequence.count);
+  const AxisPart& tensor = splits.tensor;
   if (shares_heads(shape, tensor)) {
     kv_width_ = shape.kv_heads * shape.head_dim;
     shared_head_ = tensor.index * shape.kv_heads / tensor.count;
@@ -80,11 +84,14 @@ at::Tensor SelfAttention::forward(const at::Tensor& x_mD, std::int64_t batch,
                                   const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor);
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
   at::Tensor qkv = qkv_.forward(x_MD, call);
   if (shared_) qkv = with_shared_head(qkv, shared_->forward(x_MD, call));
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
-  return output_.forward(ops::attention(qkv, shape, sequences), call);
+  const at::Tensor out = splits_.sequence.whole()
+                             ? ops::attention(qkv, shape, sequences)
+                             : attend_over_ranks(qkv, shape, splits_.exchange, sequences, call);
+  return output_.forward(out, call);
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
@@ -106,10 +113,10 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     count(norms_->key, heads);
     list.push_back(std::move(heads));
   }
-  // Scores, and the sum of the values.
+  // Scores, and the sum of the values. In a zigzag each rank has an equal part of a sample's.
   list.push_back({.name = "softmax attention",
                   .forward_flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
-                                   static_cast<double>(tokens * tokens) *
+                                   static_cast<double>(tokens * tokens * splits_.sequence.count) *
                                    static_cast<double>(shape_.width()),
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes)});
   list.push_back(output_.cost(rows, compute_bytes, true));
@@ -120,10 +127,17 @@ Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
   // Gradients of query, key and value twice, apart and packed. With linear biases packed, and
   // query, key, value, their gradients and that of the output in heads that have room for these.
-  if (!shape_.alibi) return {.backward = 2 * qkv};
+  const Workspace over_ranks =
+      sequence_workspace(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
+  if (!shape_.alibi)
+    return {.forward = over_ranks.forward, .backward = 2 * qkv + over_ranks.backward};
   const Bytes heads =
       rows * shape_.heads * compute_bytes * ops::attention_head_width(shape_, compute_bytes);
-  return {.backward = qkv + 7 * heads};
+  return {.forward = over_ranks.forward, .backward = qkv + 7 * heads + over_ranks.backward};
+}
+
+std::vector<Exchange> SelfAttention::exchanges(std::int64_t rows, int compute_bytes) const {
+  return sequence_exchanges(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
 }
 
 }  // namespace dstrain

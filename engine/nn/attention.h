@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/mesh/split.h"
+#include "engine/nn/call.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/workspace.h"
 
@@ -34,10 +36,11 @@ struct AttentionBiases {
 class SelfAttention {
  public:
   /// `width` is that of the stream; the batch of `shape`, which is that of all ranks, is left open.
-  /// `norm_eps` is that of the norms that `names` has.
+  /// `norm_eps` is that of the norms that `names` has. With
+  /// parts of samples (Splits::sequence) B, T, costs and rows are those of this sequence rank.
   SelfAttention(const AttentionNames& names, std::int64_t width, const ops::AttentionShape& shape,
                 const InitialWeights& init, const AttentionBiases& biases = {}, double norm_eps = 0,
-                const AxisPart& tensor = {});
+                const Splits& splits = {});
 
   /// x [m, D] -> [m, D], the rows of this rank of B * T.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, std::int64_t batch,
@@ -53,6 +56,8 @@ class SelfAttention {
   /// attention count half.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
                                               int compute_bytes) const;
+  /// Collectives for `rows` rows.
+  [[nodiscard]] std::vector<Exchange> exchanges(std::int64_t rows, int compute_bytes) const;
   /// Backward, beside the gradient of its output.
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
@@ -60,7 +65,8 @@ class SelfAttention {
   /// Queries of this rank beside the key and value head that they use.
   [[nodiscard]] at::Tensor with_shared_head(const at::Tensor& q, const at::Tensor& kv) const;
 
-  ops::AttentionShape shape_;     ///< of this rank
+  ops::AttentionShape shape_;  ///< of this rank
+  Splits splits_;
   Linear qkv_;                    ///< where a key head is shared by ranks, queries alone
   std::optional<Linear> shared_;  ///< then keys and values
   std::int64_t kv_width_ = 0;     ///< of all key heads

@@ -33,6 +33,9 @@ struct Batch {
   at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
   at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
   ops::Sequences sequences = {};  ///< of text: where sequences begin
+  /// Of text whose samples are spread over the sequence axis, in s parts each: the rows that are
+  /// here; then tokens, labels and weights are of B * T / s rows, `sequences` of all.
+  ops::OwnRows own = {};
   /// [] int32: samples that are no fillers; these stand last and must not enter any statistic.
   /// Undefined: all are samples.
   at::Tensor valid = {};

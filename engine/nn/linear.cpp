@@ -33,14 +33,14 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
 }
 
 at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call) {
-  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, call.dropout_seed);
+  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, call);
   return y_MN;
 }
 
 at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
-  DSTRAIN_CHECK(call.tensor != nullptr && call.tensor->size() == cut_.split.count,
+  DSTRAIN_CHECK(call.tensor() != nullptr && call.tensor()->size() == cut_.split.count,
                 parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
-  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor);
+  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor());
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 

@@ -20,7 +20,7 @@ namespace dstrain {
 struct LayerPlace {
   std::string name;
   std::int64_t width = 0;
-  std::int64_t tokens = 0;       ///< of a sample
+  std::int64_t tokens = 0;       ///< of a sample, on this rank
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
   AxisPart tensor = {};  ///< of attention and feed-forward; other rows are those of this rank
@@ -66,8 +66,7 @@ class PreNormLayer final : public Block {
     const std::int64_t samples = batch.tokens.defined()
                                      ? batch.tokens.size(0)
                                      : input[0].size(0) * place_.tensor.count / place_.tokens;
-    const Call call = {.dropout_seed = context.dropout_seed,
-                       .tensor = context.peers.along(CommAxis::tensor)};
+    const Call call = Call::of(batch, context);
     const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_mD, g_mD] =
@@ -102,12 +101,13 @@ class PreNormLayer final : public Block {
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
+    cost.exchanges = attention_.exchanges(rows, shape.compute_bytes);
     cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     // Cut between ranks, the branches are whole before they are summed.
     const bool cut = !place_.tensor.whole();
     const Bytes gathered = cut ? whole : 0;
-    cost.forward_workspace = std::max(stream, in_mlp.forward) + gathered;
+    cost.forward_workspace = std::max({stream, in_mlp.forward, in_attention.forward}) + gathered;
     for (int branch = 0; cut && branch < 2; ++branch) {
       add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
       add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes);

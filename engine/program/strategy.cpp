@@ -25,8 +25,7 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"sequence", parallel.sequence},
-                                                {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {{"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(
@@ -152,13 +151,16 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
   return degrees;
 }
 
-Splits splits_of(const Mesh& mesh, int rank) {
-  const auto along = [&](Axis axis) {
+Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank) {
+  const auto part = [&](Axis axis) {
     return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
   };
-  return {.tensor = along(Axis::tensor),
-          .sequence = along(Axis::sequence),
-          .expert = along(Axis::expert)};
+  return {.tensor = part(Axis::tensor),
+          .sequence = part(Axis::sequence),
+          .expert = part(Axis::expert),
+          .exchange = parallel.sequence_attention == SequenceAttention::heads
+                          ? SequenceExchange::heads
+                          : SequenceExchange::gather};
 }
 
 StateWidths state_widths(const Recipe& recipe) {

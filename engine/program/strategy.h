@@ -47,8 +47,8 @@ struct Strategy {
 /// on the data axis. Error{usage} names the key, both numbers and the values that would do.
 [[nodiscard]] Degrees mesh_degrees(const ParallelConfig& parallel, int world_size);
 
-/// The parts of a model's blocks and samples that `rank` has.
-[[nodiscard]] Splits splits_of(const Mesh& mesh, int rank);
+/// The parts of the model and of each sample that `rank` has; the mesh is of `parallel`.
+[[nodiscard]] Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank);
 
 /// Bytes per element of parameters, gradients and states under the recipe's precision and
 /// optimizer.

@@ -145,7 +145,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
     : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
   const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
-  const Splits splits = splits_of(mesh, world.rank);
+  const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
   {
     const SectionScope section(record, RankSection::data);
     is_language_model(recipe.model) ? open_text_data(splits, progress) : open_image_data(splits);
@@ -392,6 +392,11 @@ FeederOptions Session::feeder_options(bool training) const {
   return options;
 }
 
+Zigzag Session::own_tokens() const {
+  const AxisPart& part = model_.splits.sequence;
+  return {.ranks = part.count, .rank = part.index};
+}
+
 void Session::seek(std::int64_t step) {
   feeder_.reset();
   feeder_ =
@@ -400,6 +405,7 @@ void Session::seek(std::int64_t step) {
                                                     .micro_batches = strategy_->batch.micro_batches,
                                                     .data_ranks = strategy_->batch.data_ranks,
                                                     .data_rank = data_rank_,
+                                                    .sequence = own_tokens(),
                                                     .seed = recipe_.run.seed,
                                                     .shuffle = true,
                                                     .pinned = device_.is_cuda(),
@@ -473,6 +479,7 @@ EvaluationTotals Session::evaluate() {
                                     .micro_batch = recipe_.batch.micro,
                                     .data_ranks = strategy_->batch.data_ranks,
                                     .data_rank = data_rank_,
+                                    .sequence = own_tokens(),
                                     .seed = recipe_.run.seed,
                                     .shuffle = false,
                                     .pinned = device_.is_cuda(),
@@ -496,6 +503,7 @@ std::vector<GeneratedAnswer> Session::generate() {
                             .speaker = first_rank_with_head(),
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,
+                            .own = own_tokens(),
                             .most_tokens = recipe_.run.generate_tokens});
 }
 

@@ -73,6 +73,8 @@ class Session {
  private:
   void open_image_data(const Splits& splits);
   void open_text_data(const Splits& splits, ProgressSink* progress);
+  /// Of each sample, of text.
+  [[nodiscard]] Zigzag own_tokens() const;
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.

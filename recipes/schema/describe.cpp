@@ -375,11 +375,13 @@ void describe(ParallelConfig& c, Visitor& v) {
        .max = kMaxSize,
        .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
   v.field("sequence", c.sequence,
-          {.text = "Ranks that split one sequence.",
+          {.text = "Ranks that split one sequence, of text; twice as many divide data.sequence.",
            .unit = "ranks",
            .min = 1,
            .max = kMaxSize,
-           .source = "DeepSpeed-Ulysses, arXiv:2309.14509"});
+           .source = "context parallelism of Llama 3, arXiv:2407.21783, sec. 3.3.2"});
+  v.field("sequence_attention", c.sequence_attention,
+          {.text = "How they attend to each other's tokens."});
   v.field("pipeline", c.pipeline,
           {.text = "Stages that the list of blocks is cut into.",
            .unit = "ranks",

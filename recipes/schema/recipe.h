@@ -18,6 +18,8 @@ enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16, int8, int4 };
 /// What gathered parameters travel in.
 enum class GatherType { compute, int8, fp8, int4 };
+/// How ranks that split a sequence attend to each other's tokens.
+enum class SequenceAttention { gather, heads };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 /// Order of the visits of a pipeline.
@@ -202,6 +204,7 @@ struct ParallelConfig {
   StagesConfig stages = {};
   int tensor = 1;
   int sequence = 1;
+  SequenceAttention sequence_attention = SequenceAttention::gather;
   int pipeline = 1;
   int expert = 1;
   Backend backend = Backend::automatic;

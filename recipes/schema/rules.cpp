@@ -188,13 +188,34 @@ void one_length(const Recipe& r, RuleContext& context) {
 
 void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"parallel.sequence", p.sequence},
-                                                      {"parallel.expert", p.expert}};
+  const std::pair<std::string_view, int> degrees[] = {{"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;
     context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
                   "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
   }
+}
+
+/// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
+void ranks_split_the_sequence(const Recipe& r, RuleContext& context) {
+  const int ranks = r.parallel.sequence, tokens = r.data.sequence;
+  if (ranks <= 1) return;
+  if (is_vision(r)) {
+    context.error("parallel.sequence", fmt::format("{} ranks split text, not images", ranks),
+                  "use 1");
+    return;
+  }
+  const std::int64_t parts = std::int64_t{2} * ranks, lower = tokens / parts * parts;
+  if (lower == tokens) return;
+  const std::string lengths =
+      lower == 0 ? fmt::format("{}", parts) : fmt::format("{} or {}", lower, lower + parts);
+  const std::string degrees =
+      tokens % 2 == 0 ? "; or, with parallel.sequence, " + divisors_near(tokens / 2, ranks) : "";
+  context.error("parallel.sequence",
+                fmt::format("{} ranks have two parts each, but data.sequence: {} tokens are not {} "
+                            "equal parts",
+                            ranks, tokens, parts),
+                fmt::format("use data.sequence: {}{}", lengths, degrees));
 }
 
 struct ChunkRange {
@@ -390,8 +411,8 @@ const std::vector<Rule>& rules() {
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
-      {supported_degrees,
-       {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
+      {supported_degrees, {"parallel.tensor", "parallel.expert"}},
+      {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
       {each_chunk_has_layers,
        {"parallel.stages.layers", "parallel.stages.chunks", "parallel.stages.schedule",
@@ -438,6 +459,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "precision.compute",
                                           "precision.non_finite",
                                           "parallel.zero.stage",
+                                          "parallel.sequence",
                                           "memory.offload.optimizer",
                                           "memory.offload.parameters",
                                           "memory.offload.activations"};
@@ -514,6 +536,8 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
         fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
                     r.parallel.zero.stage));
   }
+  if (r.parallel.sequence == 1)
+    add({"parallel.sequence_attention"}, "parallel.sequence 1: each rank has whole samples");
   return fields;
 }
 

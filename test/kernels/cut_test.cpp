@@ -191,7 +191,7 @@ TEST_CASE("attention of some heads with linear biases is that of all there", "[c
                             .alibi = true};
   const at::Tensor all = ops::attention(qkv.clone(), shape);
   shape.heads = shape.kv_heads = own;
-  shape.all_heads = heads;
+  shape.model_heads = heads;
   shape.first_head = first;
   const at::Tensor part = qkv.narrow(1, 3 * first * head_dim, 3 * own * head_dim).contiguous();
   REQUIRE(worst(ops::attention(part.clone(), shape),

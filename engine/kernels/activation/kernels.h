@@ -67,8 +67,10 @@ struct SwigluBackward {
   DType dtype;
 };
 
-/// y = x / (1 - share) or 0: element i of the whole tensor is dropped where word i % 4 of Philox at
-/// counter i / 4 and `key` falls into the lowest `share` of [0, 1). x may be some columns of it.
+/// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
+/// `key` falls into the lowest `share` of [0, 1). x may be a part of a larger tensor, whose
+/// elements are counted: row r of x is of its row rows[r], and column c of its column first_column
+/// + c.
 struct Dropout {
   const void* x;
   void* y;  ///< may alias x
@@ -77,13 +79,25 @@ struct Dropout {
   std::uint64_t place;
   float share;
   DType dtype;
-  std::int64_t columns = 0;        ///< of x; 0: x is the whole tensor
-  std::int64_t whole_columns = 0;  ///< of the whole tensor
-  std::int64_t first_column = 0;   ///< of x in it
+  const std::int32_t* rows = nullptr;  ///< [count / columns]; null: the same
+  std::int64_t columns = 0;
+  std::int64_t whole_columns = 0;  ///< of the larger tensor; 0: as many
+  std::int64_t first_column = 0;
 
-  /// Of element i of x.
-  [[nodiscard]] constexpr std::int64_t whole_index(std::int64_t i) const {
-    return columns == 0 ? i : i / columns * whole_columns + first_column + i % columns;
+  /// x is the whole tensor.
+  [[nodiscard]] constexpr bool whole_tensor() const {
+    return rows == nullptr && whole_columns == 0;
+  }
+  /// Of the larger tensor.
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t element) const {
+    if (whole_tensor()) return element;
+    const std::int64_t row = element / columns, wide = whole_columns == 0 ? columns : whole_columns;
+    return (rows == nullptr ? row : rows[row]) * wide + first_column + element % columns;
+  }
+  /// `pack` elements from a multiple of `pack` on lie in one row, from a multiple of 4 on.
+  [[nodiscard]] constexpr bool in_packs(std::int64_t pack) const {
+    return whole_tensor() ||
+           (columns % pack == 0 && whole_columns % 4 == 0 && first_column % 4 == 0);
   }
 };
 

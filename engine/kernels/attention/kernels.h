@@ -15,10 +15,6 @@ namespace dstrain::kernels {
 struct HeadLayout {
   std::int64_t heads, kv_heads, head_dim;
   bool interleaved;
-  /// Where the heads are some of a layer's: all of them, and the first; 0: these are all.
-  std::int64_t all_heads = 0, first_head = 0;
-  /// Heads that slopes are of, and the number of one of them.
-  [[nodiscard]] constexpr std::int64_t slopes() const { return all_heads == 0 ? heads : all_heads; }
 
   struct Place {
     int part;  ///< 0 query, 1 key, 2 value
@@ -79,6 +75,8 @@ struct StretchHeads {
   HeadLayout layout;                     ///< head_dim a multiple of 8
   float inverse_scale;
   DType dtype;
+  std::int64_t first_head = 0;   ///< of the query heads in the model
+  std::int64_t model_heads = 0;  ///< that the model has
 };
 inline constexpr std::int64_t kAlibiPositions = 1 << 16;
 

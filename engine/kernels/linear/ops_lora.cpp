@@ -27,16 +27,18 @@ struct LowRank {
 at::Tensor drop(const at::Tensor& x, const LowRank& how) {
   if (how.mask.share == 0) return x;
   at::Tensor y = at::empty_like(x);
-  const kernels::Dropout args{.x = x.const_data_ptr(),
-                              .y = y.mutable_data_ptr(),
-                              .count = x.numel(),
-                              .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
-                              .place = how.mask.place,
-                              .share = static_cast<float>(how.mask.share),
-                              .dtype = kernel_dtype(x),
-                              .columns = how.mask.whole_columns == 0 ? 0 : x.size(1),
-                              .whole_columns = how.mask.whole_columns,
-                              .first_column = how.mask.first_column};
+  const kernels::Dropout args{
+      .x = x.const_data_ptr(),
+      .y = y.mutable_data_ptr(),
+      .count = x.numel(),
+      .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
+      .place = how.mask.place,
+      .share = static_cast<float>(how.mask.share),
+      .dtype = kernel_dtype(x),
+      .rows = how.mask.rows.defined() ? how.mask.rows.const_data_ptr<std::int32_t>() : nullptr,
+      .columns = x.size(1),
+      .whole_columns = how.mask.whole_columns,
+      .first_column = how.mask.first_column};
   if (x.is_cuda()) {
     kernels::cuda::dropout(args, current_stream());
   } else {
@@ -59,6 +61,7 @@ void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["dropout"] = how.mask.share;
   context->saved_data["seed"] = how.mask.seed;
   context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
+  context->saved_data["rows"] = how.mask.rows;
   context->saved_data["whole_columns"] = how.mask.whole_columns;
   context->saved_data["first_column"] = how.mask.first_column;
 }
@@ -69,6 +72,8 @@ LowRank kept_options(AutogradContext* context) {
           DropMask{.share = data.at("dropout").toDouble(),
                    .seed = data.at("seed").toTensor(),
                    .place = static_cast<std::uint64_t>(data.at("place").toInt()),
+                   .rows = data.at("rows").toTensor(),
+
                    .whole_columns = data.at("whole_columns").toInt(),
                    .first_column = data.at("first_column").toInt()}};
 }
@@ -124,7 +129,8 @@ at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Paramete
           base.size(0) == x_MK.size(0) && base.is_contiguous() &&
           base.scalar_type() == x_MK.scalar_type() && down.size(1) == x_MK.size(1) &&
           up.size(1) == down.size(0) && column >= 0 && column + up.size(0) <= base.size(1) &&
-          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()),
+          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()) &&
+          (!mask.rows.defined() || is_vector(mask.rows, x_MK.size(0), at::kInt, x_MK)),
       fmt::format("add_low_rank: base {}, x {}, a {}, b {}, column {}, dropout {}", shape_of(base),
                   shape_of(x_MK), shape_of(down), shape_of(up), column, mask.share));
   const bool any_trainable = a.trainable || b.trainable;

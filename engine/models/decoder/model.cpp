@@ -56,19 +56,19 @@ GatedMlpNames mlp_names(const std::string& layer) {
 }
 
 template <class FeedForward>
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
-                                  const AxisPart& tensor, FeedForward mlp) {
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
+                                  std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{.name = name,
                  .width = config.width,
                  .tokens = config.sequence,
                  .first = index == 0,
-                 .tensor = tensor},
+                 .tensor = splits.tensor},
       RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
                     initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
-                    tensor),
+                    splits),
       RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps), std::move(mlp));
 }
 
@@ -78,14 +78,14 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
   const AxisPart& tensor = inputs.splits.tensor;
   if (!config.has_experts(index)) {
     return make_layer(
-        config, index, tensor,
+        config, inputs.splits, index,
         GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
                          .layers = config.expert_layers(),
                          .tokens = std::max<std::int64_t>(config.sequence, 1)};
-  return make_layer(config, index, tensor,
+  return make_layer(config, inputs.splits, index,
                     Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
@@ -98,7 +98,7 @@ DecoderStem::DecoderStem(const DecoderConfig& config, const AxisPart& tensor)
       embedding_(name_, config.vocab_size, config.width, initial(config), tensor) {}
 
 Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
-  return {embedding_.forward(batch.tokens, {.tensor = context.peers.along(CommAxis::tensor)})};
+  return {embedding_.forward(batch.tokens, {.peers = context.peers})};
 }
 
 BlockCost DecoderStem::cost(const BatchShape& shape) const {
@@ -126,6 +126,16 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
         "use parallel.tensor: 1");
   }
   config.sequence = inputs.sequence;
+  if (config.expert_layers() > 0 && inputs.splits.sequence.count > 1 &&
+      inputs.experts.balance_loss > 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
+                            "parallel.sequence: {} spreads each sample over ranks",
+                            inputs.experts.balance_loss, inputs.splits.sequence.count),
+                "use parallel.sequence: 1, or experts.balance_loss: 0");
+  }
+  std::string config_json = decoder_config_json(config, family, kind);
+  config.sequence = inputs.own_tokens();
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config, tensor);
   Parameter& table = stem->table();
@@ -136,16 +146,16 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                                      LanguageShape{.width = config.width,
                                                    .vocab_size = config.vocab_size,
                                                    .sequence = config.sequence,
+                                                   .part = inputs.splits.sequence,
                                                    .tensor = tensor},
                                      config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
-          .config_json = decoder_config_json(config, family, kind),
+          .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
           .experts_per_token = static_cast<int>(config.experts_per_token),
           .notes = config.notes,
-          .tokens = inputs.sequence,
-          .splits = inputs.splits};
+          .tokens = inputs.own_tokens()};
 }
 
 }  // namespace dstrain

@@ -37,7 +37,6 @@ class DecoderStem final : public Block {
   TokenEmbedding embedding_;
 };
 
-/// Of samples of `inputs.sequence` tokens.
 [[nodiscard]] Model decoder_model(DecoderConfig config, const ModelFamily& family,
                                   const DecoderKind& kind, const ModelInputs& inputs);
 

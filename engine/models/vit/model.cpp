@@ -192,8 +192,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
           .image_size = static_cast<int>(config.image_size),
           .channels = static_cast<int>(config.channels),
           .classes = static_cast<int>(config.classes),
-          .tokens = static_cast<int>(config.tokens()),
-          .splits = inputs.splits};
+          .tokens = static_cast<int>(config.tokens())};
 }
 
 }  // namespace dstrain
