@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "engine/mesh/pieces.h"
+#include "engine/mesh/split.h"
 
 namespace dstrain {
 
@@ -24,6 +26,9 @@ struct Fp8Copies {
   std::uint64_t version = 0;  ///< of the value that they were made of
 };
 
+/// Work that adds to gradients, to be run in this order; it holds the tensors that it needs.
+using DeferredWork = std::vector<std::function<void()>>;
+
 /// A weight of a block. It owns no memory: the state store binds `value` and `gradient` to its flat
 /// buffers, and under ZeRO-3 binds `value` anew at each gather. Operators write gradients straight
 /// into `gradient`, adding to what is there.
@@ -39,6 +44,7 @@ struct Parameter {
   /// Parts are matrices [rows, columns] inside a layer, neither of embeddings nor of the head: what
   /// an optimizer of whole matrices (Muon) updates.
   bool hidden_matrix = false;
+  Cut cut = Cut::none;    ///< along which axis other ranks hold other elements
   bool trainable = true;  ///< a frozen weight has neither gradient nor optimizer state
 
   bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16
@@ -47,6 +53,9 @@ struct Parameter {
   at::Tensor gradient;  ///< fp32, `shape`; undefined outside backward and for frozen weights
   /// The gradient's buffer holds nothing yet: the next operator overwrites it instead of adding.
   bool gradient_empty = false;
+  /// Products for the gradients of a matrix, and of the bias with it, are put there in a backward;
+  /// null: they run at once.
+  DeferredWork* later = nullptr;
 
   /// Raised at every change of the value by whoever changes it; 0: nobody counts, so nothing made
   /// of the value is kept.

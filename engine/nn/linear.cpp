@@ -71,6 +71,10 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
                  .forward_flops = flops(rows),
                  .saved_bytes = input_is_kept ? adapter_bytes(rows, compute_bytes)
                                               : saved_bytes(rows, compute_bytes)};
+  if (weight_.trainable && adapters_.empty() && !weight_.fp8) {
+    cost.weight_flops = flops(rows);
+    cost.held_bytes = rows * (columns() + weight_.shape[0]) * compute_bytes;
+  }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);
   count(weight_, cost);

@@ -92,6 +92,9 @@ class PreNormLayer final : public Block {
     append({norm_after_.cost(rows, 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
+    const LayerCost sum = total(cost.layers);
+    cost.weight_flops = sum.weight_flops;
+    cost.held_bytes = sum.held_bytes;
     cost.boundary.assign(2, {{rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     cost.forward_workspace = std::max(stream, in_mlp.forward);

@@ -120,7 +120,7 @@ std::string BufferChecker::buffer_name(int id) const {
   std::string text = fmt::format("buffer {} ({}", id, role_name(buffer.role));
   const bool block = buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
                      buffer.role == BufferRole::output_gradient ||
-                     buffer.role == BufferRole::block_state;
+                     buffer.role == BufferRole::held || buffer.role == BufferRole::block_state;
   if (buffer.owner >= 0) {
     const auto owner = to_index(buffer.owner);
     const std::size_t count = block ? cost_.blocks.size() : cost_.groups.size();
@@ -195,7 +195,7 @@ void BufferChecker::read(int i, int id, Content& content) {
   const BufferRole role = program_.buffers[to_index(id)].role;
   const bool of_micro_batch = role == BufferRole::batch || role == BufferRole::output ||
                               role == BufferRole::saved || role == BufferRole::output_gradient ||
-                              role == BufferRole::whole_gradient ||
+                              role == BufferRole::whole_gradient || role == BufferRole::held ||
                               role == BufferRole::host_input || role == BufferRole::fetched_input;
   if (of_micro_batch && content.micro_batch != action(i).micro_batch)
     problem("{} reads {}, which holds micro-batch {}", name(i), buffer_name(id),
@@ -210,7 +210,8 @@ void BufferChecker::read(int i, int id, Content& content) {
 void BufferChecker::write(int i, int id, Content& content) {
   const Action& a = action(i);
   const BufferRole role = program_.buffers[to_index(id)].role;
-  const bool sums = a.kind == ActionKind::backward && role == BufferRole::whole_gradient;
+  const bool sums = (runs_backward(a.kind) || a.kind == ActionKind::backward_weight) &&
+                    role == BufferRole::whole_gradient;
   // The own shard is there and others are gathered around it; a part is updated where it is.
   const bool changes = (a.kind == ActionKind::gather && role == BufferRole::gathered &&
                         layout_.groups[to_index(a.group)].parameter_place != Place::device) ||
@@ -266,13 +267,14 @@ void BufferChecker::count_gradients(int i) {
       problem("{} while the gradient of {} is not reduced", name(i), name(cleared_[g]));
     cleared_[g] = i;
     added_[g] = 0;
-  } else if (a.kind == ActionKind::backward) {
+  } else if (runs_backward(a.kind) || a.kind == ActionKind::backward_weight) {
     for (const int group : cost_.blocks[to_index(a.block)].groups) {
       if (!trainable(group)) continue;
       if (cleared_[to_index(group)] == kNoAction)
         problem("{} has no buffer for the gradient of {}", name(i),
                 cost_.groups[to_index(group)].name);
-      ++added_[to_index(group)];
+      // In two parts, the second completes it.
+      added_[to_index(group)] += int{a.kind != ActionKind::backward_input};
     }
   } else if (a.kind == ActionKind::reduce) {
     const std::size_t g = to_index(a.group);
@@ -337,7 +339,7 @@ void BufferChecker::run() {
       holder = i;
     } else if (a.kind == ActionKind::release || a.kind == ActionKind::update) {
       held_[to_index(a.group)] = kNoAction;  // an update changes a shard only
-    } else if (runs_block(a.kind) && training()) {
+    } else if (runs_block(a.kind) && a.kind != ActionKind::backward_weight && training()) {
       for (const int group : cost_.blocks[to_index(a.block)].groups) {
         const int holder = held_[to_index(group)];
         const bool whole = holder != kNoAction &&

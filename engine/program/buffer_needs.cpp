@@ -29,7 +29,7 @@ BufferNeeds::BufferNeeds(const Program& program, int run_length, const Layout& l
   for (const Action& a : program.actions) {
     if (a.kind == ActionKind::evict_input)
       evicted_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
-    if (a.kind == ActionKind::backward) backward_[to_index(a.block)] = true;
+    if (runs_backward(a.kind)) backward_[to_index(a.block)] = true;
     if (a.kind == ActionKind::recompute)
       recomputed_[to_index(a.micro_batch) * cost.blocks.size() + to_index(a.block)] = true;
   }
@@ -72,11 +72,11 @@ void BufferNeeds::block_needs(const Action& a, Needs& needs) const {
                     : Need{output, a.block - 1, -1, m, bytes};
     needs.reads.push_back(input);
   }
-  if (block.state_bytes > 0 && a.kind != ActionKind::backward) {
+  if (block.state_bytes > 0 && !runs_backward(a.kind)) {
     const bool changes = training() && a.kind == ActionKind::forward;
     (changes ? needs.writes : needs.reads).push_back({block_state, a.block});
   }
-  if (a.kind != ActionKind::backward) {
+  if (!runs_backward(a.kind)) {
     needs.writes.push_back(output_of_block);
     const bool keeps = a.kind == ActionKind::recompute || (backward_[b] && !again(b));
     if (keeps) needs.writes.push_back(saved_of_block);
@@ -89,25 +89,48 @@ void BufferNeeds::block_needs(const Action& a, Needs& needs) const {
   needs.reads.push_back(output_of_block);
   needs.reads.push_back(saved_of_block);
   needs.frees = {output_of_block, saved_of_block};
-  if (b > 0 && (again(b - 1) || !backward_[b - 1])) needs.frees.push_back(input);
+  const bool splits = a.kind == ActionKind::backward_input;
+  if (splits) needs.writes.push_back({held, a.block, -1, m, block.held_bytes});
+  if (b > 0 && (again(b - 1) || !backward_[b - 1]) && !(splits && !own_.local(a.block - 1)))
+    needs.frees.push_back(input);
   if (a.block == last_reader_) needs.frees.push_back({batch, -1, -1, m});
   if (own_.ends_chunk(a.block)) {
     const Need own = {output_gradient, a.block, -1, m, block.boundary_bytes()};
     needs.reads.push_back(own);
-    needs.frees.push_back(own);
+    if (!splits) needs.frees.push_back(own);
   }
   if (b > 0 && own_.ends_chunk(a.block - 1) && a.block > own_.first_trained())
     needs.writes.push_back(
         {output_gradient, a.block - 1, -1, m, cost_.blocks[b - 1].boundary_bytes()});
-  for (const int g : block.groups) {
+  gradient_needs(a, needs);
+}
+
+/// The gradients that a backward, or a part of one, adds to.
+void BufferNeeds::gradient_needs(const Action& a, Needs& needs) const {
+  for (const int g : cost_.blocks[to_index(a.block)].groups) {
     if (!trainable(g)) continue;
     const std::int64_t elements = layout_.flat[to_index(g)].padded();
     if (layout_.reduced_from_slot(g)) {
-      needs.writes.push_back({whole_gradient, -1, g, m, elements});
+      needs.writes.push_back({BufferRole::whole_gradient, -1, g, a.micro_batch, elements});
     } else {
-      needs.writes.push_back({gradient, g, -1, -1, elements});
+      needs.writes.push_back({BufferRole::gradient, g, -1, -1, elements});
     }
   }
+}
+
+/// What is held may be the gradient that came from the chunk behind, or an input that was received.
+void BufferNeeds::weight_needs(const Action& a, Needs& needs) const {
+  using enum BufferRole;
+  const auto add = [&](BufferRole role, int block, Bytes bytes) {
+    needs.reads.push_back({role, block, -1, a.micro_batch, bytes});
+    needs.frees.push_back(needs.reads.back());
+  };
+  add(held, a.block, cost_.blocks[to_index(a.block)].held_bytes);
+  if (own_.ends_chunk(a.block))
+    add(output_gradient, a.block, cost_.blocks[to_index(a.block)].boundary_bytes());
+  if (a.block > 0 && !own_.local(a.block - 1))
+    add(output, a.block - 1, cost_.blocks[to_index(a.block) - 1].boundary_bytes());
+  gradient_needs(a, needs);
 }
 
 void BufferNeeds::reduce_needs(const Action& a, Needs& needs) const {
@@ -194,7 +217,11 @@ Needs BufferNeeds::of(int i) const {
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
+    case ActionKind::backward_input:
       block_needs(a, needs);
+      break;
+    case ActionKind::backward_weight:
+      weight_needs(a, needs);
       break;
     case ActionKind::clear:
       if (layout_.reduced_from_slot(a.group)) {

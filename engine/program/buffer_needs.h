@@ -36,6 +36,8 @@ class BufferNeeds {
     return layout_.groups[static_cast<std::size_t>(group)].trainable;
   }
   void block_needs(const Action& a, Needs& needs) const;
+  void gradient_needs(const Action& a, Needs& needs) const;
+  void weight_needs(const Action& a, Needs& needs) const;
   void gather_needs(int i, Needs& needs) const;
   void reduce_needs(const Action& a, Needs& needs) const;
   void offload_needs(const Action& a, Needs& needs) const;

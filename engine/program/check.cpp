@@ -273,26 +273,29 @@ void Checker::loads() {
 }
 
 /// Forward through the rank's blocks, backward through them in the other order, each exactly once
-/// per micro-batch. That neighbours of other ranks are in between follows from the buffers.
+/// per micro-batch, and of each block one micro-batch after the other. That neighbours of other
+/// ranks are in between follows from the buffers.
 void Checker::block_order() {
   const auto table = [&] {
     return std::vector(to_index(program_.micro_batches),
                        std::vector<int>(to_index(num_blocks()), kNone));
   };
-  auto forward = table(), recompute = table(), backward = table();
+  auto forward = table(), recompute = table(), backward = table(), weight = table();
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& a = actions_[to_index(i)];
     if (!runs_block(a.kind)) continue;
-    auto& entry =
-        (a.kind == ActionKind::forward     ? forward
-         : a.kind == ActionKind::recompute ? recompute
-                                           : backward)[to_index(a.micro_batch)][to_index(a.block)];
+    auto& entry = (a.kind == ActionKind::forward     ? forward
+                   : a.kind == ActionKind::recompute ? recompute
+                   : a.kind == ActionKind::backward_weight
+                       ? weight
+                       : backward)[to_index(a.micro_batch)][to_index(a.block)];
     if (entry != kNone) problem("{} comes twice", name(i));
     entry = i;
   }
   const int first_trained = training() ? own_.first_trained() : num_blocks();
   for (int m = 0; m < program_.micro_batches; ++m) {
-    const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)];
+    const auto &f = forward[to_index(m)], &r = recompute[to_index(m)], &b = backward[to_index(m)],
+               &w = weight[to_index(m)];
     for (std::size_t k = 0; k < to_index(num_blocks()); ++k) {
       if (!own_.local(static_cast<int>(k))) continue;
       const std::string& block = cost_.blocks[k].name;
@@ -302,6 +305,18 @@ void Checker::block_order() {
       if (k > 0 && f[k] != kNone && f[k - 1] != kNone) must_precede(f[k - 1], f[k]);
       if (b[k] != kNone && f[k] != kNone) must_precede(f[k], b[k]);
       if (k > 0 && b[k] != kNone && b[k - 1] != kNone) must_precede(b[k], b[k - 1]);
+      const bool splits =
+          b[k] != kNone && actions_[to_index(b[k])].kind == ActionKind::backward_input;
+      if (splits != (w[k] != kNone))
+        problem("backward_weight({}), micro-batch {} {}", block, m,
+                splits ? "is missing" : "follows no backward_input");
+      if (splits && w[k] != kNone) must_precede(b[k], w[k]);
+      // A sum of fp32 numbers depends on their order.
+      for (const auto* passes : {&forward, &backward, &weight}) {
+        if (m == 0 || (*passes)[to_index(m)][k] == kNone) continue;
+        if (const int before = (*passes)[to_index(m) - 1][k]; before != kNone)
+          must_precede(before, (*passes)[to_index(m)][k]);
+      }
       if (r[k] == kNone) continue;
       if (f[k] != kNone) must_precede(f[k], r[k]);
       if (b[k] != kNone) must_precede(r[k], b[k]);

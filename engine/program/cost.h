@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/mesh/split.h"
 #include "engine/program/comm.h"
 
 namespace dstrain {
@@ -21,6 +22,7 @@ struct GroupCost {
   std::string name;
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
   bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
+  Cut cut = Cut::none;    ///< of all its weights
   /// Of the first tensors, which a rule of whole matrices updates: how many, and the shapes of
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;
@@ -46,12 +48,16 @@ struct LayerCost {
   std::int64_t trained = 0;     ///< of those
   Flops forward_flops = 0;
   Bytes saved_bytes = 0;
+  Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
+  Bytes held_bytes = 0;    ///< what those need
 
   LayerCost& operator+=(const LayerCost& other) {
     parameters += other.parameters;
     trained += other.trained;
     forward_flops += other.forward_flops;
     saved_bytes += other.saved_bytes;
+    weight_flops += other.weight_flops;
+    held_bytes += other.held_bytes;
     return *this;
   }
 };
@@ -68,6 +74,9 @@ struct BlockCost {
   std::vector<int> groups;  ///< parameter groups the block reads
   Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
   Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
+  // Of a backward in two parts.
+  Flops weight_flops = 0;  ///< gradients of the matrices, a part of backward
+  Bytes held_bytes = 0;    ///< kept from the first part to the second; 0: it stays whole
   std::vector<BoundaryTensor> boundary = {};  ///< what it hands on, which is kept as the next input
   Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
   Bytes backward_workspace =

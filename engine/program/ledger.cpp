@@ -6,10 +6,11 @@
 namespace dstrain {
 namespace {
 
-/// Outputs and saved tensors exist from the action that writes them to the one that frees them.
+/// Outputs, saved and held tensors exist from the action that writes them to the one that frees
+/// them.
 bool transient(const Buffer& buffer) {
   return buffer.role == BufferRole::output || buffer.role == BufferRole::saved ||
-         buffer.role == BufferRole::output_gradient;
+         buffer.role == BufferRole::output_gradient || buffer.role == BufferRole::held;
 }
 
 Bytes peak_activations(const Program& program) {
@@ -90,6 +91,7 @@ Ledger peak_memory(const Program& program) {
       case output:
       case saved:
       case output_gradient:
+      case held:
         break;
     }
   }

@@ -19,6 +19,8 @@ std::optional<Phase> phase_of(ActionKind kind) {
     case ActionKind::recompute:
     case ActionKind::clear:
     case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
       return Phase::backward;
     case ActionKind::norm:
       return Phase::norm;

@@ -1,6 +1,7 @@
 #include "engine/program/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include "engine/base/index.h"
 #include "engine/base/json.h"
 #include "engine/base/units.h"
+#include "recipes/schema/choices.h"
 
 namespace dstrain {
 namespace {
@@ -184,9 +186,10 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
                                        const Machine& machine) {
   std::vector<PlanReport::Form> forms;
   const auto add = [&](const std::string& name, const Layout& without) {
-    const Program program =
-        training_program(without, cost, strategy.options, strategy.training.coordinate);
-    forms.push_back({name, simulate(program, without, cost, machine).step_s});
+    std::vector<Program> line;
+    for (int c = 0; c < without.pipeline_degree(); ++c)
+      line.push_back(training_program(without, cost, strategy.options, c));
+    forms.push_back({name, simulate(line, without, cost, machine).front().step_s});
   };
   const Layout& layout = strategy.layout;
   if (layout.gather_format) {
@@ -205,6 +208,52 @@ std::vector<PlanReport::Form> forms_of(const Strategy& strategy, const ModelCost
     add(fmt::format("second shard of {} ranks", layout.second_degree), without);
   }
   return forms;
+}
+
+/// Of each coordinate of a pipeline; nothing where there is one.
+std::vector<PlanReport::Stage> stages_of(const std::vector<Simulation>& ranks, const Layout& layout,
+                                         const ModelCost& cost) {
+  if (ranks.size() == 1) return {};
+  std::vector<PlanReport::Stage> list;
+  for (const Simulation& rank : ranks) {
+    list.push_back(
+        {.memory = rank.ledger.total(), .compute_s = rank.compute_s, .bubble_s = rank.bubble_s});
+  }
+  const Stages& stages = layout.stages;
+  for (int c = 0; c < stages.chunks(); ++c) {
+    const int blocks =
+        stages.end_block(c, static_cast<int>(cost.blocks.size())) - stages.first_block[to_index(c)];
+    list[to_index(stages.rank[to_index(c)])].blocks.push_back(blocks);
+  }
+  return list;
+}
+
+std::string stage_table(const PlanReport& plan, const Strategy& strategy) {
+  if (plan.stages.empty()) return {};
+  std::string text = fmt::format("pipeline: {}\n  {:<6} {:<20} {:>12} {:>12} {:>12}\n",
+                                 spelling(*strategy.schedule), "stage", "blocks of chunks",
+                                 "computing", "bubble", "memory");
+  double bubble = 0;
+  for (std::size_t c = 0; c < plan.stages.size(); ++c) {
+    const PlanReport::Stage& stage = plan.stages[c];
+    bubble += stage.bubble_s / static_cast<double>(plan.stages.size());
+    text += fmt::format("  {:<6} {:<20} {:>12} {:>12} {:>12}\n", c,
+                        fmt::format("{}", fmt::join(stage.blocks, ", ")), duration(stage.compute_s),
+                        duration(stage.bubble_s), format_bytes(stage.memory));
+  }
+  return text + fmt::format("  a stage waits for others in {:.1f} % of the step\n\n",
+                            100 * bubble / plan.step.step_s);
+}
+
+nlohmann::ordered_json pipeline_json(const PlanReport& plan, const Strategy& strategy) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const PlanReport::Stage& stage : plan.stages) {
+    stages.push_back({{"blocks", stage.blocks},
+                      {"memory_bytes", stage.memory},
+                      {"compute_s", stage.compute_s},
+                      {"bubble_s", stage.bubble_s}});
+  }
+  return {{"schedule", spelling(*strategy.schedule)}, {"stages", stages}};
 }
 
 /// Less than that is not seen in a run.
@@ -228,12 +277,17 @@ std::string form_lines(const PlanReport& plan) {
 
 PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
                      const ModelCost& cost, const Machine& machine) {
+  std::vector<Simulation> ranks = simulate(strategy.line, strategy.layout, cost, machine);
+  const auto fullest = std::ranges::max_element(
+      ranks, {}, [](const Simulation& rank) { return rank.ledger.total(); });
+  std::vector<PlanReport::Stage> stages = stages_of(ranks, strategy.layout, cost);
   PlanReport plan{.recipe = recipe_name,
                   .model = recipe.model.name,
                   .zero_stage = recipe.parallel.zero.stage,
                   .machine = machine,
-                  .step = simulate(strategy.training, strategy.layout, cost, machine),
-                  .forms = forms_of(strategy, cost, machine)};
+                  .step = std::move(*fullest),
+                  .forms = forms_of(strategy, cost, machine),
+                  .stages = std::move(stages)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory = memory_limit(recipe, strategy.training, machine).bytes;
   add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
@@ -256,7 +310,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
     const Bytes width =
         (weights == Place::device ? kFloatBytes : 0) +
         (kind.state_place == Place::device ? kFloatBytes * layout.widths.moments / state_width : 0);
-    ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.replica_degree) * width;
+    ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.holders(g)) * width;
   }
 }
 
@@ -285,13 +339,17 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("batch", batch_equation(batch));
   line("program", fmt::format("{} actions, hash {:016x}", strategy.training.actions.size(),
                               hash(strategy.training, strategy.layout)));
-  text += "\n" + memory_table(plan) + "\n" + host_table(plan, strategy) + "\n" +
-          activation_table(plan, cost) + "\n" + collective_table(plan) + "\n";
+  text += "\n" + stage_table(plan, strategy) + memory_table(plan) + "\n" +
+          host_table(plan, strategy) + "\n" + activation_table(plan, cost) + "\n" +
+          collective_table(plan) + "\n";
   text += fmt::format("predicted step on {}: {}, {} samples/s\n", plan.machine.name,
                       duration(step.step_s), format_count(samples_per_s(plan, batch)));
-  text += fmt::format("  computing {}, waiting for communication {}, for data {}\n",
-                      duration(step.compute_s), duration(step.exposed_comm_s),
-                      duration(std::max(0.0, step.step_s - step.compute_s - step.exposed_comm_s)));
+  const std::string of_others =
+      plan.stages.empty() ? "" : fmt::format(", for other stages {}", duration(step.bubble_s));
+  const double of_data = step.step_s - step.compute_s - step.exposed_comm_s - step.bubble_s;
+  text += fmt::format("  computing {}, waiting for communication {}{}, for data {}\n",
+                      duration(step.compute_s), duration(step.exposed_comm_s), of_others,
+                      duration(std::max(0.0, of_data)));
   text += form_lines(plan);
   return text;
 }
@@ -336,7 +394,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
                            {"payload_bytes", use.payload_bytes},
                            {"sent_bytes", use.sent_bytes}});
   }
-  const ordered_json json = {
+  ordered_json json = {
       {"recipe", plan.recipe},
       {"model", plan.model},
       {"num_parameters", num_parameters(cost)},
@@ -368,6 +426,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"compute_s", step.compute_s},
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
+  if (!plan.stages.empty()) json["pipeline"] = pipeline_json(plan, strategy);
   return json_text(json, 2) + "\n";
 }
 

@@ -14,13 +14,21 @@ struct PlanReport {
   std::string model;   ///< as the recipe calls it
   int zero_stage = 0;
   Machine machine;
-  Simulation step;
+  Simulation step;  ///< of the coordinate of a pipeline that holds most
   /// A form of ZeRO++ that the recipe asks for.
   struct Form {
     std::string name;
     double without_s = 0;  ///< the step without it
   };
   std::vector<Form> forms{};
+  /// A coordinate of a pipeline; none where there is one.
+  struct Stage {
+    std::vector<int> blocks{};  ///< of each chunk
+    Bytes memory = 0;
+    double compute_s = 0;
+    double bubble_s = 0;
+  };
+  std::vector<Stage> stages{};
 
   [[nodiscard]] bool fits() const { return step.ledger.total() <= machine.device_memory; }
 };

@@ -49,6 +49,10 @@ const char* action_name(ActionKind kind) {
     case receive_down:
     case receive_up:
       return "receive";
+    case backward_input:
+      return "backward_input";
+    case backward_weight:
+      return "backward_weight";
   }
   return "?";
 }
@@ -101,7 +105,11 @@ bool transfers(ActionKind kind) {
 
 bool runs_block(ActionKind kind) {
   using enum ActionKind;
-  return kind == forward || kind == recompute || kind == backward;
+  return kind == forward || kind == recompute || runs_backward(kind) || kind == backward_weight;
+}
+
+bool runs_backward(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_input;
 }
 
 std::span<const Lane> lanes_of(ActionKind kind) {
@@ -145,6 +153,8 @@ std::span<const Lane> lanes_of(ActionKind kind) {
     case recompute:
     case clear:
     case backward:
+    case backward_input:
+    case backward_weight:
     case norm:
       return kCompute;
   }
@@ -194,6 +204,8 @@ const char* role_name(BufferRole role) {
       return "coded parameters";
     case coded_gradient:
       return "coded gradient";
+    case held:
+      return "held tensors";
   }
   return "?";
 }
@@ -221,13 +233,27 @@ int gradient_slot_width(const GroupLayout& group, const StateWidths& widths) {
   return widths.gradient + (group.parameter_place == Place::device ? widths.compute : 0);
 }
 
+Flops block_flops(ActionKind kind, int block, const Layout& layout, const ModelCost& cost) {
+  const BlockCost& own = cost.blocks.at(to_index(block));
+  if (kind == ActionKind::backward_weight) return own.weight_flops;
+  if (!runs_backward(kind)) return own.forward_flops;
+  std::int64_t all = 0, trained = 0;
+  for (const int group : own.groups) {
+    const std::int64_t elements = layout.flat[to_index(group)].padded();
+    all += elements;
+    if (layout.groups[to_index(group)].trainable) trained += elements;
+  }
+  const Flops flops = (2 * trained < all ? 1 : 2) * own.forward_flops;
+  return kind == ActionKind::backward ? flops : flops - own.weight_flops;
+}
+
 Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
   using enum ActionKind;
   // Without a backward, what autograd would save is freed as the forward goes on.
   if (kind == forward) return block.forward_workspace + (keeps ? 0 : block.saved_bytes);
   // The gradient of the block's output is already there.
   if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
-  if (kind == backward) return block.backward_workspace + block.boundary_bytes();
+  if (runs_backward(kind)) return block.backward_workspace + block.boundary_bytes();
   return 0;
 }
 
@@ -254,10 +280,10 @@ Buffer moments_of(int group, const Layout& layout) {
 
 namespace {
 
-/// Whether a forward or recompute (else a backward) of a program runs what is due in `pass`.
+/// Whether an action on a block runs what is due in `pass`.
 bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
-  if (pass == ExchangePass::backward) return kind == ActionKind::backward;
-  return kind != ActionKind::backward &&
+  if (pass == ExchangePass::backward) return runs_backward(kind);
+  return (kind == ActionKind::forward || kind == ActionKind::recompute) &&
          (pass == ExchangePass::forward || program == ProgramKind::training);
 }
 
@@ -272,31 +298,32 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
     if (layout.extent(axis).ranks > 1) list.push_back({op, axis, width, bytes});
   };
   const StateWidths& widths = layout.widths;
+  const GroupLayout of_group = group < 0 ? GroupLayout() : layout.groups[to_index(group)];
   if (kind == ActionKind::gather) {
     if (program.find(action.reads, BufferRole::second_shard) >= 0) {
       add(CommOp::all_gather, CommAxis::shard_inner, widths.compute, layout.gather_bytes(group));
     } else if (layout.gathers_codes(group)) {
-      add(CommOp::all_gather, CommAxis::shard, 1, layout.gather_scratch(group));
+      add(CommOp::all_gather, of_group.cut, 1, layout.gather_scratch(group));
     } else {
-      add(CommOp::all_gather, CommAxis::shard, widths.compute, layout.gather_bytes(group));
+      add(CommOp::all_gather, of_group.cut, widths.compute, layout.gather_bytes(group));
     }
-  } else if (kind == ActionKind::reduce && layout.reduces_codes(group)) {
-    // Inside its group a rank takes a shard of each group, one run of shards after the other.
-    const int nodes = layout.extent(CommAxis::shard_outer).ranks;
-    const Bytes bytes = layout.reduce_bytes(group);
-    for (int node = 0; node < nodes; ++node)
-      add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
-    add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
-    add(CommOp::all_reduce, CommAxis::data, kFloatBytes, bytes / layout.shard_degree);
   } else if (kind == ActionKind::reduce) {
-    const Bytes bytes = layout.reduce_bytes(group);
-    add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);
-    add(CommOp::all_reduce, CommAxis::data, widths.reduce_wire, bytes / layout.shard_degree);
-    if (layout.groups[to_index(group)].stages.size() > 1)
-      add(CommOp::all_reduce, CommAxis::ends, widths.reduce_wire, bytes / layout.shard_degree);
+    const Bytes bytes = layout.reduce_bytes(group), shard = bytes / layout.shards(group);
+    if (layout.reduces_codes(group)) {
+      // Inside its group a rank takes a shard of each group, one run of shards after the other.
+      const int nodes = layout.extent(CommAxis::shard_outer).ranks;
+      for (int node = 0; node < nodes; ++node)
+        add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
+      add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
+    } else {
+      add(CommOp::reduce_scatter, of_group.cut, widths.reduce_wire, bytes);
+    }
+    const int width = layout.reduces_codes(group) ? kFloatBytes : widths.reduce_wire;
+    add(CommOp::all_reduce, of_group.copies, width, shard);
+    if (of_group.stages.size() > 1) add(CommOp::all_reduce, CommAxis::ends, width, shard);
   } else if (kind == ActionKind::update) {
     const Bytes bytes = layout.update_bytes(group);
-    if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
+    if (bytes > 0) add(CommOp::all_gather, of_group.cut, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
     add(CommOp::all_reduce, CommAxis::world, kFloatBytes, kNumStepSums * kFloatBytes);
   } else if (transfers(kind)) {
@@ -371,8 +398,7 @@ Flops useful_flops(const std::vector<Program>& line) {
   Flops flops = 0;
   for (const Program& program : line) {
     for (const Action& action : program.actions) {
-      if (action.kind == ActionKind::forward || action.kind == ActionKind::backward)
-        flops += action.flops;
+      if (runs_block(action.kind) && action.kind != ActionKind::recompute) flops += action.flops;
     }
   }
   return flops / static_cast<double>(line.size());

@@ -7,6 +7,7 @@
 
 #include "engine/base/units.h"
 #include "engine/program/layout.h"
+#include "engine/program/schedules/schedule.h"
 
 namespace dstrain {
 
@@ -36,12 +37,17 @@ enum class ActionKind {
   send_up,
   receive_down,  ///< what the rank above sends down
   receive_up,    ///< what the rank below sends up
+  // A backward in two parts.
+  backward_input,   ///< gradients of the block's inputs, and of weights that are no matrices
+  backward_weight,  ///< gradients of its matrices
 };
 [[nodiscard]] const char* action_name(ActionKind kind);
 /// Sends and receives.
 [[nodiscard]] bool transfers(ActionKind kind);
-/// Forward, recompute and backward.
+/// Forward, recompute, backward and its parts.
 [[nodiscard]] bool runs_block(ActionKind kind);
+/// A backward or the first part of one.
+[[nodiscard]] bool runs_backward(ActionKind kind);
 
 /// Actions of one lane run in list order; order across lanes is only `Action::after`.
 enum class Lane {
@@ -93,6 +99,7 @@ enum class BufferRole {
                     ///< its last, which gather them from it
   coded_parameters,  ///< messages of a gather
   coded_gradient,    ///< messages of a reduction
+  held,              ///< what block `owner` keeps from the first to the second part of its backward
 };
 [[nodiscard]] const char* role_name(BufferRole role);
 
@@ -162,8 +169,8 @@ struct ProgramOptions {
   /// Per block: it keeps only its input and runs forward again before its backward. Blocks beyond
   /// the end of the list keep everything, and so does the head.
   std::vector<bool> recompute{};
-  ScheduleName schedule = ScheduleName::one_f_one_b;  ///< of a pipeline
-  Place inputs = Place::device;  ///< of recomputed blocks, until their backward
+  PipelineSchedule schedule = {};  ///< of a training step of a pipeline; empty: 1F1B
+  Place inputs = Place::device;    ///< of recomputed blocks, until their backward
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`
@@ -184,7 +191,8 @@ struct ProgramOptions {
 ///
 /// The list is the same on every rank with one `coordinate` on the pipeline axis (layout.stages);
 /// with one such coordinate, running it in list order on one lane is also correct. Where a chunk
-/// begins or ends between ranks, outputs are received and sent, and their gradients.
+/// begins or ends between ranks, outputs are received and sent, and their gradients. A visit of the
+/// schedule that splits the backward does so for the blocks that can (`splits_backward`).
 [[nodiscard]] Program training_program(const Layout& layout, const ModelCost& cost,
                                        const ProgramOptions& options, int coordinate = 0);
 /// Forward of one micro-batch. Parameters that rest whole must be whole (gathering_program);
@@ -199,6 +207,11 @@ struct ProgramOptions {
 /// Bytes of an element of a group that travel in a state slot, and in a gradient slot.
 [[nodiscard]] int state_slot_width(const GroupLayout& group, const StateWidths& widths);
 [[nodiscard]] int gradient_slot_width(const GroupLayout& group, const StateWidths& widths);
+
+/// FLOPs of a forward, recompute, backward or a part of one. Backward counts as twice forward; a
+/// block that trains little of itself is spared the products for the weights' gradients.
+[[nodiscard]] Flops block_flops(ActionKind kind, int block, const Layout& layout,
+                                const ModelCost& cost);
 
 /// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
 /// a forward writes the saved tensors.

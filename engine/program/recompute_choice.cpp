@@ -46,7 +46,8 @@ RecomputeChoice choose_recompute(const Layout& layout, const ModelCost& cost,
                                  int coordinate) {
   ProgramOptions tried = options;
   // Further ones hold nothing more.
-  tried.micro_batches = std::min(options.micro_batches, 2 * layout.pipeline_degree());
+  if (options.schedule.empty())
+    tried.micro_batches = std::min(options.micro_batches, 2 * layout.pipeline_degree());
   const auto needed = [&](const std::vector<bool>& blocks) {
     tried.recompute = blocks;
     return peak_memory(training_program(layout, cost, tried, coordinate)).total() + limit.fixed;

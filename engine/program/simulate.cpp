@@ -9,9 +9,10 @@
 namespace dstrain {
 namespace {
 
-/// A ring moves (n - 1) / n of the payload over each link, an all-reduce twice (Patarasu & Yuan
-/// 2009, sec. 4).
-Bytes sent_bytes(const Comm& comm, const Layout& layout) {
+/// What passes a link: all of a transfer; of the payload of a ring (n - 1) / n, of an all-reduce
+/// twice (Patarasu & Yuan 2009, sec. 4).
+Bytes link_bytes(const Comm& comm, const Layout& layout) {
+  if (comm.op == CommOp::send || comm.op == CommOp::receive) return comm.bytes;
   const int ranks = layout.extent(comm.axis).ranks;
   const int rounds = comm.op == CommOp::all_reduce ? 2 : 1;
   return rounds * comm.bytes * (ranks - 1) / ranks;
@@ -32,7 +33,7 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   // Small messages go through trees: one more latency for each doubling of the nodes.
   const int nodes = (extent + machine.ranks_per_node - 1) / machine.ranks_per_node;
   const auto depth = static_cast<int>(std::bit_width(static_cast<unsigned>(nodes)));
-  const auto bytes = static_cast<double>(sent_bytes(comm, layout));
+  const auto bytes = static_cast<double>(link_bytes(comm, layout));
   demand.comm_s += bytes / rate + depth * machine.collective_latency_s;
   demand.slows_products = comm.op != CommOp::send && comm.op != CommOp::receive;
   if (comm.op != CommOp::receive) {
@@ -53,10 +54,11 @@ class Simulator {
             const Machine& machine)
       : program_(program), layout_(layout), cost_(cost), machine_(machine) {}
 
-  Simulation play();
+  [[nodiscard]] Demand demand(const Action& action) const;
+  /// Takes the times from its playback.
+  Simulation report(Playback playback);
 
  private:
-  [[nodiscard]] Demand demand(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
   void add_update(const Action& action, Demand& demand) const;
@@ -77,10 +79,9 @@ double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
   Bytes bytes = block.saved_bytes + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
-  if (action.kind == ActionKind::backward) bytes *= 2;  // values and their gradients
+  if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients
   for (const int group : block.groups) {
-    const bool trains =
-        action.kind == ActionKind::backward && layout_.groups[to_index(group)].trainable;
+    const bool trains = runs_backward(action.kind) && layout_.groups[to_index(group)].trainable;
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
@@ -111,8 +112,14 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::forward:
     case ActionKind::recompute:
     case ActionKind::backward:
+    case ActionKind::backward_input:
       on_device(action.flops, block_bytes(action));
       break;
+    case ActionKind::backward_weight: {
+      const BlockCost& block = cost_.blocks[to_index(action.block)];
+      on_device(action.flops, static_cast<double>(block.held_bytes));
+      break;
+    }
     case ActionKind::norm:
       for (int g = 0; g < static_cast<int>(layout_.flat.size()); ++g) {
         if (!layout_.groups[to_index(g)].trainable) continue;
@@ -149,7 +156,7 @@ Demand Simulator::demand(const Action& action) const {
 double Simulator::code_bytes(const Action& action) const {
   const int group = action.group, width = layout_.widths.compute;
   const std::int64_t whole = layout_.flat[to_index(group)].padded(),
-                     shard = whole / layout_.shard_degree;
+                     shard = whole / layout_.shards(group);
   const auto names = [&](const std::vector<int>& ids, BufferRole role) {
     return program_.find(ids, role) >= 0;
   };
@@ -158,7 +165,7 @@ double Simulator::code_bytes(const Action& action) const {
     bytes += 2 * width * layout_.second_elements(group);
   if (names(action.writes, BufferRole::coded_parameters)) {
     const Bytes codes = layout_.gather_scratch(group);
-    bytes += shard * width + codes / layout_.shard_degree + codes + whole * width;
+    bytes += shard * width + codes / layout_.shards(group) + codes + whole * width;
   }
   if (names(action.writes, BufferRole::coded_gradient))
     bytes += layout_.second_elements(group) * kFloatBytes + layout_.reduce_scratch(group) +
@@ -246,6 +253,7 @@ void Simulator::count(const Action& action) {
                         : action.kind == ActionKind::reduce ? "gradients"
                         : action.kind == ActionKind::update ? "momentum of matrices"
                         : runs_block(action.kind)           ? "activations inside blocks"
+                        : transfers(action.kind)            ? "activations between stages"
                                                             : "norm and metrics";
   for (const Comm& comm : action.comm) {
     const std::string name = comm_name(comm.op);
@@ -256,23 +264,21 @@ void Simulator::count(const Action& action) {
     if (use == uses.end()) use = uses.insert(uses.end(), {.name = name, .purpose = purpose});
     ++use->calls;
     use->payload_bytes += comm.bytes;
-    use->sent_bytes += sent_bytes(comm, layout_);
+    if (comm.op != CommOp::receive) use->sent_bytes += link_bytes(comm, layout_);
   }
 }
 
-Simulation Simulator::play() {
+Simulation Simulator::report(Playback playback) {
   result_.ledger = peak_memory(program_);
   result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
   for (const Action& action : program_.actions) count(action);
-  Playback playback = play_runs(
-      program_, [this](const Action& action) { return demand(action); },
-      machine_.collective_compute_share);
   result_.step_s = playback.step_s;
   result_.compute_s = playback.compute_s;
   result_.exposed_comm_s = playback.exposed_comm_s;
+  result_.bubble_s = playback.bubble_s;
   result_.action_start_s = std::move(playback.start_s);
   result_.action_end_s = std::move(playback.end_s);
   return std::move(result_);
@@ -287,7 +293,28 @@ Bytes fixed_memory(const Program& program, const Machine& machine) {
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,
                     const Machine& machine) {
-  return Simulator(program, layout, cost, machine).play();
+  return std::move(simulate(std::span(&program, 1), layout, cost, machine).front());
+}
+
+std::vector<Simulation> simulate(std::span<const Program> line, const Layout& layout,
+                                 const ModelCost& cost, const Machine& machine) {
+  std::vector<Simulator> ranks;
+  for (const Program& program : line) ranks.emplace_back(program, layout, cost, machine);
+  std::vector<Playback> playbacks = play_runs(
+      line, [&](std::size_t rank, const Action& action) { return ranks[rank].demand(action); },
+      machine.collective_compute_share);
+  std::vector<Simulation> results;
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    results.push_back(ranks[r].report(std::move(playbacks[r])));
+  return results;
+}
+
+double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+                     const Machine& machine) {
+  const Program none;
+  Action action{.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
+  action.comm = collectives_of(action, none, layout, cost);
+  return Simulator(none, layout, cost, machine).demand(action).total_s();
 }
 
 }  // namespace dstrain

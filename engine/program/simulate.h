@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,7 +73,8 @@ struct Ledger {
 struct CollectiveUse {
   std::string name;     ///< "all-gather", "reduce-scatter", "all-reduce"
   std::string purpose;  ///< "parameters", "gradients", "momentum of matrices",
-                        ///< "activations inside blocks", "norm and metrics"
+                        ///< "activations inside blocks", "activations between stages",
+                        ///< "norm and metrics"
   int calls = 0;
   Bytes payload_bytes = 0;  ///< sum of the full buffers
   Bytes sent_bytes = 0;     ///< what this rank sends (ring)
@@ -85,6 +87,7 @@ struct Simulation {
   double step_s = 0;          ///< from the end of one run's compute lane to that of the next
   double compute_s = 0;       ///< busy time of the compute lane
   double exposed_comm_s = 0;  ///< time the compute lane waits for communication
+  double bubble_s = 0;        ///< and for other ranks of its pipeline
   /// Since the run before has left the compute lane; negative: beside its end.
   std::vector<double> action_start_s;
   std::vector<double> action_end_s;
@@ -100,5 +103,13 @@ struct Simulation {
 /// `after` and `after_previous` are waits, and what runs at once shares the media that it uses.
 [[nodiscard]] Simulation simulate(const Program& program, const Layout& layout,
                                   const ModelCost& cost, const Machine& machine);
+/// The same for all coordinates of a pipeline beside each other: a send begins with its receive,
+/// and a collective of all ranks when the last of them has come to it.
+[[nodiscard]] std::vector<Simulation> simulate(std::span<const Program> line, const Layout& layout,
+                                               const ModelCost& cost, const Machine& machine);
+
+/// How long a forward, recompute, backward or a part of one takes alone.
+[[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
+                                   const ModelCost& cost, const Machine& machine);
 
 }  // namespace dstrain

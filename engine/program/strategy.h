@@ -31,6 +31,7 @@ struct Strategy {
   ProgramOptions options;
   std::optional<RecomputeChoice> recompute;  ///< where the recipe leaves it to the plan
   PlacementReport placement;
+  std::optional<ScheduleName> schedule = {};  ///< of a pipeline
   std::vector<Program> line;  ///< one optimizer step of each coordinate of the pipeline
   Program training;           ///< that of this rank
   Program evaluation;         ///< one micro-batch

@@ -48,6 +48,8 @@ class BlockTimer final : public StepObserver {
       case ActionKind::forward:
       case ActionKind::recompute:
       case ActionKind::backward:
+      case ActionKind::backward_input:
+      case ActionKind::backward_weight:
         return true;
       default:
         return false;

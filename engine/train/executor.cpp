@@ -51,6 +51,23 @@ bool allocated(BufferRole role) {
          in_bytes(role);
 }
 
+/// Meanwhile the products for matrices of the parameters are put into `work`; null: they run.
+class LaterScope {
+ public:
+  LaterScope(std::vector<Parameter*> parameters, DeferredWork* work)
+      : parameters_(std::move(parameters)) {
+    for (Parameter* parameter : parameters_) parameter->later = work;
+  }
+  ~LaterScope() {
+    for (Parameter* parameter : parameters_) parameter->later = nullptr;
+  }
+  LaterScope(const LaterScope&) = delete;
+  LaterScope& operator=(const LaterScope&) = delete;
+
+ private:
+  std::vector<Parameter*> parameters_;
+};
+
 at::ScalarType type_of(BufferRole role, at::ScalarType compute) {
   using enum BufferRole;
   if (role == gathered || role == second_shard) return compute;
@@ -139,6 +156,7 @@ Executor::Prepared Executor::prepare(const Program& program) const {
   prepared.outputs.resize(program.buffers.size());
   prepared.inputs.resize(program.buffers.size());
   prepared.received.resize(program.buffers.size());
+  prepared.deferred.resize(program.buffers.size());
   prepared.jobs.resize(program.actions.size());
   for (const Action& action : program.actions) {
     prepared.names.push_back(describe(action, cost_));
@@ -359,6 +377,7 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
   for (const int id : action.frees) {
     prepared.outputs[to_index(id)].clear();
     prepared.inputs[to_index(id)].clear();
+    prepared.deferred[to_index(id)].clear();
   }
 }
 
@@ -378,7 +397,7 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
         const Action& action = training_.program->actions[to_index(i)];
         perform(training_, to_index(i), batch_of(action, source), inputs, context_);
         free_activations(training_, action);
-        if (action.kind == ActionKind::backward) {
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
           // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
           for (const int group : cost_.blocks[to_index(action.block)].groups) {
             if (states_.trainable(group)) states_.settle_gradients(group);
@@ -430,7 +449,11 @@ void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
       states_.bind_empty_gradients(action.group, whole_gradient(prepared, action));
       break;
     case backward:
+    case backward_input:
       this->backward(prepared, action);
+      break;
+    case backward_weight:
+      this->backward_weight(prepared, action);
       break;
     case reduce:
       this->reduce(prepared, action, inputs.step);
@@ -507,11 +530,14 @@ void Executor::backward(Prepared& prepared, const Action& action) {
   });
   const Tensors& outputs = prepared.outputs[to_index(*own)];
   const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
-  const int ends_chunk = program.find(action.frees, BufferRole::output_gradient),
+  const int ends_chunk = program.find(action.reads, BufferRole::output_gradient),
             begins_chunk = program.find(action.writes, BufferRole::output_gradient);
   Tensors seeds = ends_chunk >= 0 ? prepared.outputs[to_index(ends_chunk)]
                                   : std::exchange(output_gradients_, {});
   if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
+  const int held = program.find(action.writes, BufferRole::held);
+  const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(),
+                         held < 0 ? nullptr : &prepared.deferred[to_index(held)]);
   if (inputs.empty()) {
     torch::autograd::backward(outputs, seeds);
     return;
@@ -519,6 +545,11 @@ void Executor::backward(Prepared& prepared, const Action& action) {
   Tensors& gradients =
       begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : output_gradients_;
   gradients = torch::autograd::grad(outputs, inputs, seeds);
+}
+
+void Executor::backward_weight(Prepared& prepared, const Action& action) {
+  const int held = prepared.program->find(action.frees, BufferRole::held);
+  for (const auto& work : prepared.deferred[to_index(held)]) work();
 }
 
 at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
@@ -532,7 +563,7 @@ void Executor::norm(const StepInputs& inputs) {
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
     // Each element counts once, whoever else holds it.
-    const double share = 1.0 / states_.num_holders(g);
+    const double share = 1.0 / layout_.holders(g);
     states_.settle_gradients(g);
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }

@@ -174,6 +174,8 @@ class Executor {
     std::vector<Tensors> inputs;
     /// By buffer that another stage fills: the tensors that it is received into.
     std::vector<Tensors> received;
+    /// By buffer of held tensors: the second part of a backward.
+    std::vector<DeferredWork> deferred;
     /// By action: the last job that it was on the thread of its lane; 0: none.
     std::vector<std::int64_t> jobs;
   };
@@ -215,6 +217,7 @@ class Executor {
   void forward(Prepared& prepared, const Action& action, const Batch& batch,
                const BlockContext& context);
   void backward(Prepared& prepared, const Action& action);
+  static void backward_weight(Prepared& prepared, const Action& action);
   void reduce(const Prepared& prepared, const Action& action, std::int64_t step);
   /// Of the group's gradient into `sum`, this rank's shard.
   void reduce_codes(const Prepared& prepared, const Action& action, std::int64_t step,
@@ -224,6 +227,8 @@ class Executor {
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return *communicators_.at(channel);
   }
+  /// Of the one collective of the action.
+  [[nodiscard]] Communicator& ranks_of(const Action& action) const;
   /// The same, or of this rank alone where the axis has no other.
   [[nodiscard]] Communicator& along(CommChannel channel) const;
   void norm(const StepInputs& inputs);

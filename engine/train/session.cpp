@@ -107,7 +107,8 @@ std::string measured_rates(const World& world) {
 /// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
   Machine machine = world.device.is_cuda() ? h200() : cpu();
-  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload))
+  if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
+      recipe.parallel.pipeline == 1)
     return machine;
   const std::string key = "machine/rates", none = "none";
   std::string rates;
@@ -141,7 +142,7 @@ at::ScalarType scalar_type(ComputeType type) {
 
 Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
                  ProgressSink* progress)
-    : recipe_(recipe), rank_(world.rank), device_(world.device) {
+    : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
   {
     const SectionScope section(record, RankSection::data);
@@ -154,6 +155,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
+  record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -169,9 +171,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
-                   .stage = strategy_->mesh.coordinate(world.rank, Axis::pipeline),
-                   .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .mesh = strategy_->mesh,
+                   .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});
@@ -430,8 +431,7 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  const int rank =
-      site.rank >= 0 ? strategy_->mesh.group(rank_, kDataAxes).at(index(site.rank)) : -1;
+  const int rank = site.rank;
   if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {

@@ -84,7 +84,6 @@ class Session {
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
-  int rank_ = 0;  ///< of the world
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;

@@ -69,6 +69,19 @@ constexpr Choice kOffloadPlaces[] = {
     choice(OffloadPlace::pageable, "pageable", "ordinary host memory"),
     choice(OffloadPlace::file, "file", "a file without name in memory.offload.path"),
 };
+constexpr Choice kPipelineSchedules[] = {
+    choice(ScheduleName::automatic, "auto", "the one that ends first in a simulation and fits"),
+    choice(ScheduleName::gpipe, "gpipe", "all forwards, then all backwards (arXiv:1811.06965)"),
+    choice(ScheduleName::one_f_one_b, "1f1b",
+           "forward and backward in turn (arXiv:2104.04473, sec. 2.2)"),
+    choice(ScheduleName::interleaved, "interleaved",
+           "the same with several chunks per rank in a loop (arXiv:2104.04473, sec. 2.2)"),
+    choice(ScheduleName::zero_bubble, "zero_bubble",
+           "gradients of weights where a rank would wait (arXiv:2401.10241)"),
+    choice(ScheduleName::dual_pipe_v, "dual_pipe_v",
+           "two chunks per rank in a V (arXiv:2412.19437)"),
+};
+
 constexpr Choice kOffloadUpdates[] = {
     choice(OffloadUpdate::automatic, "auto",
            "pinned states by both at once, divided by their rates; others by the CPU"),
@@ -150,6 +163,7 @@ std::span<const Choice> choices(NonFinite) { return kNonFinite; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }
 std::span<const Choice> choices(OffloadPlace) { return kOffloadPlaces; }
 std::span<const Choice> choices(OffloadUpdate) { return kOffloadUpdates; }
+std::span<const Choice> choices(ScheduleName) { return kPipelineSchedules; }
 std::span<const Choice> choices(Augmentation) { return kAugmentations; }
 std::span<const Choice> choices(Fit) { return kFits; }
 std::span<const Choice> choices(Interpolation) { return kInterpolations; }

@@ -28,6 +28,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(Recompute);
 [[nodiscard]] std::span<const Choice> choices(OffloadPlace);
 [[nodiscard]] std::span<const Choice> choices(OffloadUpdate);
+[[nodiscard]] std::span<const Choice> choices(ScheduleName);
 [[nodiscard]] std::span<const Choice> choices(Augmentation);
 [[nodiscard]] std::span<const Choice> choices(Fit);
 [[nodiscard]] std::span<const Choice> choices(Interpolation);

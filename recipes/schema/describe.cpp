@@ -364,6 +364,7 @@ void describe(LossScaleConfig& c, Visitor& v) {
 
 void describe(ParallelConfig& c, Visitor& v) {
   v.section("zero", c.zero, "Which states the data ranks split among themselves.");
+  v.section("stages", c.stages, "How the ranks of a pipeline cut the model and run it.");
   v.field("tensor", c.tensor,
           {.text = "Ranks that split the matrices of one layer.",
            .unit = "ranks",
@@ -389,6 +390,31 @@ void describe(ParallelConfig& c, Visitor& v) {
            .max = kMaxSize,
            .source = "GShard, arXiv:2006.16668"});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
+}
+
+void describe(StagesConfig& c, Visitor& v) {
+  v.field("schedule", c.schedule, {.text = "Order in which the ranks run their chunks."});
+  v.field(
+      "chunks", c.chunks,
+      {.text = "Chunks of consecutive blocks that each rank runs; 0 means 1 for gpipe and 1f1b, "
+               "else 2.",
+       .unit = "chunks",
+       .min = 0,
+       .max = 64});
+  v.field(
+      "layers", c.layers,
+      {.text = "Layers of each chunk, in model order; the first one has the embedding, too, the "
+               "last one the head. Empty: balanced by cost, embedding and head included.",
+       .unit = "layers",
+       .min = 0,
+       .max = kMaxSize});
+  v.field("in_flight", c.in_flight,
+          {.text = "Activations that a rank holds under zero_bubble, in micro-batches of all its "
+                   "chunks; 0 means what its memory leaves, at most twice the ranks of the "
+                   "pipeline.",
+           .unit = "micro-batches",
+           .min = 0,
+           .max = 64});
 }
 
 void describe(ZeroConfig& c, Visitor& v) {

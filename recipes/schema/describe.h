@@ -57,6 +57,7 @@ void describe(OptimizerConfig& optimizer, Visitor& visitor);
 void describe(PrecisionConfig& precision, Visitor& visitor);
 void describe(LossScaleConfig& loss_scale, Visitor& visitor);
 void describe(ParallelConfig& parallel, Visitor& visitor);
+void describe(StagesConfig& stages, Visitor& visitor);
 void describe(ZeroConfig& zero, Visitor& visitor);
 void describe(MemoryConfig& memory, Visitor& visitor);
 void describe(OffloadConfig& offload, Visitor& visitor);

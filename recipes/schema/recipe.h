@@ -20,6 +20,8 @@ enum class ReduceType { fp32, bf16, int8, int4 };
 enum class GatherType { compute, int8, fp8, int4 };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
+/// Order of the visits of a pipeline.
+enum class ScheduleName { automatic, gpipe, one_f_one_b, interleaved, zero_bubble, dual_pipe_v };
 /// Where states, parameters or activations rest.
 enum class OffloadPlace { none, pinned, pageable, file };
 /// What updates offloaded states.
@@ -185,8 +187,19 @@ struct ZeroConfig {
   bool operator==(const ZeroConfig&) const = default;
 };
 
+/// How a pipeline is cut into stages and run.
+struct StagesConfig {
+  ScheduleName schedule = ScheduleName::automatic;
+  int chunks = 0;                ///< of each rank; 0: 1 for gpipe and 1f1b, else 2
+  std::vector<int> layers = {};  ///< of each chunk, in model order; empty: balanced
+  double in_flight = 0;          ///< activations held, in micro-batches of a stage; 0: by memory
+
+  bool operator==(const StagesConfig&) const = default;
+};
+
 struct ParallelConfig {
   ZeroConfig zero;
+  StagesConfig stages = {};
   int tensor = 1;
   int sequence = 1;
   int pipeline = 1;

@@ -198,6 +198,55 @@ void supported_degrees(const Recipe& r, RuleContext& context) {
   }
 }
 
+struct ChunkRange {
+  int least = 1, most = 64;
+};
+
+/// Chunks per rank that a schedule can have.
+ChunkRange chunks_of(ScheduleName schedule) {
+  switch (schedule) {
+    case ScheduleName::gpipe:
+    case ScheduleName::one_f_one_b:
+      return {1, 1};
+    case ScheduleName::interleaved:
+      return {.least = 2};
+    case ScheduleName::dual_pipe_v:
+      return {2, 2};
+    case ScheduleName::automatic:
+    case ScheduleName::zero_bubble:
+      break;
+  }
+  return {};
+}
+
+void schedule_has_its_chunks(const Recipe& r, RuleContext& context) {
+  const StagesConfig& stages = r.parallel.stages;
+  const ChunkRange range = chunks_of(stages.schedule);
+  if (stages.chunks == 0 || (stages.chunks >= range.least && stages.chunks <= range.most)) return;
+  context.error("parallel.stages.chunks",
+                fmt::format("{} chunks per rank under parallel.stages.schedule {}", stages.chunks,
+                            spelling(stages.schedule)),
+                range.least == range.most ? fmt::format("use {}, or 0", range.least)
+                                          : fmt::format("use {} or more, or 0", range.least));
+}
+
+void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
+  const ParallelConfig& p = r.parallel;
+  if (p.stages.layers.empty()) return;
+  const auto count = static_cast<int>(p.stages.layers.size());
+  const bool whole = count % p.pipeline == 0;
+  const int chunks = whole ? count / p.pipeline : 0;
+  const ChunkRange range = chunks_of(p.stages.schedule);
+  if (whole && chunks >= range.least && chunks <= range.most &&
+      (p.stages.chunks == 0 || p.stages.chunks == chunks))
+    return;
+  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.least, range.most);
+  context.error("parallel.stages.layers",
+                fmt::format("{} chunks on {} ranks (parallel.pipeline) under schedule {}", count,
+                            p.pipeline, spelling(p.stages.schedule)),
+                fmt::format("list the layers of {} chunks", wanted));
+}
+
 void shard_needs_a_stage(const Recipe& r, RuleContext& context) {
   if (r.parallel.zero.shard == 0 || r.parallel.zero.stage >= 1) return;
   context.error("parallel.zero.shard",
@@ -344,6 +393,10 @@ const std::vector<Rule>& rules() {
       {one_length, {"run.epochs", "run.steps"}},
       {supported_degrees,
        {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
+      {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
+      {each_chunk_has_layers,
+       {"parallel.stages.layers", "parallel.stages.chunks", "parallel.stages.schedule",
+        "parallel.pipeline"}},
       {shard_needs_a_stage, {"parallel.zero.shard", "parallel.zero.stage"}},
       {gathered_codes_need_stage_3,
        {"precision.gather", "precision.compute", "parallel.zero.stage"}},

@@ -75,6 +75,64 @@ TEST_CASE("the layers of a language model have all its parameters, FLOPs and sav
   CHECK(sum.trained == trained);
 }
 
+/// Runs forward of all blocks, then backward with the products of the layers put into a list each,
+/// which run at the end. What each of them held.
+std::vector<Bytes> run_in_two_parts(Model& model, const Batch& batch, const BlockContext& context,
+                                    const test::LiveBytes& memory) {
+  std::vector<test::BlockRun> runs;
+  for (const auto& block : model.blocks) {
+    runs.push_back(
+        test::run_forward(*block, runs.empty() ? Tensors{} : runs.back().output, batch, context));
+  }
+  Tensors gradients = {at::ones({})};
+  std::vector<DeferredWork> work(model.blocks.size());
+  std::vector<Bytes> held(model.blocks.size());
+  for (std::size_t i = model.blocks.size(); i-- > 0;) {
+    const bool splits =
+        model.blocks[i]->cost({.micro_batch = 6, .compute_bytes = 4}).held_bytes > 0;
+    for (Parameter* parameter : model.blocks[i]->parameters())
+      parameter->later = splits ? &work[i] : nullptr;
+    gradients = test::run_backward(runs[i], gradients);
+    for (Parameter* parameter : model.blocks[i]->parameters()) parameter->later = nullptr;
+  }
+  gradients.clear();
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    const std::int64_t before = memory.live();
+    for (const auto& products : work[i]) products();
+    work[i].clear();
+    held[i] = before - memory.live();
+  }
+  return held;
+}
+
+TEST_CASE("a backward in two parts holds the bytes that its cost states, with the same gradients",
+          "[models][cost]") {
+  ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config());
+  CAPTURE(config.name);
+  config.layers = 3;
+  Model model = make_model(config, {.sequence = 16});
+  Model other = make_model(config, {.sequence = 16});
+  test::bind_parameters(model, *make_random_weights(1));
+  test::bind_parameters(other, *make_random_weights(1));
+  const Batch batch = test::language_batch(model, 6);
+  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  (void)test::run_model(model.blocks, batch, context, at::ones({}));
+  test::LiveBytes memory;
+  const std::vector<Bytes> held = run_in_two_parts(other, batch, context, memory);
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    const BlockCost cost = model.blocks[i]->cost({.micro_batch = 6, .compute_bytes = 4});
+    CAPTURE(cost.name);
+    const bool layer = i > 0 && i + 1 < model.blocks.size();
+    CHECK((cost.held_bytes > 0) == layer);
+    CHECK((cost.weight_flops > 0 && cost.weight_flops < cost.forward_flops) == layer);
+    CHECK(held[i] == cost.held_bytes);
+    const auto ours = other.blocks[i]->parameters(), theirs = model.blocks[i]->parameters();
+    for (std::size_t p = 0; p < ours.size(); ++p)
+      CHECK(ours[p]->gradient.equal(theirs[p]->gradient));
+  }
+}
+
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
                                 test::small_qwen3_config(), test::small_llama_config(),

@@ -1,11 +1,10 @@
-#include "engine/program/pipeline.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 
+#include "engine/program/schedules/schedule.h"
 #include "engine/program/simulate.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
@@ -23,12 +22,14 @@ struct LineCase {
 
 /// `ranks` pipeline ranks of one chunk each, the first `frozen` blocks not trained.
 LineCase make_line_case(int ranks, int blocks, int stage, int shard, int frozen,
-                        const ProgramOptions& options) {
+                        ProgramOptions options, ScheduleName schedule = ScheduleName::one_f_one_b) {
   ModelCost cost = test::small_model_cost(blocks);
   for (int b = 0; b < frozen; ++b) cost.groups[static_cast<std::size_t>(b)].trainable = false;
   const Mesh mesh(ranks * shard, {.pipeline = ranks, .shard = shard});
   Layout layout = zero_layout(stage, mesh, cost, {});
-  return {std::move(layout), std::move(cost), options};
+  options.schedule =
+      make_schedule(schedule, layout.stages, options.micro_batches, equal_costs(layout.stages));
+  return {std::move(layout), std::move(cost), std::move(options)};
 }
 
 Line training_line(const LineCase& c) {
@@ -63,8 +64,8 @@ void for_each_line(const std::function<void(const LineCase&)>& visit) {
                 visit(make_line_case(ranks, 5, stage, shard, frozen,
                                      {.micro_batches = micro_batches,
                                       .prefetch = 1,
-                                      .recompute = test::recomputed(recompute),
-                                      .schedule = schedule}));
+                                      .recompute = test::recomputed(recompute)},
+                                     schedule));
               }
             }
           }
@@ -174,7 +175,7 @@ TEST_CASE("ranks that would wait for each other for ever are named", "[program][
   // The first rank wants a gradient before its third forward, the second that forward before any
   // backward.
   Line line = {training_program(c.layout, c.cost, c.options, 0)};
-  c.options.schedule = ScheduleName::gpipe;
+  c.options.schedule = gpipe(c.layout.stages, c.options.micro_batches);
   line.push_back(training_program(c.layout, c.cost, c.options, 1));
   const std::string text = problems(line, c);
   CAPTURE(text);
@@ -202,7 +203,7 @@ TEST_CASE("programs of another cut or order are not a line", "[program][pipeline
 TEST_CASE("a rank holds the activations of as many micro-batches as its schedule has under way",
           "[program][pipeline]") {
   for (const ScheduleName schedule : {ScheduleName::one_f_one_b, ScheduleName::gpipe}) {
-    const LineCase c = make_line_case(4, 8, 0, 1, 0, {.micro_batches = 7, .schedule = schedule});
+    const LineCase c = make_line_case(4, 8, 0, 1, 0, {.micro_batches = 7}, schedule);
     const Line line = training_line(c);
     for (int r = 0; r < 4; ++r) {
       const Program& program = line[static_cast<std::size_t>(r)];

@@ -58,6 +58,14 @@ TEST_CASE("plans read as they did", "[plan][golden]") {
   copies.recipe.parallel.zero.shard = 8;
   copies.recipe.precision.reduce = ReduceType::bf16;
   check_golden("zero3_4096", copies.text());
+  Planned pipeline = planned(1, 8, 2048);
+  for (BlockCost& block : pipeline.cost.blocks) {
+    if (block.forward_flops < 1e11) continue;  // of a layer
+    block.weight_flops = 0.8 * block.forward_flops;
+    block.held_bytes = block.saved_bytes;
+  }
+  pipeline.recipe.parallel.pipeline = 4;
+  check_golden("pipeline_4_zero1_2", pipeline.text());
 }
 
 TEST_CASE("a plan that does not fit says so", "[plan]") {

@@ -119,3 +119,40 @@ TEST_CASE("a pipeline of data ranks gives one rank's steps under every ZeRO stag
                   "memory.recompute=blocks"}),
              expected);
 }
+
+TEST_CASE(
+    "every schedule and cut of a pipeline gives one rank's losses and weights to the last bit",
+    "[train][pipeline]") {
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-7b", "vit");
+  const Trace expected = run(model, 1, {});
+  for (const std::string schedule :
+       {"gpipe", "1f1b", "interleaved", "zero_bubble", "dual_pipe_v"}) {
+    CAPTURE(model, schedule);
+    const Trace found =
+        run(model, 2, {"parallel.pipeline=2", "parallel.stages.schedule=" + schedule});
+    REQUIRE(found.losses == expected.losses);
+    CHECK(found.weights == expected.weights);
+  }
+  const Trace tight =
+      run(model, 2,
+          {"parallel.pipeline=2", "parallel.stages.schedule=zero_bubble",
+           "parallel.stages.chunks=3", "parallel.stages.in_flight=2", "memory.recompute=blocks"});
+  CHECK(tight.weights == expected.weights);
+  if (model == "vit") return;
+  const Trace by_hand = run(model, 3,
+                            {"parallel.pipeline=3", "parallel.stages.schedule=dual_pipe_v",
+                             "parallel.stages.layers=[0, 1, 1, 1, 1, 0]"});
+  CHECK(by_hand.weights == expected.weights);
+}
+
+TEST_CASE("a tied table in both chunks of one rank gives one rank's steps under every ZeRO stage",
+          "[train][pipeline]") {
+  const Trace expected = run("qwen2.5-0.5b", 1, {});
+  for (int stage = 0; stage < 4; ++stage) {
+    CAPTURE(stage);
+    check_near(run("qwen2.5-0.5b", 4,
+                   {"parallel.pipeline=2", "parallel.stages.schedule=dual_pipe_v",
+                    fmt::format("parallel.zero.stage={}", stage)}),
+               expected);
+  }
+}

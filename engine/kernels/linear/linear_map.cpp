@@ -86,6 +86,16 @@ at::Tensor LinearGradient::input() const {
 
 void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale,
                                        Parameter* bias) const {
+  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale, bias);
+  LinearGradient held = *this;
+  held.fp8_.rows = at::Tensor();                                     // for the input's gradient
+  weight_.later->push_back([held, x = kept.detach(), scale, bias] {  // without the graph behind x
+    held.add_now(x, scale, bias);
+  });
+}
+
+void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale,
+                             Parameter* bias) const {
   const bool train_bias = bias != nullptr && bias->trainable;
   const bool eight_bits = fp8_.scale.defined();
   if (train_bias && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias))

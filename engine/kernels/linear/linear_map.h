@@ -36,10 +36,13 @@ class LinearGradient {
   /// dy weight.
   [[nodiscard]] at::Tensor input() const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
-  /// trained. `kept` and `scale` as apply_linear gave them.
+  /// trained. `kept` and `scale` as apply_linear gave them. All of it comes later where the weight
+  /// asks for that (Parameter::later).
   void add_to_parameters(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
 
  private:
+  void add_now(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
+
   at::Tensor dy_;
   Parameter& weight_;
   Quantized fp8_;  ///< of dy; undefined in the compute dtype

@@ -12,7 +12,8 @@ namespace {
 int num_batch_buffers(const Writer& writer) {
   std::vector<int> last_visit(to_index(writer.options.micro_batches), -1);
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v)
-    last_visit[to_index(writer.visits[to_index(v)].micro_batch)] = v;
+    if (writer.visits[to_index(v)].pass != Pass::weight)
+      last_visit[to_index(writer.visits[to_index(v)].micro_batch)] = v;
   int newest = 0, oldest = 0, most = 1;
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
     newest = std::max(newest, writer.visits[to_index(v)].micro_batch);
@@ -71,8 +72,10 @@ int Activations::take(BufferRole role, int block, int micro_batch) {
   int id = -1;
   if (empty.empty()) {
     const BlockCost& cost = writer_.cost.blocks[to_index(block)];
-    id = writer_.add_buffer(
-        role, block, role == BufferRole::saved ? cost.saved_bytes : cost.boundary_bytes(), 1);
+    const Bytes bytes = role == BufferRole::saved  ? cost.saved_bytes
+                        : role == BufferRole::held ? cost.held_bytes
+                                                   : cost.boundary_bytes();
+    id = writer_.add_buffer(role, block, bytes, 1);
   } else {
     id = empty.back();
     empty.pop_back();

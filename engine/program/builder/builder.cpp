@@ -18,11 +18,13 @@ std::vector<GroupUse> group_uses(const Writer& writer) {
   for (int b = 0; b < writer.num_blocks(); ++b) {
     if (!writer.own.local(b)) continue;
     for (const int g : writer.groups_of(b)) {
+      ++uses[to_index(g)].readers;
       uses[to_index(g)].shared = uses[to_index(g)].first_block >= 0;
       if (!uses[to_index(g)].shared) uses[to_index(g)].first_block = b;
     }
   }
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
+    if (writer.visits[to_index(v)].pass == Pass::weight) continue;
     for (const int g : writer.groups_of(writer.visits[to_index(v)].block))
       uses[to_index(g)].last_visit = v;
   }
@@ -92,6 +94,7 @@ class Builder {
  private:
   void forward(const Visit& visit);
   void backward(const Visit& visit);
+  void weight(const Visit& visit);
   void recompute(const Visit& visit);
   /// What a visit of the compute lane reads: parameters, inputs and the block's input.
   [[nodiscard]] std::vector<int> inputs_of(const Visit& visit) const;
@@ -139,7 +142,7 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
 
 void Builder::forward(const Visit& visit) {
   using enum BufferRole;
-  const auto& [block, micro_batch, pass] = visit;
+  const int block = visit.block, micro_batch = visit.micro_batch;
   Action action{.reads = inputs_of(visit),
                 .writes = {activations_.take(output, block, micro_batch)},
                 .flops = writer_.cost.blocks[to_index(block)].forward_flops};
@@ -162,7 +165,7 @@ void Builder::forward(const Visit& visit) {
 
 void Builder::recompute(const Visit& visit) {
   using enum BufferRole;
-  const auto& [block, micro_batch, pass] = visit;
+  const int block = visit.block, micro_batch = visit.micro_batch;
   Action action{.reads = inputs_of(visit),
                 .writes = {activations_.take(output, block, micro_batch),
                            activations_.take(saved, block, micro_batch)},
@@ -174,25 +177,21 @@ void Builder::recompute(const Visit& visit) {
 
 void Builder::backward(const Visit& visit) {
   using enum BufferRole;
-  const auto& [block, micro_batch, pass] = visit;
+  const int block = visit.block, micro_batch = visit.micro_batch;
+  const bool split = visit.pass == Pass::input;
   if (writer_.recomputed(block)) {
     transfers_.discard(block, micro_batch);
     recompute(visit);
   }
-  const Layout& layout = writer_.layout;
   std::vector<int> trained;
-  // A block that trains little of itself is spared the products for the weights' gradients.
-  std::int64_t all = 0, own = 0;
   for (const int group : writer_.groups_of(block)) {
-    all += layout.flat[to_index(group)].padded();
-    if (!layout.groups[to_index(group)].trainable) continue;
-    own += layout.flat[to_index(group)].padded();
-    trained.push_back(group);
+    if (writer_.layout.groups[to_index(group)].trainable) trained.push_back(group);
   }
   for (const int group : trained) gradients_.clear(group, micro_batch);
-  Action action{
-      .reads = inputs_of(visit),
-      .flops = (2 * own < all ? 1 : 2) * writer_.cost.blocks[to_index(block)].forward_flops};
+  const ActionKind kind = split ? ActionKind::backward_input : ActionKind::backward;
+  Action action{.reads = inputs_of(visit),
+                .flops = block_flops(kind, block, writer_.layout, writer_.cost)};
+  if (split) action.writes.push_back(activations_.take(held, block, micro_batch));
   for (const BufferRole role : {output, saved}) {
     const int id = activations_.give_back(role, block, micro_batch);
     action.reads.push_back(id);
@@ -200,9 +199,9 @@ void Builder::backward(const Visit& visit) {
   }
   transfers_.wait_sent(output, block, micro_batch, action);
   if (writer_.own.ends_chunk(block)) {
-    const int id = activations_.give_back(output_gradient, block, micro_batch);
+    const int id = activations_.at(output_gradient, block, micro_batch);
     action.reads.push_back(id);
-    action.frees.push_back(id);
+    if (!split) action.frees.push_back(activations_.give_back(output_gradient, block, micro_batch));
     transfers_.wait(output_gradient, block, micro_batch, action);
   }
   for (const int group : trained) action.writes.push_back(gradients_.buffer(group));
@@ -214,20 +213,47 @@ void Builder::backward(const Visit& visit) {
   const int fetched = inputs_.fetched(block - 1, micro_batch);
   if (fetched >= 0) {
     action.frees.push_back(fetched);
-  } else if (block > 0 && !writer_.keeps_output(block - 1)) {
+  } else if (block > 0 && !writer_.keeps_output(block - 1) &&
+             !(split && writer_.receives_input(block))) {
     action.frees.push_back(activations_.give_back(output, block - 1, micro_batch));
   }
   if (block == last_reader_) action.frees.push_back(batches_.buffer(micro_batch));
-  const int index = add(ActionKind::backward, visit, std::move(action));
+  const int index = add(kind, visit, std::move(action));
   inputs_.freed(block - 1, micro_batch, index);
-  gradients_.after(visit, index);
+  if (!split) gradients_.after(visit, index);
   if (hands_on && !writer_.own.local(block - 1))
     transfers_.send(output_gradient, block - 1, micro_batch, index);
+}
+
+void Builder::weight(const Visit& visit) {
+  using enum BufferRole;
+  const int block = visit.block, micro_batch = visit.micro_batch;
+  Action action{.block = block,
+                .micro_batch = micro_batch,
+                .reads = {activations_.give_back(held, block, micro_batch)},
+                .flops = writer_.cost.blocks[to_index(block)].weight_flops};
+  // What is held may be these tensors.
+  if (writer_.own.ends_chunk(block))
+    action.reads.push_back(activations_.give_back(output_gradient, block, micro_batch));
+  if (writer_.receives_input(block))
+    action.reads.push_back(activations_.give_back(output, block - 1, micro_batch));
+  action.frees = action.reads;
+  for (const int group : writer_.groups_of(block)) {
+    if (writer_.layout.groups[to_index(group)].trainable)
+      action.writes.push_back(gradients_.buffer(group));
+  }
+  const int index = writer_.add(ActionKind::backward_weight, std::move(action));
+  for (const int id : writer_.action(index).frees) activations_.set_freed(id, index);
+  gradients_.after(visit, index);
 }
 
 void Builder::run() {
   for (int v = 0; v < static_cast<int>(writer_.visits.size()); ++v) {
     const Visit& visit = writer_.visits[to_index(v)];
+    if (visit.pass == Pass::weight) {
+      weight(visit);
+      continue;
+    }
     batches_.before(visit.micro_batch);
     parameters_.before(v);
     transfers_.before(v);
@@ -273,10 +299,7 @@ Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
               const ProgramOptions& options, int coordinate, const PipelineSchedule& schedule) {
   check_arguments(layout, cost, options);
   DSTRAIN_CHECK(coordinate >= 0 && coordinate < layout.pipeline_degree(), "no such coordinate");
-  const int blocks = static_cast<int>(cost.blocks.size());
-  const int first_trained = kind == ProgramKind::training ? first_trained_block(cost) : 0;
-  Writer writer(kind, layout, cost, options, coordinate,
-                block_visits(schedule[to_index(coordinate)], layout.stages, blocks, first_trained));
+  Writer writer(kind, layout, cost, options, coordinate, schedule);
   const std::vector<GroupUse> uses = group_uses(writer);
   add_resting_state(writer, uses);
   Builder(writer, uses).run();
@@ -289,7 +312,8 @@ Program build(ProgramKind kind, const Layout& layout, const ModelCost& cost,
 Program training_program(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
                          int coordinate) {
   return builder::build(ProgramKind::training, layout, cost, options, coordinate,
-                        make_schedule(options.schedule, layout.stages, options.micro_batches));
+                        options.schedule.empty() ? one_f_one_b(layout.stages, options.micro_batches)
+                                                 : options.schedule);
 }
 
 Program evaluation_program(const Layout& layout, const ModelCost& cost,
@@ -302,7 +326,8 @@ Program evaluation_program(const Layout& layout, const ModelCost& cost,
 Program gathering_program(const Layout& layout, const ModelCost& cost, int coordinate) {
   const ProgramOptions options;
   builder::check_arguments(layout, cost, options);
-  builder::Writer writer(ProgramKind::gathering, layout, cost, options, coordinate, {});
+  const PipelineSchedule none;
+  builder::Writer writer(ProgramKind::gathering, layout, cost, options, coordinate, none);
   const std::vector<builder::GroupUse> uses = builder::group_uses(writer);
   builder::add_resting_state(writer, uses);
   builder::gather_resident(writer);

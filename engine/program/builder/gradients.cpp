@@ -85,11 +85,12 @@ void Gradients::after(const Visit& visit, int index) {
   const Layout& layout = writer_.layout;
   for (const int group : writer_.groups_of(visit.block)) {
     if (!layout.reduced(group)) continue;
-    if (uses_[to_index(group)].first_block != visit.block) continue;
-    const bool last = ++backwards_[to_index(group)] == writer_.options.micro_batches;
+    const GroupUse& use = uses_[to_index(group)];
+    const bool last = ++backwards_[to_index(group)] == use.readers * writer_.options.micro_batches;
+    const bool of_micro_batch = layout.reduced_from_slot(group) && use.first_block == visit.block;
     if (last && layout.groups[to_index(group)].stages.size() > 1) {
       over_stages_.push_back({group, visit.micro_batch, index});
-    } else if (layout.reduced_from_slot(group) || last) {
+    } else if (layout.reduced_from_slot(group) ? of_micro_batch : last) {
       reduce(group, visit.micro_batch, index);
     }
   }

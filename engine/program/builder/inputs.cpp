@@ -84,13 +84,14 @@ void Inputs::before(int visit) {
   if (slots_.empty()) return;
   const std::vector<Visit>& visits = writer_.visits;
   const auto needs = [&](std::size_t v) {
-    return visits[v].pass == Pass::backward && leaves(visits[v].block - 1);
+    const bool backward = visits[v].pass == Pass::backward || visits[v].pass == Pass::input;
+    return backward && leaves(visits[v].block - 1);
   };
   // This visit and the next one that reads one, as slots allow.
   const std::size_t own = to_index(visit);
   for (std::size_t v = std::max(next_visit_, own); v < std::min(own + 2, visits.size()); ++v) {
     // An output that has not been computed yet, of the next micro-batch, cannot be fetched.
-    if (visits[own].pass != Pass::backward || visits[v].micro_batch != visits[own].micro_batch)
+    if (visits[own].pass == Pass::forward || visits[v].micro_batch != visits[own].micro_batch)
       break;
     if (needs(v)) fetch(visits[v].block - 1, visits[v].micro_batch);
     next_visit_ = v + 1;

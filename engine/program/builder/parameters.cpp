@@ -114,6 +114,7 @@ void Parameters::before(int visit) {
   const std::vector<Visit>& visits = writer_.visits;
   int blocks = 0;
   for (std::size_t v = to_index(visit); v < visits.size(); ++v) {
+    if (visits[v].pass == Pass::weight) continue;  // reads none
     if (v > to_index(visit) && visits[v].block != visits[v - 1].block) ++blocks;
     if (blocks > lookahead_ || !gather_for(static_cast<int>(v))) return;
   }

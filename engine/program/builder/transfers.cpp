@@ -5,49 +5,71 @@
 namespace dstrain::builder {
 
 Transfers::Transfers(Writer& writer, Activations& activations)
-    : writer_(writer), activations_(activations) {
-  for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {
-    const auto& [block, micro_batch, pass] = writer.visits[to_index(v)];
-    if (pass == Pass::forward && block > 0 && !writer.own.local(block - 1)) {
-      needs_.push_back({v, {BufferRole::output, block - 1, micro_batch}});
-    } else if (pass == Pass::backward && writer.own.ends_chunk(block) &&
-               !writer.own.local(block + 1)) {
-      needs_.push_back({v, {BufferRole::output_gradient, block, micro_batch}});
+    : writer_(writer),
+      activations_(activations),
+      incoming_{Incoming{.kind = ActionKind::receive_down},
+                Incoming{.kind = ActionKind::receive_up}} {
+  if (writer.layout.pipeline_degree() == 1) return;
+  add_needs();
+  add_arrivals();
+}
+
+void Transfers::add_needs() {
+  for (int v = 0; v < static_cast<int>(writer_.visits.size()); ++v) {
+    const Visit& visit = writer_.visits[to_index(v)];
+    if (visit.pass == Pass::forward) {
+      if (writer_.receives_input(visit.block))
+        needs_.push_back({v, {BufferRole::output, visit.block - 1, visit.micro_batch}});
+    } else if (visit.pass != Pass::weight && writer_.own.ends_chunk(visit.block) &&
+               !writer_.own.local(visit.block + 1)) {
+      needs_.push_back({v, {BufferRole::output_gradient, visit.block, visit.micro_batch}});
     }
   }
 }
 
-/// The coordinate of the other rank of the transfer.
-int Transfers::other_side(const Tensor& tensor) const {
-  const Stages& stages = writer_.layout.stages;
-  return stages.rank_of(writer_.own.local(tensor.block) ? tensor.block + 1 : tensor.block);
+void Transfers::add_arrivals() {
+  const int ranks = writer_.layout.pipeline_degree(), own = writer_.program.coordinate;
+  for (const Arrival& arrival : arrivals(writer_.schedule, writer_.layout.stages,
+                                         writer_.num_blocks(), writer_.first_trained, own)) {
+    const BufferRole role = arrival.gradient ? BufferRole::output_gradient : BufferRole::output;
+    const bool from_above = (arrival.from + 1) % ranks == own;
+    const Tensor tensor{role, arrival.block, arrival.micro_batch};
+    lane_of_[tensor] = from_above ? 0 : 1;
+    incoming_.at(lane_of_[tensor]).tensors.push_back({tensor, arrival.visit});
+  }
 }
 
-void Transfers::receive(const Tensor& tensor) {
+void Transfers::receive(Incoming& lane) {
+  const Tensor& tensor = lane.tensors.at(lane.next++).first;
   const auto& [role, block, micro_batch] = tensor;
   Action action{.block = block,
                 .micro_batch = micro_batch,
                 .writes = {activations_.take(role, block, micro_batch)}};
-  const int ranks = writer_.layout.pipeline_degree();
-  const bool from_above = (other_side(tensor) + 1) % ranks == writer_.program.coordinate;
-  const ActionKind kind = from_above ? ActionKind::receive_down : ActionKind::receive_up;
   // Receives of a lane run in turn: a wait for an earlier action than one waited for says nothing.
   const auto freed = activations_.freed_by(action.writes.front());
-  int& waited = waited_.try_emplace(kind, -1).first->second;
-  if (freed && *freed > waited) {
-    waited = *freed;
+  if (freed && *freed > lane.waited) {
+    lane.waited = *freed;
     action.after.push_back(*freed);
   }
-  received_[tensor] = writer_.add(kind, std::move(action));
+  begun_.insert(tensor);
+  received_[tensor] = writer_.add(lane.kind, std::move(action));
 }
 
 /// One transfer ahead of the visit: a rank that waits for the next one has work meanwhile.
 void Transfers::before(int visit) {
   constexpr std::size_t kAhead = 1;
+  const std::size_t stay = writer_.visits[to_index(visit)].stay;
+  for (Incoming& lane : incoming_) {
+    while (lane.next < lane.tensors.size() && lane.tensors[lane.next].second <= stay) receive(lane);
+  }
   std::size_t until = next_need_;
   while (until < needs_.size() && needs_[until].visit <= visit) ++until;
   until = std::min(until + kAhead, needs_.size());
-  for (; next_need_ < until; ++next_need_) receive(needs_[next_need_].tensor);
+  for (; next_need_ < until; ++next_need_) {
+    const Tensor& tensor = needs_[next_need_].tensor;
+    Incoming& lane = incoming_.at(lane_of_.at(tensor));
+    while (!begun_.contains(tensor)) receive(lane);
+  }
 }
 
 void Transfers::wait(BufferRole role, int block, int micro_batch, Action& action) {
@@ -59,9 +81,10 @@ void Transfers::wait(BufferRole role, int block, int micro_batch, Action& action
 
 void Transfers::send(BufferRole role, int block, int micro_batch, int index) {
   const Tensor tensor{role, block, micro_batch};
+  const Stages& stages = writer_.layout.stages;
+  const int to = stages.rank_of(role == BufferRole::output ? block + 1 : block);
   // Of two ranks each is above and below the other; all then goes down.
-  const bool down =
-      other_side(tensor) == (writer_.program.coordinate + 1) % writer_.layout.pipeline_degree();
+  const bool down = to == (writer_.program.coordinate + 1) % writer_.layout.pipeline_degree();
   Action action{.block = block,
                 .micro_batch = micro_batch,
                 .reads = {activations_.at(role, block, micro_batch)},

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/program/builder/activations.h"
@@ -13,7 +16,8 @@ class Transfers {
  public:
   Transfers(Writer& writer, Activations& activations);
 
-  /// Before visit `visit`: what it receives is on its way, and what the next chunk receives.
+  /// Before visit `visit`: what it receives is on its way, what the next chunk receives, and what
+  /// the other ranks may have sent by now.
   void before(int visit);
   /// Adds to `action`, which reads what was received, its wait.
   void wait(BufferRole role, int block, int micro_batch, Action& action);
@@ -38,18 +42,28 @@ class Transfers {
     int visit = -1;
     Tensor tensor;
   };
-  void receive(const Tensor& tensor);
+  /// What comes on one lane, in the order in which it is sent.
+  struct Incoming {
+    ActionKind kind = ActionKind::receive_down;
+    std::vector<std::pair<Tensor, std::size_t>> tensors{};  ///< with Arrival::visit
+    std::size_t next = 0;
+    int waited = -1;  ///< compute action waited for so far
+  };
+  void add_needs();
+  void add_arrivals();
+  void receive(Incoming& lane);
   void discard_before(int send);
   void discard(const Tensor& tensor, int send);
-  [[nodiscard]] int other_side(const Tensor& tensor) const;
 
   Writer& writer_;
   Activations& activations_;
   std::vector<Need> needs_;  ///< in the order of the visits
   std::size_t next_need_ = 0;
-  std::map<ActionKind, int> waited_;  ///< by kind of receive: compute action waited for so far
-  std::map<Tensor, int> received_;    ///< not yet waited for
-  std::map<Tensor, int> sent_;        ///< freed by a backward
+  std::array<Incoming, 2> incoming_;
+  std::map<Tensor, std::size_t> lane_of_;
+  std::map<Tensor, int> received_;  ///< not yet waited for
+  std::set<Tensor> begun_;          ///< receives that are listed
+  std::map<Tensor, int> sent_;      ///< freed by a backward
   std::vector<std::pair<Tensor, int>> to_discard_;
 };
 

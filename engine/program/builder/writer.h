@@ -5,8 +5,8 @@
 
 #include "engine/base/index.h"
 #include "engine/program/own_part.h"
-#include "engine/program/pipeline.h"
 #include "engine/program/program.h"
+#include "engine/program/visits.h"
 
 /// The parts of a program's builder. They walk over the visits of the compute lane together and
 /// write actions in an order that is correct on its own. What runs on another lane is written as
@@ -24,13 +24,15 @@ struct Resting {
 /// The program under way and what its parts share.
 struct Writer {
   Writer(ProgramKind kind, const Layout& layout_in, const ModelCost& cost_in,
-         const ProgramOptions& options_in, int coordinate, std::vector<Visit> visits_in)
+         const ProgramOptions& options_in, int coordinate, const PipelineSchedule& schedule_in)
       : layout(layout_in),
         cost(cost_in),
         options(options_in),
-        visits(std::move(visits_in)),
+        schedule(schedule_in),
         own(layout_in, cost_in, coordinate),
         first_trained(kind == ProgramKind::training ? first_trained_block(cost_in) : 0) {
+    if (!schedule.empty())
+      visits = block_visits(schedule.at(to_index(coordinate)), layout, cost, first_trained);
     program.kind = kind;
     program.micro_batches = options.micro_batches;
     program.coordinate = coordinate;
@@ -69,6 +71,8 @@ struct Writer {
     }
     return last_forward;
   }
+  /// The block reads what another rank sends, which stays until all of its backward has run.
+  [[nodiscard]] bool receives_input(int block) const { return block > 0 && !own.local(block - 1); }
   [[nodiscard]] bool recomputed(int block) const {
     const bool head = block + 1 == num_blocks();
     return !head && to_index(block) < options.recompute.size() &&
@@ -78,9 +82,10 @@ struct Writer {
   const Layout& layout;
   const ModelCost& cost;
   const ProgramOptions& options;
-  const std::vector<Visit> visits;
+  const PipelineSchedule& schedule;  ///< of the line; empty: no block runs
   const OwnPart own;
-  const int first_trained;  ///< block
+  const int first_trained;    ///< block
+  std::vector<Visit> visits;  ///< of this rank
   Program program;
   std::vector<Resting> resting;  ///< by group
   std::vector<int> block_state;  ///< buffers, by block; -1: it has none
@@ -89,6 +94,7 @@ struct Writer {
 /// What never changes about a group.
 struct GroupUse {
   int first_block = -1;  ///< of those that read it; its backward is the group's last
+  int readers = 0;       ///< blocks
   bool shared = false;   ///< read by several blocks: it has slots of its own and stays in them
   int last_visit = -1;   ///< of the whole program
 };

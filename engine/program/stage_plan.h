@@ -1,0 +1,27 @@
+#pragma once
+
+#include "engine/program/layout.h"
+#include "engine/program/program.h"
+#include "engine/program/simulate.h"
+#include "engine/program/stage_search.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// How a pipeline is cut and run.
+struct StagePlan {
+  ScheduleName schedule = ScheduleName::one_f_one_b;
+  CutSchedule cut;
+};
+
+/// What `parallel.stages` asks for, or the schedule that ends first by the machine's rates and fits
+/// into its memory: 1F1B, interleaved, and zero bubble with one chunk per rank, in a V and in a
+/// loop. `options` has the micro-batches, and the recomputed blocks as far as they are known.
+/// Error{usage} where the model has fewer blocks than there are chunks, where
+/// `parallel.stages.layers` has another number of layers than the model, and where a schedule wants
+/// more micro-batches.
+[[nodiscard]] StagePlan plan_stages(const Recipe& recipe, const Layout& layout,
+                                    const ModelCost& cost, const ProgramOptions& options,
+                                    const Machine& machine);
+
+}  // namespace dstrain
