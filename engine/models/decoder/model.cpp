@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
@@ -51,6 +52,20 @@ GatedMlpNames mlp_names(const std::string& layer) {
   return {.gate = layer + ".mlp.gate_proj",
           .up = layer + ".mlp.up_proj",
           .down = layer + ".mlp.down_proj"};
+}
+
+void check_expert_ranks(const DecoderConfig& config, int ranks) {
+  if (config.experts == 0 && ranks > 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {}, but the model has no experts", ranks),
+                "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
+  }
+  if (config.experts % ranks != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {} does not divide model.experts ({})", ranks,
+                            config.experts),
+                "each rank has as many experts as the others");
+  }
 }
 
 template <class FeedForward>
@@ -103,6 +118,7 @@ BlockCost DecoderStem::cost(const BatchShape& shape) const {
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
+  check_expert_ranks(config, inputs.splits.expert.count);
   config.sequence = inputs.sequence;
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config);
