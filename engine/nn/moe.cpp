@@ -71,6 +71,7 @@ Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses
     matrices->init = init.kind;
     matrices->init_std = init.std;
     matrices->hidden_matrix = true;
+    if (ranks() > 1) matrices->cut = Cut::expert;
   }
   if (shape.shared_width == 0) return;
   shared_.emplace(mlp_of(name + ".shared_expert"), shape.width, shape.shared_width, init);
@@ -179,6 +180,10 @@ LayerCost Moe::experts_cost(std::int64_t rows, int compute_bytes) const {
   cost.saved_bytes =
       planned * elements * compute_bytes + taken * (shape_.width * compute_bytes + kIndexBytes);
   if (ranks() > 1 && own_experts() > 1) cost.saved_bytes += planned * kIndexBytes;
+  if (gate_up_.trainable && down_.trainable) {
+    cost.weight_flops = cost.forward_flops;
+    cost.held_bytes = planned * (2 * shape_.width + 3 * shape_.expert_width) * compute_bytes;
+  }
   count(gate_up_, cost);
   count(down_, cost);
   return cost;
@@ -190,6 +195,8 @@ std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
   bool kept = false;  // x, by one layer for all
   const auto add = [&](const Linear& linear) {
     layers.push_back(linear.cost(rows, compute_bytes, kept));
+    // Whoever keeps x from one part of backward to the other does it for all.
+    if (kept && layers.back().held_bytes > 0) layers.back().held_bytes -= stream;
     kept = kept || layers.back().saved_bytes > 0;
   };
   if (shared_) {

@@ -55,6 +55,37 @@ GatedMlpNames mlp_names(const std::string& layer) {
           .down = layer + ".mlp.down_proj"};
 }
 
+/// Experts lie whole along the expert axis; routers count the tokens of whole samples.
+void check_expert_ranks(const DecoderConfig& config, const ModelInputs& inputs) {
+  const auto& [tensor, sequence, expert, exchange] = inputs.splits;
+  if (config.expert_layers() == 0) {
+    if (expert.whole()) return;
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {}, but the model has no experts", expert.count),
+                "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
+  }
+  if (config.experts % expert.count != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {} does not divide model.experts ({})", expert.count,
+                            config.experts),
+                "each rank has as many experts as the others");
+  }
+  if (!tensor.whole()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.tensor: {} with model.experts: {}: layers with experts are "
+                            "not cut along this axis",
+                            tensor.count, config.experts),
+                "use parallel.tensor: 1");
+  }
+  if (!sequence.whole() && inputs.experts.balance_loss > 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
+                            "parallel.sequence: {} spreads each sample over ranks",
+                            inputs.experts.balance_loss, sequence.count),
+                "use parallel.sequence: 1, or experts.balance_loss: 0");
+  }
+}
+
 template <class FeedForward>
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
                                   std::int64_t index, FeedForward mlp) {
@@ -117,23 +148,8 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                     const ModelInputs& inputs) {
   const AxisPart& tensor = inputs.splits.tensor;
   require_tensor_degree(config, tensor);
-  if (config.expert_layers() > 0 && !tensor.whole()) {
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("parallel.tensor: {} with model.experts: {}: layers with experts are not "
-                    "cut along this axis",
-                    tensor.count, config.experts),
-        "use parallel.tensor: 1");
-  }
+  check_expert_ranks(config, inputs);
   config.sequence = inputs.sequence;
-  if (config.expert_layers() > 0 && inputs.splits.sequence.count > 1 &&
-      inputs.experts.balance_loss > 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
-                            "parallel.sequence: {} spreads each sample over ranks",
-                            inputs.experts.balance_loss, inputs.splits.sequence.count),
-                "use parallel.sequence: 1, or experts.balance_loss: 0");
-  }
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
   Blocks blocks;
