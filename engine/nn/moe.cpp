@@ -97,7 +97,7 @@ ops::RouterLosses Moe::losses_of(std::int64_t rows, const Batch& batch,
 }
 
 at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockContext& context) {
-  const Call call = {.dropout_seed = context.dropout_seed};
+  const Call call = Call::of(batch, context);
   const ops::Routes routes = ops::route(router_.forward(x_MD, call), shape_.router,
                                         losses_of(x_MD.size(0), batch, context));
   const ops::ExpertOrder order = ops::sort_by_expert(routes.choices, shape_.router.experts);
