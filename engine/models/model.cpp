@@ -16,6 +16,12 @@ Model make_model(const ModelConfig& config, const ModelInputs& inputs) {
   const Family& family = find_family(config);
   Model model = family.make(config, family.recipe(), inputs);
   model.family = &family;
+  if (model.experts_per_token == 0 && !inputs.splits.expert.whole()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {}, but the model has no experts",
+                            inputs.splits.expert.count),
+                "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
+  }
   model.splits = inputs.splits;
   return model;
 }

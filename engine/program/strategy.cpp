@@ -24,19 +24,6 @@ std::string divisors(int number) {
   return fmt::format("{}", fmt::join(list, ", "));
 }
 
-void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"expert", parallel.expert}};
-  for (const auto& [axis, degree] : others) {
-    if (degree == 1) continue;
-    throw Error(
-        ErrorKind::usage,
-        fmt::format("parallel.{}: {} needs blocks or schedules that are cut along this axis; "
-                    "those of the models here are not",
-                    axis, degree),
-        fmt::format("use parallel.{}: 1", axis));
-  }
-}
-
 /// Per element.
 int moment_bytes(const Recipe& recipe, OptimizerName name) {
   const int width = recipe.precision.states == StateType::bf16 ? 2 : 4;
@@ -97,7 +84,6 @@ std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, cons
 }  // namespace
 
 Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
-  only_built_axes(parallel);
   if (world_size < 1) {
     throw Error(ErrorKind::usage, fmt::format("{} ranks", world_size), "use at least 1");
   }

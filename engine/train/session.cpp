@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/host_memory.h"
@@ -62,6 +63,12 @@ bool evaluates(const Recipe& recipe) { return !recipe.run.evaluate.is_never(); }
 constexpr int kLinkCtas = 2;
 
 constexpr auto kPatience = std::chrono::minutes(10);  ///< with ranks that start later
+
+std::set<std::string> names_of(const std::map<std::string, std::vector<std::int64_t>>& tensors) {
+  std::set<std::string> names;
+  for (const auto& [name, shape] : tensors) names.insert(name);
+  return names;
+}
 
 /// Of each untrained tensor of the model: the pipeline coordinate that runs its block.
 std::vector<int> stages_of_states(const Model& model, const Stages& stages) {
@@ -176,6 +183,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .mesh = strategy_->mesh,
                    .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
+                   .tensors = names_of(whole_tensors()),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});
   states_->initialize(*first_weights(recipe, model_, notes_));
@@ -507,15 +515,22 @@ std::vector<GeneratedAnswer> Session::generate() {
                             .most_tokens = recipe_.run.generate_tokens});
 }
 
+std::map<std::string, std::vector<std::int64_t>> Session::whole_tensors() const {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  const Model whole =
+      make_trainable_model(recipe_, {.classes = model_.classes, .sequence = model_.sequence});
+  for (const Parameter* parameter : all_parameters(whole)) {
+    for (const Piece& part : parameter->parts) shapes[part.name] = part.shape;
+  }
+  for (const BlockState* state : all_states(whole)) shapes[state->part.name] = state->part.shape;
+  return shapes;
+}
+
 std::map<std::string, std::vector<float>> Session::gathered_weights() {
   executor_->finish_updates();
   std::map<std::string, std::vector<float>> weights;
-  for (const Parameter* parameter : all_parameters(model_)) {
-    for (const Piece& part : parameter->parts)
-      weights[part.name].resize(to_index(num_elements(part.shape)));
-  }
-  for (const BlockState* state : all_states(model_))
-    weights[state->part.name].resize(to_index(num_elements(state->part.shape)));
+  for (const auto& [name, shape] : whole_tensors())
+    weights[name].resize(to_index(num_elements(shape)));
   states_->add_share(weights);
   Communicator& all = *communicators_.at(kWorldChannel);
   for (auto& [name, tensor] : weights) {

@@ -83,6 +83,8 @@ class Session {
   [[nodiscard]] OffloaderOptions offloader_options(const World& world);
   /// Of the world; it has the last block.
   [[nodiscard]] int first_rank_with_head() const;
+  /// Of the model without parts of ranks: file names and shapes.
+  [[nodiscard]] std::map<std::string, std::vector<std::int64_t>> whole_tensors() const;
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;

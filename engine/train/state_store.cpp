@@ -438,7 +438,7 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
 }
 
 void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
-  std::set<std::string> known;
+  std::set<std::string> known = options_.tensors;
   for (const auto& parameters : groups_) {
     for (const Parameter* parameter : parameters) {
       for (const Piece& part : parameter->parts) known.insert(part.name);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct StateOptions {
   int rank = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
   std::vector<int> state_stages = {};
+  /// Of the whole model, where other ranks have tensors that this one does not know.
+  std::set<std::string> tensors = {};
   std::string pci_bus = {};       ///< of the device
   std::string offload_path = {};  ///< directory of files
 };

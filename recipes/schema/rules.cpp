@@ -186,16 +186,6 @@ void one_length(const Recipe& r, RuleContext& context) {
   }
 }
 
-void supported_degrees(const Recipe& r, RuleContext& context) {
-  const auto& p = r.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"parallel.expert", p.expert}};
-  for (const auto& [path, degree] : degrees) {
-    if (degree == 1) continue;
-    context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
-                  "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
-  }
-}
-
 /// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
 void ranks_split_the_sequence(const Recipe& r, RuleContext& context) {
   const int ranks = r.parallel.sequence, tokens = r.data.sequence;
@@ -411,7 +401,6 @@ const std::vector<Rule>& rules() {
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
-      {supported_degrees, {"parallel.tensor", "parallel.expert"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
       {each_chunk_has_layers,

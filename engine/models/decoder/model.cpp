@@ -58,12 +58,7 @@ GatedMlpNames mlp_names(const std::string& layer) {
 /// Experts lie whole along the expert axis; routers count the tokens of whole samples.
 void check_expert_ranks(const DecoderConfig& config, const ModelInputs& inputs) {
   const auto& [tensor, sequence, expert, exchange] = inputs.splits;
-  if (config.expert_layers() == 0) {
-    if (expert.whole()) return;
-    throw Error(ErrorKind::usage,
-                fmt::format("parallel.expert: {}, but the model has no experts", expert.count),
-                "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
-  }
+  if (config.expert_layers() == 0) return;
   if (config.experts % expert.count != 0) {
     throw Error(ErrorKind::usage,
                 fmt::format("parallel.expert: {} does not divide model.experts ({})", expert.count,
