@@ -101,7 +101,8 @@ class PreNormLayer final : public Block {
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
-    cost.exchanges = attention_.exchanges(rows, shape.compute_bytes);
+    for (const Exchange& exchange : attention_.exchanges(rows, shape.compute_bytes))
+      cost.exchanges.push_back(exchange);
     cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     // Cut between ranks, the branches are whole before they are summed.

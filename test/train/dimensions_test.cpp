@@ -46,8 +46,9 @@ Combination draw(Draw& random) {
       {"qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "bloom-560m", "qwen2.5-3b-moe"});
   const bool moe = c.model == "qwen2.5-3b-moe", bloom = c.model == "bloom-560m";
   const int layers = random.of<int>({2, 3, 5});
-  c.sizes = {fmt::format("model.layers={}", layers), "batch.global=12",
-             fmt::format("model.vocab_size={}", random.of<int>({96, 97}))};
+  // AdamW's first steps follow the sign of a gradient, and so rounding where it is 0.
+  c.sizes = {fmt::format("model.layers={}", layers), "batch.global=12", "optimizer.name=sgd",
+             "optimizer.lr=0.1", fmt::format("model.vocab_size={}", random.of<int>({96, 97}))};
   if (moe) {
     // A tie between experts may be broken by rounding, so that the choice differs.
     c.sizes.insert(c.sizes.end(), {"model.experts=4", "model.experts_per_token=2",
@@ -86,7 +87,7 @@ Combination draw(Draw& random) {
 
 TEST_CASE("any combination of axes computes what one rank computes", "[train][dimensions]") {
   const std::uint64_t seed = number_from("DSTRAIN_SEED", 15);
-  const std::uint64_t count = number_from("DSTRAIN_COMBINATIONS", 24);
+  const std::uint64_t count = number_from("DSTRAIN_COMBINATIONS", 200);
   Draw random(seed);
   std::map<std::string, Trace> alone;  // by model and sizes
   int compared = 0, refused = 0;
