@@ -135,6 +135,8 @@ void RankRecordFile::enter(std::int64_t step, std::string_view action) {
   tick();
 }
 
+void RankRecordFile::set_stage(int stage) { record_->stage.store(stage); }
+
 void RankRecordFile::tick() {
   record_->time_ns.store(now_ns(), std::memory_order_relaxed);
   record_->progress.fetch_add(1, std::memory_order_release);

@@ -28,7 +28,7 @@ enum class RankSection : std::int32_t {
 /// reduce(layer.7), micro-batch 2". The texts are read while they change, so a reader may find the
 /// head of one and the tail of another.
 struct RankRecord {
-  static constexpr std::uint64_t kMagic = 0x33636572'72747364;  // "dstrrec3"
+  static constexpr std::uint64_t kMagic = 0x34636572'72747364;  // "dstrrec4"
 
   std::uint64_t magic = kMagic;
   std::atomic<std::int64_t> step{-1};     ///< optimizer step, -1 before the first
@@ -36,6 +36,7 @@ struct RankRecord {
   std::atomic<std::int64_t> time_ns{0};   ///< CLOCK_REALTIME of the last change
   std::array<char, 128> action{};         ///< "backward(layer.7), micro-batch 2", NUL-terminated
   std::atomic<RankSection> section{RankSection::init};
+  std::atomic<std::int32_t> stage{0};  ///< of a pipeline; ranks of one stage have equal work
 
   /// Calls in which ranks wait for each other, in the order in which all ranks make them; two ranks
   /// of one program are compared by these. On a GPU a call only enqueues, so `left` follows at once
@@ -74,6 +75,7 @@ class RankRecordFile {
 
   /// Cheap enough for every action of a step.
   void enter(std::int64_t step, std::string_view action);
+  void set_stage(int stage);
   /// Progress within a long action, such as the preparation of data.
   void tick();
   /// Returns the section that it was in.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/mesh/pieces.h"
+#include "engine/mesh/split.h"
 
 namespace dstrain {
 
@@ -43,6 +44,7 @@ struct Parameter {
   /// Parts are matrices [rows, columns] inside a layer, neither of embeddings nor of the head: what
   /// an optimizer of whole matrices (Muon) updates.
   bool hidden_matrix = false;
+  Cut cut = Cut::none;    ///< along which axis other ranks hold other elements
   bool trainable = true;  ///< a frozen weight has neither gradient nor optimizer state
 
   bool fp8 = false;  ///< the products with it run in FP8 where their sizes are multiples of 16

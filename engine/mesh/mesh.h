@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <compare>
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -9,7 +11,8 @@ namespace dstrain {
 
 /// Axes of the rank mesh, outermost first: neighbours on the last axis have consecutive ranks.
 /// Ranks that exchange most (tensor) therefore sit on one node. `data` replicates, `shard` splits
-/// state (ZeRO); their product is the number of data ranks.
+/// state (ZeRO), `expert` spreads experts over ranks that see different samples: the product of the
+/// three is the number of data ranks.
 enum class Axis { pipeline, data, shard, expert, sequence, tensor };
 inline constexpr std::array kAxes = {Axis::pipeline, Axis::data,     Axis::shard,
                                      Axis::expert,   Axis::sequence, Axis::tensor};
@@ -18,18 +21,31 @@ inline constexpr std::array kAxes = {Axis::pipeline, Axis::data,     Axis::shard
 /// A set of axes; one axis is the set of itself.
 class Axes {
  public:
+  constexpr Axes() = default;
   constexpr Axes(Axis axis) : bits_(bit(axis)) {}
   constexpr Axes(std::initializer_list<Axis> axes) {
     for (const Axis axis : axes) bits_ |= bit(axis);
   }
   [[nodiscard]] constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  /// A number below kNumAxisSets, of its own for each set.
+  [[nodiscard]] constexpr unsigned bits() const { return bits_; }
+  [[nodiscard]] friend constexpr Axes operator|(Axes a, Axes b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
+  constexpr auto operator<=>(const Axes&) const = default;
 
  private:
-  static constexpr unsigned bit(Axis axis) { return 1U << static_cast<unsigned>(axis); }
+  /// The innermost axis has the lowest one.
+  static constexpr unsigned bit(Axis axis) {
+    return 1U << (kAxes.size() - 1 - static_cast<unsigned>(axis));
+  }
   unsigned bits_ = 0;
 };
+inline constexpr std::size_t kNumAxisSets = std::size_t{1} << kAxes.size();
 /// Ranks that differ on these see different samples.
-inline constexpr Axes kDataAxes = {Axis::data, Axis::shard};
+inline constexpr Axes kDataAxes = {Axis::data, Axis::shard, Axis::expert};
 inline constexpr Axes kAllAxes = {Axis::pipeline, Axis::data,     Axis::shard,
                                   Axis::expert,   Axis::sequence, Axis::tensor};
 

@@ -1,9 +1,11 @@
 #include "engine/models/groups.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "engine/base/error.h"
@@ -88,24 +90,47 @@ void exempt_from_decay(const Model& model, const std::vector<std::string>& patte
   mark(model, patterns, key, matches, &Parameter::decay, false);
 }
 
+namespace {
+
+/// What the weights of a group have in common.
+struct GroupKey {
+  bool trainable = true;
+  Cut cut = Cut::none;
+  auto operator<=>(const GroupKey&) const = default;
+};
+
+/// What tells the group from others of its block: whole weights beside cut ones, experts beside
+/// others, frozen ones beside trained.
+std::string suffix(const GroupKey& key, const std::set<Cut>& cuts, bool both) {
+  std::vector<std::string> words;
+  if (both && !key.trainable) words.emplace_back("frozen");
+  if (key.cut == Cut::none && cuts.contains(Cut::tensor)) words.emplace_back("whole");
+  if (key.cut == Cut::expert && cuts.size() > 1) words.emplace_back("experts");
+  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
+}
+
+}  // namespace
+
 GroupedParameters group_parameters(const Model& model) {
   GroupedParameters grouped;
   std::map<const Parameter*, int> group_of;
   for (const auto& block : model.blocks) {
-    std::vector<Parameter*> fresh[2];  // frozen, trained
+    std::map<GroupKey, std::vector<Parameter*>> fresh;  // frozen ones first
+    std::set<Cut> cuts;
     for (Parameter* parameter : block->parameters()) {
-      if (!group_of.contains(parameter)) fresh[parameter->trainable ? 1 : 0].push_back(parameter);
+      if (group_of.contains(parameter)) continue;
+      fresh[{parameter->trainable, parameter->cut}].push_back(parameter);
+      cuts.insert(parameter->cut);
     }
-    const bool split = !fresh[0].empty() && !fresh[1].empty();
-    for (const bool trained : {false, true}) {
-      std::vector<Parameter*>& group = fresh[trained ? 1 : 0];
-      if (group.empty()) continue;
+    const bool both =
+        !fresh.empty() && fresh.begin()->first.trainable != fresh.rbegin()->first.trainable;
+    for (auto& [key, group] : fresh) {
       std::ranges::stable_sort(group, {}, [](const Parameter* p) {
         return std::tuple(p->shape.size() < 2, !p->hidden_matrix, !p->decay);
       });
       for (const Parameter* parameter : group)
         group_of[parameter] = static_cast<int>(grouped.groups.size());
-      grouped.names.push_back(block->name() + (split && !trained ? " (frozen)" : ""));
+      grouped.names.push_back(block->name() + suffix(key, cuts, both));
       grouped.groups.push_back(std::move(group));
     }
     std::vector<int> read;

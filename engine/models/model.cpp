@@ -46,6 +46,7 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
     GroupCost group;
     group.name = grouped.names[g];
     group.trainable = grouped.groups[g].front()->trainable;
+    group.cut = grouped.groups[g].front()->cut;
     for (const Parameter* parameter : grouped.groups[g]) {
       group.tensor_sizes.push_back(parameter->numel());
       if (parameter->shape.size() >= 2) ++group.leading_matrices;

@@ -50,16 +50,15 @@ enum class Mode {
   generate,
 };
 
-/// Communicators by axis; null where the axis has one rank.
+/// Communicators by axes; null where there is one rank along them.
 class Peers {
  public:
-  [[nodiscard]] Communicator* along(CommAxis axis) const {
-    return by_axis_[static_cast<std::size_t>(axis)];
-  }
-  void set(CommAxis axis, Communicator* ranks) { by_axis_[static_cast<std::size_t>(axis)] = ranks; }
+  [[nodiscard]] Communicator* along(CommAxis axis) const { return by_axes_[axis.axes().bits()]; }
+  /// `axis` stands for all ranks along its axes.
+  void set(CommAxis axis, Communicator* ranks) { by_axes_[axis.axes().bits()] = ranks; }
 
  private:
-  std::array<Communicator*, kNumCommAxes> by_axis_{};
+  std::array<Communicator*, kNumAxisSets> by_axes_{};
 };
 
 /// What blocks need beside their input. The samples that count are Batch::valid.

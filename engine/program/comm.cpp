@@ -2,57 +2,17 @@
 
 namespace dstrain {
 
-const char* comm_axis_name(CommAxis axis) {
-  switch (axis) {
-    case CommAxis::shard:
-      return "shard";
-    case CommAxis::data:
-      return "data";
-    case CommAxis::batch:
-      return "batch";
-    case CommAxis::tensor:
-      return "tensor";
-    case CommAxis::sequence:
-      return "sequence";
-    case CommAxis::expert:
-      return "expert";
-    case CommAxis::pipeline:
-      return "pipeline";
-    case CommAxis::world:
-      return "world";
-    case CommAxis::shard_inner:
-      return "shard_inner";
-    case CommAxis::shard_outer:
-      return "shard_outer";
-    case CommAxis::ends:
-      return "ends";
+std::string comm_axis_name(CommAxis axis) {
+  if (axis == CommAxis::world) return "world";
+  if (axis == CommAxis::batch) return "batch";
+  if (axis == CommAxis::ends) return "ends";
+  std::string name;
+  for (const Axis one : kAxes) {
+    if (axis.axes().contains(one)) name += (name.empty() ? "" : "+") + std::string(axis_name(one));
   }
-  return "?";
-}
-
-Axes axes_of(CommAxis axis) {
-  switch (axis) {
-    case CommAxis::shard:
-    case CommAxis::shard_inner:
-    case CommAxis::shard_outer:
-      return Axis::shard;
-    case CommAxis::data:
-      return Axis::data;
-    case CommAxis::batch:
-      return kDataAxes;
-    case CommAxis::tensor:
-      return Axis::tensor;
-    case CommAxis::sequence:
-      return Axis::sequence;
-    case CommAxis::expert:
-      return Axis::expert;
-    case CommAxis::pipeline:
-    case CommAxis::ends:
-      return Axis::pipeline;
-    case CommAxis::world:
-      return kAllAxes;
-  }
-  return kDataAxes;
+  if (axis.part() == CommAxis::Part::inner) name += "_inner";
+  if (axis.part() == CommAxis::Part::outer) name += "_outer";
+  return name;
 }
 
 const char* comm_name(CommOp op) {

@@ -1,30 +1,51 @@
 #pragma once
 
+#include <compare>
+#include <string>
+
 #include "engine/base/units.h"
 #include "engine/mesh/mesh.h"
 
 /// What a program says of a collective: operation, ranks and bytes.
 namespace dstrain {
 
-/// The ranks of a collective: along one axis of the mesh, along both data axes (batch) or along all
-/// (world).
-enum class CommAxis {
-  shard,
-  data,
-  batch,
-  tensor,
-  sequence,
-  expert,
-  pipeline,
-  world,
-  shard_inner,  ///< neighbours on the shard axis that hold a second shard together
-  shard_outer,  ///< those with the same place in their inner groups
-  ends,         ///< the two pipeline coordinates that hold a tied group
+/// The ranks of a collective: those that differ on some axes of the mesh only, or a part of them.
+class CommAxis {
+ public:
+  enum class Part {
+    all,
+    inner,  ///< neighbours that hold a second shard together
+    outer,  ///< those with the same place in their inner groups
+    ends,   ///< the first and the last
+  };
+  constexpr CommAxis(Axes axes, Part part = Part::all) : axes_(axes), part_(part) {}
+
+  /// One axis; all data axes (batch); all axes (world); parts of the shard axis; the two pipeline
+  /// coordinates that hold a tied group (ends).
+  static const CommAxis shard, data, batch, tensor, sequence, expert, pipeline, world, shard_inner,
+      shard_outer, ends;
+
+  [[nodiscard]] constexpr Axes axes() const { return axes_; }
+  [[nodiscard]] constexpr Part part() const { return part_; }
+  constexpr auto operator<=>(const CommAxis&) const = default;
+
+ private:
+  Axes axes_;
+  Part part_;
 };
-inline constexpr int kNumCommAxes = 11;
-[[nodiscard]] const char* comm_axis_name(CommAxis axis);
-/// Those of the mesh that its groups lie along; of inner and outer ones, a part of them.
-[[nodiscard]] Axes axes_of(CommAxis axis);
+inline constexpr CommAxis CommAxis::shard{Axis::shard};
+inline constexpr CommAxis CommAxis::data{Axis::data};
+inline constexpr CommAxis CommAxis::batch{kDataAxes};
+inline constexpr CommAxis CommAxis::tensor{Axis::tensor};
+inline constexpr CommAxis CommAxis::sequence{Axis::sequence};
+inline constexpr CommAxis CommAxis::expert{Axis::expert};
+inline constexpr CommAxis CommAxis::pipeline{Axis::pipeline};
+inline constexpr CommAxis CommAxis::world{kAllAxes};
+inline constexpr CommAxis CommAxis::shard_inner{Axis::shard, Part::inner};
+inline constexpr CommAxis CommAxis::shard_outer{Axis::shard, Part::outer};
+inline constexpr CommAxis CommAxis::ends{Axis::pipeline, Part::ends};
+/// "shard", "batch", "shard+tensor".
+[[nodiscard]] std::string comm_axis_name(CommAxis axis);
 
 enum class CommOp { all_gather, reduce_scatter, all_reduce, all_to_all, send, receive };
 [[nodiscard]] const char* comm_name(CommOp op);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/mesh/split.h"
 #include "engine/program/comm.h"
 
 namespace dstrain {
@@ -21,6 +22,7 @@ struct GroupCost {
   std::string name;
   std::vector<std::int64_t> tensor_sizes;  ///< elements of each parameter tensor, in flat order
   bool trainable = true;  ///< false: frozen weights, without gradient, master or moments
+  Cut cut = Cut::none;    ///< of all its weights
   /// Of the first tensors, which a rule of whole matrices updates: how many, and the shapes of
   /// their matrices in flat order. A tensor may stack several.
   int hidden_tensors = 0;

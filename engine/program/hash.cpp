@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <bit>
 
 #include "engine/program/program.h"
@@ -19,6 +21,18 @@ class Hash {
  private:
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
+
+/// Programs without other axes have hashed these under their places here.
+constexpr std::array kNumbered = {CommAxis::shard,       CommAxis::data,     CommAxis::batch,
+                                  CommAxis::tensor,      CommAxis::sequence, CommAxis::expert,
+                                  CommAxis::pipeline,    CommAxis::world,    CommAxis::shard_inner,
+                                  CommAxis::shard_outer, CommAxis::ends};
+
+std::int64_t code_of(CommAxis axis) {
+  const auto found = std::ranges::find(kNumbered, axis);
+  if (found != kNumbered.end()) return found - kNumbered.begin();
+  return static_cast<std::int64_t>(kNumbered.size()) + axis.axes().bits();
+}
 
 void add(Hash& hash, const Layout& layout) {
   hash.add(std::int64_t{layout.shard_degree});
@@ -82,8 +96,8 @@ void add(Hash& hash, const Action& action) {
   if (action.part >= 0) hash.add(std::int64_t{action.part});
   for (const Comm& comm : action.comm) {
     for (const std::int64_t field :
-         {static_cast<std::int64_t>(comm.op), static_cast<std::int64_t>(comm.axis),
-          std::int64_t{comm.width}, comm.bytes, std::int64_t{comm.peer}}) {
+         {static_cast<std::int64_t>(comm.op), code_of(comm.axis), std::int64_t{comm.width},
+          comm.bytes, std::int64_t{comm.peer}}) {
       hash.add(field);
     }
   }

@@ -24,35 +24,69 @@ const char* place_name(Place place) {
   return "?";
 }
 
-/// The axes lie in the order of kAxes; shard is the inner one of the two data axes.
-CommExtent Layout::extent(CommAxis axis) const {
-  const int below_expert = tensor_degree * sequence_degree;
-  const int below_shard = below_expert * expert_degree;
+namespace {
+
+int axis_degree(const Layout& layout, Axis axis) {
   switch (axis) {
-    case CommAxis::shard:
-      return {shard_degree, below_shard};
-    case CommAxis::data:
-      return {replica_degree, shard_degree * below_shard};
-    case CommAxis::batch:
-      return {data_ranks(), below_shard};
-    case CommAxis::tensor:
-      return {tensor_degree, 1};
-    case CommAxis::sequence:
-      return {sequence_degree, tensor_degree};
-    case CommAxis::expert:
-      return {expert_degree, below_expert};
-    case CommAxis::pipeline:
-      return {pipeline_degree(), data_ranks() * below_shard};
-    case CommAxis::world:
-      return {pipeline_degree() * data_ranks() * below_shard, 1};
-    case CommAxis::shard_inner:
-      return {second_degree, below_shard};
-    case CommAxis::shard_outer:
-      return {shard_degree / second_degree, second_degree * below_shard};
-    case CommAxis::ends:
-      return {std::min(pipeline_degree(), 2), (pipeline_degree() - 1) * data_ranks() * below_shard};
+    case Axis::pipeline:
+      return layout.pipeline_degree();
+    case Axis::data:
+      return layout.replica_degree;
+    case Axis::shard:
+      return layout.shard_degree;
+    case Axis::expert:
+      return layout.expert_degree;
+    case Axis::sequence:
+      return layout.sequence_degree;
+    case Axis::tensor:
+      return layout.tensor_degree;
+  }
+  return 1;
+}
+
+/// Distance in ranks between neighbours along `axes`, which lie in the order of kAxes.
+int stride_of(const Layout& layout, Axes axes) {
+  int stride = 1;
+  for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
+    const int degree = axis_degree(layout, *axis);
+    if (axes.contains(*axis) && degree > 1) break;
+    stride *= degree;
+  }
+  return stride;
+}
+
+}  // namespace
+
+int Layout::degree(Axes axes) const {
+  int ranks = 1;
+  for (const Axis axis : kAxes) ranks *= axes.contains(axis) ? axis_degree(*this, axis) : 1;
+  return ranks;
+}
+
+CommExtent Layout::extent(CommAxis axis) const {
+  const int ranks = degree(axis.axes()), stride = stride_of(*this, axis.axes());
+  switch (axis.part()) {
+    case CommAxis::Part::all:
+      return {ranks, stride};
+    case CommAxis::Part::inner:
+      return {second_degree, stride};
+    case CommAxis::Part::outer:
+      return {ranks / second_degree, second_degree * stride};
+    case CommAxis::Part::ends:
+      return {std::min(ranks, 2), (ranks - 1) * stride};
   }
   return {};
+}
+
+int Layout::shards(int group) const { return degree(groups.at(to_index(group)).cut); }
+
+Axes Layout::holder_axes(int group) const {
+  const GroupLayout& kind = groups.at(to_index(group));
+  return gathered(group) ? kind.copies : kind.copies | kind.cut;
+}
+
+int Layout::holders(int group) const {
+  return degree(holder_axes(group)) * static_cast<int>(groups.at(to_index(group)).stages.size());
 }
 
 bool Layout::gathered(int group) const {
@@ -76,7 +110,7 @@ bool Layout::holds(int coordinate, int group) const {
 
 bool Layout::reduced(int group) const {
   const GroupLayout& kind = groups.at(to_index(group));
-  return kind.trainable && (data_ranks() > 1 || kind.stages.size() > 1);
+  return kind.trainable && (degree(kind.cut | kind.copies) > 1 || kind.stages.size() > 1);
 }
 
 bool Layout::offloaded(int group) const {
@@ -125,7 +159,7 @@ bool Layout::reduces_codes(int group) const { return reduce_format && reduced_fr
 
 CodedGroup Layout::coded(int group, CodeFormat format) const {
   return {.elements = flat.at(to_index(group)).padded(),
-          .shards = shard_degree,
+          .shards = shards(group),
           .quantized = groups.at(to_index(group)).coded_elements,
           .format = format};
 }
@@ -144,13 +178,16 @@ std::int64_t Layout::second_elements(int group) const {
   return flat.at(to_index(group)).padded() / second_degree;
 }
 
+Axes Layout::in_mesh(Axes axes) const {
+  return shard_degree == 1 && axes.contains(Axis::data) ? axes | Axis::shard : axes;
+}
+
 std::vector<int> Layout::ranks(CommAxis axis, const Mesh& mesh, int rank) const {
   if (axis == CommAxis::ends) {
     const std::vector<int> line = mesh.group(rank, Axis::pipeline);
     return {line.front(), line.back()};
   }
-  if (axis != CommAxis::shard_inner && axis != CommAxis::shard_outer)
-    return mesh.group(rank, axes_of(axis));
+  if (axis.part() == CommAxis::Part::all) return mesh.group(rank, in_mesh(axis.axes()));
   const ShardGroups cut(shard_degree, second_degree);
   return axis == CommAxis::shard_inner ? cut.inner_ranks(mesh, rank) : cut.outer_ranks(mesh, rank);
 }
@@ -202,6 +239,32 @@ void add_matrices(const GroupCost& cost, const FlatGroup& flat, const MatrixRule
 
 }  // namespace
 
+namespace {
+
+/// Along which ranks of one replica hold the same elements of such weights.
+Axes axes_of_equals(Cut cut) {
+  switch (cut) {
+    case Cut::none:
+      return {Axis::shard, Axis::expert, Axis::sequence, Axis::tensor};
+    case Cut::tensor:
+      return {Axis::shard, Axis::expert, Axis::sequence};
+    case Cut::expert:
+      return {Axis::shard, Axis::sequence};
+  }
+  return {};
+}
+
+/// Those of `axes` with more than one rank.
+Axes used(const Layout& layout, Axes axes) {
+  Axes list;
+  for (const Axis axis : kAxes) {
+    if (axes.contains(axis) && layout.degree(axis) > 1) list = list | axis;
+  }
+  return list;
+}
+
+}  // namespace
+
 Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                    const StateWidths& widths, const MatrixRule& matrix_rule) {
   if (zero_stage < 0 || zero_stage > 3) {
@@ -212,21 +275,28 @@ Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
   layout.matrix_rule = matrix_rule;
   // Stage 0 has no use for the shard axis: its ranks are replicas like the others.
   layout.shard_degree = zero_stage == 0 ? 1 : mesh.degree(Axis::shard);
-  layout.replica_degree = mesh.degree(kDataAxes) / layout.shard_degree;
+  layout.replica_degree = mesh.degree({Axis::data, Axis::shard}) / layout.shard_degree;
   layout.expert_degree = mesh.degree(Axis::expert);
   layout.sequence_degree = mesh.degree(Axis::sequence);
   layout.tensor_degree = mesh.degree(Axis::tensor);
 
-  const auto from_stage = [&](int stage) {
-    const bool sharded = layout.shard_degree > 1 && zero_stage >= stage;
-    return sharded ? Partition::sharded : Partition::replicated;
-  };
-  const GroupLayout group = {
-      .parameters = from_stage(3), .gradients = from_stage(2), .states = from_stage(1)};
   for (const GroupCost& g : cost.groups) {
+    GroupLayout group = {.trainable = g.trainable};
+    const Axes cut = used(layout, axes_of_equals(g.cut));
+    group.copies = used(layout, Axis::data);
+    if (zero_stage > 0) {
+      group.cut = cut;
+    } else {
+      group.copies = group.copies | cut;
+    }
+    const auto from_stage = [&](int stage) {
+      return !group.cut.empty() && zero_stage >= stage ? Partition::sharded : Partition::replicated;
+    };
+    group.parameters = from_stage(3);
+    group.gradients = from_stage(2);
+    group.states = from_stage(1);
     layout.groups.push_back(group);
-    layout.groups.back().trainable = g.trainable;
-    layout.flat.emplace_back(g.tensor_sizes, layout.shard_degree);
+    layout.flat.emplace_back(g.tensor_sizes, layout.degree(group.cut));
     add_matrices(g, layout.flat.back(), matrix_rule, layout.groups.back());
   }
   set_stages(layout, cost,
@@ -263,6 +333,15 @@ void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires) {
                 fmt::format("a second shard of {} ranks on a shard axis of {}", wires.second_degree,
                             layout.shard_degree),
                 "use a divisor of the shard axis");
+  }
+  const bool wanted = wires.gather || wires.reduce || wires.second_degree > 1;
+  if (wanted && layout.degree({Axis::expert, Axis::sequence, Axis::tensor}) > 1) {
+    throw Error(ErrorKind::usage,
+                fmt::format("codes and second shards (precision.gather, precision.reduce, "
+                            "parallel.zero.second_shard) with parallel.expert: {}, sequence: {}, "
+                            "tensor: {}",
+                            layout.expert_degree, layout.sequence_degree, layout.tensor_degree),
+                "they are made for data ranks alone: leave these keys out, or use 1 for the axes");
   }
   if (layout.shard_degree == 1) return;
   layout.gather_format = wires.gather;

@@ -16,7 +16,7 @@ namespace dstrain {
 /// Who holds a kind of state of a parameter group.
 enum class Partition {
   replicated,  ///< every rank, whole
-  sharded,     ///< each rank of the shard axis, 1/degree
+  sharded,     ///< each rank along GroupLayout::cut, one shard
 };
 
 /// Where a kind of state rests.
@@ -44,6 +44,10 @@ struct GroupLayout {
   /// copy.
   Flops matrix_flops = 0;
   Bytes matrix_workspace = 0;
+  /// ZeRO divides what it shards among the ranks that differ on `cut`; equal shards lie along
+  /// `copies`. Only axes with more than one rank.
+  Axes cut = {};
+  Axes copies = {};
   /// At the front, of matrices: travel as codes where something does.
   std::int64_t coded_elements = 0;
   /// Coordinates of the pipeline whose blocks read it, ascending. Two where a table is tied over
@@ -77,13 +81,13 @@ struct MatrixRule {
 /// Who holds which part of the training state, and in which width it rests and travels.
 struct Layout {
   std::vector<GroupLayout> groups;
-  std::vector<FlatGroup> flat;  ///< per group, cut for the shard axis
+  std::vector<FlatGroup> flat;  ///< per group, in as many shards as its `cut` has ranks
   StateWidths widths;
   MatrixRule matrix_rule;
   Stages stages;           ///< which pipeline coordinate holds which blocks
   std::int64_t chunk = 0;  ///< elements of a part of offloaded states
-  int shard_degree = 1;    ///< ranks that share one copy of the state
-  int replica_degree = 1;  ///< copies of the state (data axis)
+  int shard_degree = 1;    ///< data ranks that share one copy of the state, on the shard axis
+  int replica_degree = 1;  ///< those that do not, on the data axis
   int expert_degree = 1;
   int sequence_degree = 1;
   int tensor_degree = 1;
@@ -96,8 +100,16 @@ struct Layout {
   /// The coordinate of the pipeline has the group.
   [[nodiscard]] bool holds(int coordinate, int group) const;
   /// Ranks that see different samples.
-  [[nodiscard]] int data_ranks() const { return shard_degree * replica_degree; }
+  [[nodiscard]] int data_ranks() const { return degree(kDataAxes); }
+  /// Ranks that differ on `axes` only.
+  [[nodiscard]] int degree(Axes axes) const;
   [[nodiscard]] CommExtent extent(CommAxis axis) const;
+  /// Shards of what is sharded of `group`.
+  [[nodiscard]] int shards(int group) const;
+  /// The axes along which ranks hold the same elements of the group's states, or of a frozen
+  /// group's parameters; and how many such ranks there are, over all stages that have the group.
+  [[nodiscard]] Axes holder_axes(int group) const;
+  [[nodiscard]] int holders(int group) const;
   /// No rank has all parameters of `group` up to date after an update.
   [[nodiscard]] bool gathered(int group) const;
   /// Whole parameters of `group` live in a slot for a while, not in the group's own buffer.
@@ -131,14 +143,17 @@ struct Layout {
   [[nodiscard]] Bytes reduce_scratch(int group) const;
   /// What a rank holds of the group's second copy.
   [[nodiscard]] std::int64_t second_elements(int group) const;
+  /// Those of the mesh that stand for `axes`: what does not shard counts its ranks as replicas.
+  [[nodiscard]] Axes in_mesh(Axes axes) const;
   /// Global ranks of the group of `rank` along the axis, in their order. The layout is of `mesh`.
   [[nodiscard]] std::vector<int> ranks(CommAxis axis, const Mesh& mesh, int rank) const;
 };
 
 /// ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5): stage 0 replicates all, 1 shards
 /// states, 2 also gradients, 3 also parameters. With a shard degree of 1 every stage is stage 0; in
-/// stage 0 all data ranks are replicas, whichever of the two axes they lie on. Error{usage} for
-/// another stage.
+/// stage 0 all data ranks are replicas, whichever of the two axes they lie on. What is sharded of a
+/// group is divided among all ranks that hold the same of it by GroupCost::cut, but those of the
+/// data axis. Error{usage} for another stage.
 [[nodiscard]] Layout zero_layout(int zero_stage, const Mesh& mesh, const ModelCost& cost,
                                  const StateWidths& widths, const MatrixRule& matrix_rule = {});
 
@@ -153,7 +168,7 @@ struct Wires {
   int second_degree = 1;
 };
 /// Sets it in a layout of `cost`. Without shards it has no effect. Error{usage} where the degree
-/// does not divide the shard axis.
+/// does not divide the shard axis, or other axes than the data axes have more than one rank.
 void set_wires(Layout& layout, const ModelCost& cost, const Wires& wires);
 
 }  // namespace dstrain

@@ -310,7 +310,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
     const Bytes width =
         (weights == Place::device ? kFloatBytes : 0) +
         (kind.state_place == Place::device ? kFloatBytes * layout.widths.moments / state_width : 0);
-    ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.replica_degree) * width;
+    ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.holders(g)) * width;
   }
 }
 

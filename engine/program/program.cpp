@@ -298,31 +298,32 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
     if (layout.extent(axis).ranks > 1) list.push_back({op, axis, width, bytes});
   };
   const StateWidths& widths = layout.widths;
+  const GroupLayout of_group = group < 0 ? GroupLayout() : layout.groups[to_index(group)];
   if (kind == ActionKind::gather) {
     if (program.find(action.reads, BufferRole::second_shard) >= 0) {
       add(CommOp::all_gather, CommAxis::shard_inner, widths.compute, layout.gather_bytes(group));
     } else if (layout.gathers_codes(group)) {
-      add(CommOp::all_gather, CommAxis::shard, 1, layout.gather_scratch(group));
+      add(CommOp::all_gather, of_group.cut, 1, layout.gather_scratch(group));
     } else {
-      add(CommOp::all_gather, CommAxis::shard, widths.compute, layout.gather_bytes(group));
+      add(CommOp::all_gather, of_group.cut, widths.compute, layout.gather_bytes(group));
     }
-  } else if (kind == ActionKind::reduce && layout.reduces_codes(group)) {
-    // Inside its group a rank takes a shard of each group, one run of shards after the other.
-    const int nodes = layout.extent(CommAxis::shard_outer).ranks;
-    const Bytes bytes = layout.reduce_bytes(group);
-    for (int node = 0; node < nodes; ++node)
-      add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
-    add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
-    add(CommOp::all_reduce, CommAxis::data, kFloatBytes, bytes / layout.shard_degree);
   } else if (kind == ActionKind::reduce) {
-    const Bytes bytes = layout.reduce_bytes(group);
-    add(CommOp::reduce_scatter, CommAxis::shard, widths.reduce_wire, bytes);
-    add(CommOp::all_reduce, CommAxis::data, widths.reduce_wire, bytes / layout.shard_degree);
-    if (layout.groups[to_index(group)].stages.size() > 1)
-      add(CommOp::all_reduce, CommAxis::ends, widths.reduce_wire, bytes / layout.shard_degree);
+    const Bytes bytes = layout.reduce_bytes(group), shard = bytes / layout.shards(group);
+    if (layout.reduces_codes(group)) {
+      // Inside its group a rank takes a shard of each group, one run of shards after the other.
+      const int nodes = layout.extent(CommAxis::shard_outer).ranks;
+      for (int node = 0; node < nodes; ++node)
+        add(CommOp::reduce_scatter, CommAxis::shard_inner, kFloatBytes, bytes / nodes);
+      add(CommOp::all_to_all, CommAxis::shard_outer, 1, layout.reduce_scratch(group) / 2);
+    } else {
+      add(CommOp::reduce_scatter, of_group.cut, widths.reduce_wire, bytes);
+    }
+    const int width = layout.reduces_codes(group) ? kFloatBytes : widths.reduce_wire;
+    add(CommOp::all_reduce, of_group.copies, width, shard);
+    if (of_group.stages.size() > 1) add(CommOp::all_reduce, CommAxis::ends, width, shard);
   } else if (kind == ActionKind::update) {
     const Bytes bytes = layout.update_bytes(group);
-    if (bytes > 0) add(CommOp::all_gather, CommAxis::shard, layout.matrix_rule.direction, bytes);
+    if (bytes > 0) add(CommOp::all_gather, of_group.cut, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
     add(CommOp::all_reduce, CommAxis::world, kFloatBytes, kNumStepSums * kFloatBytes);
   } else if (transfers(kind)) {

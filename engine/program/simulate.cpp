@@ -156,7 +156,7 @@ Demand Simulator::demand(const Action& action) const {
 double Simulator::code_bytes(const Action& action) const {
   const int group = action.group, width = layout_.widths.compute;
   const std::int64_t whole = layout_.flat[to_index(group)].padded(),
-                     shard = whole / layout_.shard_degree;
+                     shard = whole / layout_.shards(group);
   const auto names = [&](const std::vector<int>& ids, BufferRole role) {
     return program_.find(ids, role) >= 0;
   };
@@ -165,7 +165,7 @@ double Simulator::code_bytes(const Action& action) const {
     bytes += 2 * width * layout_.second_elements(group);
   if (names(action.writes, BufferRole::coded_parameters)) {
     const Bytes codes = layout_.gather_scratch(group);
-    bytes += shard * width + codes / layout_.shard_degree + codes + whole * width;
+    bytes += shard * width + codes / layout_.shards(group) + codes + whole * width;
   }
   if (names(action.writes, BufferRole::coded_gradient))
     bytes += layout_.second_elements(group) * kFloatBytes + layout_.reduce_scratch(group) +

@@ -73,7 +73,8 @@ struct Ledger {
 struct CollectiveUse {
   std::string name;     ///< "all-gather", "reduce-scatter", "all-reduce"
   std::string purpose;  ///< "parameters", "gradients", "momentum of matrices",
-                        ///< "activations inside blocks", "norm and metrics"
+                        ///< "activations inside blocks", "activations between stages",
+                        ///< "norm and metrics"
   int calls = 0;
   Bytes payload_bytes = 0;  ///< sum of the full buffers
   Bytes sent_bytes = 0;     ///< what this rank sends (ring)

@@ -25,8 +25,8 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {
-      {"tensor", parallel.tensor}, {"sequence", parallel.sequence}, {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {{"sequence", parallel.sequence},
+                                                {"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(
@@ -71,6 +71,20 @@ void at_least_a_block_per_rank(const ModelCost& cost, int pipeline) {
               fmt::format("use at most {}", blocks));
 }
 
+/// An optimizer of whole matrices needs each of them on one rank.
+void require_whole_matrices(const Layout& layout, const ModelCost& cost) {
+  if (layout.matrix_rule.iterations == 0) return;
+  for (const GroupCost& group : cost.groups) {
+    if (group.cut != Cut::tensor || group.hidden_tensors == 0) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("optimizer.name: muon updates whole matrices, and with parallel.tensor: "
+                    "{} each rank has a part of those of {}",
+                    layout.tensor_degree, group.name),
+        "use parallel.tensor: 1, or another optimizer");
+  }
+}
+
 /// The programs of one kind on all coordinates of the pipeline, checked.
 template <typename Make>
 std::vector<Program> make_line(const Layout& layout, const ModelCost& cost, const Make& make) {
@@ -95,9 +109,30 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
         fmt::format("parallel.pipeline: {} does not divide the {} ranks", pipeline, world_size),
         fmt::format("use {}", divisors(world_size)));
   }
-  const int data_ranks = world_size / pipeline;
+  Degrees degrees = {.pipeline = pipeline,
+                     .expert = parallel.expert,
+                     .sequence = parallel.sequence,
+                     .tensor = parallel.tensor};
+  // Ranks that see the same samples.
+  const int line = pipeline * parallel.sequence * parallel.tensor;
+  if (parallel.tensor < 1 || parallel.sequence < 1 || world_size % line != 0) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("parallel.pipeline: {}, sequence: {}, tensor: {}: their product {} does "
+                    "not divide the {} ranks",
+                    pipeline, parallel.sequence, parallel.tensor, line, world_size),
+        fmt::format("use degrees whose product is one of {}", divisors(world_size)));
+  }
+  const int data_ranks = world_size / line;
+  if (parallel.expert < 1 || data_ranks % parallel.expert != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {} does not divide the {} data ranks",
+                            parallel.expert, data_ranks),
+                fmt::format("use {}", divisors(data_ranks)));
+  }
   const ZeroConfig& zero = parallel.zero;
-  if (zero.stage == 0) return {.pipeline = pipeline, .data = data_ranks};
+  degrees.data = data_ranks / parallel.expert;
+  if (zero.stage == 0) return degrees;
   const int shard = zero.shard == 0 ? data_ranks : zero.shard;
   if (shard < 1 || data_ranks % shard != 0) {
     throw Error(ErrorKind::usage,
@@ -105,7 +140,16 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
                             data_ranks),
                 fmt::format("use {}, or 0 for all of them", divisors(data_ranks)));
   }
-  return {.pipeline = pipeline, .data = data_ranks / shard, .shard = shard};
+  if (shard % parallel.expert != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.zero.shard: {} data ranks share a copy of the states, which "
+                            "parallel.expert: {} does not divide",
+                            shard, parallel.expert),
+                "use a multiple of it, or 0 for all data ranks");
+  }
+  degrees.data = data_ranks / shard;
+  degrees.shard = shard / parallel.expert;
+  return degrees;
 }
 
 StateWidths state_widths(const Recipe& recipe) {
@@ -191,6 +235,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   at_least_a_block_per_rank(cost, mesh.degree(Axis::pipeline));
   Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
                               matrix_rule(recipe));
+  require_whole_matrices(layout, cost);
   set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
   const BatchPlan batch = plan_batch(recipe.batch, mesh.degree(kDataAxes));
   ProgramOptions options = {.micro_batches = batch.micro_batches,

@@ -555,7 +555,7 @@ void Executor::norm(const StepInputs& inputs) {
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
     // Each element counts once, whoever else holds it.
-    const double share = 1.0 / states_.num_holders(g);
+    const double share = 1.0 / layout_.holders(g);
     states_.settle_gradients(g);
     optimizer::add_squares(states_.own_gradient(g), share, sums_);
   }

@@ -225,6 +225,8 @@ class Executor {
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
     return *communicators_.at(channel);
   }
+  /// Of the one collective of the action.
+  [[nodiscard]] Communicator& ranks_of(const Action& action) const;
   /// The same, or of this rank alone where the axis has no other.
   [[nodiscard]] Communicator& along(CommChannel channel) const;
   void norm(const StepInputs& inputs);

@@ -10,6 +10,10 @@ Communicator& Executor::along(CommChannel channel) const {
   return layout_.extent(channel.axis).ranks > 1 ? communicator(channel) : *alone_;
 }
 
+Communicator& Executor::ranks_of(const Action& action) const {
+  return communicator({action.comm.front().axis, action.lane});
+}
+
 void Executor::gather(const Prepared& prepared, const Action& action) {
   const int group = action.group;
   const auto buffer = [&](const std::vector<int>& ids, BufferRole role) {
@@ -18,16 +22,16 @@ void Executor::gather(const Prepared& prepared, const Action& action) {
   at::Tensor slot = buffer(action.writes, BufferRole::gathered);
   if (!slot.defined()) {
     at::Tensor whole = states_.resident_parameters(group);
-    communicator({CommAxis::shard, Lane::gather}).all_gather(whole, states_.own_parameters(group));
+    ranks_of(action).all_gather(whole, states_.own_parameters(group));
     return;
   }
   at::Tensor whole = slot.narrow(0, 0, states_.flat(group).padded());
   if (const at::Tensor second = buffer(action.reads, BufferRole::second_shard); second.defined()) {
-    communicator({CommAxis::shard_inner, Lane::gather}).all_gather(whole, second);
+    ranks_of(action).all_gather(whole, second);
     states_.bind_values(group, whole);
     return;
   }
-  Communicator& shards = communicator({CommAxis::shard, Lane::gather});
+  Communicator& shards = ranks_of(action);
   if (at::Tensor codes = buffer(action.writes, BufferRole::coded_parameters); codes.defined()) {
     all_gather_quantized(shards, layout_.coded(group, *layout_.gather_format),
                          states_.own_parameters(group), whole, codes);
@@ -83,7 +87,7 @@ void Executor::reduce(const Prepared& prepared, const Action& action, std::int64
     reduce_codes(prepared, action, step, whole, part);
   }
   for (const Comm& comm : action.comm) {
-    if (codes && comm.axis != CommAxis::data) continue;
+    if (codes && comm.op != CommOp::all_reduce) continue;
     Communicator& ranks = communicator({comm.axis, action.lane});
     if (comm.op == CommOp::reduce_scatter) {
       const at::Tensor sent = part;

@@ -418,9 +418,10 @@ void RunReport::report_memory() {
 void RunReport::report_communication(std::int64_t steps) {
   const auto purpose = [](const CommChannel& channel) {
     if (channel.lane == Lane::gather) return "parameters";
+    if (channel.axis == CommAxis::pipeline) return "activations between stages";
     if (channel.lane == Lane::compute) {
       if (channel.axis == CommAxis::world) return "norm and metrics";
-      return channel.axis == CommAxis::shard ? "momentum of matrices" : "inside blocks";
+      return channel.axis.axes().contains(Axis::shard) ? "momentum of matrices" : "inside blocks";
     }
     return channel.axis == CommAxis::data ? "gradients of replicas" : "gradients";
   };

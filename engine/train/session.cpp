@@ -155,6 +155,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
   data_rank_ = strategy_->mesh.coordinate(world.rank, kDataAxes);
+  record.set_stage(strategy_->mesh.coordinate(world.rank, Axis::pipeline));
 
   record.enter(-1, "compare programs");
   compare_programs(world, record);
@@ -170,9 +171,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
-                   .stage = strategy_->mesh.coordinate(world.rank, Axis::pipeline),
-                   .shard_coordinate = strategy_->mesh.coordinate(world.rank, Axis::shard),
-                   .replica_coordinate = strategy_->mesh.coordinate(world.rank, Axis::data),
+                   .mesh = strategy_->mesh,
+                   .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
                    .pci_bus = device_.pci_bus,
                    .offload_path = recipe.memory.offload.path});

@@ -66,6 +66,7 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
       groups_(std::move(groups)),
       block_states_(std::move(block_states)),
       options_(options),
+      stage_(options.mesh.coordinate(options.rank, Axis::pipeline)),
       parameters_("parameters", options.compute,
                   {options.device, options.pci_bus, options.offload_path}) {
   DSTRAIN_CHECK(layout_.groups.size() == groups_.size() && layout_.flat.size() == groups_.size(),
@@ -138,8 +139,9 @@ Range StateStore::own_range(int group) const {
   if (!holds(group)) return {};
   // Of a frozen group, what the rank holds is what it reads, draws and hands out.
   const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
-  return partition == Partition::sharded ? flat(group).shard(options_.shard_coordinate)
-                                         : Range{0, flat(group).padded()};
+  return partition == Partition::sharded
+             ? flat(group).shard(options_.mesh.coordinate(options_.rank, kind(group).cut))
+             : Range{0, flat(group).padded()};
 }
 
 at::Tensor StateStore::resident_parameters(int group) const {
@@ -350,28 +352,19 @@ void StateStore::for_each_state_box(int group, int state, Range range, Visit vis
                });
 }
 
-int StateStore::num_holders(int group) const {
-  const Partition partition = trainable(group) ? kind(group).states : kind(group).parameters;
-  const int replicas =
-      partition == Partition::sharded ? layout_.replica_degree : layout_.data_ranks();
-  return replicas * static_cast<int>(kind(group).stages.size());
-}
-
 Range StateStore::shared_part(int group) const {
   if (!holds(group)) return {};
   const Range own = own_range(group);
-  const int copies = static_cast<int>(kind(group).stages.size());
-  const int replicas = num_holders(group) / copies;
-  int index = options_.replica_coordinate;
-  if (replicas > layout_.replica_degree)
-    index = index * layout_.shard_degree + options_.shard_coordinate;
-  if (kind(group).stages.front() != options_.stage) index += replicas;
-  const Range share = even_part(own.size(), num_holders(group), index);
-  return moved(share, own.begin);
+  const Axes along = layout_.holder_axes(group);
+  int index = options_.mesh.coordinate(options_.rank, layout_.in_mesh(along));
+  if (kind(group).stages.front() != stage_) index += layout_.degree(along);
+  return moved(even_part(own.size(), layout_.holders(group), index), own.begin);
 }
 
 bool StateStore::hands_out_state(std::size_t index) const {
-  return holds_state(index) && options_.shard_coordinate == 0 && options_.replica_coordinate == 0;
+  // The first rank of a stage.
+  return holds_state(index) &&
+         options_.rank % (options_.mesh.world_size() / layout_.pipeline_degree()) == 0;
 }
 
 void StateStore::add_share(std::map<std::string, std::vector<float>>& weights) const {

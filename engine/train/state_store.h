@@ -26,9 +26,8 @@ struct StateOptions {
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
-  int stage = 0;                                   ///< coordinate on the pipeline axis
-  int shard_coordinate = 0;
-  int replica_coordinate = 0;
+  Mesh mesh = Mesh(1, {});                         ///< of the layout
+  int rank = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
   std::vector<int> state_stages = {};
   std::string pci_bus = {};       ///< of the device
@@ -83,9 +82,7 @@ class StateStore {
   [[nodiscard]] at::Tensor own_gradient(int group) const;
   /// The rank holds the group, and trains it.
   [[nodiscard]] bool trainable(int group) const { return holds(group) && kind(group).trainable; }
-  [[nodiscard]] bool holds(int group) const { return layout_.holds(options_.stage, group); }
-  /// Ranks that hold the same elements of the group's states as this one, itself included.
-  [[nodiscard]] int num_holders(int group) const;
+  [[nodiscard]] bool holds(int group) const { return layout_.holds(stage_, group); }
 
   /// Ranges of the flat group that one element-wise rule updates with one weight decay, in order,
   /// without the padding at its end.
@@ -156,7 +153,7 @@ class StateStore {
   /// This rank hands out untrained tensor `index`.
   [[nodiscard]] bool hands_out_state(std::size_t index) const;
   [[nodiscard]] bool holds_state(std::size_t index) const {
-    return options_.state_stages.empty() || options_.state_stages[index] == options_.stage;
+    return options_.state_stages.empty() || options_.state_stages[index] == stage_;
   }
   /// Calls `visit(group, state, range)` for what this rank writes of states.
   template <class Visit>
@@ -169,6 +166,7 @@ class StateStore {
   ParameterGroups groups_;
   std::vector<BlockState*> block_states_;
   StateOptions options_;
+  int stage_;                                 ///< coordinate on the pipeline axis
   std::vector<std::int64_t> gradient_begin_;  ///< by group; of the trained ones
   std::vector<std::vector<UpdateRange>> update_ranges_;
   std::vector<std::vector<Matrix>> matrices_;

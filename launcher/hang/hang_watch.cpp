@@ -120,7 +120,7 @@ void HangWatch::send_pace(std::span<const WatchedRank> ranks, Channel& channel) 
   std::int64_t steps = 0;
   for (const WatchedRank& rank : ranks) {
     if (rank.ended) continue;
-    RankPace pace{.rank = rank.rank};
+    RankPace pace{.rank = rank.rank, .stage = rank.record->stage.load()};
     pace.steps = rank.record->steps.load();
     pace.steps_ns = rank.record->steps_ns.load();
     pace.waited_ns = rank.record->steps_waited_ns.load();

@@ -61,7 +61,12 @@ std::vector<std::string> StragglerWatch::compare() {
   for (auto& [number, rank] : ranks_) {
     std::vector<double> others;
     for (const auto& [other, pace] : paces) {
-      if (other != number) others.push_back(pace.busy_s);
+      if (other != number && ranks_.at(other).last.stage == rank.last.stage)
+        others.push_back(pace.busy_s);
+    }
+    if (others.empty()) {
+      rank.first = rank.last;
+      continue;
     }
     const double usual = median(std::move(others));
     const Pace& pace = paces.at(number);

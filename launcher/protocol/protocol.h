@@ -16,7 +16,7 @@ namespace dstrain::launcher {
 
 /// Version of the messages below; controller and agent must agree, the hello says which each
 /// speaks.
-inline constexpr std::int64_t kProtocolVersion = 6;
+inline constexpr std::int64_t kProtocolVersion = 7;
 /// First word of a hello.
 inline constexpr std::string_view kProgram = "dstrain";
 
@@ -168,11 +168,14 @@ struct StatesEnd {
 /// Training steps of one rank since its start (engine/base/rank_record.h).
 struct RankPace {
   int rank = 0;
+  int stage = 0;  ///< of a pipeline; ranks of one stage have equal work
   std::int64_t steps = 0;
   std::int64_t steps_ns = 0;   ///< time in them
   std::int64_t waited_ns = 0;  ///< of it, waiting for other ranks or the device
 
-  static auto fields(auto& m) { return std::tie(m.rank, m.steps, m.steps_ns, m.waited_ns); }
+  static auto fields(auto& m) {
+    return std::tie(m.rank, m.stage, m.steps, m.steps_ns, m.waited_ns);
+  }
 };
 
 /// Of the running ranks of one node.

@@ -265,13 +265,58 @@ TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layou
                                                            .tensor = tensor});
   Layout layout = zero_layout(1, mesh, test::small_model_cost(2), {});
   layout.second_degree = shard == 4 ? 2 : shard;
-  for (int axis = 0; axis < kNumCommAxes; ++axis) {
-    const auto name = static_cast<CommAxis>(axis);
+  for (const CommAxis name :
+       {CommAxis::shard, CommAxis::data, CommAxis::batch, CommAxis::tensor, CommAxis::sequence,
+        CommAxis::expert, CommAxis::pipeline, CommAxis::world, CommAxis::shard_inner,
+        CommAxis::shard_outer, CommAxis::ends, CommAxis({Axis::shard, Axis::sequence}),
+        CommAxis({Axis::data, Axis::tensor})}) {
     CAPTURE(mesh.describe(), comm_axis_name(name));
     const std::vector<int> group = layout.ranks(name, mesh, 0);
     CHECK(layout.extent(name).ranks == static_cast<int>(group.size()));
     if (group.size() > 1) CHECK(layout.extent(name).stride == group[1] - group[0]);
   }
+}
+
+TEST_CASE("a group is divided among the ranks that hold the same of it, by its cut", "[layout]") {
+  ModelCost cost = test::small_model(3);
+  cost.groups[1].cut = Cut::tensor;
+  cost.groups[2].cut = Cut::expert;
+  const Mesh mesh(32, {.data = 2, .shard = 2, .expert = 2, .sequence = 2, .tensor = 2});
+  const auto of = [&](int stage) { return zero_layout(stage, mesh, cost, {}); };
+  const Axes whole = {Axis::shard, Axis::expert, Axis::sequence, Axis::tensor},
+             by_tensor = {Axis::shard, Axis::expert, Axis::sequence},
+             by_expert = {Axis::shard, Axis::sequence};
+  for (const int stage : {1, 2, 3}) {
+    const Layout layout = of(stage);
+    CHECK(layout.groups[0].cut == whole);
+    CHECK(layout.groups[1].cut == by_tensor);
+    CHECK(layout.groups[2].cut == by_expert);
+    for (int g = 0; g < 3; ++g) {
+      CHECK(layout.groups[static_cast<std::size_t>(g)].copies == Axes(Axis::data));
+      CHECK(layout.shards(g) == 16 >> g);
+      CHECK(layout.holders(g) == 2);
+      CHECK(layout.flat[static_cast<std::size_t>(g)].shard_size() * layout.shards(g) ==
+            layout.flat[static_cast<std::size_t>(g)].padded());
+    }
+  }
+  const Layout plain = of(0);
+  CHECK(plain.groups[1].cut.empty());
+  CHECK(plain.holders(0) == 32);
+  CHECK(plain.holders(1) == 16);
+  CHECK(plain.holders(2) == 8);
+  CHECK(plain.groups[0].states == Partition::replicated);
+  // One tensor rank has all of what is cut along that axis, and half of the rest.
+  const Layout alone = zero_layout(3, Mesh(2, {.tensor = 2}), cost, {});
+  CHECK(alone.groups[0].parameters == Partition::sharded);
+  CHECK(alone.groups[1].parameters == Partition::replicated);
+}
+
+TEST_CASE("codes are refused where other axes than the data axes are used", "[layout]") {
+  const ModelCost cost = test::small_model(2);
+  Layout layout = zero_layout(3, Mesh(4, {.shard = 2, .tensor = 2}), cost, {});
+  CHECK_NOTHROW(set_wires(layout, cost, {}));
+  CHECK_THROWS_AS(set_wires(layout, cost, {.gather = CodeFormat::int8}), Error);
+  CHECK_THROWS_AS(set_wires(layout, cost, {.second_degree = 2}), Error);
 }
 
 TEST_CASE("each ZeRO stage shards one kind of state more", "[layout]") {

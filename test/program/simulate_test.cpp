@@ -152,13 +152,13 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   CHECK(payload("all-to-all") == 2 * 320);
   CHECK(payload("all-reduce") == 2 * 16);
   CHECK(payload("reduce-scatter") == 2 * 640);
-  CHECK(find(s, "all-reduce", "activations inside blocks").sent_bytes == 2 * 2 * 16 * 3 / 4);
+  CHECK(find(s, "all-reduce", "activations inside blocks").sent_bytes == 2 * 2 * 16 * 7 / 8);
 
   Case without = c;
   for (BlockCost& block : without.cost.blocks) block.exchanges.clear();
   const Simulation quick = play(without, machine);
-  // Two tensor and two expert ranks, four data ranks, 1 kB/s.
-  const double forward = (640 / 2 + 2 * 16 * 3 / 4 + 320 / 2) / 1e3, backward = 640 / 2 / 1e3;
+  // Two tensor and two expert ranks, eight data ranks, 1 kB/s.
+  const double forward = (640 / 2 + 2 * 16 * 7 / 8 + 320 / 2) / 1e3, backward = 640 / 2 / 1e3;
   const Program program = training_program(c.layout, c.cost, c.options);
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];

@@ -17,13 +17,13 @@ namespace {
 using Values = std::map<std::string, std::vector<float>>;
 
 /// Each tensor's rows or columns are cut into `cuts` parts, each part's flat groups into `shards`.
-struct Cut {
+struct Division {
   bool by_rows = true;
   int cuts = 1, shards = 1;
   [[nodiscard]] int world() const { return cuts * shards; }
 };
 
-Model cut_model(const Cut& cut, int rank) {
+Model cut_model(const Division& cut, int rank) {
   Model model = test::small_model(3);
   for (Parameter* parameter : all_parameters(model)) {
     std::vector<Piece> boxes = parameter->parts;
@@ -38,13 +38,13 @@ Model cut_model(const Cut& cut, int rank) {
 
 /// A rank's model and what it holds of the state.
 struct Rank {
-  Rank(const Cut& cut, int rank)
+  Rank(const Division& cut, int rank)
       : model(cut_model(cut, rank)), groups(group_parameters(model).groups) {
-    const Layout layout = zero_layout(3, Mesh(cut.shards, {.shard = cut.shards}),
-                                      model_cost(model, {.micro_batch = 1}), {});
+    const Mesh mesh(cut.shards, {.shard = cut.shards});
+    const Layout layout = zero_layout(3, mesh, model_cost(model, {.micro_batch = 1}), {});
     states = std::make_unique<StateStore>(
         layout, groups, std::vector<BlockState*>{},
-        StateOptions{.compute = at::kBFloat16, .shard_coordinate = rank / cut.cuts});
+        StateOptions{.compute = at::kBFloat16, .mesh = mesh, .rank = rank / cut.cuts});
   }
 
   Model model;
@@ -103,7 +103,7 @@ TEST_CASE("states of any cut are drawn or read, saved and restored in another cu
           "[train][pieces][property]") {
   const bool by_rows = GENERATE(true, false), from_file = GENERATE(true, false);
   const int cuts = GENERATE(2, 4), shards = GENERATE(1, 2, 3);
-  const Cut saved{by_rows, cuts, shards};
+  const Division saved{by_rows, cuts, shards};
   CAPTURE(by_rows, cuts, shards, from_file);
 
   const test::TempDir folder;
@@ -130,7 +130,8 @@ TEST_CASE("states of any cut are drawn or read, saved and restored in another cu
     return parts[static_cast<std::size_t>(rank)];
   })));
   const auto reader = CheckpointReader::open(root / "step-00000005", /*verify=*/true);
-  for (const Cut& wanted : {Cut{true, 1, 1}, Cut{true, 4, 2}, Cut{false, 2, 3}}) {
+  for (const Division& wanted :
+       {Division{true, 1, 1}, Division{true, 4, 2}, Division{false, 2, 3}}) {
     CAPTURE(wanted.by_rows, wanted.cuts, wanted.shards);
     found = 0;
     for (int i = 0; i < wanted.world(); ++i) {

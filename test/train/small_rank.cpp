@@ -256,9 +256,7 @@ SmallRank::SmallRank(ThreadWorld& threads, const Setup& setup_in, int rank_in)
       source(setup, rank, kSteps) {
   states = std::make_unique<StateStore>(
       strategy.layout, group_parameters(model).groups, all_states(model),
-      StateOptions{.optimizer = recipe.optimizer.name,
-                   .shard_coordinate = strategy.mesh.coordinate(rank, Axis::shard),
-                   .replica_coordinate = strategy.mesh.coordinate(rank, Axis::data)});
+      StateOptions{.optimizer = recipe.optimizer.name, .mesh = strategy.mesh, .rank = rank});
   states->initialize(*make_random_weights(7));
   executor = std::make_unique<Executor>(
       model, cost, strategy, *states, communicators,

@@ -87,6 +87,17 @@ TEST_CASE("ranks of all nodes are compared, once each has made its steps", "[str
   }
 }
 
+TEST_CASE("ranks are compared with those of their stage of a pipeline", "[straggler]") {
+  Node node({50, 50, 100, 100, 200});
+  for (const int rank : {2, 3}) node.pace.ranks[static_cast<std::size_t>(rank)].stage = 1;
+  node.pace.ranks[4].stage = 2;
+  REQUIRE(node.steps(20).empty());
+  node.busy_ms[3] = 300;
+  const auto notes = node.steps(20);
+  REQUIRE(notes.size() == 1);
+  REQUIRE(notes.front().starts_with("rank 3 on"));
+}
+
 TEST_CASE("after a restart of the job the count begins anew", "[straggler]") {
   Node node({50, 100});
   REQUIRE(node.steps(20).size() == 1);
