@@ -278,7 +278,7 @@ TEST_CASE("the extent of an axis is that of the mesh's groups along it", "[layou
 }
 
 TEST_CASE("a group is divided among the ranks that hold the same of it, by its cut", "[layout]") {
-  ModelCost cost = test::small_model(3);
+  ModelCost cost = test::small_model_cost(3);
   cost.groups[1].cut = Cut::tensor;
   cost.groups[2].cut = Cut::expert;
   const Mesh mesh(32, {.data = 2, .shard = 2, .expert = 2, .sequence = 2, .tensor = 2});
@@ -312,7 +312,7 @@ TEST_CASE("a group is divided among the ranks that hold the same of it, by its c
 }
 
 TEST_CASE("codes are refused where other axes than the data axes are used", "[layout]") {
-  const ModelCost cost = test::small_model(2);
+  const ModelCost cost = test::small_model_cost(2);
   Layout layout = zero_layout(3, Mesh(4, {.shard = 2, .tensor = 2}), cost, {});
   CHECK_NOTHROW(set_wires(layout, cost, {}));
   CHECK_THROWS_AS(set_wires(layout, cost, {.gather = CodeFormat::int8}), Error);

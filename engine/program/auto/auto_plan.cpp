@@ -1,16 +1,18 @@
 #include "engine/program/auto/auto_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/program/auto/estimate.h"
-#include "engine/program/plan_report.h"
+#include "engine/program/recompute_choice.h"
 #include "recipes/schema/families.h"
 
 namespace dstrain {
@@ -22,9 +24,6 @@ struct Candidate {
   Bound bound;
   std::optional<Estimate> estimate = {};
   std::string refusal = {};
-
-  /// The best that is known.
-  [[nodiscard]] double step_s() const { return estimate ? estimate->step_s : bound.step_s; }
 };
 
 /// Choices that the report speaks of by one name.
@@ -64,9 +63,11 @@ class Search {
   void estimate_all();
   bool estimate(Candidate& candidate);
   std::optional<AutoRow> build(Candidate& candidate);
-  void build_rows();
+  void build_best();
   [[nodiscard]] std::optional<AutoRow> best_of(const std::function<bool(const PlanChoice&)>& has);
   void add_families(const std::vector<PlanChoice>& choices);
+  void rank_rows();
+  [[nodiscard]] Error no_layout() const;
   [[nodiscard]] std::string why_not(const Family& family, const std::vector<PlanChoice>& choices);
   [[nodiscard]] BatchPlan batch(const PlanChoice& choice) const;
   [[nodiscard]] bool too_large(Bytes memory) const;
@@ -78,6 +79,7 @@ class Search {
   CostTables tables_;
   std::vector<Candidate> candidates_;  ///< by bound
   std::vector<Candidate> excluded_;    ///< larger than the memory
+  std::vector<AutoRow> rows_;          ///< built
   AutoPlan plan_;
 };
 
@@ -129,17 +131,16 @@ bool Search::estimate(Candidate& candidate) {
   if (!candidate.refusal.empty()) return false;
   try {
     const Recipe recipe = tables_.recipe(candidate.choice);
-    candidate.estimate =
-        estimate_step(candidate.choice, recipe, tables_.cost(candidate.choice, recipe),
-                      *tables_.layout(candidate.choice), batch(candidate.choice).micro_batches,
-                      machine_);
+    candidate.estimate = estimate_step(
+        candidate.choice, recipe, tables_.cost(candidate.choice, recipe),
+        *tables_.layout(candidate.choice), batch(candidate.choice).micro_batches, machine_);
     ++plan_.simulated;
     candidate.choice.schedule = candidate.estimate->schedule;
     candidate.choice.chunks = candidate.estimate->chunks;
     return candidate.estimate->fits();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
-    candidate.refusal = error.what();
+    candidate.refusal = reason_of(error);
     return false;
   }
 }
@@ -155,52 +156,59 @@ void Search::estimate_all() {
   }
 }
 
+/// Nothing where it cannot run or does not fit.
 std::optional<AutoRow> Search::build(Candidate& candidate) {
   const PlanChoice& choice = candidate.choice;
   ++plan_.built;
   try {
     const Recipe recipe = tables_.recipe(choice);
     const ModelCost& cost = tables_.cost(choice, recipe);
-    return simulated_row(choice, recipe, cost,
-                         make_strategy(recipe, cost, options_.ranks, machine_), machine_);
+    AutoRow row = simulated_row(choice, recipe, cost,
+                                make_strategy(recipe, cost, options_.ranks, machine_), machine_);
+    if (!row.fits()) {
+      candidate.estimate->memory = row.memory;
+      return {};
+    }
+    rows_.push_back(row);
+    return row;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::usage) throw;
-    candidate.refusal = error.what();
+    candidate.refusal = reason_of(error);
     return {};
   }
 }
 
-/// The best by their estimates, in the order of their simulated steps.
-void Search::build_rows() {
+/// The best by their estimates.
+void Search::build_best() {
   std::vector<Candidate*> order;
   for (Candidate& candidate : candidates_) {
     if (candidate.estimate && candidate.estimate->fits()) order.push_back(&candidate);
   }
   std::ranges::stable_sort(order, {}, [](const Candidate* c) { return c->estimate->step_s; });
   for (Candidate* candidate : order) {
-    if (plan_.rows.size() == to_index(options_.top)) break;
-    std::optional<AutoRow> row = build(*candidate);
-    if (row && row->fits()) plan_.rows.push_back(std::move(*row));
+    if (rows_.size() == to_index(options_.top)) break;
+    build(*candidate);
   }
-  std::ranges::stable_sort(plan_.rows, {}, &AutoRow::step_s);
 }
 
-/// Among the rows, else by estimate of those with the lowest bounds.
+/// The shortest built step of `has`; where there is none, the one with the best estimate is built.
 std::optional<AutoRow> Search::best_of(const std::function<bool(const PlanChoice&)>& has) {
-  const auto row = std::ranges::find_if(plan_.rows, has, &AutoRow::choice);
-  if (row != plan_.rows.end()) return *row;
-  constexpr int kTried = 8;
+  constexpr std::size_t kMostTried = 32;
   std::vector<Candidate*> tried;
+  double best = std::numeric_limits<double>::max();
   for (Candidate& candidate : candidates_) {
-    if (tried.size() == kTried) break;
-    if (has(candidate.choice) && estimate(candidate)) tried.push_back(&candidate);
+    if (tried.size() == kMostTried || candidate.bound.step_s > best) break;
+    if (!has(candidate.choice) || !estimate(candidate)) continue;
+    tried.push_back(&candidate);
+    best = std::min(best, candidate.estimate->step_s);
   }
   std::ranges::stable_sort(tried, {}, [](const Candidate* c) { return c->estimate->step_s; });
-  for (Candidate* candidate : tried) {
-    std::optional<AutoRow> built = build(*candidate);
-    if (built && built->fits()) return built;
+  std::optional<AutoRow> row;
+  for (const AutoRow& built : rows_) {
+    if (has(built.choice) && (!row || built.step_s < row->step_s)) row = built;
   }
-  return {};
+  for (std::size_t t = 0; t < tried.size() && !row; ++t) row = build(*tried[t]);
+  return row;
 }
 
 /// The rules, else the memory that the smallest needs.
@@ -227,11 +235,41 @@ std::string Search::why_not(const Family& family, const std::vector<PlanChoice>&
 void Search::add_families(const std::vector<PlanChoice>& choices) {
   for (const Family& family : families(options_.ranks)) {
     if (!std::ranges::any_of(choices, family.has)) continue;
-    if (!plan_.rows.empty() && family.has(plan_.rows.front().choice)) continue;
     AutoFamily named{.name = family.name, .best = best_of(family.has), .reason = {}};
     if (!named.best) named.reason = why_not(family, choices);
     plan_.families.push_back(std::move(named));
   }
+}
+
+/// The shortest steps of all that were built; families of the first are none that lost.
+void Search::rank_rows() {
+  std::ranges::stable_sort(rows_, {}, &AutoRow::step_s);
+  const std::size_t top = std::min(rows_.size(), to_index(options_.top));
+  plan_.rows.assign(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(top));
+  const PlanChoice first = rows_.front().choice;
+  const std::vector<Family> all = families(options_.ranks);
+  std::erase_if(plan_.families, [&](const AutoFamily& family) {
+    return std::ranges::find(all, family.name, &Family::name)->has(first);
+  });
+  std::erase_if(plan_.defaults, [&](const AutoRow& row) {
+    return std::ranges::find(plan_.rows, row.choice, &AutoRow::choice) != plan_.rows.end();
+  });
+}
+
+Error Search::no_layout() const {
+  std::vector<std::string> reasons;
+  for (const AutoFamily& family : plan_.families) {
+    if (std::ranges::find(reasons, family.reason) == reasons.end())
+      reasons.push_back(family.reason);
+  }
+  if (reasons.empty())
+    reasons.push_back(
+        fmt::format("batch.global: {} leaves ranks without a sample", recipe_.batch.global));
+  return {ErrorKind::usage,
+          fmt::format("no layout of {} ranks can run this recipe: {}", options_.ranks,
+                      fmt::join(reasons, "; ")),
+          "with too few samples for the ranks raise batch.global; with too little memory use more "
+          "ranks, a shorter data.sequence or memory.offload"};
 }
 
 AutoPlan Search::run() {
@@ -241,21 +279,15 @@ AutoPlan Search::run() {
   plan_.choices = static_cast<int>(choices.size());
   bound_all(choices);
   estimate_all();
-  build_rows();
-  const auto is_default = [&](const PlanChoice& c) {
-    return is_default_layout(c, options_.ranks);
-  };
-  if (std::ranges::none_of(plan_.rows, is_default, &AutoRow::choice)) {
-    if (auto row = best_of(is_default)) plan_.defaults.push_back(std::move(*row));
-  }
+  build_best();
+  const auto is_default = [&](const PlanChoice& c) { return is_default_layout(c, options_.ranks); };
+  if (auto row = best_of(is_default)) plan_.defaults.push_back(std::move(*row));
   add_families(choices);
-  if (!plan_.rows.empty()) return std::move(plan_);
-  std::string reasons;
-  for (const AutoFamily& family : plan_.families)
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family.name, family.reason);
-  throw Error(ErrorKind::usage,
-              fmt::format("no layout of {} ranks can run this recipe: {}", options_.ranks, reasons),
-              "use more ranks, a shorter data.sequence or memory.offload");
+  if (!rows_.empty()) {
+    rank_rows();
+    return std::move(plan_);
+  }
+  throw no_layout();
 }
 
 }  // namespace

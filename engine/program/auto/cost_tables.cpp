@@ -6,6 +6,7 @@
 #include "engine/base/index.h"
 #include "engine/program/stage_plan.h"
 #include "engine/program/strategy.h"
+#include "recipes/schema/load.h"
 
 namespace dstrain {
 namespace {
@@ -39,13 +40,15 @@ Bytes resting_bytes(const Layout& layout) {
   return bytes;
 }
 
-/// The first line of what a rule says.
-std::string reason_of(const Error& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
+
+std::string reason_of(const Error& error) {
+  if (const auto* rules = dynamic_cast<const RecipeError*>(&error)) {
+    const Diagnostic& first = rules->diagnostics().front();
+    return first.path + ": " + first.message;
+  }
+  return error.what();
+}
 
 const ModelCost& CostTables::cost(const PlanChoice& choice, const Recipe& recipe) {
   const std::tuple key(degrees(choice), choice.micro);

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/program/auto/plan_source.h"
 #include "engine/program/auto/search_space.h"
 #include "engine/program/layout.h"
@@ -17,8 +18,8 @@ namespace dstrain {
 struct BlockTable {
   ModelCost cost;  ///< of the largest micro-batch, `micro`
   int micro = 1;
-  double sample_s = 0;         ///< forward and backward of all blocks, by sample
-  double longest_block_s = 0;  ///< the same of the block that takes longest
+  double sample_s = 0;                  ///< forward and backward of all blocks, by sample
+  double longest_block_s = 0;           ///< the same of the block that takes longest
   std::vector<double> least_forward_s;  ///< [n]: of the n blocks with the shortest forwards
   Bytes largest_activation = 0;         ///< saved tensors of a block, by sample
 };
@@ -26,9 +27,12 @@ struct BlockTable {
 /// What choices have in common that cut and share the states alike. Seconds by group.
 struct LayoutTable {
   Layout layout;
-  std::vector<double> gather_s, reduce_s, update_s;
+  std::vector<double> gather_s = {}, reduce_s = {}, update_s = {};
   Bytes states = 0;  ///< of the average pipeline rank, at rest
 };
+
+/// What a rule says of the choice that it refuses, without its hint.
+[[nodiscard]] std::string reason_of(const Error& error);
 
 /// Costs of choices, each worked out once.
 class CostTables {

@@ -52,6 +52,9 @@ class Estimator {
   [[nodiscard]] double reduce_tail(const std::vector<int>& blocks) const;
   [[nodiscard]] double work(const std::vector<int>& blocks) const;
   [[nodiscard]] std::vector<int> groups_of(const std::vector<int>& blocks) const;
+  [[nodiscard]] bool on_two_stages(int group) const {
+    return layout_.groups[to_index(group)].stages.size() > 1;
+  }
   double fit_memory(int rank, const Played& played, Estimate& estimate) const;
 
   const PlanChoice& choice_;
@@ -132,7 +135,8 @@ double Estimator::reduce_tail(const std::vector<int>& blocks) const {
   for (auto b = blocks.rbegin(); b != blocks.rend(); ++b) {
     end += costs_.blocks[to_index(*b)].input + costs_.blocks[to_index(*b)].weight;
     for (const int g : cost_.blocks[to_index(*b)].groups) {
-      if (seen.insert(g).second) reduced = std::max(reduced, end) + table_.reduce_s[to_index(g)];
+      if (seen.insert(g).second && !on_two_stages(g))
+        reduced = std::max(reduced, end) + table_.reduce_s[to_index(g)];
     }
   }
   return std::max(0.0, reduced - end);
@@ -145,6 +149,8 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
     gathers += table_.gather_s[to_index(g)];
     reductions += table_.reduce_s[to_index(g)];
     seconds += table_.update_s[to_index(g)];
+    // Reduced once, after all others.
+    if (on_two_stages(g)) seconds += group_seconds(ActionKind::reduce, g, layout_, cost_, machine_);
   }
   seconds += gather_wait(blocks) + reduce_tail(blocks);
   double each = 0;  // of a micro-batch, beside its visits
@@ -156,7 +162,10 @@ double Estimator::after_visits(const std::vector<int>& blocks) const {
 /// Memory of a rank; blocks run forward again, those first that free most per second, until it
 /// fits. The seconds of that.
 double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate) const {
-  const Program program = training_program(layout_, cost_, {.micro_batches = 1}, rank);
+  ProgramOptions one = {.micro_batches = 1};
+  if (choice_.pipeline > 1)
+    one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
+  const Program program = training_program(layout_, cost_, one, rank);
   const MemoryLimit limit = memory_limit(recipe_, program, machine_);
   const Ledger ledger = peak_memory(program);
   const std::vector<int> blocks = blocks_of(rank);
@@ -169,8 +178,7 @@ double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate)
   }
   const double held = played.times.held[to_index(rank)];
   const double under_way = stage_bytes > 0 ? std::max(1.0, held / stage_bytes) : 1;
-  const Bytes batches =
-      cost_.batch_bytes * std::min(micro_batches_ - 1, 2 * choice_.pipeline - 1);
+  const Bytes batches = cost_.batch_bytes * std::min(micro_batches_ - 1, 2 * choice_.pipeline - 1);
   double bytes = static_cast<double>(limit.fixed + ledger.allocated() - ledger.activations +
                                      workspace + (choice_.pipeline > 1 ? batches : 0)) +
                  held;
@@ -216,11 +224,10 @@ Bound lower_bound(const PlanChoice& choice, const BlockTable& blocks, const Layo
   const double work =
       samples * std::max(blocks.sample_s / choice.pipeline, blocks.longest_block_s) + skew;
   const double times = choice.zero_stage >= 2 ? micro_batches : 1;
-  const double moved =
-      (times * sum(layout.reduce_s) + sum(layout.gather_s)) / choice.pipeline;
-  return {.step_s = std::max(work, moved) + sum(layout.update_s) / choice.pipeline,
-          .memory = machine.fixed_overhead + layout.states +
-                    choice.micro * blocks.largest_activation};
+  const double moved = (times * sum(layout.reduce_s) + sum(layout.gather_s)) / choice.pipeline;
+  return {
+      .step_s = std::max(work, moved) + sum(layout.update_s) / choice.pipeline,
+      .memory = machine.fixed_overhead + layout.states + choice.micro * blocks.largest_activation};
 }
 
 Estimate estimate_step(const PlanChoice& choice, const Recipe& recipe, const ModelCost& cost,

@@ -90,9 +90,9 @@ std::vector<PlanChoice> all_choices(const SearchSpace& space) {
         const int data = left / sequence / pipeline;
         if (data > space.global) continue;  // some would have no sample
         for (const int expert : divisors(data, std::max(space.experts / tensor, 1)))
-          add_layout(list, space,
-                     {.pipeline = pipeline, .tensor = tensor, .sequence = sequence,
-                      .expert = expert});
+          add_layout(
+              list, space,
+              {.pipeline = pipeline, .tensor = tensor, .sequence = sequence, .expert = expert});
       }
     }
   }

@@ -30,10 +30,10 @@ struct PlanChoice {
 struct SearchSpace {
   int ranks = 1;
   int ranks_per_node = 8;
-  int blocks = 1;      ///< of the model, the most that a pipeline may have ranks
-  int global = 1;      ///< samples of a step
-  bool text = false;   ///< samples are sequences
-  int experts = 0;     ///< of a layer; 0: none
+  int blocks = 1;     ///< of the model, the most that a pipeline may have ranks
+  int global = 1;     ///< samples of a step
+  bool text = false;  ///< samples are sequences
+  int experts = 0;    ///< of a layer; 0: none
 };
 /// All choices whose degrees multiply to the ranks: tensor within a node, sequence up to 64, ZeRO
 /// over all data ranks and over those of a node, micro-batches in powers of two. Schedules are
