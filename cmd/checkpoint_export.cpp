@@ -135,8 +135,9 @@ int export_checkpoint(const ExportArguments& options) {
     export_adapter(options.output, model, recipe.lora, read,
                    {.base = recipe.model.weights, .dtype = dtype});
   } else if (adapted) {
-    const Model plain =
-        make_model(recipe.model, {.classes = model.classes, .sequence = recipe.data.sequence});
+    const Model plain = make_model(
+        recipe.model,
+        {.classes = model.classes, .sequence = recipe.data.sequence, .experts = recipe.experts});
     export_weights(options.output, plain, merged(model, recipe.lora, read), {.dtype = dtype});
   } else {
     export_weights(options.output, model, read, {.dtype = dtype});

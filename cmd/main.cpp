@@ -28,7 +28,8 @@ constexpr std::array kEngineCommands = {
 int main(int argc, char** argv) {
   using namespace dstrain;
   CLI::App app(
-      "dstrain trains models from YAML recipes on GPU or CPU ranks under DDP and ZeRO.\n"
+      "dstrain trains models from YAML recipes on GPU or CPU ranks under data, ZeRO, pipeline,\n"
+      "tensor, sequence and expert parallelism.\n"
       "Start with: dstrain launch recipes/quickstart.yaml --ranks 2",
       "dstrain");
   app.set_version_flag("--version", kVersion);

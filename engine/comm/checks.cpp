@@ -1,6 +1,11 @@
 #include "engine/comm/checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -46,6 +51,21 @@ void check_exchange(std::string_view operation, const at::Tensor& output, const 
   DSTRAIN_CHECK(output.numel() == input.numel() && input.numel() % size == 0,
                 fmt::format("{}: {} elements to {} elements in {} equal parts", operation,
                             input.numel(), output.numel(), size));
+}
+
+void check_exchanged_rows(std::string_view operation, const at::Tensor& output,
+                          const at::Tensor& input, const ExchangedRows& rows, int size) {
+  check_same_kind(operation, output, input);
+  const auto holds = [&](const at::Tensor& x, const std::vector<std::int64_t>& parts) {
+    return x.dim() == 2 && std::cmp_equal(parts.size(), size) &&
+           std::ranges::none_of(parts, [](std::int64_t part) { return part < 0; }) &&
+           std::accumulate(parts.begin(), parts.end(), std::int64_t{0}) == x.size(0);
+  };
+  DSTRAIN_CHECK(
+      holds(input, rows.sent) && holds(output, rows.received) && input.size(1) == output.size(1),
+      fmt::format("{}: matrices of {} and {} elements for {} ranks, in parts of {} and {} rows",
+                  operation, input.numel(), output.numel(), size, fmt::join(rows.sent, ", "),
+                  fmt::join(rows.received, ", ")));
 }
 
 void check_rank(std::string_view operation, int index, int size) {

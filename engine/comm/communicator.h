@@ -15,6 +15,11 @@ namespace dstrain {
 
 enum class ReduceOp { sum, max };
 
+/// How many rows go to each rank of a group, and how many come from each.
+struct ExchangedRows {
+  std::vector<std::int64_t> sent, received;
+};
+
 /// Collectives over one group of ranks. Every member calls the same operations in the same order.
 ///
 /// On a GPU a call is enqueued on the calling thread's current stream and returns at once; the
@@ -41,6 +46,11 @@ class Communicator {
   /// Part i of `input` goes to rank i; part i of `output` comes from rank i. Equal parts, no
   /// aliasing.
   virtual void all_to_all(at::Tensor& output, const at::Tensor& input) = 0;
+  /// The same with parts of any number of rows: `input` [all sent, width] has those for rank 0
+  /// first, `output` [all received, width] those from rank 0. What a rank sends to another one is
+  /// what that one receives from it; the width is the same on all.
+  virtual void all_to_all(at::Tensor& output, const at::Tensor& input,
+                          const ExchangedRows& rows) = 0;
   virtual void send(const at::Tensor& x, int peer) = 0;
   virtual void receive(at::Tensor& x, int peer) = 0;
   /// Returns when all ranks have called it (waits also on a GPU).

@@ -50,6 +50,10 @@ class Counting final : public CountingCommunicator {
   void all_to_all(at::Tensor& output, const at::Tensor& input) override {
     count(kAllToAll, bytes_of(input), input, output, [&] { inner_->all_to_all(output, input); });
   }
+  void all_to_all(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows) override {
+    count(kAllToAll, bytes_of(input), input, output,
+          [&] { inner_->all_to_all(output, input, rows); });
+  }
   void send(const at::Tensor& x, int peer) override {
     count(kSend, bytes_of(x), x, x, [&] { inner_->send(x, peer); });
   }

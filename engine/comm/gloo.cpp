@@ -165,6 +165,17 @@ class GlooCommunicator final : public Communicator {
     });
   }
 
+  /// Also without rows of its own, a rank meets the others.
+  void all_to_all(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows) override {
+    check_exchanged_rows("all_to_all", output, input, rows, group_.size);
+    if (input.size(1) == 0) return;
+    run("all_to_all", [&] {
+      at::Tensor to = output, from = input;
+      std::vector<std::int64_t> received = rows.received, sent = rows.sent;
+      return gloo_->alltoall_base(to, from, received, sent);
+    });
+  }
+
   void send(const at::Tensor& x, int peer) override {
     check_tensor("send", x);
     check_peer("send", peer, group_.rank, group_.size);

@@ -128,24 +128,14 @@ class NcclCommunicator final : public Communicator {
 
   void all_to_all(at::Tensor& output, const at::Tensor& input) override {
     check_exchange("all_to_all", output, input, group_.size);
-    enqueue("all_to_all", input, [&](cudaStream_t stream) {
-      const ncclDataType_t type = nccl_type(input.scalar_type());
-      const std::size_t part = count(input) / static_cast<std::size_t>(group_.size);
-      const std::size_t part_bytes = part * input.element_size();
-      const auto* from = static_cast<const char*>(input.const_data_ptr());
-      auto* to = static_cast<char*>(output.mutable_data_ptr());
-      ncclResult_t result = ncclGroupStart();
-      for (int peer = 0; peer < group_.size && result == ncclSuccess; ++peer) {
-        const std::size_t offset = static_cast<std::size_t>(peer) * part_bytes;
-        result = ncclSend(from + offset, part, type, peer, comm_, stream);
-        if (result != ncclSuccess) break;
-        result = ncclRecv(to + offset, part, type, peer, comm_, stream);
-      }
-      // The group is closed also after an error: it belongs to the thread and not to the
-      // communicator.
-      const ncclResult_t end = ncclGroupEnd();
-      return result == ncclSuccess ? end : result;
-    });
+    const std::vector<std::int64_t> parts(static_cast<std::size_t>(group_.size),
+                                          input.numel() / group_.size);
+    exchange(output, input, {.sent = parts, .received = parts}, 1);
+  }
+
+  void all_to_all(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows) override {
+    check_exchanged_rows("all_to_all", output, input, rows, group_.size);
+    exchange(output, input, rows, static_cast<std::size_t>(input.size(1)));
   }
 
   void send(const at::Tensor& x, int peer) override {
@@ -175,6 +165,32 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  /// Rows of `width` elements.
+  void exchange(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows,
+                std::size_t width) {
+    // The rank may have something to receive where it sends nothing.
+    enqueue("all_to_all", input.numel() > 0 ? input : output, [&](cudaStream_t stream) {
+      const ncclDataType_t type = nccl_type(input.scalar_type());
+      const auto* from = static_cast<const char*>(input.const_data_ptr());
+      auto* to = static_cast<char*>(output.mutable_data_ptr());
+      ncclResult_t result = ncclGroupStart();
+      for (std::size_t peer = 0; peer < rows.sent.size() && result == ncclSuccess; ++peer) {
+        const std::size_t sent = static_cast<std::size_t>(rows.sent[peer]) * width,
+                          received = static_cast<std::size_t>(rows.received[peer]) * width;
+        const int rank = static_cast<int>(peer);
+        if (sent > 0) result = ncclSend(from, sent, type, rank, comm_, stream);
+        if (received > 0 && result == ncclSuccess)
+          result = ncclRecv(to, received, type, rank, comm_, stream);
+        from += sent * input.element_size();
+        to += received * input.element_size();
+      }
+      // The group is closed also after an error: it belongs to the thread and not to the
+      // communicator.
+      const ncclResult_t end = ncclGroupEnd();
+      return result == ncclSuccess ? end : result;
+    });
+  }
+
   template <class Call>
   void enqueue(std::string_view operation, const at::Tensor& x, Call&& call) {
     if (comm_ == nullptr) group_.fail(operation, "an earlier call of the group has failed");

@@ -9,9 +9,11 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/index.h"
 #include "engine/comm/checks.h"
 #include "engine/comm/group.h"
 
@@ -22,6 +24,7 @@ namespace {
 struct Call {
   std::string what;  ///< must be the same on all ranks: operation, elements, dtype, root
   at::Tensor input;
+  std::vector<std::int64_t> sent = {};  ///< rows of `input` for each rank, where they differ
 };
 
 /// Where the ranks of one group meet.
@@ -88,7 +91,7 @@ class ThreadCommunicator final : public Communicator {
     const c10::NoGradGuard no_grad;
     const bool sum = op == ReduceOp::sum;
     at::Tensor result;
-    collective({describe(sum ? "all_reduce(sum)" : "all_reduce(max)", x), x}, [&] {
+    collective({describe(sum ? "all_reduce(sum)" : "all_reduce(max)", x), x, {}}, [&] {
       result = input(0).view({-1}).clone();
       for (int peer = 1; peer < size(); ++peer) {
         const at::Tensor other = input(peer).view({-1});
@@ -108,7 +111,7 @@ class ThreadCommunicator final : public Communicator {
     at::Tensor whole = output.view({-1});
     const std::int64_t part = input_part.numel();
     // A copy: the part may be a piece of this rank's output.
-    collective({describe("all_gather", input_part), input_part.clone()}, [&] {
+    collective({describe("all_gather", input_part), input_part.clone(), {}}, [&] {
       for (int peer = 0; peer < size(); ++peer) {
         whole.narrow(0, peer * part, part).copy_(input(peer).view({-1}));
       }
@@ -123,7 +126,7 @@ class ThreadCommunicator final : public Communicator {
       return input(peer).view({-1}).narrow(0, group_.rank * part, part);
     };
     at::Tensor result;
-    collective({describe("reduce_scatter", input_whole), input_whole}, [&] {
+    collective({describe("reduce_scatter", input_whole), input_whole, {}}, [&] {
       result = mine(0).clone();
       for (int peer = 1; peer < size(); ++peer) result.add_(mine(peer));
     });
@@ -134,7 +137,7 @@ class ThreadCommunicator final : public Communicator {
     comm::check_tensor("broadcast", x);
     comm::check_rank("broadcast", root, size());
     const c10::NoGradGuard no_grad;
-    collective({fmt::format("{} from {}", describe("broadcast", x), root), x}, [&] {
+    collective({fmt::format("{} from {}", describe("broadcast", x), root), x, {}}, [&] {
       if (group_.rank != root) x.view({-1}).copy_(input(root).view({-1}));
     });
   }
@@ -144,10 +147,32 @@ class ThreadCommunicator final : public Communicator {
     const c10::NoGradGuard no_grad;
     const std::int64_t part = input_parts.numel() / size();
     at::Tensor to = output.view({-1});
-    collective({describe("all_to_all", input_parts), input_parts}, [&] {
+    collective({describe("all_to_all", input_parts), input_parts, {}}, [&] {
       for (int peer = 0; peer < size(); ++peer) {
         to.narrow(0, peer * part, part)
             .copy_(input(peer).view({-1}).narrow(0, group_.rank * part, part));
+      }
+    });
+  }
+
+  void all_to_all(at::Tensor& output, const at::Tensor& input_rows,
+                  const ExchangedRows& rows) override {
+    comm::check_exchanged_rows("all_to_all", output, input_rows, rows, size());
+    const c10::NoGradGuard no_grad;
+    const std::string what = fmt::format("all_to_all of rows of {} {}", input_rows.size(1),
+                                         c10::toString(input_rows.scalar_type()));
+    collective({what, input_rows, rows.sent}, [&] {
+      std::int64_t to = 0;
+      for (int peer = 0; peer < size(); ++peer) {
+        const std::vector<std::int64_t>& sent = meeting_->calls[to_index(peer)].sent;
+        const std::int64_t count = sent[to_index(group_.rank)];
+        DSTRAIN_CHECK(count == rows.received[to_index(peer)],
+                      fmt::format("{}: all_to_all waits for {} rows of rank {}, which sends {}",
+                                  group_.text(), rows.received[to_index(peer)], peer, count));
+        const std::int64_t from =
+            std::accumulate(sent.begin(), sent.begin() + group_.rank, std::int64_t{0});
+        output.narrow(0, to, count).copy_(input(peer).narrow(0, from, count));
+        to += count;
       }
     });
   }
@@ -182,7 +207,7 @@ class ThreadCommunicator final : public Communicator {
   }
 
   void barrier() override {
-    collective({"barrier", {}}, [] {});
+    collective({"barrier", {}, {}}, [] {});
   }
 
   void cancel() override {

@@ -38,6 +38,9 @@ struct HostBatch {
   /// for all batches.
   at::Tensor positions, starts;
   std::int64_t longest = 0;  ///< tokens of the longest sequence that `starts` can name
+  /// Of a rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
+  /// among all B * T, and in its sequence.
+  at::Tensor own_rows, own_positions;
   std::int64_t epoch = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/units.h"
 #include "engine/data/order.h"
+#include "engine/data/own_rows.h"
 
 namespace dstrain {
 namespace {
@@ -68,6 +69,7 @@ class ThreadedLoader final : public Loader {
     if (slot.error) std::rethrow_exception(slot.error);
     HostBatch batch = std::move(slot.batch);
     dataset_->finish(batch);
+    if (options_.sequence.ranks > 1) batch = own_rows(batch, options_.sequence, options_.pinned);
     if (head_ + options_.prefetch < end_) prepare(head_ + options_.prefetch);
     ++head_;
     lock.unlock();

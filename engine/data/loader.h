@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/data/dataset.h"
+#include "engine/mesh/zigzag.h"
 
 namespace dstrain {
 
@@ -15,6 +16,7 @@ struct LoaderOptions {
   int micro_batches = 1;  ///< per step
   int data_ranks = 1;
   int data_rank = 0;
+  Zigzag sequence = {};  ///< of text: which part of each sample is wanted
   std::int64_t seed = 0;
   bool shuffle = true;  ///< evaluation reads in order
   bool pinned = false;

@@ -6,17 +6,26 @@
 
 #include "engine/kernels/parameter.h"
 
-/// Parameters in an autograd context: kept by address, since the block that owns them outlives its
-/// graph.
+/// Parameters and communicators in an autograd context: kept by address, since what owns them
+/// outlives the graph.
 namespace dstrain::ops {
 
+template <class Kept>
+void keep_address(torch::autograd::AutogradContext* context, const char* key, Kept* address) {
+  context->saved_data[key] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(address));
+}
+
+template <class Kept>
+[[nodiscard]] Kept& kept_address(torch::autograd::AutogradContext* context, const char* key) {
+  return *reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+}
+
 inline void keep(torch::autograd::AutogradContext* context, const char* key, Parameter* parameter) {
-  context->saved_data[key] = static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(parameter));
+  keep_address(context, key, parameter);
 }
 
 [[nodiscard]] inline Parameter& kept(torch::autograd::AutogradContext* context, const char* key) {
-  return *reinterpret_cast<Parameter*>(
-      static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return kept_address<Parameter>(context, key);
 }
 
 [[nodiscard]] inline Parameter* kept_or_null(torch::autograd::AutogradContext* context,

@@ -67,7 +67,7 @@ const at::Tensor& checked_gradient(const Parameter& parameter, const at::Tensor&
                 fmt::format("parameter '{}' has no gradient in backward", name_of(parameter)));
   DSTRAIN_CHECK(
       gradient.scalar_type() == at::kFloat && gradient.device() == x.device() &&
-          gradient.is_contiguous() && gradient.numel() == parameter.value.numel(),
+          gradient.is_contiguous() && gradient.numel() == parameter.numel(),
       fmt::format("gradient {} of parameter '{}' is not dense fp32 of its size on its device",
                   shape_of(gradient), name_of(parameter)));
   return gradient;

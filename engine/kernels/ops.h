@@ -48,6 +48,7 @@ struct DropMask {
   at::Tensor seed = {};     ///< [] int64 on the input's device; the mask is a pure function of it,
                             ///< `place` and the element
   std::uint64_t place = 0;  ///< in the model
+  at::Tensor rows = {};     ///< OwnRows::rows where the input is a part of its rows
 };
 
 /// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in
@@ -82,6 +83,13 @@ struct Sequences {
       positions;  ///< [B * T] int32, place of each row in its sequence; defined with `starts`
 };
 
+/// The rows of such a batch that a rank of the sequence axis has (engine/mesh/zigzag.h). Undefined:
+/// all of them.
+struct OwnRows {
+  at::Tensor rows;       ///< [M] int32, each one's place in [B * T]
+  at::Tensor positions;  ///< [M] int32, and in its sequence
+};
+
 /// Rotary positions slowed for texts longer than those of the training before. A pair of elements
 /// that turns around more than `high_factor` times in `positions` tokens is left alone, one that
 /// turns less than `low_factor` times is slowed by `factor`, between them the two are mixed.
@@ -111,6 +119,9 @@ struct AttentionShape {
   /// Linear biases (Press et al. 2022, arXiv:2108.12409, sec. 3) with the slopes of the head count;
   /// causal only.
   bool alibi = false;
+  std::int64_t first_head = 0;   ///< of these query heads in the model
+  std::int64_t model_heads = 0;  ///< of the model, whose slopes they have; 0: these are all
+  [[nodiscard]] std::int64_t slopes_of() const { return model_heads > 0 ? model_heads : heads; }
   [[nodiscard]] std::int64_t width() const { return heads * head_dim; }
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };

@@ -10,10 +10,17 @@ struct AxisPart {
   bool operator==(const AxisPart&) const = default;
 };
 
+/// How ranks that have parts of a sample attend to each other's tokens.
+enum class SequenceExchange {
+  gather,  ///< keys and values of all go to each
+  heads,   ///< each gets some heads of all tokens; Jacobs et al. 2023, arXiv:2309.14509
+};
+
 /// The parts of a model's blocks that a rank holds (tensor, expert) and of each sample that it
 /// works on (sequence).
 struct Splits {
-  AxisPart tensor, sequence, expert;
+  AxisPart tensor = {}, sequence = {}, expert = {};
+  SequenceExchange exchange = SequenceExchange::gather;
   bool operator==(const Splits&) const = default;
 };
 

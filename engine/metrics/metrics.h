@@ -18,11 +18,12 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 /// One optimizer step, all ranks together. What of it is written is a row of metric_table.cpp.
 struct StepMetrics {
   std::int64_t step = 0;
-  std::int64_t total_steps = 0;  ///< of the run
-  double epoch = 0;              ///< fraction of epochs done: 1.25
-  std::int64_t epochs = 0;       ///< of the run; 0: its length is given in steps
-  double loss = 0;               ///< mean over the global batch
-  double accuracy = 0;           ///< top-1 of the global batch, 0 to 1; nan: not known
+  std::int64_t total_steps = 0;    ///< of the run
+  double epoch = 0;                ///< fraction of epochs done: 1.25
+  std::int64_t epochs = 0;         ///< of the run; 0: its length is given in steps
+  double loss = 0;                 ///< mean over the global batch
+  double accuracy = 0;             ///< top-1 of the global batch, 0 to 1; nan: not known
+  double balance_loss = kUnknown;  ///< of experts; nan: the model has none, or no such loss
   double lr = 0;
   double grad_norm = 0;  ///< before clipping
   double samples_per_s = 0;

@@ -9,6 +9,8 @@
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
+#include "engine/models/qwen_moe/qwen_moe.h"
+#include "engine/models/upcycled_weights.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
 #include "recipes/schema/config_file.h"
@@ -29,6 +31,12 @@ std::vector<std::string> bloom_names(const std::string& name) {
 
 std::vector<std::string> decoder_names(const std::string& name) {
   return with_and_without("model.", name);
+}
+
+Model qwen2_moe_model(const ModelConfig& recipe, const ModelFamily& family,
+                      const ModelInputs& inputs) {
+  if (!inputs.experts.upcycle) return make_decoder<kQwen2Moe>(recipe, family, inputs);
+  return decoder_model(upcycled_config(recipe, family, kQwen2Moe), family, kQwen2Moe, inputs);
 }
 
 std::string same_name(const std::string& name) { return name; }
@@ -57,6 +65,20 @@ constexpr Family kModels[] = {
      .with_classifier = {}},
     {.name = "qwen3",
      .make = make_decoder<kQwen3>,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen2_moe",
+     .make = qwen2_moe_model,
+     .file_names = decoder_names,
+     .memory_name = same_name,
+     .embedding = "model.embed_tokens.weight",
+     .classifier = {},
+     .with_classifier = {}},
+    {.name = "qwen3_moe",
+     .make = make_decoder<kQwen3Moe>,
      .file_names = decoder_names,
      .memory_name = same_name,
      .embedding = "model.embed_tokens.weight",

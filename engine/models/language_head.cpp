@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/nn/last_tokens.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/program/cost.h"
 
@@ -38,22 +39,25 @@ at::Tensor LanguageHead::logits(const Tensors& input) {
   return ops::linear(normalize(input), *table_, nullptr);
 }
 
-void LanguageHead::choose_next(const Tensors& input, const at::Tensor& next_tokens) {
+void LanguageHead::choose_next(const Tensors& input, const BlockContext& context) {
+  const at::Tensor& next_tokens = context.next_tokens;
   const std::int64_t batch = next_tokens.size(0), tokens = input[0].size(0) / batch;
-  const at::Tensor rows = at::arange(batch, next_tokens.options()) * tokens + next_tokens;
-  Tensors last;
-  for (const at::Tensor& tensor : input) last.push_back(tensor.index_select(0, rows));
-  next_tokens.copy_(at::argmax(logits(last), 1));
+  const LastTokens last = last_tokens(next_tokens, tokens, shape_.part);
+  const at::Tensor rows = at::arange(batch, next_tokens.options()) * tokens + last.places;
+  Tensors chosen;
+  for (const at::Tensor& tensor : input) chosen.push_back(tensor.index_select(0, rows));
+  next_tokens.copy_(
+      agreed(at::argmax(logits(chosen), 1), last, context.peers.along(CommAxis::sequence)));
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
                               const BlockContext& context) {
   if (context.next_tokens.defined()) {
-    choose_next(input, context.next_tokens);
+    choose_next(input, context);
     return {at::zeros({}, input.at(0).options().dtype(at::kFloat))};
   }
   return {ops::linear_cross_entropy(normalize(input), *table_, batch.labels, batch.weights,
-                                    context.totals)};
+                                    context.totals.narrow(0, 0, kBalanceTotal))};
 }
 
 BlockCost LanguageHead::cost(const BatchShape& shape) const {

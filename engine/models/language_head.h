@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/mesh/split.h"
 #include "engine/nn/block.h"
 #include "engine/nn/layer_norm.h"
 #include "engine/nn/linear.h"
@@ -21,7 +22,8 @@ inline constexpr const char* kLanguageHeadWeight = "lm_head.weight";
 struct LanguageShape {
   std::int64_t width = 0;
   std::int64_t vocab_size = 0;
-  std::int64_t sequence = 0;  ///< tokens of a sample
+  std::int64_t sequence = 0;  ///< tokens of a sample, on this rank
+  AxisPart part = {};         ///< of each sample that this rank has
 };
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
@@ -49,7 +51,7 @@ class LanguageHead final : public Block {
  private:
   /// The final norm's output for {x, delta}.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
-  void choose_next(const Tensors& input, const at::Tensor& next_tokens);
+  void choose_next(const Tensors& input, const BlockContext& context);
 
   std::string name_;
   LanguageShape shape_;

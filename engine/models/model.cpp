@@ -12,6 +12,7 @@ Model make_model(const ModelConfig& config, const ModelInputs& inputs) {
   const Family& family = find_family(config);
   Model model = family.make(config, family.recipe(), inputs);
   model.family = &family;
+  model.splits = inputs.splits;
   return model;
 }
 
@@ -64,8 +65,11 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
       cost.blocks.back().state_bytes += state_bytes(*state);
   }
   if (model.is_language()) {
-    // Each token: itself, its label and the label's weight.
-    cost.batch_bytes = shape.micro_batch * model.sequence * (8 + 8 + 4);
+    // Each token: itself, its label and the label's weight; in a part of a sample also its row and
+    // position.
+    const int ranks = model.splits.sequence.count;
+    cost.batch_bytes =
+        shape.micro_batch * (model.sequence / ranks) * (8 + 8 + 4 + (ranks > 1 ? 4 + 4 : 0));
     return cost;
   }
   // Each sample: stored pixels, images in compute dtype, label, weight and sample number.

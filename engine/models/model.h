@@ -24,16 +24,21 @@ struct Model {
   int classes = 0;                      ///< 0 for text
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
+  int experts_per_token = 0;            ///< 0: no layer has experts
+  Splits splits = {};                   ///< ModelInputs::splits
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }
 };
 
-/// What the data say of a model.
+/// What the data, the ranks and the recipe beside its section model say of a model.
 struct ModelInputs {
-  int classes = 0;   ///< of images; 0: unknown
-  int sequence = 0;  ///< tokens of a sample of text; 0: unknown, then costs are too
-  Splits splits = {};  ///< parts that this rank has; whole for export
+  int classes = 0;             ///< of images; 0: unknown
+  int sequence = 0;            ///< tokens of a sample of text; 0: unknown, then costs are too
+  Splits splits = {};          ///< parts that this rank has; whole for export
+  ExpertsConfig experts = {};  ///< of the recipe: losses of routers, planned load
+  /// Tokens of a sample that this rank has.
+  [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };
 
 /// Sizes from the recipe's name and overrides, or from `weights`' config.json. `classes` of the

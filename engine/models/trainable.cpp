@@ -5,6 +5,7 @@
 #include "engine/models/adapters.h"
 #include "engine/models/groups.h"
 #include "engine/models/peft.h"
+#include "engine/models/upcycled_weights.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
@@ -31,7 +32,9 @@ void mark_hidden_matrices(const Model& model) {
 }  // namespace
 
 Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
-  Model model = make_model(recipe.model, inputs);
+  ModelInputs with_experts = inputs;
+  with_experts.experts = recipe.experts;
+  Model model = make_model(recipe.model, with_experts);
   mark_hidden_matrices(model);
   freeze(model, recipe.model.frozen, "model.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
@@ -43,9 +46,13 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
 std::unique_ptr<WeightSource> first_weights(const Recipe& recipe, Model& model,
                                             std::vector<std::string>& notes) {
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
-  auto source = recipe.model.weights.empty()
-                    ? make_random_weights(recipe.run.seed)
-                    : open_weights(recipe.model.weights, model, recipe.run.seed, notes);
+  const auto base = [&]() -> std::unique_ptr<WeightSource> {
+    if (recipe.model.weights.empty()) return make_random_weights(recipe.run.seed);
+    if (recipe.experts.upcycle)
+      return open_upcycled_weights(recipe.model, model, recipe.run.seed, notes);
+    return open_weights(recipe.model.weights, model, recipe.run.seed, notes);
+  };
+  auto source = base();
   if (recipe.lora.rank > 0 && !recipe.lora.weights.empty())
     source = open_adapter(recipe.lora.weights, model, recipe.lora, std::move(source));
   return source;

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/sequence_attention.h"
 
 namespace dstrain {
 namespace {
@@ -27,10 +28,12 @@ Parameter head_norm(const std::string& name, std::int64_t head_dim) {
 
 SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
                              const ops::AttentionShape& shape, const InitialWeights& init,
-                             const AttentionBiases& biases, double norm_eps)
+                             const AttentionBiases& biases, double norm_eps, const Splits& splits)
     : shape_(shape),
+      splits_(splits),
       qkv_(qkv_parts(names.qkv, shape), {width}, init, biases.qkv),
       output_({{names.output, width}}, {shape.width()}, init, biases.output) {
+  require_heads(shape, splits.exchange, splits.sequence.count);
   if (names.query_norm.empty()) return;
   norms_ = {.query = head_norm(names.query_norm, shape.head_dim),
             .key = head_norm(names.key_norm, shape.head_dim),
@@ -38,12 +41,15 @@ SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
-                                  const ops::Sequences& sequences, const at::Tensor& dropout_seed) {
+                                  const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  at::Tensor qkv = qkv_.forward(x_MD, dropout_seed);
+  at::Tensor qkv = qkv_.forward(x_MD, call);
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
-  return output_.forward(ops::attention(qkv, shape, sequences), dropout_seed);
+  const at::Tensor out = splits_.sequence.whole()
+                             ? ops::attention(qkv, shape, sequences)
+                             : attend_over_ranks(qkv, shape, splits_.exchange, sequences, call);
+  return output_.forward(out, call);
 }
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
@@ -63,10 +69,10 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     count(norms_->key, heads);
     list.push_back(std::move(heads));
   }
-  // Scores, and the sum of the values.
+  // Scores, and the sum of the values. In a zigzag each rank has an equal part of a sample's.
   list.push_back({.name = "softmax attention",
                   .forward_flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
-                                   static_cast<double>(tokens * tokens) *
+                                   static_cast<double>(tokens * tokens * splits_.sequence.count) *
                                    static_cast<double>(shape_.width()),
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes)});
   list.push_back(output_.cost(rows, compute_bytes, true));
@@ -77,10 +83,17 @@ Workspace SelfAttention::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes qkv = rows * shape_.qkv_width() * compute_bytes;
   // Gradients of query, key and value twice, apart and packed. With linear biases packed, and
   // query, key, value, their gradients and that of the output in heads that have room for these.
-  if (!shape_.alibi) return {.backward = 2 * qkv};
+  const Workspace over_ranks =
+      sequence_workspace(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
+  if (!shape_.alibi)
+    return {.forward = over_ranks.forward, .backward = 2 * qkv + over_ranks.backward};
   const Bytes heads =
       rows * shape_.heads * compute_bytes * ops::attention_head_width(shape_, compute_bytes);
-  return {.backward = qkv + 7 * heads};
+  return {.forward = over_ranks.forward, .backward = qkv + 7 * heads + over_ranks.backward};
+}
+
+std::vector<Exchange> SelfAttention::exchanges(std::int64_t rows, int compute_bytes) const {
+  return sequence_exchanges(shape_, splits_.exchange, splits_.sequence.count, rows, compute_bytes);
 }
 
 }  // namespace dstrain

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/mesh/split.h"
+#include "engine/nn/call.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/workspace.h"
 
@@ -30,26 +32,29 @@ struct AttentionBiases {
 class SelfAttention {
  public:
   /// `width` is that of the stream; the batch of `shape` is left open. `norm_eps` is that of the
-  /// norms that `names` has.
+  /// norms that `names` has. With parts of samples (Splits::sequence) x, costs and rows are those
+  /// of this rank.
   SelfAttention(const AttentionNames& names, std::int64_t width, const ops::AttentionShape& shape,
-                const InitialWeights& init, const AttentionBiases& biases = {},
-                double norm_eps = 0);
+                const InitialWeights& init, const AttentionBiases& biases = {}, double norm_eps = 0,
+                const Splits& splits = {});
 
   /// x [B * T, D] -> [B * T, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch,
-                                   const ops::Sequences& sequences = {},
-                                   const at::Tensor& dropout_seed = {});
+                                   const ops::Sequences& sequences = {}, const Call& call = {});
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv_, &output_}); }
-  /// For `batch` samples of `tokens` tokens; the products of causal attention count half.
+  /// For `batch` samples of `tokens` own tokens; the products of causal attention count half.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
                                               int compute_bytes) const;
+  /// Collectives for `rows` rows.
+  [[nodiscard]] std::vector<Exchange> exchanges(std::int64_t rows, int compute_bytes) const;
   /// Backward, beside the gradient of its output.
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
   ops::AttentionShape shape_;
+  Splits splits_;
   Linear qkv_;
   Linear output_;
   /// Of each query and key head (Qwen3), or none.

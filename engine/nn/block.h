@@ -33,14 +33,20 @@ struct Batch {
   at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
   at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
   ops::Sequences sequences = {};  ///< of text: where sequences begin
+  /// Of text whose samples are spread over the sequence axis, in s parts each: the rows that are
+  /// here; then tokens, labels and weights are of B * T / s rows, `sequences` of all.
+  ops::OwnRows own = {};
   /// [] int32: samples that are no fillers; these stand last and must not enter any statistic.
   /// Undefined: all are samples.
   at::Tensor valid = {};
 };
 
-/// Sums over the targets seen so far, on the device: [loss, top-1 correct, top-5 correct, targets],
-/// fp32. A target is a sample with a label or a labelled token; language models leave top-5 at 0.
-inline constexpr int kNumTotals = 4;
+/// Sums over the targets seen so far, on the device: [loss, top-1 correct, top-5 correct, targets,
+/// balance loss], fp32. A target is a sample with a label or a labelled token; language models
+/// leave top-5 at 0. The balance loss is a sum over samples, of training only, and a mean over the
+/// layers with experts; other models leave it at 0.
+inline constexpr int kNumTotals = 5;
+inline constexpr int kBalanceTotal = 4;
 
 /// Why a forward runs.
 enum class Mode {
@@ -70,6 +76,9 @@ struct BlockContext {
   at::Tensor dropout_seed = {};
   /// [kNumTotals] fp32, added to.
   at::Tensor totals = {};
+  /// [] fp32, gradient of a loss that is a mean over the samples of the global batch, for its sum
+  /// over them; undefined: there are no such losses.
+  at::Tensor sample_seed = {};
   /// Generation: [B] int64, position of the last token of each sample on entry, the most likely
   /// next token on return; undefined otherwise.
   at::Tensor next_tokens = {};

@@ -9,8 +9,8 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
                /*has_bias=*/false),
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false) {}
 
-at::Tensor GatedMlp::forward(const at::Tensor& x_MD, const at::Tensor& dropout_seed) {
-  return down_.forward_swiglu(gate_up_.forward(x_MD, dropout_seed), dropout_seed);
+at::Tensor GatedMlp::forward(const at::Tensor& x_MD, const Call& call) {
+  return down_.forward_swiglu(gate_up_.forward(x_MD, call), call);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {

@@ -24,7 +24,7 @@ class GatedMlp {
            const InitialWeights& init);
 
   /// x [M, D] -> [M, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const at::Tensor& dropout_seed = {});
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const Call& call = {});
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }

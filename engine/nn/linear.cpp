@@ -23,28 +23,26 @@ Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& c
   bias_.hold(std::move(biases));
 }
 
-at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK,
-                           const at::Tensor& dropout_seed) {
-  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, dropout_seed);
+at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call) {
+  for (LowRank& adapter : adapters_) y_MN = adapter.add_to(y_MN, x_MK, call);
   return y_MN;
 }
 
-at::Tensor Linear::forward(const at::Tensor& x_MK, const at::Tensor& dropout_seed) {
-  return adapted(ops::linear(x_MK, weight_, bias()), x_MK, dropout_seed);
+at::Tensor Linear::forward(const at::Tensor& x_MK, const Call& call) {
+  return adapted(ops::linear(x_MK, weight_, bias()), x_MK, call);
 }
 
-at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
-                                const at::Tensor& dropout_seed) {
+at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {
   DSTRAIN_CHECK(has_bias_, parts_.at(0).name + ": GELU without a bias");
   if (adapters_.empty()) return ops::linear_gelu(x_MK, weight_, bias_, kind);
   const at::Tensor z = ops::linear(x_MK, weight_, nullptr);
-  return ops::bias_gelu(adapted(z, x_MK, dropout_seed), bias_, kind);
+  return ops::bias_gelu(adapted(z, x_MK, call), bias_, kind);
 }
 
-at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const at::Tensor& dropout_seed) {
+at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const Call& call) {
   DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
   if (adapters_.empty()) return ops::swiglu_linear(gate_up, weight_);
-  return forward(ops::swiglu(gate_up), dropout_seed);
+  return forward(ops::swiglu(gate_up), call);
 }
 
 void Linear::add_parameters(std::vector<Parameter*>& list) {

@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
+#include "engine/nn/call.h"
 #include "engine/nn/low_rank.h"
 #include "engine/program/cost.h"
 
@@ -27,7 +28,7 @@ struct LinearPart {
 };
 
 /// y = x weight^T + bias, the matrices of all parts stacked along their rows. Low-rank adapters may
-/// be added to single parts; `dropout_seed` is for them (BlockContext::dropout_seed).
+/// be added to single parts.
 class Linear {
  public:
   /// `columns` is the shape of a row: [K], or what a convolution has there. Biases start at zero.
@@ -35,13 +36,12 @@ class Linear {
          const InitialWeights& init, bool has_bias = true);
 
   /// x [M, K] -> [M, N], N over all parts.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, const at::Tensor& dropout_seed = {});
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, const Call& call = {});
   /// gelu(x weight^T + bias); needs a bias.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
-                                        const at::Tensor& dropout_seed = {});
+                                        const Call& call = {});
   /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
-  [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up,
-                                          const at::Tensor& dropout_seed = {});
+  [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up, const Call& call = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
   [[nodiscard]] Parameter& weight() { return weight_; }
@@ -67,8 +67,7 @@ class Linear {
 
  private:
   [[nodiscard]] std::int64_t columns() const { return weight_.numel() / weight_.shape[0]; }
-  [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK,
-                                   const at::Tensor& dropout_seed);
+  [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call);
 
   std::vector<LinearPart> parts_;
   bool has_bias_;

@@ -29,13 +29,13 @@ LowRank::LowRank(const std::string& prefix, std::int64_t columns, std::int64_t r
   a_.init_std = 1 / std::sqrt(3.0 * static_cast<double>(columns));
 }
 
-at::Tensor LowRank::add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
-                           const at::Tensor& dropout_seed) {
+at::Tensor LowRank::add_to(const at::Tensor& y_MN, const at::Tensor& x_MK, const Call& call) {
   // Two adapters of a micro-batch must not drop the same elements: hence the name.
   return ops::add_low_rank(y_MN, x_MK, a_, b_, options_.scale, first_output_,
-                           {.share = dropout_seed.defined() ? options_.dropout : 0,
-                            .seed = dropout_seed,
-                            .place = name_hash_});
+                           {.share = call.dropout_seed.defined() ? options_.dropout : 0,
+                            .seed = call.dropout_seed,
+                            .place = name_hash_,
+                            .rows = call.own.rows});
 }
 
 }  // namespace dstrain

@@ -8,6 +8,7 @@
 
 #include "engine/base/units.h"
 #include "engine/kernels/parameter.h"
+#include "engine/nn/call.h"
 #include "engine/nn/layer_cost.h"
 
 namespace dstrain {
@@ -28,10 +29,8 @@ class LowRank {
   LowRank(const std::string& prefix, std::int64_t columns, std::int64_t rows,
           std::int64_t first_output, const LowRankOptions& options);
 
-  /// Adds to y [M, N] in place; x [M, columns]. `dropout_seed` is the micro-batch's; undefined:
-  /// no dropout.
-  [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK,
-                                  const at::Tensor& dropout_seed);
+  /// Adds to y [M, N] in place; x [M, columns].
+  [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK, const Call& call);
 
   void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
   void count_parameters(LayerCost& cost) const {

@@ -10,8 +10,8 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
       up_({{names.up, mlp_width}}, {width}, init),
       down_({{names.down, width}}, {mlp_width}, init) {}
 
-at::Tensor Mlp::forward(const at::Tensor& x_MD, const at::Tensor& dropout_seed) {
-  return down_.forward(up_.forward_gelu(x_MD, kind_, dropout_seed), dropout_seed);
+at::Tensor Mlp::forward(const at::Tensor& x_MD, const Call& call) {
+  return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
 }
 
 std::vector<LayerCost> Mlp::layers(std::int64_t rows, int compute_bytes) const {

@@ -19,7 +19,7 @@ namespace dstrain {
 struct LayerPlace {
   std::string name;
   std::int64_t width = 0;
-  std::int64_t tokens = 0;       ///< of a sample
+  std::int64_t tokens = 0;       ///< of a sample, on this rank
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
 };
@@ -63,12 +63,12 @@ class PreNormLayer final : public Block {
     // Texts may be shorter than the model's samples.
     const std::int64_t samples =
         batch.tokens.defined() ? batch.tokens.size(0) : input[0].size(0) / place_.tokens;
-    const at::Tensor& seed = context.dropout_seed;
+    const Call call = Call::of(batch, context);
     const auto [x_MD, h_MD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_MD, g_MD] =
-        norm_after_.forward(x_MD, attention_.forward(h_MD, samples, batch.sequences, seed));
-    return {y_MD, mlp_.forward(g_MD, seed)};
+        norm_after_.forward(x_MD, attention_.forward(h_MD, samples, batch.sequences, call));
+    return {y_MD, feed_forward(g_MD, batch, context, call)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
@@ -80,6 +80,8 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
+    if constexpr (requires { mlp_.complete(cost, rows, 0); })
+      mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
     // handed on, so the boundary counts it. What follows a norm keeps the norm's output.
     std::vector<LayerCost> layers = {norm_before_.cost(rows, place_.first ? 0 : stream)};
@@ -93,9 +95,10 @@ class PreNormLayer final : public Block {
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
+    cost.exchanges = attention_.exchanges(rows, shape.compute_bytes);
     cost.boundary.assign(2, {{rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
-    cost.forward_workspace = std::max(stream, in_mlp.forward);
+    cost.forward_workspace = std::max({stream, in_mlp.forward, in_attention.forward});
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
     // the stream's gradient, and the attention beside the gradients of the stream and of its own
     // output, when the MLP and its norm have gone.
@@ -106,6 +109,16 @@ class PreNormLayer final : public Block {
   }
 
  private:
+  /// Experts work on samples, and among ranks, too.
+  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_MD, const Batch& batch,
+                                        const BlockContext& context, const Call& call) {
+    if constexpr (requires { mlp_.forward(g_MD, batch, context); }) {
+      return mlp_.forward(g_MD, batch, context);
+    } else {
+      return mlp_.forward(g_MD, call);
+    }
+  }
+
   LayerPlace place_;
   Norm norm_before_;
   SelfAttention attention_;

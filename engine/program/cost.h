@@ -83,6 +83,8 @@ struct BlockCost {
       0;  ///< transient beyond the two while the block runs backward, input gradient included
   Bytes state_bytes = 0;                 ///< of its untrained tensors, which every rank holds whole
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
+  /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
+  bool host_reads = false;
   /// In their order, all parameters, FLOPs and saved bytes of the block; empty: not told apart.
   std::vector<LayerCost> layers = {};
 

@@ -136,9 +136,9 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// fp32 numbers that norm sums over all ranks: squared norm, loss, top-1, top-5, targets,
-/// votes to stop, steps to trace.
-inline constexpr int kNumStepSums = 7;
+/// fp32 numbers that norm sums over all ranks: squared norm, loss, top-1, top-5, targets, balance
+/// loss, votes to stop, steps to trace.
+inline constexpr int kNumStepSums = 8;
 
 enum class ProgramKind {
   training,    ///< one optimizer step

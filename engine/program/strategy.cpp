@@ -25,8 +25,7 @@ std::string divisors(int number) {
 }
 
 void only_built_axes(const ParallelConfig& parallel) {
-  const std::pair<const char*, int> others[] = {{"sequence", parallel.sequence},
-                                                {"expert", parallel.expert}};
+  const std::pair<const char*, int> others[] = {{"expert", parallel.expert}};
   for (const auto& [axis, degree] : others) {
     if (degree == 1) continue;
     throw Error(
@@ -150,6 +149,18 @@ Degrees mesh_degrees(const ParallelConfig& parallel, int world_size) {
   degrees.data = data_ranks / shard;
   degrees.shard = shard / parallel.expert;
   return degrees;
+}
+
+Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank) {
+  const auto part = [&](Axis axis) {
+    return AxisPart{.index = mesh.coordinate(rank, axis), .count = mesh.degree(axis)};
+  };
+  return {.tensor = part(Axis::tensor),
+          .sequence = part(Axis::sequence),
+          .expert = part(Axis::expert),
+          .exchange = parallel.sequence_attention == SequenceAttention::heads
+                          ? SequenceExchange::heads
+                          : SequenceExchange::gather};
 }
 
 StateWidths state_widths(const Recipe& recipe) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/mesh/mesh.h"
+#include "engine/mesh/split.h"
 #include "engine/program/cost.h"
 #include "engine/program/layout.h"
 #include "engine/program/placement.h"
@@ -45,6 +46,9 @@ struct Strategy {
 /// (`parallel.zero.shard` of them, all by default) and beside it on the data axis, without ZeRO all
 /// on the data axis. Error{usage} names the key, both numbers and the values that would do.
 [[nodiscard]] Degrees mesh_degrees(const ParallelConfig& parallel, int world_size);
+
+/// The parts of the model and of each sample that `rank` has; the mesh is of `parallel`.
+[[nodiscard]] Splits splits_of(const ParallelConfig& parallel, const Mesh& mesh, int rank);
 
 /// Bytes per element of parameters, gradients and states under the recipe's precision and
 /// optimizer.

@@ -122,12 +122,13 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   }
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
+  context_.sample_seed = at::zeros({}, fp32);
   if (options.dropout)
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
-  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training))
-    segments_ = find_segments(strategy.training);
+  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
+    segments_ = find_segments(strategy.training, cost);
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }
@@ -226,13 +227,18 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   {
     const StreamScope scope(lane(Lane::compute));
     sums_.zero_();
-    seed_.copy_(at::div(control_.select(0, optimizer::kLossScale),
-                        std::max(1.0, static_cast<double>(inputs.targets))));
+    const auto mean_over = [&](std::int64_t number) {
+      return at::div(control_.select(0, optimizer::kLossScale),
+                     std::max(1.0, static_cast<double>(number)));
+    };
+    seed_.copy_(mean_over(inputs.targets));
+    context_.sample_seed.copy_(mean_over(inputs.samples));
     set_dropout_seeds(inputs.step);
   }
   run(training_, source, inputs, context_);
   const StreamScope scope(lane(Lane::compute));
   Pending pending{.step = inputs.step,
+                  .samples = inputs.samples,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),
                   .start = start,
                   .end = nullptr};
@@ -262,6 +268,8 @@ StepOutcome Executor::take_outcome() {
           .top1 = totals.top1,
           .top5 = totals.top5,
           .targets = totals.targets,
+          .balance_loss =
+              sums[kTotals + kBalanceTotal] / std::max(1.0, static_cast<double>(pending.samples)),
           .gradient_norm = control[optimizer::kGradientNorm],
           .loss_scale = control[optimizer::kLossScale],
           .good_steps = control[optimizer::kGoodSteps],

@@ -43,7 +43,8 @@ struct StepOutcome {
   double loss = 0;  ///< mean over the targets of the global batch
   double top1 = 0;  ///< share of targets; nan beside a loss that is not finite
   double top5 = 0;
-  double targets = 0;  ///< labelled samples or tokens
+  double targets = 0;       ///< labelled samples or tokens
+  double balance_loss = 0;  ///< of experts, mean over samples and layers, without its coefficient
   double gradient_norm = 0;
   double loss_scale = 1;
   double good_steps = 0;
@@ -86,6 +87,7 @@ struct StepInputs {
   std::int64_t step = 0;
   double lr = 0;
   std::int64_t targets = 0;  ///< labelled samples or tokens of this global batch
+  std::int64_t samples = 0;  ///< of this global batch, fillers not counted
   StepRequests requests = {};
 };
 
@@ -255,7 +257,7 @@ class Executor {
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
 
-  /// [sum of squares, loss, top-1, top-5, samples, stop votes, steps to trace | control]: one
+  /// [sum of squares, totals, stop votes, steps to trace | control]: one
   /// tensor, so one copy brings it to the host.
   at::Tensor telemetry_;
   at::Tensor sums_;
@@ -289,6 +291,7 @@ class Executor {
 
   struct Pending {
     std::int64_t step = 0;
+    std::int64_t samples = 0;
     at::Tensor host;
     std::shared_ptr<const Event> start;  ///< may be the end of the step before
     std::shared_ptr<const Event> end;

@@ -46,6 +46,8 @@ std::size_t Feeder::load(const Stream& stream) {
   copy(host.starts, slot.batch.sequences.starts);
   copy(host.positions, slot.batch.sequences.positions);
   slot.batch.sequences.longest = host.longest;
+  copy(host.own_rows, slot.batch.own.rows);
+  copy(host.own_positions, slot.batch.own.positions);
   if (host.pixels.defined()) load_images(host, slot);
   return buffer;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/data/own_rows.h"
 
 namespace dstrain {
 namespace {
@@ -30,18 +31,26 @@ Row start_row(const TextSample& sample, const GenerateOptions& options) {
 
 Batch batch_of(const std::vector<Row>& rows, const GenerateOptions& options, at::Tensor& last) {
   const std::int64_t count = options.micro_batch, length = options.sequence;
-  const at::Tensor tokens = at::zeros({count, length}, at::kLong);
+  HostBatch host;
+  host.tokens = at::zeros({count, length}, at::kLong);
+  host.labels = at::zeros({count * length}, at::kLong);
+  host.weights = at::zeros({count * length}, at::kFloat);
   last = at::zeros({count}, at::kLong);
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    std::ranges::copy(rows[r].tokens, tokens.mutable_data_ptr<std::int64_t>() +
+    std::ranges::copy(rows[r].tokens, host.tokens.mutable_data_ptr<std::int64_t>() +
                                           static_cast<std::int64_t>(r) * length);
     last.mutable_data_ptr<std::int64_t>()[r] =
         std::max<std::int64_t>(0, static_cast<std::int64_t>(rows[r].tokens.size()) - 1);
   }
+  if (options.own.ranks > 1) host = own_rows(host, options.own, /*pinned=*/false);
   Batch batch;
-  batch.tokens = tokens.to(options.device);
-  batch.labels = at::zeros({count * length}, batch.tokens.options());
-  batch.weights = at::zeros({count * length}, batch.tokens.options().dtype(at::kFloat));
+  batch.tokens = host.tokens.to(options.device);
+  batch.labels = host.labels.to(options.device);
+  batch.weights = host.weights.to(options.device);
+  if (options.own.ranks > 1) {
+    batch.own = {.rows = host.own_rows.to(options.device),
+                 .positions = host.own_positions.to(options.device)};
+  }
   return batch;
 }
 

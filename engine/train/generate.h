@@ -6,6 +6,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/data/text_dataset.h"
 #include "engine/data/tokenizer/tokenizer.h"
+#include "engine/mesh/zigzag.h"
 #include "engine/train/executor.h"
 
 namespace dstrain {
@@ -15,6 +16,7 @@ struct GenerateOptions {
   int speaker = 0;  ///< index in the group of the rank whose choice holds for all; it has the head
   std::int64_t micro_batch = 0;  ///< samples of one pass
   std::int64_t sequence = 0;     ///< tokens that the model takes
+  Zigzag own = {};               ///< of these, what this rank has
   int most_tokens = 0;           ///< of an answer
 };
 

@@ -15,7 +15,7 @@ struct NonFiniteSite {
     nowhere,    ///< all is finite when the step is computed again
   };
   Where where = Where::nowhere;
-  int rank = -1;  ///< among the data ranks; -1: cannot be told, gradients are sums over them
+  int rank = -1;  ///< of the world; -1: cannot be told, gradients are sums over them
   int micro_batch = -1;
   int block = -1;
   int group = -1;             ///< parameter, gradient

@@ -162,6 +162,7 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .epochs = session_.recipe().run.epochs,
                  .loss = outcome.loss,
                  .accuracy = outcome.top1,
+                 .balance_loss = outcome.balance_loss > 0 ? outcome.balance_loss : kUnknown,
                  .lr = learning_rate(session_.recipe().optimizer, outcome.step, total),
                  .grad_norm = outcome.gradient_norm,
                  .samples_per_s = samples / step_s,

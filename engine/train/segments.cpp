@@ -1,6 +1,7 @@
 #include "engine/train/segments.h"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/base/index.h"
 #include "engine/program/phases.h"
@@ -11,18 +12,35 @@ namespace {
 /// About 20 kernels each: some 100 MiB of graphs.
 constexpr std::size_t kMaxRecorded = 8192;
 
-bool recordable(const Action& action) {
-  using enum ActionKind;
-  const bool same_in_each_step = action.kind == forward || action.kind == recompute ||
-                                 action.kind == clear || action.kind == backward ||
-                                 action.kind == backward_input || action.kind == backward_weight ||
-                                 action.kind == release;
-  return same_in_each_step && action.comm.empty();
-}
+/// Which actions a graph may hold.
+class Recordable {
+ public:
+  explicit Recordable(const ModelCost& cost) : blocks_(cost.blocks.size()) {
+    for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
+      blocks_[b] = !cost.blocks[b].host_reads;
+      if (blocks_[b]) continue;
+      // What the host remembers of their gradients is not replayed.
+      read_.insert(cost.blocks[b].groups.begin(), cost.blocks[b].groups.end());
+    }
+  }
+
+  [[nodiscard]] bool operator()(const Action& action) const {
+    using enum ActionKind;
+    if (!action.comm.empty()) return false;
+    if (action.kind == clear || action.kind == release) return !read_.contains(action.group);
+    return (action.kind == forward || action.kind == recompute || action.kind == backward) &&
+           blocks_[to_index(action.block)];
+  }
+
+ private:
+  std::vector<bool> blocks_;
+  std::set<int> read_;  ///< groups of blocks that no graph holds
+};
 
 }  // namespace
 
-std::vector<Segment> find_segments(const Program& program) {
+std::vector<Segment> find_segments(const Program& program, const ModelCost& cost) {
+  const Recordable recordable(cost);
   std::vector<bool> awaited(program.actions.size());
   for (const Action& action : program.actions) {
     for (const int other : action.after) awaited[to_index(other)] = true;
@@ -62,9 +80,10 @@ std::vector<Segment> find_segments(const Program& program) {
   return segments;
 }
 
-bool worth_recording(const Program& program) {
+bool worth_recording(const Program& program, const ModelCost& cost) {
+  const Recordable recordable(cost);
   const auto recorded = static_cast<std::size_t>(std::ranges::count_if(
-      program.actions, [](const Action& a) { return a.block >= 0 && recordable(a); }));
+      program.actions, [&](const Action& a) { return a.block >= 0 && recordable(a); }));
   const std::size_t buffers = program.buffers_of(BufferRole::batch).size();
   const bool one_phase = to_index(program.micro_batches) % buffers == 0;
   return recorded * (one_phase ? 1 : buffers) <= kMaxRecorded;

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "engine/program/cost.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -15,11 +16,12 @@ struct Segment {
 
 /// The segments of forward, recompute, clear, backward and release, each with the work of at least
 /// one block. What communicates is in none, nor are norm and updates, whose work changes from step
-/// to step.
-[[nodiscard]] std::vector<Segment> find_segments(const Program& program);
+/// to step, nor blocks whose work depends on what the host reads (BlockCost::host_reads) and their
+/// groups.
+[[nodiscard]] std::vector<Segment> find_segments(const Program& program, const ModelCost& cost);
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
 /// batch buffers, and keep it.
-[[nodiscard]] bool worth_recording(const Program& program);
+[[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 
 }  // namespace dstrain

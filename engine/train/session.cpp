@@ -142,11 +142,14 @@ at::ScalarType scalar_type(ComputeType type) {
 
 Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
                  ProgressSink* progress)
-    : recipe_(recipe), rank_(world.rank), device_(world.device) {
+    : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
   {
     const SectionScope section(record, RankSection::data);
-    is_language_model(recipe.model) ? open_text_data(progress) : open_image_data();
+    const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
+    is_language_model(recipe.model)
+        ? open_text_data(splits_of(recipe.parallel, mesh, world.rank), progress)
+        : open_image_data();
   }
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
@@ -280,8 +283,9 @@ void Session::open_image_data() {
   if (evaluates(recipe_)) test_ = open(Split::test, model_.image_size);
 }
 
-void Session::open_text_data(ProgressSink* progress) {
-  model_ = make_trainable_model(recipe_, {.classes = 0, .sequence = recipe_.data.sequence});
+void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
+  model_ = make_trainable_model(
+      recipe_, {.classes = 0, .sequence = recipe_.data.sequence, .splits = splits});
   const auto open = [&](Split split) {
     return open_text(recipe_.data, split, recipe_.model.weights, model_.vocab_size,
                      recipe_.run.seed, progress);
@@ -388,6 +392,11 @@ FeederOptions Session::feeder_options(bool training) const {
   return options;
 }
 
+Zigzag Session::own_tokens() const {
+  const AxisPart& part = model_.splits.sequence;
+  return {.ranks = part.count, .rank = part.index};
+}
+
 void Session::seek(std::int64_t step) {
   feeder_.reset();
   feeder_ =
@@ -396,6 +405,7 @@ void Session::seek(std::int64_t step) {
                                                     .micro_batches = strategy_->batch.micro_batches,
                                                     .data_ranks = strategy_->batch.data_ranks,
                                                     .data_rank = data_rank_,
+                                                    .sequence = own_tokens(),
                                                     .seed = recipe_.run.seed,
                                                     .shuffle = true,
                                                     .pinned = device_.is_cuda(),
@@ -412,6 +422,7 @@ void Session::enqueue_step(const StepRequests& requests) {
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
                       .targets = targets_of_step(step),
+                      .samples = samples_of_step(step),
                       .requests = requests},
                      *feeder_);
 }
@@ -430,8 +441,7 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   std::string text =
       fmt::format("non-finite {} at step {}", std::isfinite(outcome.loss) ? "gradient" : "loss",
                   outcome.step + 1);
-  const int rank =
-      site.rank >= 0 ? strategy_->mesh.group(rank_, kDataAxes).at(index(site.rank)) : -1;
+  const int rank = site.rank;
   if (rank >= 0) text += fmt::format(" on rank {}", rank);
   text += fmt::format(" (loss {}, gradient norm {}): ", outcome.loss, outcome.gradient_norm);
   switch (site.where) {
@@ -469,6 +479,7 @@ EvaluationTotals Session::evaluate() {
                                     .micro_batch = recipe_.batch.micro,
                                     .data_ranks = strategy_->batch.data_ranks,
                                     .data_rank = data_rank_,
+                                    .sequence = own_tokens(),
                                     .seed = recipe_.run.seed,
                                     .shuffle = false,
                                     .pinned = device_.is_cuda(),
@@ -492,6 +503,7 @@ std::vector<GeneratedAnswer> Session::generate() {
                             .speaker = first_rank_with_head(),
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,
+                            .own = own_tokens(),
                             .most_tokens = recipe_.run.generate_tokens});
 }
 

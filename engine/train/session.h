@@ -72,7 +72,9 @@ class Session {
 
  private:
   void open_image_data();
-  void open_text_data(ProgressSink* progress);
+  void open_text_data(const Splits& splits, ProgressSink* progress);
+  /// Of each sample, of text.
+  [[nodiscard]] Zigzag own_tokens() const;
   [[nodiscard]] FeederOptions feeder_options(bool training) const;
   void open_communicators(const World& world, RankRecordFile& record);
   /// See ExecutorOptions; the same on all ranks.
@@ -84,7 +86,6 @@ class Session {
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
-  int rank_ = 0;  ///< of the world
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;

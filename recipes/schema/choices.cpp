@@ -56,6 +56,12 @@ constexpr Choice kNonFinite[] = {
     choice(NonFinite::stop, "stop",
            "end the run with exit code 93 at the first one, as if max_skipped were 1"),
 };
+constexpr Choice kSequenceAttention[] = {
+    choice(SequenceAttention::gather, "gather",
+           "each rank gathers the keys and values of all; arXiv:2407.21783, sec. 3.3.2"),
+    choice(SequenceAttention::heads, "heads",
+           "each rank gets some heads of the whole sequence; arXiv:2309.14509"),
+};
 constexpr Choice kRecompute[] = {
     choice(Recompute::none, "none", "keep every activation until its backward pass"),
     choice(Recompute::blocks, "blocks",
@@ -160,6 +166,7 @@ std::span<const Choice> choices(BadRecord) { return kBadRecord; }
 std::span<const Choice> choices(ReduceType) { return kReduceTypes; }
 std::span<const Choice> choices(GatherType) { return kGatherTypes; }
 std::span<const Choice> choices(NonFinite) { return kNonFinite; }
+std::span<const Choice> choices(SequenceAttention) { return kSequenceAttention; }
 std::span<const Choice> choices(Recompute) { return kRecompute; }
 std::span<const Choice> choices(OffloadPlace) { return kOffloadPlaces; }
 std::span<const Choice> choices(OffloadUpdate) { return kOffloadUpdates; }

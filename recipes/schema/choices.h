@@ -25,6 +25,7 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(TooLong);
 [[nodiscard]] std::span<const Choice> choices(BadRecord);
 [[nodiscard]] std::span<const Choice> choices(NonFinite);
+[[nodiscard]] std::span<const Choice> choices(SequenceAttention);
 [[nodiscard]] std::span<const Choice> choices(Recompute);
 [[nodiscard]] std::span<const Choice> choices(OffloadPlace);
 [[nodiscard]] std::span<const Choice> choices(OffloadUpdate);

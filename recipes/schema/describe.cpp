@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kMaxSize = 65536;
 constexpr double kMaxBatch = 1 << 24;
+constexpr double kMaxExperts = 512;
 constexpr double kMaxSteps = 2000000000;
 
 /// "ViT, arXiv:2010.11929, table 1; BLOOM, ...".
@@ -34,6 +35,7 @@ void describe(Recipe& r, Visitor& v) {
   v.section("model", r.model,
             "What is trained. Sizes left at 0 are those of the folder weights, else of the name.");
   v.section("lora", r.lora, "Low-rank adapters trained in place of the weights.");
+  v.section("experts", r.experts, "How the experts of a mixture are made and trained.");
   v.section("data", r.data, "What it is trained on.");
   v.section("batch", r.batch, "How many samples make an optimizer step.");
   v.section("optimizer", r.optimizer, "How the weights are updated.");
@@ -104,12 +106,49 @@ void describe(ModelConfig& c, Visitor& v) {
            .unit = "tokens",
            .min = 0,
            .max = 16777216});
+  v.field("experts", c.experts,
+          {.text = "Experts of a layer; 0 takes what folder or name say.",
+           .min = 0,
+           .max = kMaxExperts,
+           .source = "arXiv:2407.10671, sec. 2.2.2"});
+  v.field("experts_per_token", c.experts_per_token,
+          {.text = "Experts that a token takes; 0 takes what folder or name say.",
+           .min = 0,
+           .max = kMaxExperts});
+  v.field("expert_width", c.expert_width,
+          {.text = "Hidden width of an expert; 0 takes what folder or name say.",
+           .min = 0,
+           .max = 1048576});
+  v.field("shared_width", c.shared_width,
+          {.text = "Hidden width of the expert that every token takes; 0 takes what folder or name "
+                   "say.",
+           .min = 0,
+           .max = 1048576});
   v.field("rope_theta", c.rope_theta,
           {.text = "Base of the rotary positions; 0 takes what folder or name say.",
            .min = 0,
            .source = "arXiv:2104.09864"});
   v.field("frozen", c.frozen,
           {.text = "Patterns (* and ?) of the names of tensors that are not trained."});
+}
+
+void describe(ExpertsConfig& c, Visitor& v) {
+  v.field("upcycle", c.upcycle,
+          {.text = "The folder model.weights is a dense model whose MLPs become the experts.",
+           .source = "arXiv:2410.07524"});
+  v.field("balance_loss", c.balance_loss,
+          {.text = "Coefficient of the loss that spreads the tokens of a sample over the experts, "
+                   "a mean over samples and layers; 0: none.",
+           .min = 0,
+           .source = "arXiv:2101.03961, eq. 4"});
+  v.field("z_loss", c.z_loss,
+          {.text = "Coefficient of the loss that keeps the router's logits small; 0: none.",
+           .min = 0,
+           .source = "arXiv:2202.08906, eq. 5"});
+  v.field("planned_load", c.planned_load,
+          {.text = "Rows of a rank's experts that memory is planned for, over the even share.",
+           .min = 1,
+           .max = 64});
 }
 
 void describe(LoraConfig& c, Visitor& v) {
@@ -333,11 +372,13 @@ void describe(ParallelConfig& c, Visitor& v) {
            .max = kMaxSize,
            .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
   v.field("sequence", c.sequence,
-          {.text = "Ranks that split one sequence.",
+          {.text = "Ranks that split one sequence, of text; twice as many divide data.sequence.",
            .unit = "ranks",
            .min = 1,
            .max = kMaxSize,
-           .source = "DeepSpeed-Ulysses, arXiv:2309.14509"});
+           .source = "context parallelism of Llama 3, arXiv:2407.21783, sec. 3.3.2"});
+  v.field("sequence_attention", c.sequence_attention,
+          {.text = "How they attend to each other's tokens."});
   v.field("pipeline", c.pipeline,
           {.text = "Stages that the list of blocks is cut into.",
            .unit = "ranks",

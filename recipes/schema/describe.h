@@ -49,6 +49,7 @@ class Visitor;
 void describe(Recipe& recipe, Visitor& visitor);
 void describe(ModelConfig& model, Visitor& visitor);
 void describe(LoraConfig& lora, Visitor& visitor);
+void describe(ExpertsConfig& experts, Visitor& visitor);
 void describe(DataConfig& data, Visitor& visitor);
 void describe(NormalizeConfig& normalize, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);

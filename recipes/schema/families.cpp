@@ -167,6 +167,84 @@ constexpr PublishedModel kLlamas[] = {
     {"llama-3-8b", {"meta-llama/Meta-Llama-3-8B"}, llama(4096, 32, 32, 128, 14336)},
 };
 
+constexpr ModelSize kExperts = {"experts",
+                                {"num_experts", "num_local_experts"},
+                                &ModelConfig::experts,
+                                &ModelSizes::experts,
+                                512};
+constexpr ModelSize kExpertsPerToken = {"experts_per_token",
+                                        {"num_experts_per_tok"},
+                                        &ModelConfig::experts_per_token,
+                                        &ModelSizes::experts_per_token,
+                                        512};
+constexpr ModelSize kExpertWidth = {"expert_width",
+                                    {"moe_intermediate_size"},
+                                    &ModelConfig::expert_width,
+                                    &ModelSizes::expert_width,
+                                    1 << 20};
+constexpr ModelSize kQwen2MoeSizes[] = {
+    kWidth,
+    kLayers,
+    kHeads,
+    kKvHeads,
+    kMlpWidth,
+    kVocabSize,
+    kExperts,
+    kExpertsPerToken,
+    kExpertWidth,
+    {"shared_width",
+     {"shared_expert_intermediate_size"},
+     &ModelConfig::shared_width,
+     &ModelSizes::shared_width,
+     1 << 20},
+};
+constexpr PublishedModel kQwen2Moes[] = {
+    {"qwen1.5-moe-a2.7b",
+     {"Qwen/Qwen1.5-MoE-A2.7B"},
+     {.width = 2048,
+      .layers = 24,
+      .heads = 16,
+      .kv_heads = 16,
+      .mlp_width = 5632,
+      .vocab_size = 151936,
+      .experts = 60,
+      .experts_per_token = 4,
+      .expert_width = 1408,
+      .shared_width = 5632}},
+    // The shape that qwen2.5-3b has when its MLPs become experts
+    // (engine/models/upcycled_weights.h).
+    {"qwen2.5-3b-moe",
+     {},
+     {.width = 2048,
+      .layers = 36,
+      .heads = 16,
+      .kv_heads = 2,
+      .mlp_width = 11008,
+      .vocab_size = 151936,
+      .experts = 8,
+      .experts_per_token = 2,
+      .expert_width = 2752,
+      .shared_width = 5504}},
+};
+constexpr ModelSize kQwen3MoeSizes[] = {
+    kWidth,    kLayers,    kHeads,   kKvHeads,         kWideHeadSizes[4],
+    kMlpWidth, kVocabSize, kExperts, kExpertsPerToken, kExpertWidth,
+};
+constexpr PublishedModel kQwen3Moes[] = {
+    {"qwen3-30b-a3b",
+     {"Qwen/Qwen3-30B-A3B"},
+     {.width = 2048,
+      .layers = 48,
+      .heads = 32,
+      .kv_heads = 4,
+      .head_dim = 128,
+      .mlp_width = 6144,
+      .vocab_size = 151936,
+      .experts = 128,
+      .experts_per_token = 8,
+      .expert_width = 768}},
+};
+
 constexpr ModelFamily kFamilies[] = {
     {.name = "vit",
      .title = "ViT",
@@ -212,6 +290,24 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kWideHeadSizes,
      .defaults = {},
      .published = kLlamas},
+    {.name = "qwen2_moe",
+     .title = "Qwen2 MoE",
+     .source = "Qwen2, arXiv:2407.10671, table 1",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kQwen2MoeSizes,
+     .defaults = {},
+     .published = kQwen2Moes},
+    {.name = "qwen3_moe",
+     .title = "Qwen3 MoE",
+     .source = "Qwen3, arXiv:2505.09388, table 2",
+     .rotary = true,
+     .positions = "max_position_embeddings",
+     .lora_targets = kDecoderTargets,
+     .sizes = kQwen3MoeSizes,
+     .defaults = {},
+     .published = kQwen3Moes},
 };
 
 std::string sizes_text(const ModelSizes& sizes) {

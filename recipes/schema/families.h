@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -25,6 +26,10 @@ struct ModelSizes {
   std::int64_t head_dim = 0;
   std::int64_t mlp_width = 0;
   std::int64_t vocab_size = 0;
+  std::int64_t experts = 0;  ///< of a layer
+  std::int64_t experts_per_token = 0;
+  std::int64_t expert_width = 0;  ///< hidden width of one
+  std::int64_t shared_width = 0;  ///< hidden width of the expert of every token
 };
 
 /// A size as recipes and config.json call it.
@@ -58,6 +63,11 @@ struct ModelFamily {
   std::span<const ModelSize> sizes;
   ModelSizes defaults;  ///< where config.json says nothing; 0: it must
   std::span<const PublishedModel> published;
+
+  [[nodiscard]] bool has_experts() const { return has_size("experts"); }
+  [[nodiscard]] bool has_size(std::string_view key) const {
+    return std::ranges::find(sizes, key, &ModelSize::key) != sizes.end();
+  }
 };
 
 [[nodiscard]] std::span<const ModelFamily> model_families();

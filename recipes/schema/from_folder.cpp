@@ -90,6 +90,17 @@ class FolderReader {
                   fmt::format("it must be {}", family_names()));
     }
     ModelConfig& model = recipe_.model;
+    if (recipe_.experts.upcycle && reader_.usable("experts.upcycle")) {
+      // The folder's MLPs become experts: the model has the sizes of its own name.
+      if (model.name.empty()) {
+        report("model.name", "missing; experts.upcycle takes only weights from model.weights",
+               "name the mixture of experts, such as qwen2.5-3b-moe");
+        return;
+      }
+      need_sizes();
+      compare_positions(file, *family);
+      return;
+    }
     if (model.name.empty()) {
       model.name = type;
       taken_["model.name"] = source;

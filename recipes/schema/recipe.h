@@ -18,6 +18,8 @@ enum class StateType { fp32, bf16 };
 enum class ReduceType { fp32, bf16, int8, int4 };
 /// What gathered parameters travel in.
 enum class GatherType { compute, int8, fp8, int4 };
+/// How ranks that split a sequence attend to each other's tokens.
+enum class SequenceAttention { gather, heads };
 enum class NonFinite { skip, stop };
 enum class Recompute { none, blocks, automatic };
 /// Order of the visits of a pipeline.
@@ -64,6 +66,10 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
+  int experts = 0;  ///< of a layer
+  int experts_per_token = 0;
+  int expert_width = 0;  ///< hidden width of one expert
+  int shared_width = 0;  ///< of the expert that every token takes
   double rope_theta = 0;
   std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained
 
@@ -89,6 +95,15 @@ struct NormalizeConfig {
   std::vector<double> deviation = {0.229, 0.224, 0.225};  ///< as `mean`; `std` in recipes
 
   bool operator==(const NormalizeConfig&) const = default;
+};
+
+struct ExpertsConfig {
+  bool upcycle = false;         ///< model.weights is a dense model whose MLPs become the experts
+  double balance_loss = 0.001;  ///< coefficient; 0: none
+  double z_loss = 0;            ///< coefficient; 0: none
+  double planned_load = 1.5;    ///< rows of a rank's experts that memory is planned for
+
+  bool operator==(const ExpertsConfig&) const = default;
 };
 
 struct DataConfig {
@@ -189,6 +204,7 @@ struct ParallelConfig {
   StagesConfig stages = {};
   int tensor = 1;
   int sequence = 1;
+  SequenceAttention sequence_attention = SequenceAttention::gather;
   int pipeline = 1;
   int expert = 1;
   Backend backend = Backend::automatic;
@@ -272,6 +288,7 @@ struct MetricsConfig {
 struct Recipe {
   ModelConfig model;
   LoraConfig lora;
+  ExpertsConfig experts;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;

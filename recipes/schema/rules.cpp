@@ -60,6 +60,29 @@ void heads_divide_width(const Recipe& r, RuleContext& context) {
                 divisors_near(m.width, m.heads));
 }
 
+void tokens_find_their_experts(const Recipe& r, RuleContext& context) {
+  const auto& m = r.model;
+  if (m.experts == 0 || m.experts_per_token <= m.experts) return;
+  context.error(
+      "model.experts_per_token",
+      fmt::format("{} experts for each token, model.experts is {}", m.experts_per_token, m.experts),
+      fmt::format("use at most {}", m.experts));
+}
+
+void upcycling_has_a_source(const Recipe& r, RuleContext& context) {
+  if (!r.experts.upcycle) return;
+  if (r.model.weights.empty()) {
+    context.error("experts.upcycle", "true, but model.weights names no dense model to start from",
+                  "give the folder of a dense model as model.weights");
+  }
+  const ModelFamily* family = family_of(r.model.name);
+  if (family != nullptr && family->has_experts() && !family->has_size("shared_width")) {
+    context.error("experts.upcycle",
+                  fmt::format("true, but model.name {} has no shared expert", r.model.name),
+                  "use a qwen2_moe, such as qwen2.5-3b-moe");
+  }
+}
+
 void states_fit_compute(const Recipe& r, RuleContext& context) {
   using enum ComputeType;
   if (r.precision.states != StateType::bf16 || r.precision.compute == bf16 ||
@@ -166,13 +189,34 @@ void one_length(const Recipe& r, RuleContext& context) {
 void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
   const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
-                                                      {"parallel.sequence", p.sequence},
                                                       {"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;
     context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),
                   "leave it out; parallel.zero.stage 2 or 3 splits the states over all ranks");
   }
+}
+
+/// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
+void ranks_split_the_sequence(const Recipe& r, RuleContext& context) {
+  const int ranks = r.parallel.sequence, tokens = r.data.sequence;
+  if (ranks <= 1) return;
+  if (is_vision(r)) {
+    context.error("parallel.sequence", fmt::format("{} ranks split text, not images", ranks),
+                  "use 1");
+    return;
+  }
+  const std::int64_t parts = std::int64_t{2} * ranks, lower = tokens / parts * parts;
+  if (lower == tokens) return;
+  const std::string lengths =
+      lower == 0 ? fmt::format("{}", parts) : fmt::format("{} or {}", lower, lower + parts);
+  const std::string degrees =
+      tokens % 2 == 0 ? "; or, with parallel.sequence, " + divisors_near(tokens / 2, ranks) : "";
+  context.error("parallel.sequence",
+                fmt::format("{} ranks have two parts each, but data.sequence: {} tokens are not {} "
+                            "equal parts",
+                            ranks, tokens, parts),
+                fmt::format("use data.sequence: {}{}", lengths, degrees));
 }
 
 struct ChunkRange {
@@ -217,7 +261,7 @@ void each_chunk_has_layers(const Recipe& r, RuleContext& context) {
   if (whole && chunks >= range.least && chunks <= range.most &&
       (p.stages.chunks == 0 || p.stages.chunks == chunks))
     return;
-  const int wanted = p.pipeline * std::max(p.stages.chunks, range.least);
+  const int wanted = p.pipeline * std::clamp(p.stages.chunks, range.least, range.most);
   context.error("parallel.stages.layers",
                 fmt::format("{} chunks on {} ranks (parallel.pipeline) under schedule {}", count,
                             p.pipeline, spelling(p.stages.schedule)),
@@ -365,9 +409,11 @@ const std::vector<Rule>& rules() {
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
+      {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
+      {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
-      {supported_degrees,
-       {"parallel.tensor", "parallel.sequence", "parallel.pipeline", "parallel.expert"}},
+      {supported_degrees, {"parallel.tensor", "parallel.expert"}},
+      {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
       {each_chunk_has_layers,
        {"parallel.stages.layers", "parallel.stages.chunks", "parallel.stages.schedule",
@@ -414,6 +460,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "precision.compute",
                                           "precision.non_finite",
                                           "parallel.zero.stage",
+                                          "parallel.sequence",
                                           "memory.offload.optimizer",
                                           "memory.offload.parameters",
                                           "memory.offload.activations"};
@@ -427,6 +474,14 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   };
   for (Inactive& field : inactive_data_keys(r, modality_of(r))) fields.push_back(std::move(field));
   const bool vision = is_vision(r);
+  const ModelFamily* family = family_of(r.model.name);
+  if (family == nullptr || !family->has_experts()) {
+    add({"model.experts", "model.experts_per_token", "model.expert_width", "model.shared_width",
+         "experts.upcycle", "experts.balance_loss", "experts.z_loss", "experts.planned_load"},
+        fmt::format("model.name {} has no experts", r.model.name));
+  } else if (r.parallel.expert * r.parallel.tensor == 1) {
+    add({"experts.planned_load"}, "parallel.expert 1: a rank has all experts");
+  }
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},
@@ -482,6 +537,8 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
         fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
                     r.parallel.zero.stage));
   }
+  if (r.parallel.sequence == 1)
+    add({"parallel.sequence_attention"}, "parallel.sequence 1: each rank has whole samples");
   return fields;
 }
 

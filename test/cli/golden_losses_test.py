@@ -26,6 +26,13 @@ CASES = {
                                                       "model.head_dim=32"]),
     "llama": ("recipes/qwen/qwen2.5-3b_random.yaml", [*LANGUAGE, "model.name=llama-3.2-1b", "model.kv_heads=2",
                                                       "model.mlp_width=160", "model.head_dim=16"]),
+    "qwen2_moe": ("recipes/qwen/qwen2.5-3b-moe_random.yaml",
+                  [*LANGUAGE, "precision.states=fp32", "model.kv_heads=2", "model.mlp_width=160", "model.experts=4", "model.expert_width=48",
+                   "model.shared_width=80"]),
+    "qwen3_moe": ("recipes/qwen/qwen2.5-3b-moe_random.yaml",
+                  [*LANGUAGE, "precision.states=fp32", "model.name=qwen3-30b-a3b", "model.kv_heads=2", "model.mlp_width=160", "model.head_dim=32",
+                   "model.experts=6", "model.experts_per_token=3", "model.expert_width=48", "memory.recompute=blocks",
+                   "experts.z_loss=0.001"]),
     "qwen2, lora": ("recipes/qwen/qwen2.5-3b_random.yaml",
                     [*LANGUAGE, "model.kv_heads=2", "model.mlp_width=160", "lora.rank=4", "lora.alpha=8"]),
 }

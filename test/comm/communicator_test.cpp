@@ -113,6 +113,9 @@ TEST_CASE("shapes that do not fit are our own fault and are named", "[comm]") {
     has(message([&] { comm.all_gather(three, two); }), "all_gather: 3 elements are not 2 times 2");
     has(message([&] { comm.reduce_scatter(two, three); }), "3 elements are not 2 times 2");
     has(message([&] { comm.all_to_all(three, three); }), "in 2 equal parts");
+    at::Tensor matrix = at::zeros({3, 2});
+    has(message([&] { comm.all_to_all(matrix, matrix, {{2, 2}, {2, 1}}); }),
+        "in parts of 2, 2 and 2, 1 rows");
     has(message([&] { comm.broadcast(two, 2); }), "broadcast: index 2 in a group of 2");
     has(message([&] { comm.send(two, comm.rank()); }), "with itself");
     at::Tensor columns = at::zeros({2, 3}).t();
@@ -172,6 +175,9 @@ TEST_CASE("the counter counts calls, full buffers and time per operation", "[com
       }
       void broadcast(at::Tensor& x, int root) override { inner_.broadcast(x, root); }
       void all_to_all(at::Tensor& o, const at::Tensor& i) override { inner_.all_to_all(o, i); }
+      void all_to_all(at::Tensor& o, const at::Tensor& i, const ExchangedRows& rows) override {
+        inner_.all_to_all(o, i, rows);
+      }
       void send(const at::Tensor& x, int peer) override { inner_.send(x, peer); }
       void receive(at::Tensor& x, int peer) override { inner_.receive(x, peer); }
       void barrier() override { inner_.barrier(); }
@@ -199,7 +205,8 @@ TEST_CASE("the counter counts calls, full buffers and time per operation", "[com
     is("all_gather", 2, 2 * 40);
     is("reduce_scatter", 2, 2 * 40);
     is("broadcast", 2, 2 * 20);
-    is("all_to_all", 1, 40);
+    const Bytes rows_sent = comm->rank() == 0 ? 2 : 4;
+    is("all_to_all", 3, 40 + 20 * rows_sent);
     is("send", 1, 20);
     is("receive", 1, 20);
     is("barrier", 1, 0);

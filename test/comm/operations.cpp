@@ -2,12 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
 #include <numeric>
 #include <stdexcept>
+#include <vector>
 
 #include "engine/base/philox.h"
 
@@ -28,6 +30,7 @@ class Checker {
     reduce_scatter();
     broadcast();
     all_to_all();
+    exchange_rows();
     point_to_point();
     comm_.barrier();
   }
@@ -116,6 +119,39 @@ class Checker {
     check("all_to_all", output, [&](std::int64_t i) {
       return sent(static_cast<int>(i / count_), comm_.rank(), i % count_);
     });
+  }
+
+  /// From rank `from` to rank `to` so many rows: none at all of rank 0's, or of all but rank 0's.
+  void exchange_rows() {
+    if (count_ == 0) return;
+    for (const bool first_sends : {false, true}) {
+      const auto rows = [&](int from, int to) {
+        return (from == 0) == first_sends ? std::int64_t{from + 2 * to} : std::int64_t{0};
+      };
+      ExchangedRows parts;
+      std::vector<float> brought, expected;
+      for (int peer = 0; peer < n_; ++peer) {
+        parts.sent.push_back(rows(comm_.rank(), peer));
+        parts.received.push_back(rows(peer, comm_.rank()));
+        const auto fill = [&](std::vector<float>& to, std::int64_t number, int from, int target) {
+          for (std::int64_t i = 0; i < number * count_; ++i)
+            to.push_back(static_cast<float>(20 * from + 5 * target + i % 5));
+        };
+        fill(brought, parts.sent.back(), comm_.rank(), peer);
+        fill(expected, parts.received.back(), peer, comm_.rank());
+      }
+      const auto matrix = [&](const std::vector<float>& values) {
+        return make(static_cast<std::int64_t>(values.size()),
+                    [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; })
+            .view({-1, count_});
+      };
+      const at::Tensor input = matrix(brought);
+      at::Tensor output = at::zeros_like(matrix(expected));
+      comm_.all_to_all(output, input, parts);
+      expect(output.equal(matrix(expected)),
+             fmt::format("all_to_all of rows is wrong on rank {} of {} ({} on {})", comm_.rank(),
+                         n_, c10::toString(dtype_), device_.str()));
+    }
   }
 
   /// Every ordered pair in one order that all ranks share, so that no two wait for each other.

@@ -1,5 +1,9 @@
 #include "engine/data/loader.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +15,8 @@
 
 #include "engine/base/error.h"
 #include "engine/data/order.h"
+#include "engine/data/own_rows.h"
+#include "engine/data/text_rows.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
@@ -233,6 +239,54 @@ TEST_CASE("micro-batches too small for the global batch are refused", "[data]") 
   auto options = small_options();
   options.global_batch = 9;
   REQUIRE_THROWS_AS(make_loader(std::make_shared<Counting>(10), options), Error);
+}
+
+TEST_CASE("ranks that split samples have the rows of whole ones, each once", "[data][sequence]") {
+  const int ranks = GENERATE(1, 2, 3);
+  const std::int64_t tokens = 12, samples = 2;
+  const std::shared_ptr<const Dataset> rows =
+      text::make_random_rows(20, static_cast<int>(tokens), 97, 5, Split::train);
+  const auto batch_of = [&](const Zigzag& zigzag) {
+    HostBatch batch = make_loader(rows, {.global_batch = samples,
+                                         .micro_batch = samples,
+                                         .sequence = zigzag,
+                                         .seed = 3,
+                                         .last_step = 1})
+                          ->next();
+    return batch;
+  };
+  const HostBatch whole = batch_of({});
+  CHECK(!whole.own_rows.defined());
+  std::vector<int> seen(static_cast<std::size_t>(samples * tokens));
+  for (int rank = 0; rank < ranks && ranks > 1; ++rank) {
+    CAPTURE(ranks, rank);
+    const HostBatch own = batch_of({.ranks = ranks, .rank = rank});
+    REQUIRE(own.tokens.size(0) == samples);
+    REQUIRE(own.tokens.size(1) == tokens / ranks);
+    for (std::int64_t row = 0; row < own.labels.size(0); ++row) {
+      const int place = own.own_rows[row].item<int>();
+      ++seen.at(static_cast<std::size_t>(place));
+      CHECK(own.own_positions[row].item<int>() == place % tokens);
+      CHECK(own.tokens.view(-1)[row].equal(whole.tokens.view(-1)[place]));
+      CHECK(own.labels[row].equal(whole.labels[place]));
+      CHECK(own.weights[row].equal(whole.weights[place]));
+    }
+  }
+  CHECK(std::ranges::count(seen, ranks > 1 ? 1 : 0) == samples * tokens);
+}
+
+TEST_CASE("rows of a packed sample keep their positions in their sequences", "[data][sequence]") {
+  HostBatch whole;
+  whole.tokens = at::arange(8, at::kLong).view({1, 8});
+  whole.labels = at::arange(8, at::kLong) + 1;
+  whole.weights = at::ones({8});
+  whole.positions = at::arange(8, at::kInt).remainder(3);
+  const HostBatch own = own_rows(whole, {.ranks = 2, .rank = 0}, /*pinned=*/false);
+  CHECK(own.tokens.equal(at::tensor(std::vector<std::int64_t>{0, 1, 6, 7}).view({1, 4})));
+  CHECK(own.own_positions.equal(at::tensor(std::vector<int>{0, 1, 0, 1})));
+  CHECK(own.positions.equal(whole.positions));
+  CHECK_THROWS_WITH(own_rows(whole, {.ranks = 3, .rank = 0}, false),
+                    Catch::Contains("8 tokens are not 6 equal parts"));
 }
 
 }  // namespace

@@ -274,7 +274,8 @@ TEST_CASE("GPU: stretch_heads and resize_rows equal their references", "[gpu][ke
             .stretched = wide,
             .layout = layout,
             .inverse_scale = static_cast<float>(std::sqrt(static_cast<double>(head_dim))),
-            .dtype = ops::kernel_dtype(t[0])};
+            .dtype = ops::kernel_dtype(t[0]),
+            .model_heads = heads};
       },
       kernels::cuda::stretch_heads, kernels::reference::stretch_heads);
   for (const bool widen : {false, true}) {

@@ -1,3 +1,4 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -103,10 +104,14 @@ TEST_CASE("GPU: dropout equals its reference bit for bit", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::int64_t count = GENERATE(1, 8, 1003, 300000);
   const float share = GENERATE(0.05f, 0.5f);
-  CAPTURE(c10::toString(type), count, share);
+  // Rows of a larger tensor, whose packs do not begin with a row where there are 17.
+  const std::int64_t columns = GENERATE(0, 8, 17);
+  CAPTURE(c10::toString(type), count, share, columns);
+  const bool in_rows = columns > 0 && count % columns == 0;
   test::Random random(3);
   const Tensors host = {random({count}, type), at::zeros({count}, type),
-                        at::full({}, 0x123456789abcdef, at::kLong)},
+                        at::full({}, 0x123456789abcdef, at::kLong),
+                        at::arange(in_rows ? count / columns : 1, at::kInt).flip(0) * 3},
                 gpu = test::clones(host, at::kCUDA);
   const auto args = [&](const Tensors& t) {
     return kernels::Dropout{.x = in(t[0]),
@@ -115,7 +120,9 @@ TEST_CASE("GPU: dropout equals its reference bit for bit", "[gpu][kernels]") {
                             .seed = t[2].const_data_ptr<std::int64_t>(),
                             .place = 5,
                             .share = share,
-                            .dtype = ops::kernel_dtype(t[0])};
+                            .dtype = ops::kernel_dtype(t[0]),
+                            .rows = in_rows ? t[3].const_data_ptr<std::int32_t>() : nullptr,
+                            .columns = columns};
   };
   kernels::reference::dropout(args(host));
   kernels::cuda::dropout(args(gpu), ops::current_stream());

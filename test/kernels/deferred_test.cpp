@@ -35,7 +35,7 @@ std::vector<Form> forms() {
        .run = [](const at::Tensor& x, Weights& w) { return ops::linear(x, w.main, &w.bias); }},
       {.name = "linear_gelu",
        .run = [](const at::Tensor& x,
-                 Weights& w) { return ops::linear_gelu(x, w.main, w.bias, ops::Gelu::exact); }},
+                 Weights& w) { return ops::linear_gelu(x, w.main, w.bias, ops::Gelu::erf); }},
       {.name = "swiglu_linear",
        .run = [](const at::Tensor& x,
                  Weights& w) { return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main); }},

@@ -250,7 +250,7 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
   const at::NoGradGuard no_gradients;
   const at::Tensor x = at::ones({kRows, kWidth});
   const auto sums = [&](LowRank& of, const at::Tensor& dropout_seed) {
-    return of.add_to(at::zeros({kRows, 1}), x, dropout_seed);
+    return of.add_to(at::zeros({kRows, 1}), x, {.dropout_seed = dropout_seed});
   };
   CHECK(at::equal(sums(adapter, {}), at::ones({kRows, 1}) * kWidth));
   const at::Tensor kept = sums(adapter, seed(5)) * 0.7;

@@ -2,6 +2,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <set>
 
 #include "engine/models/weights.h"
@@ -18,13 +19,14 @@ namespace {
 TEST_CASE("every block of a language model keeps exactly the bytes that its cost states",
           "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   config.layers = 3;
   Model model = make_model(config, {.sequence = 16});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = test::language_batch(model, 6);
-  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
   // What stays for all layers and steps, the table of rotary positions, is made at first use.
@@ -51,7 +53,8 @@ TEST_CASE("every block of a language model keeps exactly the bytes that its cost
 TEST_CASE("the layers of a language model have all its parameters, FLOPs and saved bytes",
           "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   CAPTURE(config.name);
   const Model model = make_model(config, {.sequence = 16});
   std::int64_t parameters = 0, trained = 0;
@@ -132,19 +135,22 @@ TEST_CASE("a backward in two parts holds the bytes that its cost states, with th
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {
   ModelConfig config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                                test::small_qwen3_config(), test::small_llama_config());
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   const bool bloom = config.name == "bloom-560m";
   CAPTURE(config.name);
   if (config.head_dim != 0) config.head_dim = 32;
   config.width = 96;
   config.vocab_size = 300;
   if (!bloom) config.mlp_width = 256;
+  if (config.expert_width != 0) config.expert_width = 128;
+  const Bytes hidden = std::max(256, config.experts_per_token * config.expert_width);
   Model model = make_model(config, {.sequence = 128});
   test::bind_parameters(model, *make_random_weights(1));
   const Batch batch = test::language_batch(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
   constexpr Bytes kRows = 8 * 128;
-  const BlockContext context{.totals = at::zeros({kNumTotals})};
+  const BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
 
   std::vector<test::BlockRun> runs;
   test::LiveBytes memory;
@@ -163,7 +169,7 @@ TEST_CASE("backward of a language model stays within its stated workspace", "[mo
                                                   (head     ? 5 * 300
                                                    : i == 0 ? 0
                                                    : bloom  ? 4 * 4 * 96
-                                                            : 3 * 256);
+                                                            : 3 * hidden);
     (void)memory.take_peak();
     gradients = test::run_backward(runs[i], gradients);
     CHECK(memory.take_peak() <= cost.backward_workspace + cpu_only);

@@ -24,7 +24,9 @@
 /// every gradient; then takes an AdamW step on each batch and writes the losses. INPUT has, all as
 /// fp32: tokens [N, B, T], labels and weights [N, B * T], last [B], and lr, beta1, beta2, eps,
 /// weight_decay (of matrices) as optimizer [5]. Before the steps the weights go to folder EXPORT.
-/// DTYPE is that of the computation, fp32 or bf16; steps are taken in fp32 only.
+/// DTYPE is that of the computation, fp32 or bf16; steps are taken in fp32 only. With BALANCE and
+/// Z, coefficients of losses of the routers that are means over samples and layers, the gradients
+/// are those of the mean loss and of these, and OUTPUT has the balance loss, too.
 namespace dstrain {
 namespace {
 
@@ -39,14 +41,15 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
 class Probe {
  public:
   Probe(const std::filesystem::path& weights, const std::filesystem::path& input,
-        at::ScalarType dtype)
+        at::ScalarType dtype, const ExpertsConfig& experts)
       : file_(input) {
     ModelConfig config;
     config.weights = weights.string();
     tokens_ = read_tensor(file_, "tokens").to(at::kLong);
     labels_ = read_tensor(file_, "labels").to(at::kLong);
     weights_ = read_tensor(file_, "weights");
-    model_ = make_model(config, {.sequence = static_cast<int>(tokens_.size(2))});
+    model_ =
+        make_model(config, {.sequence = static_cast<int>(tokens_.size(2)), .experts = experts});
     std::vector<std::string> notes;
     test::bind_parameters(model_, *open_weights(weights, model_, 0, notes));
     for (const std::string& note : notes) fmt::print("note: {}\n", note);
@@ -92,9 +95,15 @@ class Probe {
     const Batch one = batch(index);
     const at::Tensor totals = at::zeros({kNumTotals});
     const at::Tensor factor = one.weights.sum().reciprocal();
-    (void)test::run_model(model_.blocks, one, {.totals = totals}, factor);
+    const at::Tensor per_sample = at::full({}, 1.0 / static_cast<double>(one.tokens.size(0)));
+    (void)test::run_model(model_.blocks, one, {.totals = totals, .sample_seed = per_sample},
+                          factor);
+    balance_ = (totals[kBalanceTotal] * per_sample).item<float>();
     return (totals[0] / totals[3]).item<float>();
   }
+
+  /// Mean over samples and layers, of the last backward.
+  [[nodiscard]] float balance() const { return balance_; }
 
   /// Loss of each batch, with an optimizer step after it.
   std::vector<float> train() {
@@ -151,6 +160,7 @@ class Probe {
   at::Tensor tokens_, labels_, weights_;
   Model model_;
   Tensors masters_;  ///< fp32 weights; in fp32 the parameters' own
+  float balance_ = 0;
 };
 
 /// Collects tensors and writes them.
@@ -172,13 +182,14 @@ class Output {
 
 void probe(const std::filesystem::path& weights, const std::filesystem::path& input,
            const std::filesystem::path& output_path, const std::filesystem::path& exported,
-           const std::string& dtype) {
-  Probe probe(weights, input, dtype == "bf16" ? at::kBFloat16 : at::kFloat);
+           const std::string& dtype, const ExpertsConfig& experts) {
+  Probe probe(weights, input, dtype == "bf16" ? at::kBFloat16 : at::kFloat, experts);
   Output output;
   output.add("logits", probe.logits());
   output.add("next", probe.next(probe.last()));
   output.add("evaluated", at::full({}, probe.evaluate(0)));
   output.add("loss", at::full({}, probe.backward(0)));
+  output.add("balance", at::full({}, probe.balance()));
   for (const Parameter* parameter : all_parameters(probe.model())) {
     std::int64_t row = 0;
     for (const Piece& part : parameter->parts) {
@@ -199,12 +210,17 @@ void probe(const std::filesystem::path& weights, const std::filesystem::path& in
 }  // namespace dstrain
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fputs("usage: lm_probe WEIGHTS INPUT OUTPUT EXPORT fp32|bf16\n", stderr);
+  if (argc != 6 && argc != 8) {
+    std::fputs("usage: lm_probe WEIGHTS INPUT OUTPUT EXPORT fp32|bf16 [BALANCE Z]\n", stderr);
     return 64;
   }
   try {
-    dstrain::probe(argv[1], argv[2], argv[3], argv[4], argv[5]);
+    dstrain::ExpertsConfig experts{.balance_loss = 0};
+    if (argc == 8) {
+      experts.balance_loss = std::stod(argv[6]);
+      experts.z_loss = std::stod(argv[7]);
+    }
+    dstrain::probe(argv[1], argv[2], argv[3], argv[4], argv[5], experts);
   } catch (const dstrain::Error& error) {
     fmt::print(stderr, "error: {}\nhint: {}\n", error.what(), error.hint());
     return dstrain::exit_code(error.kind());

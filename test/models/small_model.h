@@ -49,6 +49,27 @@ inline ModelConfig small_qwen3_config() {
   return config;
 }
 
+/// A Qwen2 MoE of two layers with six experts and a shared one.
+inline ModelConfig small_qwen2_moe_config() {
+  ModelConfig config = small_qwen2_config();
+  config.name = "qwen2.5-3b-moe";
+  config.experts = 6;
+  config.experts_per_token = 2;
+  config.expert_width = 12;
+  config.shared_width = 20;
+  return config;
+}
+
+/// A Qwen3 MoE of two layers, without a shared expert.
+inline ModelConfig small_qwen3_moe_config() {
+  ModelConfig config = small_qwen3_config();
+  config.name = "qwen3-30b-a3b";
+  config.experts = 5;
+  config.experts_per_token = 3;
+  config.expert_width = 12;
+  return config;
+}
+
 /// A Llama 3.2 of two layers, with slowed rotary positions.
 inline ModelConfig small_llama_config() {
   ModelConfig config = small_qwen2_config();

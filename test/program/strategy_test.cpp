@@ -65,10 +65,10 @@ TEST_CASE("degrees that cannot be are errors with valid ones", "[strategy]") {
   CHECK(message_of([] { (void)mesh_degrees({.zero = {.stage = 1, .shard = -2}}, 8); }) ==
         "parallel.zero.shard: -2 does not divide the 8 data ranks; use 1, 2, 4, 8, or 0 for all of "
         "them");
-  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .sequence = 2}, 8); }) ==
-        "parallel.sequence: 2 needs blocks or schedules that are cut along this axis; those of the "
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .expert = 2}, 8); }) ==
+        "parallel.expert: 2 needs blocks or schedules that are cut along this axis; those of the "
         "models here are "
-        "not; use parallel.sequence: 1");
+        "not; use parallel.expert: 1");
   CHECK(message_of([] { (void)mesh_degrees({}, 0); }) == "0 ranks; use at least 1");
   CHECK(message_of([] { (void)plan_batch({.global = 0, .micro = 4}, 2); }) ==
         "batch.global: 0, batch.micro: 4; use at least 1 for both");

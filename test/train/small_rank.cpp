@@ -267,7 +267,8 @@ SmallRank::SmallRank(ThreadWorld& threads, const Setup& setup_in, int rank_in)
 }
 
 void SmallRank::enqueue() {
-  executor->enqueue({.step = next_step++, .lr = 0.1, .targets = setup.global}, source);
+  executor->enqueue(
+      {.step = next_step++, .lr = 0.1, .targets = setup.global, .samples = setup.global}, source);
 }
 
 void SmallRank::skip_step() {

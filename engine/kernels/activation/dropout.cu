@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A thread has eight elements, which are two counters of Philox.
+/// A thread has eight elements, which are two counters of Philox, unless rows stand elsewhere in a
+/// larger tensor and do not begin with a pack.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -19,11 +20,20 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   if (first >= a.count) return;
   const float factor = 1.0f / (1.0f - a.share);
   float kept[kPack];
+  if (a.rows == nullptr || a.columns % kPack == 0) {
+    const std::int64_t counter = a.whole(first) / 4;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(2 * pack + half));
+    for (int half = 0; half < 2; ++half) {
+      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(counter + half));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
+      for (int i = 0; i < 4; ++i) kept[4 * half + i] = words.uniform(i) >= a.share ? factor : 0.0f;
+    }
+  } else {
+    for (int i = 0; i < kPack && first + i < a.count; ++i) {
+      const std::int64_t element = a.whole(first + i);
+      const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(element / 4));
+      kept[i] = words.uniform(static_cast<int>(element % 4)) >= a.share ? factor : 0.0f;
+    }
   }
   if (first + kPack <= a.count) {
     float x[kPack];

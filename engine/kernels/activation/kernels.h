@@ -68,7 +68,8 @@ struct SwigluBackward {
 };
 
 /// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
-/// `key` falls into the lowest `share` of [0, 1).
+/// `key` falls into the lowest `share` of [0, 1). With `rows`, row r of x stands for row rows[r] of
+/// a larger tensor of as many columns, whose elements are counted.
 struct Dropout {
   const void* x;
   void* y;  ///< may alias x
@@ -77,6 +78,13 @@ struct Dropout {
   std::uint64_t place;
   float share;
   DType dtype;
+  const std::int32_t* rows = nullptr;  ///< [count / columns]
+  std::int64_t columns = 0;
+
+  /// Of the larger tensor.
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t element) const {
+    return rows == nullptr ? element : rows[element / columns] * columns + element % columns;
+  }
 };
 
 namespace cuda {

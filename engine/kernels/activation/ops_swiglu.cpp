@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/activation/swiglu.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
@@ -15,12 +16,11 @@
 #include "engine/kernels/ops.h"
 
 namespace dstrain::ops {
-namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor forward_of(const at::Tensor& gate_up) {
+at::Tensor swiglu_of(const at::Tensor& gate_up) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat);
@@ -37,18 +37,13 @@ at::Tensor forward_of(const at::Tensor& gate_up) {
   return h;
 }
 
-struct SwigluGradients {
-  at::Tensor gate_up, h;
-};
-
-/// The gradient of gate and up; with `again` also what forward gave.
-SwigluGradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
+SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh, bool again) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat), dh32 = dh.to(at::kFloat);
     const at::Tensor gate = both.narrow(1, 0, cols), up = both.narrow(1, cols, cols);
     const at::Tensor grad = at::cat({at::silu_backward(dh32 * up, gate), dh32 * at::silu(gate)}, 1);
-    return {grad.to(gate_up.scalar_type()), again ? forward_of(gate_up) : at::Tensor()};
+    return {grad.to(gate_up.scalar_type()), again ? swiglu_of(gate_up) : at::Tensor()};
   }
   SwigluGradients out{at::empty_like(gate_up), again ? at::empty_like(dh) : at::Tensor()};
   kernels::cuda::swiglu_backward({.gate_up = gate_up.const_data_ptr(),
@@ -62,14 +57,16 @@ SwigluGradients backward_of(const at::Tensor& gate_up, const at::Tensor& dh, boo
   return out;
 }
 
+namespace {
+
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input) {
     const at::Tensor gate_up = dense(input);
     context->save_for_backward({gate_up});
-    return forward_of(gate_up);
+    return swiglu_of(gate_up);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {backward_of(context->get_saved_variables()[0], dense(grads[0]), false).gate_up};
+    return {swiglu_gradients(context->get_saved_variables()[0], dense(grads[0]), false).gate_up};
   }
 };
 
@@ -77,7 +74,7 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* weight) {
     const at::Tensor gate_up = dense(input);
-    const LinearOutput out = apply_linear(forward_of(gate_up), *weight, nullptr);
+    const LinearOutput out = apply_linear(swiglu_of(gate_up), *weight, nullptr);
     context->save_for_backward({gate_up, out.scale});
     keep(context, "weight", weight);
     return out.y;
@@ -88,7 +85,7 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor &gate_up = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
     const LinearGradient dy(grads[0], weight, /*for_input=*/true);
-    SwigluGradients gradients = backward_of(gate_up, dy.input(), weight.trainable);
+    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
       if (scale.defined()) h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, scale).columns;

@@ -153,7 +153,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   float behind[kPack] = {};
   if (pack == own && part == 0) {
-    const float slope = slope_of(head, heads) * a.inverse_scale;
+    const float slope =
+        slope_of(static_cast<int>(a.first_head) + head, static_cast<int>(a.model_heads)) *
+        a.inverse_scale;
     const float high = to_float(from_float<T>(slope)), low = slope - high;
     behind[0] = 256 * high;
     behind[1] = high;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "engine/kernels/attention/attention_heads.h"
 
 /// The libraries that do the softmax; not for other layers.
@@ -7,12 +9,15 @@ namespace dstrain::ops {
 
 enum class Backend : std::int64_t { cpu, cudnn, flash, efficient };
 
-/// What a backend does with its heads.
+/// What a backend does with its heads. There may be fewer queries than keys: they are the last of
+/// their sequence then, which matters where attention is causal.
 struct Masking {
   bool causal = false;
-  bool biased = false;  ///< linear biases are not in the heads: add them
+  std::optional<Slopes> biases = {};  ///< linear ones, which are not in the heads: add them
   double scale = 0;
-  Sequences sequences;  ///< packed: heads are those of one sample
+  Sequences sequences = {};      ///< of the keys; packed: heads are those of one sample
+  at::Tensor query_starts = {};  ///< packed: as sequences.starts, of the queries
+  std::int64_t longest_query = 0;
 };
 
 /// What forward hands to backward: the random states are whatever the backend wants to see again.
@@ -26,7 +31,11 @@ struct Attended {
 /// attention.
 [[nodiscard]] Backend backend_for(const at::Tensor& qkv, std::int64_t width, bool packed);
 
-/// kv_heads may divide heads. cuDNN throws c10::Error where it has no kernel.
+/// kv_heads may divide heads. cuDNN throws c10::Error where it has no kernel. Where a library knows
+/// no causal attention of fewer queries than keys, it attends to the keys before the first query
+/// without a mask, to the rest with one, and the two are merged in fp32 by their log-sum-exp (Dao
+/// et al. 2022, arXiv:2205.14135, sec. 3.1). Backward takes the merged output and log-sum-exp for
+/// both, which is exact.
 [[nodiscard]] Attended attend(Backend backend, const Heads& in, const Masking& masking);
 
 /// Gradients of `in`; those of shared key and value heads are summed.

@@ -143,7 +143,9 @@ Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape, const Se
       .stretched = wide,
       .layout = layout_of(shape),
       .inverse_scale = static_cast<float>(std::sqrt(static_cast<double>(shape.head_dim))),
-      .dtype = kernel_dtype(qkv)};
+      .dtype = kernel_dtype(qkv),
+      .first_head = shape.first_head,
+      .model_heads = shape.slopes_of()};
   if (qkv.is_cuda()) {
     kernels::cuda::stretch_heads(args, current_stream());
   } else {
@@ -221,15 +223,18 @@ at::Tensor resize_rows(const at::Tensor& rows, std::int64_t to) {
   return out;
 }
 
-at::Tensor linear_biases(const at::Tensor& positions, std::int64_t heads, std::int64_t row_stride) {
-  const std::int64_t tokens = positions.size(0);
-  const at::Tensor all = at::empty({1, heads, tokens, std::max(row_stride, tokens)},
-                                   positions.options().dtype(at::kFloat));
-  at::Tensor biases = all.narrow(3, 0, tokens);
-  const at::Tensor at_row = positions.to(at::kFloat);
-  const at::Tensor distances = at_row.unsqueeze(0) - at_row.unsqueeze(1);
+at::Tensor linear_biases(const at::Tensor& queries, const at::Tensor& keys, const Slopes& slopes,
+                         std::int64_t row_stride) {
+  const std::int64_t heads = slopes.heads;
+  const std::int64_t length = keys.size(0);
+  const at::Tensor all = at::empty({1, heads, queries.size(0), std::max(row_stride, length)},
+                                   keys.options().dtype(at::kFloat));
+  at::Tensor biases = all.narrow(3, 0, length);
+  const at::Tensor distances =
+      keys.to(at::kFloat).unsqueeze(0) - queries.to(at::kFloat).unsqueeze(1);
   for (std::int64_t head = 0; head < heads; ++head) {
-    biases.select(1, head).copy_(distances * kernels::alibi_slope(head, heads));
+    biases.select(1, head).copy_(
+        distances * kernels::alibi_slope(slopes.first_head + head, slopes.model_heads));
   }
   return biases;
 }

@@ -55,9 +55,15 @@ void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequ
 /// rows [..., from] as [..., to]: cut, or zeros behind.
 [[nodiscard]] at::Tensor resize_rows(const at::Tensor& rows, std::int64_t to);
 
-/// Linear biases slope * (position of key - position of query) of [1, heads, T, T] fp32, in rows of
-/// `row_stride` elements or T. Taken as differences, since fp32 loses slope * position on the way.
-[[nodiscard]] at::Tensor linear_biases(const at::Tensor& positions, std::int64_t heads,
-                                       std::int64_t row_stride = 0);
+/// Whose slopes linear biases have: those of `heads` query heads of `model_heads`.
+struct Slopes {
+  std::int64_t heads = 0, first_head = 0, model_heads = 0;
+};
+
+/// Linear biases slope * (position of key - position of query) of [1, heads, queries, keys] fp32,
+/// in rows of `row_stride` elements or `keys`. Taken as differences, since fp32 loses slope *
+/// position on the way.
+[[nodiscard]] at::Tensor linear_biases(const at::Tensor& queries, const at::Tensor& keys,
+                                       const Slopes& slopes, std::int64_t row_stride = 0);
 
 }  // namespace dstrain::ops

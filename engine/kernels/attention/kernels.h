@@ -75,6 +75,8 @@ struct StretchHeads {
   HeadLayout layout;                     ///< head_dim a multiple of 8
   float inverse_scale;
   DType dtype;
+  std::int64_t first_head = 0;   ///< of the query heads in the model
+  std::int64_t model_heads = 0;  ///< that the model has
 };
 inline constexpr std::int64_t kAlibiPositions = 1 << 16;
 

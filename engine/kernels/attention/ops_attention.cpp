@@ -1,10 +1,7 @@
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "engine/base/error.h"
-#include "engine/kernels/attention/attention_backends.h"
-#include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/attention_plan.h"
 #include "engine/kernels/attention/kernels.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -15,80 +12,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Everything about one attention but its tensors; kept from forward to backward.
-struct Plan {
-  AttentionShape shape;
-  std::optional<StretchedWidths> stretched;  ///< linear biases stand in the heads
-  std::int64_t longest = 0;
-
-  [[nodiscard]] Masking masking(const Sequences& sequences) const {
-    return {.causal = shape.causal,
-            .biased = shape.alibi && !stretched,
-            .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
-            .sequences = sequences};
-  }
-  /// What the backend sees; all but cuDNN want values as wide as keys.
-  [[nodiscard]] Heads heads(Backend backend, const at::Tensor& qkv,
-                            const Sequences& sequences) const {
-    if (!stretched) return split_heads(qkv, shape, sequences);
-    StretchedWidths widths = *stretched;
-    if (backend != Backend::cudnn) widths.value = widths.query_key;
-    return stretch_heads(qkv, shape, sequences, widths);
-  }
-
-  void save(AutogradContext* context) const {
-    const StretchedWidths widths = stretched.value_or(StretchedWidths{});
-    context->saved_data["plan"] = std::vector<std::int64_t>{shape.batch,
-                                                            shape.heads,
-                                                            shape.kv_heads,
-                                                            shape.head_dim,
-                                                            shape.interleaved ? 1 : 0,
-                                                            shape.causal ? 1 : 0,
-                                                            shape.alibi ? 1 : 0,
-                                                            widths.query_key,
-                                                            widths.value,
-                                                            longest};
-    const RopeScaling& scaling = shape.rope_scaling;
-    context->saved_data["rope"] =
-        std::vector<double>{shape.rope_theta, scaling.factor, scaling.low_factor,
-                            scaling.high_factor, scaling.positions};
-  }
-  static Plan load(AutogradContext* context) {
-    const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
-    const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
-    Plan plan{.shape = {.batch = all[0],
-                        .heads = all[1],
-                        .kv_heads = all[2],
-                        .head_dim = all[3],
-                        .interleaved = all[4] != 0,
-                        .causal = all[5] != 0,
-                        .rope_theta = rope[0],
-                        .rope_scaling = {.factor = rope[1],
-                                         .low_factor = rope[2],
-                                         .high_factor = rope[3],
-                                         .positions = rope[4]},
-                        .alibi = all[6] != 0},
-              .stretched = std::nullopt,
-              .longest = all[9]};
-    if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};
-    return plan;
-  }
-};
-
 Attended attend_by(const Plan& plan, const at::Tensor& qkv, const Sequences& sequences) {
-  const Masking masking = plan.masking(sequences);
-  const std::int64_t width = plan.stretched ? plan.stretched->query_key : plan.shape.head_dim;
-  const Backend backend = backend_for(qkv, width, sequences.starts.defined());
-  if (backend == Backend::cudnn) {
-    try {
-      return attend(backend, plan.heads(backend, qkv, sequences), masking);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
-      return attend(Backend::flash, plan.heads(Backend::flash, qkv, sequences), masking);
-    }
-  }
-  return attend(backend, plan.heads(backend, qkv, sequences), masking);
+  return plan.attend(qkv, sequences.starts.defined(), plan.masking(sequences),
+                     [&](Backend backend) { return plan.heads(backend, qkv, sequences); });
 }
 
 /// Saved are qkv, rotated, and what the backend made; stretched heads are built again in backward,
@@ -132,7 +58,10 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-void check(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences) {
+}  // namespace
+
+void check_attention(const at::Tensor& qkv, const AttentionShape& shape,
+                     const Sequences& sequences) {
   DSTRAIN_CHECK(qkv.dim() == 2 && shape.batch > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
                     shape.head_dim > 0 && shape.heads % shape.kv_heads == 0 &&
                     qkv.size(0) % shape.batch == 0 && qkv.size(1) == shape.qkv_width(),
@@ -164,15 +93,10 @@ void check(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& 
                 "attention: too many positions for linear biases");
 }
 
-}  // namespace
-
 at::Tensor attention(const at::Tensor& qkv, const AttentionShape& shape,
                      const Sequences& sequences) {
-  check(qkv, shape, sequences);
-  Plan plan{.shape = shape, .stretched = std::nullopt, .longest = sequences.longest};
-  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat)
-    plan.stretched = stretched_widths(shape.head_dim);
-  return Attention::apply(qkv, plan, sequences);
+  check_attention(qkv, shape, sequences);
+  return Attention::apply(qkv, Plan::of(qkv, shape, sequences.longest), sequences);
 }
 
 std::int64_t attention_head_width(const AttentionShape& shape, int element_bytes) {
@@ -194,7 +118,7 @@ std::int64_t attention_saved_bytes(const AttentionShape& shape, std::int64_t row
 
 at::Tensor attention_stretched(const at::Tensor& qkv, const AttentionShape& shape,
                                const Sequences& sequences, StretchedWidths widths) {
-  check(qkv, shape, sequences);
+  check_attention(qkv, shape, sequences);
   return Attention::apply(
       qkv, Plan{.shape = shape, .stretched = widths, .longest = sequences.longest}, sequences);
 }

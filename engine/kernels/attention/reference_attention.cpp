@@ -95,7 +95,7 @@ void stretch_heads(const StretchHeads& a) {
       const std::int64_t behind = to + a.layout.head_dim;
       if (part == 0) {
         const auto slope = static_cast<double>(
-            static_cast<float>(alibi_slope(head, a.layout.heads)) * a.inverse_scale);
+            static_cast<float>(alibi_slope(a.first_head + head, a.model_heads)) * a.inverse_scale);
         out[part].set(behind + 1, slope);
         const double high = out[part].at(behind + 1);
         out[part].set(behind, 256 * high);

@@ -122,6 +122,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
   }
   call.a_scale = scale_pointer(options.a_scale);
   call.b_scale = scale_pointer(options.b_scale);
+  call.rows_vary = options.rows_vary;
   call.alpha = static_cast<float>(options.alpha);
   call.beta = options.add ? 1.0f : 0.0f;
   run_gemm(call);

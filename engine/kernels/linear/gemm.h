@@ -12,6 +12,9 @@ struct ProductOptions {
   /// fp32 scalars on the operands' device by which FP8 operands are multiplied.
   at::Tensor a_scale = {}, b_scale = {};
   bool fast = false;  ///< FP8 only: sums may be kept shorter than fp32, as is usual in forward
+  /// Rows of a, or of `a.t()`, are not the same number in each call: the algorithm is that of the
+  /// next power of two.
+  bool rows_vary = false;
 };
 
 /// out [M, N] = alpha * a [M, K] b [K, N] (+ out) (+ bias), with fp32 sums.

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -182,12 +183,22 @@ bool capturing() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
+/// What the call's algorithm is chosen and kept for.
+GemmKey tuned_key(const GemmCall& call) {
+  GemmKey key = call.key;
+  if (!call.rows_vary) return key;
+  std::int64_t& rows = key.a_transposed ? key.k : key.m;
+  rows = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  return key;
+}
+
 /// One call with the device locked.
 class Session {
  public:
   Session(Device& device, const GemmCall& call)
       : device_(device),
         call_(call),
+        key_(tuned_key(call)),
         library_(at::cuda::getCurrentCUDABlasLtHandle()),
         stream_(c10::cuda::getCurrentCUDAStream()),
         description_(call) {
@@ -200,19 +211,27 @@ class Session {
   }
 
   [[nodiscard]] Device::Plan plan() {
-    if (const auto known = device_.plans.find(call_.key); known != device_.plans.end())
+    if (const auto known = device_.plans.find(key_); known != device_.plans.end())
       return known->second;
     if (capturing()) return first(description_.candidates(library_, call_.key));
     Device::Plan made = make();
-    device_.plans.emplace(call_.key, made);
+    device_.plans.emplace(key_, made);
     return made;
   }
 
   [[nodiscard]] cublasStatus_t run(const Device::Plan& plan) {
-    return description_.launch(library_, call_, *plan.algorithm, workspace_, stream_.stream());
+    if (!plan.algorithm) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!call_.rows_vary || usable(*plan.algorithm)) return launch(*plan.algorithm);
+    // Chosen for another number of rows, it does not run with this one.
+    const Device::Plan own = first(description_.candidates(library_, call_.key));
+    return own.algorithm ? launch(*own.algorithm) : CUBLAS_STATUS_NOT_SUPPORTED;
   }
 
  private:
+  [[nodiscard]] cublasStatus_t launch(const cublasLtMatmulAlgo_t& algorithm) {
+    return description_.launch(library_, call_, algorithm, workspace_, stream_.stream());
+  }
+
   static Device::Plan first(const std::vector<cublasLtMatmulAlgo_t>& candidates) {
     if (candidates.empty()) return {};
     return {.algorithm = candidates.front()};
@@ -220,7 +239,7 @@ class Session {
 
   [[nodiscard]] Device::Plan make() {
     if (!tuning_wanted()) return first(description_.candidates(library_, call_.key));
-    const std::string key = call_.key.text();
+    const std::string key = key_.text();
     const auto saved = device_.cache.find(key);
     if (saved && usable(*saved)) return plan_of(*saved);
     const auto candidates = description_.candidates(library_, call_.key);
@@ -241,9 +260,10 @@ class Session {
   static Device::Plan plan_of(const GemmChoice& choice) {
     return {.algorithm = algorithm_of(choice), .time_s = choice.time_s};
   }
-  [[nodiscard]] bool usable(const GemmChoice& choice) {
-    return description_.runs(library_, algorithm_of(choice));
+  [[nodiscard]] bool usable(const cublasLtMatmulAlgo_t& algorithm) {
+    return description_.runs(library_, algorithm);
   }
+  [[nodiscard]] bool usable(const GemmChoice& choice) { return usable(algorithm_of(choice)); }
 
   /// Nothing when there is no memory for a trial, or no candidate runs.
   [[nodiscard]] std::optional<GemmChoice> fastest(
@@ -300,6 +320,7 @@ class Session {
 
   Device& device_;
   const GemmCall& call_;
+  GemmKey key_;
   cublasLtHandle_t library_;
   c10::cuda::CUDAStream stream_;
   Description description_;
@@ -313,7 +334,7 @@ void run_gemm(const GemmCall& call) {
   const std::lock_guard lock(device.mutex);
   Session session(device, call);
   const Device::Plan plan = session.plan();
-  require(call.key, plan.algorithm ? session.run(plan) : CUBLAS_STATUS_NOT_SUPPORTED);
+  require(call.key, session.run(plan));
 }
 
 bool run_gemm_if_cheap(const GemmCall& call, double extra_s) {

@@ -16,7 +16,8 @@ struct GemmCall {
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
   float alpha = 1;
-  float beta = 0;  ///< 0: out is only written
+  float beta = 0;          ///< 0: out is only written
+  bool rows_vary = false;  ///< ProductOptions::rows_vary
 };
 
 /// Runs the fastest known algorithm, measuring first where none is known. Error{internal} names the

@@ -88,8 +88,10 @@ void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor&
                                        Parameter* bias) const {
   if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale, bias);
   LinearGradient held = *this;
-  held.fp8_.rows = at::Tensor();  // for the input's gradient
-  weight_.later->push_back([held, kept, scale, bias] { held.add_now(kept, scale, bias); });
+  held.fp8_.rows = at::Tensor();                                     // for the input's gradient
+  weight_.later->push_back([held, x = kept.detach(), scale, bias] {  // without the graph behind x
+    held.add_now(x, scale, bias);
+  });
 }
 
 void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale,

@@ -27,13 +27,16 @@ struct LowRank {
 at::Tensor drop(const at::Tensor& x, const LowRank& how) {
   if (how.mask.share == 0) return x;
   at::Tensor y = at::empty_like(x);
-  const kernels::Dropout args{.x = x.const_data_ptr(),
-                              .y = y.mutable_data_ptr(),
-                              .count = x.numel(),
-                              .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
-                              .place = how.mask.place,
-                              .share = static_cast<float>(how.mask.share),
-                              .dtype = kernel_dtype(x)};
+  const kernels::Dropout args{
+      .x = x.const_data_ptr(),
+      .y = y.mutable_data_ptr(),
+      .count = x.numel(),
+      .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
+      .place = how.mask.place,
+      .share = static_cast<float>(how.mask.share),
+      .dtype = kernel_dtype(x),
+      .rows = how.mask.rows.defined() ? how.mask.rows.const_data_ptr<std::int32_t>() : nullptr,
+      .columns = x.size(1)};
   if (x.is_cuda()) {
     kernels::cuda::dropout(args, current_stream());
   } else {
@@ -56,6 +59,7 @@ void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["dropout"] = how.mask.share;
   context->saved_data["seed"] = how.mask.seed;
   context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
+  context->saved_data["rows"] = how.mask.rows;
 }
 
 LowRank kept_options(AutogradContext* context) {
@@ -63,7 +67,8 @@ LowRank kept_options(AutogradContext* context) {
   return {data.at("scale").toDouble(), data.at("column").toInt(),
           DropMask{.share = data.at("dropout").toDouble(),
                    .seed = data.at("seed").toTensor(),
-                   .place = static_cast<std::uint64_t>(data.at("place").toInt())}};
+                   .place = static_cast<std::uint64_t>(data.at("place").toInt()),
+                   .rows = data.at("rows").toTensor()}};
 }
 
 /// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.
@@ -117,7 +122,8 @@ at::Tensor add_low_rank(const at::Tensor& base, const at::Tensor& x_MK, Paramete
           base.size(0) == x_MK.size(0) && base.is_contiguous() &&
           base.scalar_type() == x_MK.scalar_type() && down.size(1) == x_MK.size(1) &&
           up.size(1) == down.size(0) && column >= 0 && column + up.size(0) <= base.size(1) &&
-          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()),
+          mask.share >= 0 && mask.share < 1 && (mask.share == 0 || mask.seed.defined()) &&
+          (!mask.rows.defined() || is_vector(mask.rows, x_MK.size(0), at::kInt, x_MK)),
       fmt::format("add_low_rank: base {}, x {}, a {}, b {}, column {}, dropout {}", shape_of(base),
                   shape_of(x_MK), shape_of(down), shape_of(up), column, mask.share));
   const bool any_trainable = a.trainable || b.trainable;

@@ -30,14 +30,15 @@ ops::AttentionShape attention_shape(const BloomConfig& config) {
           .alibi = true};
 }
 
-std::unique_ptr<Block> make_layer(const BloomConfig& config, std::int64_t index) {
+std::unique_ptr<Block> make_layer(const BloomConfig& config, const Splits& splits,
+                                  std::int64_t index) {
   const std::string name = fmt::format("transformer.h.{}", index);
   return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
       LayerPlace{
           .name = name, .width = config.width, .tokens = config.sequence, .first = index == 0},
       LayerNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(bloom_attention_names(name), config.width, attention_shape(config),
-                    initial(config)),
+                    initial(config), {}, 0, splits),
       LayerNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
       Mlp({.up = name + ".mlp.dense_h_to_4h", .down = name + ".mlp.dense_4h_to_h"}, config.width,
           config.mlp_width, ops::Gelu::tanh, initial(config)));
@@ -77,18 +78,23 @@ BlockCost BloomStem::cost(const BatchShape& shape) const {
 Model bloom_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
   BloomConfig config = bloom_config(recipe, family);
   config.sequence = inputs.sequence;
+  std::string config_json = bloom_config_json(config, family);
+  config.sequence = inputs.own_tokens();
   Blocks blocks;
   auto stem = std::make_unique<BloomStem>(config);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
-  blocks.push_back(std::make_unique<LanguageHead>(
-      LayerNorm("transformer.ln_f", config.width, config.norm_eps),
-      LanguageShape{
-          .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
-      config.tied ? &table : nullptr, initial(config)));
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    blocks.push_back(make_layer(config, inputs.splits, i));
+  blocks.push_back(
+      std::make_unique<LanguageHead>(LayerNorm("transformer.ln_f", config.width, config.norm_eps),
+                                     LanguageShape{.width = config.width,
+                                                   .vocab_size = config.vocab_size,
+                                                   .sequence = config.sequence,
+                                                   .part = inputs.splits.sequence},
+                                     config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
-          .config_json = bloom_config_json(config, family),
+          .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
           .notes = config.notes};

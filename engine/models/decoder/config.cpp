@@ -60,6 +60,23 @@ void read_rope(ConfigFile& file, DecoderConfig& config) {
   }
 }
 
+/// Which layers have experts, and how their results are weighted.
+void read_experts(ConfigFile& file, DecoderConfig& config) {
+  config.norm_topk = file.flag("norm_topk_prob", false);
+  config.sparse_step = file.size("decoder_sparse_step", config.layers, 1);
+  const char* key = "mlp_only_layers";
+  if (!file.has(key)) return;
+  const nlohmann::json& layers = file.json().at(key);
+  const auto is_layer = [&](const nlohmann::json& layer) {
+    return layer.is_number_integer() && layer >= 0 && layer < config.layers;
+  };
+  if (layers.is_array() && std::ranges::all_of(layers, is_layer)) {
+    config.dense_layers = layers.get<std::vector<std::int64_t>>();
+  } else {
+    file.refuse(key, fmt::format("a list of numbers from 0 to {}", config.layers - 1));
+  }
+}
+
 /// What follows from the other sizes.
 void derive_head_dim(ModelSizes& sizes) {
   if (sizes.head_dim == 0 && sizes.heads > 0 && sizes.width % sizes.heads == 0)
@@ -75,7 +92,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
   const bool says_head_dim =
       std::ranges::find(family.sizes, "head_dim", &ModelSize::key) != family.sizes.end();
   derive_head_dim(config);
-  config.qkv_bias = kind.published.qkv_bias;
+  config.qkv_bias = file.flag("qkv_bias", kind.published.qkv_bias);
   config.qk_norm = kind.published.qk_norm;
   read_rope(file, config);
   config.norm_eps = file.number_within("rms_norm_eps", 0, 1, config.norm_eps);
@@ -99,6 +116,7 @@ DecoderConfig read_decoder_config(const std::filesystem::path& weights, const Mo
         "dropout",
         file.path().string(), shown_json(file.json().at("attention_dropout")), family.title));
   }
+  if (family.has_experts()) read_experts(file, config);
   file.raise();
   config.file = json_text(file.json());
   return config;
@@ -133,7 +151,24 @@ void check_heads(const DecoderConfig& config, Problems& problems) {
   }
 }
 
+void check_experts(const DecoderConfig& config, Problems& problems) {
+  if (config.experts_per_token <= config.experts) return;
+  problems.push_back(fmt::format("model.experts_per_token: {} is above model.experts ({})",
+                                 config.experts_per_token, config.experts));
+}
+
 }  // namespace
+
+bool DecoderConfig::has_experts(std::int64_t layer) const {
+  return experts > 0 && (layer + 1) % sparse_step == 0 &&
+         std::ranges::find(dense_layers, layer) == dense_layers.end();
+}
+
+std::int64_t DecoderConfig::expert_layers() const {
+  std::int64_t number = 0;
+  for (std::int64_t layer = 0; layer < layers; ++layer) number += has_experts(layer) ? 1 : 0;
+  return number;
+}
 
 DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& family,
                              const DecoderKind& kind) {
@@ -151,6 +186,7 @@ DecoderConfig decoder_config(const ModelConfig& recipe, const ModelFamily& famil
   choose_theta(recipe, config, problems);
   check_limits(family, config, problems);
   if (problems.empty()) check_heads(config, problems);
+  check_experts(config, problems);
   raise_size_problems(recipe, problems);
   derive_head_dim(config);
   return config;

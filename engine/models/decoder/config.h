@@ -18,13 +18,19 @@ struct DecoderConfig : ModelSizes {
   ops::RopeScaling rope_scaling;
   double norm_eps = 1e-6;
   double init_std = 0.02;
-  bool qkv_bias = false;           ///< query, key and value have biases
-  bool qk_norm = false;            ///< each head of query and key is normed
-  bool tied = false;               ///< the embedding's table is the head's
-  std::string file;                ///< config.json it was read from, or empty
-  std::vector<std::string> notes;  ///< on fields of that file which dstrain does not follow
+  bool qkv_bias = false;                   ///< query, key and value have biases
+  bool qk_norm = false;                    ///< each head of query and key is normed
+  bool tied = false;                       ///< the embedding's table is the head's
+  bool norm_topk = false;                  ///< the weights of a token's experts add up to 1
+  std::int64_t sparse_step = 1;            ///< of so many layers the last one has experts
+  std::vector<std::int64_t> dense_layers;  ///< without experts, whatever sparse_step says
+  std::string file;                        ///< config.json it was read from, or empty
+  std::vector<std::string> notes;          ///< on fields of that file which dstrain does not follow
 
   [[nodiscard]] std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  [[nodiscard]] bool has_experts(std::int64_t layer) const;
+  /// How many layers have experts.
+  [[nodiscard]] std::int64_t expert_layers() const;
 };
 
 /// What makes a family of such decoders.

@@ -2,16 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
+#include "engine/nn/moe.h"
 #include "engine/nn/pre_norm_layer.h"
 #include "engine/nn/rms_norm.h"
 
 namespace dstrain {
 namespace {
+
+std::string layer_name(std::int64_t index) { return fmt::format("model.layers.{}", index); }
 
 InitialWeights initial(const DecoderConfig& config) { return {Init::normal, config.init_std}; }
 
@@ -32,22 +37,50 @@ ops::AttentionShape attention_shape(const DecoderConfig& config) {
           .rope_scaling = config.rope_scaling};
 }
 
+MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
+  return {.width = config.width,
+          .expert_width = config.expert_width,
+          .shared_width = config.shared_width,
+          .experts = inputs.splits.expert,
+          .planned_load = inputs.experts.planned_load,
+          .router = {.experts = config.experts,
+                     .chosen = config.experts_per_token,
+                     .normalize = config.norm_topk}};
+}
+
 GatedMlpNames mlp_names(const std::string& layer) {
   return {.gate = layer + ".mlp.gate_proj",
           .up = layer + ".mlp.up_proj",
           .down = layer + ".mlp.down_proj"};
 }
 
-std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index) {
-  const std::string name = fmt::format("model.layers.{}", index);
-  return std::make_unique<PreNormLayer<RmsNorm, GatedMlp>>(
+template <class FeedForward>
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
+                                  std::int64_t index, FeedForward mlp) {
+  const std::string name = layer_name(index);
+  return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
       LayerPlace{
           .name = name, .width = config.width, .tokens = config.sequence, .first = index == 0},
       RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
-                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps),
-      RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps),
-      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config)));
+                    initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
+                    splits),
+      RmsNorm(name + ".post_attention_layernorm", config.width, config.norm_eps), std::move(mlp));
+}
+
+std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
+                                  const ModelInputs& inputs) {
+  const std::string name = layer_name(index);
+  if (!config.has_experts(index)) {
+    return make_layer(config, inputs.splits, index,
+                      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config)));
+  }
+  const MoeLosses losses{.balance = inputs.experts.balance_loss,
+                         .z = inputs.experts.z_loss,
+                         .layers = config.expert_layers(),
+                         .tokens = std::max<std::int64_t>(config.sequence, 1)};
+  return make_layer(config, inputs.splits, index,
+                    Moe(name + ".mlp", moe_shape(config, inputs), losses, initial(config)));
 }
 
 }  // namespace
@@ -71,22 +104,35 @@ BlockCost DecoderStem::cost(const BatchShape& shape) const {
 }
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
-                    int sequence) {
-  config.sequence = sequence;
+                    const ModelInputs& inputs) {
+  config.sequence = inputs.sequence;
+  if (config.expert_layers() > 0 && inputs.splits.sequence.count > 1 &&
+      inputs.experts.balance_loss > 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
+                            "parallel.sequence: {} spreads each sample over ranks",
+                            inputs.experts.balance_loss, inputs.splits.sequence.count),
+                "use parallel.sequence: 1, or experts.balance_loss: 0");
+  }
+  std::string config_json = decoder_config_json(config, family, kind);
+  config.sequence = inputs.own_tokens();
   Blocks blocks;
   auto stem = std::make_unique<DecoderStem>(config);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
-  blocks.push_back(std::make_unique<LanguageHead>(
-      RmsNorm("model.norm", config.width, config.norm_eps),
-      LanguageShape{
-          .width = config.width, .vocab_size = config.vocab_size, .sequence = config.sequence},
-      config.tied ? &table : nullptr, initial(config)));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
+  blocks.push_back(
+      std::make_unique<LanguageHead>(RmsNorm("model.norm", config.width, config.norm_eps),
+                                     LanguageShape{.width = config.width,
+                                                   .vocab_size = config.vocab_size,
+                                                   .sequence = config.sequence,
+                                                   .part = inputs.splits.sequence},
+                                     config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
-          .config_json = decoder_config_json(config, family, kind),
+          .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),
-          .sequence = sequence,
+          .sequence = inputs.sequence,
+          .experts_per_token = static_cast<int>(config.experts_per_token),
           .notes = config.notes};
 }
 

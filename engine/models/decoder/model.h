@@ -36,15 +36,14 @@ class DecoderStem final : public Block {
   TokenEmbedding embedding_;
 };
 
-/// `sequence` tokens a sample.
 [[nodiscard]] Model decoder_model(DecoderConfig config, const ModelFamily& family,
-                                  const DecoderKind& kind, int sequence);
+                                  const DecoderKind& kind, const ModelInputs& inputs);
 
 /// The same for Family::make.
 template <const DecoderKind& kind>
 [[nodiscard]] Model make_decoder(const ModelConfig& recipe, const ModelFamily& family,
                                  const ModelInputs& inputs) {
-  return decoder_model(decoder_config(recipe, family, kind), family, kind, inputs.sequence);
+  return decoder_model(decoder_config(recipe, family, kind), family, kind, inputs);
 }
 
 }  // namespace dstrain

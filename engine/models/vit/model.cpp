@@ -123,7 +123,8 @@ at::Tensor VitHead::logits(const Tensors& input) {
 
 Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   return {ops::softmax_cross_entropy(logits(input), batch.labels, batch.weights,
-                                     context.label_smoothing, context.totals)};
+                                     context.label_smoothing,
+                                     context.totals.narrow(0, 0, kBalanceTotal))};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {

@@ -1,0 +1,95 @@
+#include "engine/kernels/attention/attention_plan.h"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <vector>
+
+namespace dstrain::ops {
+
+Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t longest) {
+  Plan plan{.shape = shape, .longest = longest};
+  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat)
+    plan.stretched = stretched_widths(shape.head_dim);
+  return plan;
+}
+
+Masking Plan::masking(const Sequences& sequences) const {
+  Masking masking{.causal = shape.causal,
+                  .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
+                  .sequences = sequences};
+  if (shape.alibi && !stretched)
+    masking.biases = {shape.heads, shape.first_head, shape.slopes_of()};
+  return masking;
+}
+
+StretchedWidths Plan::widths(Backend backend) const {
+  if (!stretched) return {.query_key = shape.head_dim, .value = shape.head_dim};
+  StretchedWidths found = *stretched;
+  if (backend != Backend::cudnn) found.value = found.query_key;
+  return found;
+}
+
+Heads Plan::heads(Backend backend, const at::Tensor& qkv, const Sequences& sequences) const {
+  return stretched ? stretch_heads(qkv, shape, sequences, widths(backend))
+                   : split_heads(qkv, shape, sequences);
+}
+
+Attended Plan::attend(const at::Tensor& like, bool packed, const Masking& masking,
+                      const std::function<Heads(Backend)>& heads_for) const {
+  const std::int64_t width = stretched ? stretched->query_key : shape.head_dim;
+  const Backend backend = backend_for(like, width, packed);
+  if (backend == Backend::cudnn) {
+    try {
+      return ops::attend(backend, heads_for(backend), masking);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
+      return ops::attend(Backend::flash, heads_for(Backend::flash), masking);
+    }
+  }
+  return ops::attend(backend, heads_for(backend), masking);
+}
+
+void Plan::save(torch::autograd::AutogradContext* context) const {
+  const StretchedWidths kept = stretched.value_or(StretchedWidths{});
+  context->saved_data["plan"] = std::vector<std::int64_t>{shape.batch,
+                                                          shape.heads,
+                                                          shape.kv_heads,
+                                                          shape.head_dim,
+                                                          shape.interleaved ? 1 : 0,
+                                                          shape.causal ? 1 : 0,
+                                                          shape.alibi ? 1 : 0,
+                                                          kept.query_key,
+                                                          kept.value,
+                                                          longest,
+                                                          shape.first_head,
+                                                          shape.model_heads};
+  const RopeScaling& scaling = shape.rope_scaling;
+  context->saved_data["rope"] = std::vector<double>{
+      shape.rope_theta, scaling.factor, scaling.low_factor, scaling.high_factor, scaling.positions};
+}
+
+Plan Plan::load(torch::autograd::AutogradContext* context) {
+  const std::vector<std::int64_t> all = context->saved_data.at("plan").toIntVector();
+  const std::vector<double> rope = context->saved_data.at("rope").toDoubleVector();
+  Plan plan{.shape = {.batch = all[0],
+                      .heads = all[1],
+                      .kv_heads = all[2],
+                      .head_dim = all[3],
+                      .interleaved = all[4] != 0,
+                      .causal = all[5] != 0,
+                      .rope_theta = rope[0],
+                      .rope_scaling = {.factor = rope[1],
+                                       .low_factor = rope[2],
+                                       .high_factor = rope[3],
+                                       .positions = rope[4]},
+                      .alibi = all[6] != 0,
+                      .first_head = all[10],
+                      .model_heads = all[11]},
+            .longest = all[9]};
+  if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};
+  return plan;
+}
+
+}  // namespace dstrain::ops

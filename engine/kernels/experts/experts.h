@@ -1,0 +1,74 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kernels/parameter.h"
+
+/// Operators of a mixture of experts with their gradients. The rules are those of
+/// engine/kernels/ops.h; on a GPU there are at most 512 experts, 32 of them for a row, and widths
+/// are multiples of 8.
+///
+/// Legend: B samples, T tokens, M = B * T rows, D width, E experts, k experts of a row, I hidden
+/// width of an expert.
+namespace dstrain::ops {
+
+struct RouterShape {
+  std::int64_t experts = 0;
+  std::int64_t chosen = 0;  ///< experts of a row
+  bool normalize = false;   ///< the weights of a row add up to 1
+};
+
+/// Losses that keep the router even: coefficients of the mean over the tokens of a sample.
+struct RouterLosses {
+  double balance = 0;        ///< arXiv:2101.03961, eq. 4, all choices of a token counted
+  double z = 0;              ///< arXiv:2202.08906, eq. 5
+  std::int64_t tokens = 0;   ///< of a sample
+  at::Tensor seed = {};      ///< [] fp32, gradient of the sum over samples; undefined: no losses
+  at::Tensor valid = {};     ///< [] int32: samples that are no fillers; undefined: all
+  at::Tensor loss_sum = {};  ///< [] fp32 += loss_factor * sum over samples of the balance loss
+  double loss_factor = 1;
+};
+
+struct Routes {
+  at::Tensor weights;  ///< [M, k] fp32
+  at::Tensor choices;  ///< [M, k] int32, the largest logit first, of equal ones the lower index
+};
+
+/// Softmax over all of logits [M, E] in fp32, and the k largest of each row. Adds nothing to
+/// `loss_sum` where the balance coefficient is 0.
+[[nodiscard]] Routes route(const at::Tensor& logits_ME, const RouterShape& shape,
+                           const RouterLosses& losses = {});
+/// Bytes that it keeps for backward, choices and weights included, for `rows` rows.
+[[nodiscard]] std::int64_t route_saved_bytes(const RouterShape& shape, std::int64_t rows,
+                                             int element_bytes);
+
+struct ExpertOrder {
+  at::Tensor place;   ///< [M, k] int32: rows sorted by expert, those of an expert in their order
+  at::Tensor counts;  ///< [E] int32
+};
+[[nodiscard]] ExpertOrder sort_by_expert(const at::Tensor& choices_Mk, std::int64_t experts);
+
+/// Each row of x [M, D] at its places: [M * k, D].
+[[nodiscard]] at::Tensor spread_rows(const at::Tensor& x_MD, const at::Tensor& place_Mk);
+
+/// The opposite where a row has one place: row place[m, 0] of y [M, D] at m.
+[[nodiscard]] at::Tensor gather_rows(const at::Tensor& y_MD, const at::Tensor& place_M1);
+
+/// Of rows [R, D] sorted by expert, `counts` of each: (silu(x gate^T) * (x up^T)) down^T by the
+/// expert's own matrices. gate_up [E * 2I, D] holds gate, then up, of one expert after the other;
+/// down [E * D, I]. An expert without rows takes no product; its gradient is 0. Saves x and its
+/// product with gate_up. Shazeer 2020, arXiv:2002.05202, eq. 5.
+[[nodiscard]] at::Tensor expert_mlps(const at::Tensor& x_RD,
+                                     const std::vector<std::int64_t>& counts, Parameter& gate_up,
+                                     Parameter& down);
+
+/// Sum of the experts' rows: weights[m, j] * y[place[m, j]] + sigmoid(gate[m]) * shared[m], in
+/// fp32, rounded once. y [M * k, D], shared [M, D] and gate [M, 1], or both undefined -> [M, D].
+[[nodiscard]] at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& place_Mk,
+                                      const at::Tensor& weights_Mk, const at::Tensor& shared_MD,
+                                      const at::Tensor& gate_M1);
+
+}  // namespace dstrain::ops

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Mixture of experts: the router, the order of rows by expert, and sums over the experts of a
+/// row. Arguments, the GPU version and the reference. The rules are in engine/kernels/kernels.h; at
+/// most kMostExperts experts and kMostChosen of them for a row, widths multiples of 8.
+namespace dstrain::kernels {
+
+inline constexpr std::int64_t kMostExperts = 512;
+inline constexpr std::int64_t kMostChosen = 32;
+
+/// The `chosen` experts with the largest logits of each row, largest first, of equal ones the lower
+/// index; their softmax over all experts, divided by their sum with `normalize`.
+struct Route {
+  const void* logits;     ///< [rows, experts]
+  std::int32_t* choices;  ///< [rows, chosen]
+  float* weights;         ///< [rows, chosen]
+  float* log_sum;         ///< [rows] logarithm of the sum of exp(logits)
+  std::int64_t rows, experts, chosen;
+  bool normalize;
+  DType dtype;
+};
+
+/// How evenly the experts of each sample are used: share[b, e] = part of the sample's tokens that
+/// chose e, and loss_sum += factor * sum over samples of experts * sum over e of share[b, e] * mean
+/// over the tokens of softmax(logits)[e]. Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6, with
+/// every choice of a token counted. Samples from `valid` on are fillers: their shares are 0.
+struct ExpertShares {
+  const void* logits;           ///< [samples * tokens, experts]
+  const float* log_sum;         ///< [samples * tokens]
+  const std::int32_t* choices;  ///< [samples * tokens, chosen]
+  const std::int32_t* valid;    ///< [1]; null: all samples
+  float* share;                 ///< [samples, experts]
+  float* loss_sum;              ///< [1]; null: not wanted
+  float* partial;               ///< scratch, expert_share_partials(...) elements
+  float factor;
+  std::int64_t samples, tokens, experts, chosen;
+  DType dtype;
+};
+[[nodiscard]] std::int64_t expert_share_partials(std::int64_t samples, std::int64_t tokens,
+                                                 std::int64_t experts);
+
+/// grad_logits from the gradient of the weights, plus those of two losses, each a mean over the
+/// tokens of a sample: seed * balance * experts * sum over e of share[b, e] * softmax(logits)[e],
+/// and seed * z * log_sum^2 (Zoph et al. 2022, arXiv:2202.08906, eq. 5).
+struct RouteBackward {
+  const void* logits;
+  const std::int32_t* choices;
+  const float* weights;
+  const float* log_sum;
+  const float* grad_weights;  ///< [rows, chosen]
+  const float* seed;          ///< [1]; null: neither loss
+  const float* share;         ///< [rows / tokens, experts]; null: no balance
+  const std::int32_t* valid;  ///< [1]; null: all samples
+  void* grad_logits;          ///< [rows, experts]
+  float balance, z;
+  std::int64_t rows, tokens, experts, chosen;
+  bool normalize;
+  DType dtype;
+};
+
+/// Where each choice goes when all of them are sorted by expert, those of an expert in their order:
+/// place is a permutation of rows * chosen, counts [experts] how many chose each.
+struct SortByExpert {
+  const std::int32_t* choices;  ///< [rows * chosen]
+  std::int32_t* place;          ///< [rows * chosen]
+  std::int32_t* counts;         ///< [experts]
+  std::int32_t* scratch;        ///< sort_by_expert_scratch(...) elements
+  std::int64_t choices_count;   ///< rows * chosen
+  std::int64_t experts;
+};
+[[nodiscard]] std::int64_t sort_by_expert_scratch(std::int64_t choices, std::int64_t experts);
+
+/// out[place[m, j]] = x[m] for each of `chosen` places of a row.
+struct SpreadRows {
+  const void* x;              ///< [rows, dim]
+  const std::int32_t* place;  ///< [rows, chosen]
+  void* out;                  ///< [rows * chosen, dim]
+  std::int64_t rows, chosen, dim;
+  DType dtype;
+};
+
+/// out[m] = sum over j of weights[m, j] * y[place[m, j]] + sigmoid(gate[m]) * shared[m], in fp32 in
+/// the order of j, rounded once.
+struct CombineRows {
+  const void* y;              ///< [rows * chosen, dim]
+  const std::int32_t* place;  ///< [rows, chosen]
+  const float* weights;       ///< [rows, chosen]; null: all 1
+  const void* shared;         ///< [rows, dim]; null: none
+  const void* gate;           ///< [rows]; with shared
+  void* out;                  ///< [rows, dim]
+  std::int64_t rows, chosen, dim;
+  DType dtype;
+};
+
+struct CombineRowsBackward {
+  const void* y;
+  const std::int32_t* place;
+  const float* weights;
+  const void* shared;
+  const void* gate;
+  const void* grad_out;  ///< [rows, dim]
+  void* grad_y;          ///< [rows * chosen, dim]
+  float* grad_weights;   ///< [rows, chosen]
+  void* grad_shared;     ///< [rows, dim]; null without shared
+  void* grad_gate;       ///< [rows]; null without shared
+  std::int64_t rows, chosen, dim;
+  DType dtype;
+};
+
+namespace cuda {
+void route(const Route& args, cudaStream_t stream);
+void expert_shares(const ExpertShares& args, cudaStream_t stream);
+void route_backward(const RouteBackward& args, cudaStream_t stream);
+void sort_by_expert(const SortByExpert& args, cudaStream_t stream);
+void spread_rows(const SpreadRows& args, cudaStream_t stream);
+void combine_rows(const CombineRows& args, cudaStream_t stream);
+void combine_rows_backward(const CombineRowsBackward& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void route(const Route& args);
+void expert_shares(const ExpertShares& args);
+void route_backward(const RouteBackward& args);
+void sort_by_expert(const SortByExpert& args);
+void spread_rows(const SpreadRows& args);
+void combine_rows(const CombineRows& args);
+void combine_rows_backward(const CombineRowsBackward& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels

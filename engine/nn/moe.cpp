@@ -1,0 +1,254 @@
+#include "engine/nn/moe.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/device/pinned.h"
+#include "engine/device/stream.h"
+#include "engine/nn/exchange_rows.h"
+#include "engine/nn/layer_cost.h"
+
+namespace dstrain {
+namespace {
+
+constexpr Bytes kIndexBytes = 4;
+
+/// A few whole numbers of the device, on their way to the host.
+class HostNumbers {
+ public:
+  explicit HostNumbers(const at::Tensor& numbers)
+      : host_(host_tensor(numbers.sizes(), numbers.scalar_type(), numbers.device())),
+        there_(numbers.device()) {
+    host_.copy_(numbers, /*non_blocking=*/true);
+    there_.record(Stream::current(numbers.device()));
+  }
+
+  /// Waits for them.
+  [[nodiscard]] std::vector<std::int64_t> take() const {
+    there_.synchronize();
+    const auto* numbers = host_.const_data_ptr<std::int32_t>();
+    return {numbers, numbers + host_.numel()};
+  }
+
+ private:
+  at::Tensor host_;
+  Event there_;
+};
+
+GatedMlpNames mlp_of(const std::string& name) {
+  return {.gate = name + ".gate_proj", .up = name + ".up_proj", .down = name + ".down_proj"};
+}
+
+}  // namespace
+
+Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses,
+         const InitialWeights& init)
+    : name_(name),
+      shape_(shape),
+      losses_(losses),
+      router_({{name + ".gate", shape.router.experts}}, {shape.width}, init, /*has_bias=*/false) {
+  DSTRAIN_CHECK(shape.router.experts % ranks() == 0,
+                fmt::format("{}: {} ranks for {} experts", name, ranks(), shape.router.experts));
+  std::vector<Piece> gate_up, down;
+  const std::int64_t first = shape.experts.index * own_experts();
+  for (std::int64_t e = first; e < first + own_experts(); ++e) {
+    const GatedMlpNames names = mlp_of(fmt::format("{}.experts.{}", name, e));
+    for (const std::string& matrix : {names.gate, names.up})
+      gate_up.emplace_back(matrix + ".weight", std::vector{shape.expert_width, shape.width});
+    down.emplace_back(names.down + ".weight", std::vector{shape.width, shape.expert_width});
+  }
+  gate_up_.hold(std::move(gate_up));
+  down_.hold(std::move(down));
+  for (Parameter* matrices : {&gate_up_, &down_}) {
+    matrices->init = init.kind;
+    matrices->init_std = init.std;
+    matrices->hidden_matrix = true;
+  }
+  if (shape.shared_width == 0) return;
+  shared_.emplace(mlp_of(name + ".shared_expert"), shape.width, shape.shared_width, init);
+  shared_gate_.emplace(std::vector<LinearPart>{{name + ".shared_expert_gate", 1}},
+                       std::vector{shape.width}, init, /*has_bias=*/false);
+}
+
+ops::RouterLosses Moe::losses_of(std::int64_t rows, const Batch& batch,
+                                 const BlockContext& context) const {
+  const bool trains = context.mode == Mode::train || context.mode == Mode::recompute;
+  if (!trains || !context.sample_seed.defined() || (losses_.balance == 0 && losses_.z == 0))
+    return {};
+  const auto layers = static_cast<double>(losses_.layers);
+  ops::RouterLosses losses{.balance = losses_.balance / layers,
+                           .z = losses_.z / layers,
+                           .tokens = rows / batch.tokens.size(0),
+                           .seed = context.sample_seed,
+                           .valid = batch.valid,
+                           .loss_factor = 1 / layers};
+  // A recomputation must not count its samples a second time.
+  if (context.mode == Mode::train) losses.loss_sum = context.totals.select(0, kBalanceTotal);
+  return losses;
+}
+
+at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockContext& context) {
+  const at::Tensor& seed = context.dropout_seed;
+  const ops::Routes routes = ops::route(router_.forward(x_MD, seed), shape_.router,
+                                        losses_of(x_MD.size(0), batch, context));
+  const ops::ExpertOrder order = ops::sort_by_expert(routes.choices, shape_.router.experts);
+  Communicator* peers = context.peers.along(CommAxis::expert);
+  DSTRAIN_CHECK((peers == nullptr ? 1 : peers->size()) == ranks(),
+                fmt::format("{}: its experts are shared by {} ranks", name_, ranks()));
+  at::Tensor received = order.counts;
+  if (peers != nullptr) {
+    received = at::empty_like(order.counts);
+    peers->all_to_all(received, order.counts);
+  }
+  const HostNumbers sent_counts(order.counts), received_counts(received);
+  at::Tensor shared_MD, gate_M1;
+  if (shared_) {
+    shared_MD = shared_->forward(x_MD, seed);
+    gate_M1 = shared_gate_->forward(x_MD, seed);
+  }
+  at::Tensor rows = ops::spread_rows(x_MD, order.place);
+  const std::vector<std::int64_t> sent = sent_counts.take();
+  const at::Tensor y = peers == nullptr ? ops::expert_mlps(rows, sent, gate_up_, down_)
+                                        : run_among_ranks(std::move(rows), sent,
+                                                          received_counts.take(), received, *peers);
+  return ops::combine_rows(y, order.place, routes.weights, shared_MD, gate_M1);
+}
+
+at::Tensor Moe::run_among_ranks(at::Tensor rows, const std::vector<std::int64_t>& sent,
+                                const std::vector<std::int64_t>& received,
+                                const at::Tensor& received_there, Communicator& peers) {
+  const std::size_t own = to_index(own_experts());
+  ExchangedRows there;
+  std::vector<std::int64_t> of_expert(own);
+  for (std::size_t i = 0; i < received.size(); ++i) {
+    if (i % own == 0) {
+      there.sent.push_back(0);
+      there.received.push_back(0);
+    }
+    there.sent.back() += sent[i];
+    there.received.back() += received[i];
+    of_expert[i % own] += received[i];
+  }
+  const ExchangedRows back{.sent = there.received, .received = there.sent};
+  at::Tensor own_rows = exchange_rows(std::exchange(rows, {}), there, peers);
+  if (own == 1)
+    return exchange_rows(ops::expert_mlps(own_rows, of_expert, gate_up_, down_), back, peers);
+  // They come sorted by rank, then by expert.
+  const at::Tensor expert = at::arange(own_experts(), received_there.options())
+                                .repeat({ranks()})
+                                .repeat_interleave(received_there, 0, own_rows.size(0));
+  const at::Tensor place = ops::sort_by_expert(expert.unsqueeze(1), own_experts()).place;
+  const at::Tensor sorted = ops::spread_rows(std::exchange(own_rows, {}), place);
+  const at::Tensor y = ops::expert_mlps(sorted, of_expert, gate_up_, down_);
+  return exchange_rows(ops::gather_rows(y, place), back, peers);
+}
+
+void Moe::add_parameters(std::vector<Parameter*>& list) {
+  router_.add_parameters(list);
+  list.insert(list.end(), {&gate_up_, &down_});
+  if (!shared_) return;
+  shared_->add_parameters(list);
+  shared_gate_->add_parameters(list);
+}
+
+void Moe::add_linears(std::vector<Linear*>& list) {
+  if (shared_) shared_->add_linears(list);
+}
+
+std::int64_t Moe::planned_rows(std::int64_t rows) const {
+  const std::int64_t even = rows * shape_.router.chosen;
+  if (ranks() == 1) return even;  // however they are spread
+  const auto planned = std::llround(std::ceil(static_cast<double>(even) * shape_.planned_load));
+  return std::min<std::int64_t>(planned, even * ranks());
+}
+
+LayerCost Moe::experts_cost(std::int64_t rows, int compute_bytes) const {
+  const std::int64_t taken = rows * shape_.router.chosen, planned = planned_rows(rows);
+  const auto multiplied = static_cast<double>(taken * 3 * shape_.width * shape_.expert_width);
+  LayerCost cost{.name = name_ + ".experts", .forward_flops = 2 * multiplied};
+  // Their rows for the gradient of the first matrices, gate and up, and what came back.
+  const std::int64_t elements = (gate_up_.trainable ? shape_.width : 0) + 2 * shape_.expert_width;
+  cost.saved_bytes =
+      planned * elements * compute_bytes + taken * (shape_.width * compute_bytes + kIndexBytes);
+  if (ranks() > 1 && own_experts() > 1) cost.saved_bytes += planned * kIndexBytes;
+  count(gate_up_, cost);
+  count(down_, cost);
+  return cost;
+}
+
+std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
+  const Bytes stream = rows * shape_.width * compute_bytes;
+  std::vector<LayerCost> layers;
+  bool kept = false;  // x, by one layer for all
+  const auto add = [&](const Linear& linear) {
+    layers.push_back(linear.cost(rows, compute_bytes, kept));
+    kept = kept || layers.back().saved_bytes > 0;
+  };
+  if (shared_) {
+    layers = shared_->layers(rows, compute_bytes);
+    kept = layers.front().saved_bytes >= stream;
+  }
+  add(router_);
+  const bool balanced = losses_.balance > 0;
+  const Bytes shares = balanced ? rows / losses_.tokens * shape_.router.experts * kFloatBytes : 0;
+  layers.push_back(
+      {.name = name_ + " routing",
+       .saved_bytes = ops::route_saved_bytes(shape_.router, rows, compute_bytes) + shares});
+  layers.push_back(experts_cost(rows, compute_bytes));
+  if (!shared_) return layers;
+  add(*shared_gate_);
+  // Both factors of the shared expert's part.
+  layers.push_back({.name = name_ + " sum", .saved_bytes = stream + rows * compute_bytes});
+  return layers;
+}
+
+Workspace Moe::workspace(std::int64_t rows, int compute_bytes) const {
+  const Bytes stream = rows * shape_.width * compute_bytes;
+  const std::int64_t taken = planned_rows(rows);
+  const Bytes wide = taken * shape_.width * compute_bytes,
+              hidden = taken * shape_.expert_width * compute_bytes;
+  // The experts: the product of gate and up until it is multiplied. Backward, the gradient of what
+  // they returned has taken its place, and beside it stand the product's gradient, those of gate
+  // and up, and the product once more, or then the gradient of their rows.
+  Workspace most{.forward = hidden, .backward = std::max(4 * hidden, 2 * hidden + wide)};
+  if (ranks() > 1) {
+    // Rows before and after an exchange or a sort.
+    most.forward = std::max(most.forward, 2 * wide);
+    most.backward += wide;
+  }
+  if (!shared_) return most;
+  // The shared expert runs before them, and backward when they have let go of what they kept.
+  const Workspace shared = shared_->workspace(rows, compute_bytes);
+  most.forward = std::max(most.forward, shared.forward);
+  most.backward = std::max(most.backward, shared.backward + 2 * stream - 2 * wide - 2 * hidden);
+  return most;
+}
+
+void Moe::complete(BlockCost& cost, std::int64_t rows, int compute_bytes) const {
+  cost.host_reads = true;
+  if (ranks() == 1) return;
+  const Bytes counts = shape_.router.experts * kIndexBytes;
+  const Bytes exchanged = rows * shape_.router.chosen * shape_.width * compute_bytes;
+  const auto add = [&](Bytes bytes, int width, ExchangePass pass) {
+    cost.exchanges.push_back({.op = CommOp::all_to_all,
+                              .axis = CommAxis::expert,
+                              .bytes = bytes,
+                              .width = width,
+                              .pass = pass});
+  };
+  add(counts, static_cast<int>(kIndexBytes), ExchangePass::forward);
+  for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {
+    for (int there_and_back = 0; there_and_back < 2; ++there_and_back)
+      add(exchanged, compute_bytes, pass);
+  }
+}
+
+}  // namespace dstrain

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/kernels/experts/experts.h"
+#include "engine/mesh/split.h"
+#include "engine/nn/block.h"
+#include "engine/nn/gated_mlp.h"
+#include "engine/nn/linear.h"
+#include "engine/nn/workspace.h"
+
+namespace dstrain {
+
+/// Sizes of a mixture of experts.
+struct MoeShape {
+  std::int64_t width = 0;
+  std::int64_t expert_width = 0;  ///< hidden width of an expert
+  std::int64_t shared_width = 0;  ///< of the expert that every token takes; 0: there is none
+  AxisPart experts;               ///< those of this rank, where ranks share them evenly
+  double planned_load = 1;        ///< rows of its experts over the even share, where they share
+  ops::RouterShape router;
+};
+
+/// Losses of the routers, which are means over samples and layers.
+struct MoeLosses {
+  double balance = 0;       ///< coefficient
+  double z = 0;             ///< coefficient
+  std::int64_t layers = 1;  ///< with experts
+  std::int64_t tokens = 1;  ///< of a planned sample
+};
+
+/// Mixture of experts: each token goes through the gated MLPs of the few experts whose router
+/// logits are largest, all of them (no token is dropped), and the results are added with the
+/// router's weights; beside it through a shared expert times sigmoid(x w). Qwen2, arXiv:2407.10671,
+/// sec. 2.2.2; Shazeer et al. 2017, arXiv:1701.06538, sec. 2.
+///
+/// Where ranks share the experts, each of its rows goes to the ranks that have its experts, and the
+/// results come back (Lepikhin et al. 2020, arXiv:2006.16668, sec. 3): two exchanges of rows
+/// forward and two backward, along CommAxis::expert.
+///
+/// Files call the tensors NAME.gate.weight, NAME.experts.E.{gate,up,down}_proj.weight,
+/// NAME.shared_expert.{gate,up,down}_proj.weight and NAME.shared_expert_gate.weight. Matrices of
+/// experts are never multiplied in FP8.
+///
+/// Legend: M rows, D width, E experts, k experts of a row, I hidden width of an expert.
+class Moe {
+ public:
+  Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses,
+      const InitialWeights& init);
+
+  /// x [M, D] -> [M, D]. On a GPU the host waits for the number of rows of each expert, while the
+  /// device works on the shared expert.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const Batch& batch,
+                                   const BlockContext& context);
+
+  void add_parameters(std::vector<Parameter*>& list);
+  /// Of the shared expert.
+  void add_linears(std::vector<Linear*>& list);
+  /// For `rows` rows of x.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
+  /// What its block's cost says beside that.
+  void complete(BlockCost& cost, std::int64_t rows, int compute_bytes) const;
+
+ private:
+  [[nodiscard]] ops::RouterLosses losses_of(std::int64_t rows, const Batch& batch,
+                                            const BlockContext& context) const;
+  /// Results for `rows` [M * k, D], sorted by expert, from all ranks that share the experts.
+  /// `sent` [E]: rows of each expert here; `received` [ranks * own experts]: rows that each rank
+  /// has for those of this one, and the same on the device.
+  [[nodiscard]] at::Tensor run_among_ranks(at::Tensor rows, const std::vector<std::int64_t>& sent,
+                                           const std::vector<std::int64_t>& received,
+                                           const at::Tensor& received_there, Communicator& peers);
+  /// Of the experts' products with `rows` rows of x.
+  [[nodiscard]] LayerCost experts_cost(std::int64_t rows, int compute_bytes) const;
+  /// Rows of this rank's experts that memory is planned for, of `rows` rows of x on each rank.
+  [[nodiscard]] std::int64_t planned_rows(std::int64_t rows) const;
+  [[nodiscard]] std::int64_t own_experts() const { return shape_.router.experts / ranks(); }
+  [[nodiscard]] int ranks() const { return shape_.experts.count; }
+
+  std::string name_;
+  MoeShape shape_;
+  MoeLosses losses_;
+  Linear router_;
+  // Of this rank's experts, one after the other.
+  Parameter gate_up_;  ///< [E * 2I, D]: gate, then up
+  Parameter down_;     ///< [E * D, I]
+  std::optional<GatedMlp> shared_;
+  std::optional<Linear> shared_gate_;  ///< [1, D]
+};
+
+}  // namespace dstrain

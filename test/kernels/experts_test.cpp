@@ -1,0 +1,376 @@
+#include "engine/kernels/experts/experts.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "engine/base/index.h"
+#include "engine/kernels/kernels.h"
+#include "test/kernels/tensors.h"
+#include "test/support/catch.h"
+#include "test/support/near.h"
+
+namespace dstrain {
+namespace {
+
+using test::far;
+
+constexpr std::int64_t kWidth = 16, kHidden = 8;
+
+std::vector<std::int64_t> numbers(const at::Tensor& counts) {
+  const at::Tensor wide = counts.to(at::kLong);
+  return {wide.const_data_ptr<std::int64_t>(), wide.const_data_ptr<std::int64_t>() + wide.numel()};
+}
+
+/// The router's weights by expert, 0 for those that a row has not chosen: [M, E], in double.
+at::Tensor plain_weights(const at::Tensor& logits, const at::Tensor& choices, bool normalize) {
+  const at::Tensor p = logits.softmax(1);
+  const at::Tensor chosen = at::zeros_like(p).scatter_(1, choices.to(at::kLong), 1.0).detach() * p;
+  return normalize ? chosen / chosen.sum(1, true) : chosen;
+}
+
+/// The mean over tokens of the balance loss and of the z loss of each sample, added up.
+at::Tensor plain_losses(const at::Tensor& logits, const at::Tensor& choices,
+                        const ops::RouterLosses& losses, std::int64_t samples) {
+  const std::int64_t experts = logits.size(1);
+  const auto of_sample = [&](const at::Tensor& x) {
+    return x.narrow(0, 0, samples * losses.tokens).view({samples, losses.tokens, -1});
+  };
+  const at::Tensor share = at::zeros_like(logits).scatter_(1, choices.to(at::kLong), 1.0).detach();
+  const at::Tensor balance =
+      (of_sample(share).mean(1) * of_sample(logits.softmax(1)).mean(1)).sum() *
+      static_cast<double>(experts);
+  const at::Tensor z = of_sample(logits.logsumexp(1, true)).pow(2).mean(1).sum();
+  return balance * losses.balance + z * losses.z;
+}
+
+TEST_CASE("the router's weights and losses have the gradients of autograd", "[kernels][experts]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const std::int64_t experts = GENERATE(1, 2, 7), tokens = 6, samples = 3, valid = GENERATE(2, 3);
+  const std::int64_t chosen = GENERATE(1, 2, 7);
+  if (chosen > experts) return;
+  const bool normalize = GENERATE(false, true), with_losses = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), experts, chosen, normalize, with_losses, valid);
+  test::Random random(1);
+  const at::Tensor x = random({samples * tokens, experts}, dtype);
+  const at::Tensor dy = random({samples * tokens, chosen});
+  const at::Tensor loss_sum = at::full({}, 5.0, at::kFloat);
+  ops::RouterLosses losses;
+  if (with_losses) {
+    losses = {.balance = 0.5,
+              .z = 0.25,
+              .tokens = tokens,
+              .seed = at::full({}, 3.0, at::kFloat),
+              .valid = at::full({}, valid, at::kInt),
+              .loss_sum = loss_sum,
+              .loss_factor = 0.125};
+  }
+  const at::Tensor logits = test::leaf(x), exact = test::exact(x);
+  const ops::Routes routes =
+      ops::route(logits, {.experts = experts, .chosen = chosen, .normalize = normalize}, losses);
+  routes.weights.backward(dy);
+
+  const at::Tensor weights = plain_weights(exact, routes.choices, normalize);
+  const at::Tensor chosen_weights = weights.gather(1, routes.choices.to(at::kLong));
+  at::Tensor total = (chosen_weights * dy.to(at::kDouble)).sum();
+  if (with_losses) total = total + 3 * plain_losses(exact, routes.choices, losses, valid);
+  total.backward();
+  CHECK(far(routes.weights, chosen_weights, at::kFloat, experts) == "");
+  // A gradient of 0 (all experts chosen and their weights made to add up) has no scale of its own.
+  const at::Tensor scale = at::ones({1, experts}, at::kDouble);
+  CHECK(far(at::cat({logits.grad().to(at::kDouble), scale}), at::cat({exact.grad(), scale}), dtype,
+            experts) == "");
+  if (!with_losses) return;
+  ops::RouterLosses balance_only = losses;
+  balance_only.balance = 0.125;
+  balance_only.z = 0;
+  const at::Tensor expected = plain_losses(exact, routes.choices, balance_only, valid) + 5;
+  CHECK(far(loss_sum, expected, at::kFloat, tokens * samples) == "");
+}
+
+TEST_CASE("of equal logits the lower expert is chosen, of nan an expert all the same",
+          "[kernels][experts]") {
+  const at::Tensor logits =
+      at::tensor({1.0f, 2.0f, 2.0f, 2.0f, 0.0f, 0.0f, 0.0f, 0.0f}).view({2, 4});
+  const ops::Routes routes = ops::route(logits, {.experts = 4, .chosen = 2});
+  CHECK(routes.choices.equal(at::tensor({1, 2, 0, 1}, at::kInt).view({2, 2})));
+  const at::Tensor nan = at::full({1, 4}, std::numeric_limits<float>::quiet_NaN());
+  const ops::Routes unknown = ops::route(nan, {.experts = 4, .chosen = 2});
+  CHECK(unknown.choices.ge(0).logical_and(unknown.choices.lt(4)).all().item<bool>());
+  CHECK(unknown.weights.isnan().all().item<bool>());
+}
+
+TEST_CASE("rows are sorted by expert, those of an expert in their order", "[kernels][experts]") {
+  const at::Tensor choices = at::tensor({3, 0, 3, 1, 0, 3}, at::kInt).view({3, 2});
+  const ops::ExpertOrder order = ops::sort_by_expert(choices, 5);
+  CHECK(order.place.equal(at::tensor({3, 0, 4, 2, 1, 5}, at::kInt).view({3, 2})));
+  CHECK(order.counts.equal(at::tensor({2, 1, 0, 3, 0}, at::kInt)));
+}
+
+/// Rows and weights of a mixture whose choices are given.
+struct Mixture {
+  std::int64_t experts;
+  at::Tensor choices;
+  Parameter gate_up, down;
+  at::Tensor x, weights, shared, gate, dy;
+
+  Mixture(test::Random& random, std::int64_t experts_in, const at::Tensor& chosen,
+          at::ScalarType dtype, bool has_shared)
+      : experts(experts_in),
+        choices(chosen.to(at::kInt)),
+        gate_up(random.parameter({experts_in * 2 * kHidden, kWidth}, dtype)),
+        down(random.parameter({experts_in * kWidth, kHidden}, dtype)),
+        x(random({chosen.size(0), kWidth}, dtype)),
+        weights(random({chosen.size(0), chosen.size(1)}).abs()),
+        dy(random({chosen.size(0), kWidth}, dtype)) {
+    if (!has_shared) return;
+    shared = random({chosen.size(0), kWidth}, dtype);
+    gate = random({chosen.size(0), 1}, dtype);
+  }
+};
+
+struct MixtureResults {
+  at::Tensor y, dx, dweights, dshared, dgate, dgate_up, ddown;
+};
+
+MixtureResults run(Mixture& m) {
+  const at::Tensor x = test::leaf(m.x), weights = test::leaf(m.weights);
+  at::Tensor shared, gate;
+  if (m.shared.defined()) {
+    shared = test::leaf(m.shared);
+    gate = test::leaf(m.gate);
+  }
+  const ops::ExpertOrder order = ops::sort_by_expert(m.choices, m.experts);
+  const at::Tensor rows = ops::spread_rows(x, order.place);
+  const at::Tensor y =
+      ops::combine_rows(ops::expert_mlps(rows, numbers(order.counts), m.gate_up, m.down),
+                        order.place, weights, shared, gate);
+  y.backward(m.dy);
+  return {y,
+          x.grad(),
+          weights.grad(),
+          shared.defined() ? shared.grad() : at::Tensor(),
+          gate.defined() ? gate.grad() : at::Tensor(),
+          m.gate_up.gradient,
+          m.down.gradient};
+}
+
+/// Every expert on every row, in double.
+MixtureResults plain(const Mixture& m) {
+  const at::Tensor x = test::exact(m.x), weights = test::exact(m.weights),
+                   gate_up = test::exact(m.gate_up.value), down = test::exact(m.down.value);
+  at::Tensor y = at::zeros({x.size(0), kWidth}, at::kDouble), shared, gate;
+  for (std::int64_t e = 0; e < m.experts; ++e) {
+    const at::Tensor both = x.matmul(gate_up.narrow(0, e * 2 * kHidden, 2 * kHidden).t());
+    const at::Tensor h = at::silu(both.narrow(1, 0, kHidden)) * both.narrow(1, kHidden, kHidden);
+    const at::Tensor own = (m.choices.eq(e).to(at::kDouble) * weights).sum(1, true);
+    y = y + own * h.matmul(down.narrow(0, e * kWidth, kWidth).t());
+  }
+  if (m.shared.defined()) {
+    shared = test::exact(m.shared);
+    gate = test::exact(m.gate);
+    y = y + at::sigmoid(gate) * shared;
+  }
+  y.backward(m.dy.to(at::kDouble));
+  return {y,
+          x.grad(),
+          weights.grad(),
+          shared.defined() ? shared.grad() : at::Tensor(),
+          gate.defined() ? gate.grad() : at::Tensor(),
+          gate_up.grad(),
+          down.grad()};
+}
+
+void check_equal(const MixtureResults& ours, const MixtureResults& theirs, at::ScalarType dtype,
+                 std::int64_t rows) {
+  const std::int64_t length = std::max({rows, kWidth, kHidden});
+  CHECK(far(ours.y, theirs.y, dtype, length) == "");
+  CHECK(far(ours.dx, theirs.dx, dtype, length) == "");
+  CHECK(far(ours.dweights, theirs.dweights, dtype, length) == "");
+  CHECK(far(ours.dgate_up, theirs.dgate_up, dtype, length) == "");
+  CHECK(far(ours.ddown, theirs.ddown, dtype, length) == "");
+  if (!ours.dshared.defined()) return;
+  CHECK(far(ours.dshared, theirs.dshared, dtype, length) == "");
+  CHECK(far(ours.dgate, theirs.dgate, dtype, length) == "");
+}
+
+TEST_CASE("a mixture of experts matches autograd through all experts", "[kernels][experts]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const bool shared = GENERATE(false, true);
+  // Spread, all to one expert, one token, none.
+  const at::Tensor choices = GENERATE(
+      at::tensor({3, 0, 3, 1, 0, 3, 2, 0}, at::kInt).view({4, 2}), at::full({5, 1}, 2, at::kInt),
+      at::tensor({1, 3}, at::kInt).view({1, 2}), at::zeros({0, 2}, at::kInt));
+  CAPTURE(c10::toString(dtype), shared, choices.size(0), choices.size(1));
+  test::Random random(2);
+  Mixture m(random, 4, choices, dtype, shared);
+  check_equal(run(m), plain(m), dtype, choices.size(0));
+}
+
+TEST_CASE("gradients of experts add up, and begin with 0 where an expert has no rows",
+          "[kernels][experts]") {
+  test::Random random(3);
+  Mixture m(random, 4, at::tensor({3, 0, 3, 0}, at::kInt).view({2, 2}), at::kFloat, false);
+  for (Parameter* p : {&m.gate_up, &m.down}) {
+    p->gradient.fill_(1e30);
+    p->gradient_empty = true;
+  }
+  const at::Tensor first = run(m).dgate_up.clone();
+  CHECK(first.narrow(0, 2 * kHidden, 4 * kHidden).eq(0).all().item<bool>());
+  CHECK(far(first, plain(m).dgate_up, at::kFloat, kWidth) == "");
+  CHECK(far(run(m).dgate_up, first * 2, at::kFloat, kWidth) == "");
+}
+
+TEST_CASE("frozen experts hand gradients on and take none", "[kernels][experts]") {
+  test::Random random(4);
+  Mixture m(random, 4, at::tensor({3, 0, 1, 0}, at::kInt).view({2, 2}), at::kFloat, false);
+  const MixtureResults expected = plain(m);
+  for (Parameter* p : {&m.gate_up, &m.down}) {
+    p->trainable = false;
+    p->gradient = at::Tensor();
+  }
+  CHECK(far(run(m).dx, expected.dx, at::kFloat, kWidth) == "");
+}
+
+TEST_CASE("the references of experts agree with the operators", "[kernels][experts][reference]") {
+  constexpr std::int64_t kTokens = 4, kSamples = 2, kRows = kTokens * kSamples, kExperts = 5,
+                         kChosen = 2;
+  test::Random random(5);
+  const at::Tensor x = random({kRows, kExperts}), dw = random({kRows, kChosen});
+  const at::Tensor seed = at::full({}, 2.0, at::kFloat), loss_sum = at::zeros({}),
+                   valid = at::full({}, 1, at::kInt), logits = test::leaf(x);
+  const ops::Routes routes = ops::route(logits, {kExperts, kChosen, true},
+                                        {.balance = 0.5,
+                                         .z = 0.1,
+                                         .tokens = kTokens,
+                                         .seed = seed,
+                                         .valid = valid,
+                                         .loss_sum = loss_sum});
+  routes.weights.backward(dw);
+
+  const at::Tensor choices = at::empty({kRows, kChosen}, at::kInt),
+                   weights = at::empty({kRows, kChosen}), log_sum = at::empty({kRows}),
+                   share = at::empty({kSamples, kExperts}), sum = at::zeros({}),
+                   grad = at::empty({kRows, kExperts});
+  kernels::reference::route({.logits = x.const_data_ptr(),
+                             .choices = choices.mutable_data_ptr<std::int32_t>(),
+                             .weights = weights.mutable_data_ptr<float>(),
+                             .log_sum = log_sum.mutable_data_ptr<float>(),
+                             .rows = kRows,
+                             .experts = kExperts,
+                             .chosen = kChosen,
+                             .normalize = true,
+                             .dtype = kernels::DType::f32});
+  kernels::reference::expert_shares({.logits = x.const_data_ptr(),
+                                     .log_sum = log_sum.const_data_ptr<float>(),
+                                     .choices = choices.const_data_ptr<std::int32_t>(),
+                                     .valid = valid.const_data_ptr<std::int32_t>(),
+                                     .share = share.mutable_data_ptr<float>(),
+                                     .loss_sum = sum.mutable_data_ptr<float>(),
+                                     .partial = nullptr,
+                                     .factor = 1,
+                                     .samples = kSamples,
+                                     .tokens = kTokens,
+                                     .experts = kExperts,
+                                     .chosen = kChosen,
+                                     .dtype = kernels::DType::f32});
+  kernels::reference::route_backward({.logits = x.const_data_ptr(),
+                                      .choices = choices.const_data_ptr<std::int32_t>(),
+                                      .weights = weights.const_data_ptr<float>(),
+                                      .log_sum = log_sum.const_data_ptr<float>(),
+                                      .grad_weights = dw.const_data_ptr<float>(),
+                                      .seed = seed.const_data_ptr<float>(),
+                                      .share = share.const_data_ptr<float>(),
+                                      .valid = valid.const_data_ptr<std::int32_t>(),
+                                      .grad_logits = grad.mutable_data_ptr(),
+                                      .balance = 0.5f,
+                                      .z = 0.1f,
+                                      .rows = kRows,
+                                      .tokens = kTokens,
+                                      .experts = kExperts,
+                                      .chosen = kChosen,
+                                      .normalize = true,
+                                      .dtype = kernels::DType::f32});
+  CHECK(choices.equal(routes.choices));
+  CHECK(far(routes.weights, weights, at::kFloat, kExperts) == "");
+  CHECK(far(loss_sum, sum, at::kFloat, kRows) == "");
+  CHECK(far(logits.grad(), grad, at::kFloat, kExperts) == "");
+
+  const ops::ExpertOrder order = ops::sort_by_expert(choices, kExperts);
+  const at::Tensor place = at::empty_like(order.place), counts = at::empty_like(order.counts);
+  kernels::reference::sort_by_expert({.choices = choices.const_data_ptr<std::int32_t>(),
+                                      .place = place.mutable_data_ptr<std::int32_t>(),
+                                      .counts = counts.mutable_data_ptr<std::int32_t>(),
+                                      .scratch = nullptr,
+                                      .choices_count = kRows * kChosen,
+                                      .experts = kExperts});
+  CHECK(place.equal(order.place));
+  CHECK(counts.equal(order.counts));
+}
+
+TEST_CASE("the references of rows agree with the operators", "[kernels][experts][reference]") {
+  constexpr std::int64_t kRows = 3, kChosen = 2, kDim = 8;
+  test::Random random(6);
+  const at::Tensor place = at::tensor({3, 0, 4, 2, 1, 5}, at::kInt).view({kRows, kChosen});
+  const at::Tensor x = random({kRows, kDim}), y = random({kRows * kChosen, kDim}),
+                   weights = random({kRows, kChosen}), shared = random({kRows, kDim}),
+                   gate = random({kRows, 1}), dy = random({kRows, kDim});
+  const at::Tensor spread = at::empty({kRows * kChosen, kDim}), sum = at::empty({kRows, kDim}),
+                   grad_y = at::empty_like(y), grad_weights = at::empty_like(weights),
+                   grad_shared = at::empty_like(shared), grad_gate = at::empty_like(gate);
+  kernels::reference::spread_rows({.x = x.const_data_ptr(),
+                                   .place = place.const_data_ptr<std::int32_t>(),
+                                   .out = spread.mutable_data_ptr(),
+                                   .rows = kRows,
+                                   .chosen = kChosen,
+                                   .dim = kDim,
+                                   .dtype = kernels::DType::f32});
+  kernels::reference::combine_rows({.y = y.const_data_ptr(),
+                                    .place = place.const_data_ptr<std::int32_t>(),
+                                    .weights = weights.const_data_ptr<float>(),
+                                    .shared = shared.const_data_ptr(),
+                                    .gate = gate.const_data_ptr(),
+                                    .out = sum.mutable_data_ptr(),
+                                    .rows = kRows,
+                                    .chosen = kChosen,
+                                    .dim = kDim,
+                                    .dtype = kernels::DType::f32});
+  kernels::reference::combine_rows_backward({.y = y.const_data_ptr(),
+                                             .place = place.const_data_ptr<std::int32_t>(),
+                                             .weights = weights.const_data_ptr<float>(),
+                                             .shared = shared.const_data_ptr(),
+                                             .gate = gate.const_data_ptr(),
+                                             .grad_out = dy.const_data_ptr(),
+                                             .grad_y = grad_y.mutable_data_ptr(),
+                                             .grad_weights = grad_weights.mutable_data_ptr<float>(),
+                                             .grad_shared = grad_shared.mutable_data_ptr(),
+                                             .grad_gate = grad_gate.mutable_data_ptr(),
+                                             .rows = kRows,
+                                             .chosen = kChosen,
+                                             .dim = kDim,
+                                             .dtype = kernels::DType::f32});
+  CHECK(ops::spread_rows(x, place).equal(spread));
+  const at::Tensor leaves[] = {test::leaf(y), test::leaf(weights), test::leaf(shared),
+                               test::leaf(gate)};
+  const at::Tensor out = ops::combine_rows(leaves[0], place, leaves[1], leaves[2], leaves[3]);
+  out.backward(dy);
+  CHECK(far(out, sum, at::kFloat, kDim) == "");
+  const at::Tensor expected[] = {grad_y, grad_weights, grad_shared, grad_gate};
+  for (std::size_t i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    CHECK(far(leaves[i].grad(), expected[i], at::kFloat, kDim) == "");
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

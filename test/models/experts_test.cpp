@@ -1,0 +1,285 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "engine/base/error.h"
+#include "engine/comm/thread_world.h"
+#include "engine/models/language_head.h"
+#include "engine/models/upcycled_weights.h"
+#include "engine/models/weights.h"
+#include "test/models/bind.h"
+#include "test/models/language_batch.h"
+#include "test/models/run_blocks.h"
+#include "test/models/small_model.h"
+#include "test/support/catch.h"
+#include "test/support/temp_dir.h"
+
+namespace dstrain {
+namespace {
+
+using Values = std::map<std::string, std::vector<float>>;
+
+constexpr std::int64_t kSamples = 4;
+constexpr int kUpdates = 2;
+constexpr double kRate = 0.5, kAllowed = 1e-5;
+
+bool is_expert(const std::string& name) { return name.find(".experts.") != std::string::npos; }
+
+/// Largest difference of a tensor's values over its largest value.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double apart = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    apart = std::max(apart, std::abs(double{a[i]} - double{b[i]}));
+    largest = std::max(largest, std::abs(double{a[i]}));
+    if (!std::isfinite(b[i])) return INFINITY;
+  }
+  return apart <= 1e-12 ? 0 : apart / largest;
+}
+
+/// Sums of a step, and the gradients after them by name, of each of some updates.
+struct Step {
+  std::vector<float> totals;
+  Values gradients;
+};
+
+struct Work {
+  ModelConfig config;
+  int sequence = 0;
+  bool same_choice = false;  ///< all tokens choose the first experts
+  Batch batch;
+};
+
+Work make_work(const ModelConfig& config, int sequence, bool same_choice) {
+  const Model whole = make_model(config, {.sequence = sequence});
+  Work work{config, sequence, same_choice, test::language_batch(whole, kSamples)};
+  work.batch.valid = at::full({}, kSamples, at::kInt);
+  return work;
+}
+
+Batch part_of(const Work& work, AxisPart part) {
+  const std::int64_t samples = kSamples / part.count, rows = samples * work.sequence;
+  return {.tokens = work.batch.tokens.narrow(0, part.index * samples, samples),
+          .labels = work.batch.labels.narrow(0, part.index * rows, rows),
+          .weights = work.batch.weights.narrow(0, part.index * rows, rows),
+          .valid = at::full({}, samples, at::kInt)};
+}
+
+/// Steps of plain gradient descent of a rank with its part of samples and experts; `peers` is null
+/// for one rank. Gradients of what all ranks hold are summed.
+std::vector<Step> train(const Work& work, AxisPart part, Communicator* peers) {
+  Model model = make_model(work.config, {.sequence = work.sequence,
+                                         .splits = {.tensor = {}, .sequence = {}, .expert = part},
+                                         .experts = {.balance_loss = 0.1, .z_loss = 0.01}});
+  test::bind_parameters(model, *make_random_weights(4));
+  for (Parameter* parameter : all_parameters(model)) {
+    if (parameter->init == Init::normal) parameter->value.mul_(10);
+    if (work.same_choice && parameter->parts.at(0).name.ends_with("mlp.gate.weight"))
+      parameter->value.zero_();
+  }
+  const Batch batch = part_of(work, part);
+  std::vector<Step> steps;
+  for (int update = 0; update < kUpdates; ++update) {
+    BlockContext context{.totals = at::zeros({kNumTotals}),
+                         .sample_seed = at::full({}, 1.0 / kSamples, at::kFloat)};
+    context.peers.set(CommAxis::expert, peers);
+    (void)test::run_model(model.blocks, batch, context,
+                          at::full({}, 1.0 / static_cast<double>(work.batch.weights.numel())));
+    if (peers != nullptr) peers->all_reduce(context.totals, ReduceOp::sum);
+    for (Parameter* parameter : all_parameters(model)) {
+      if (peers != nullptr && !is_expert(parameter->parts.at(0).name))
+        peers->all_reduce(parameter->gradient, ReduceOp::sum);
+    }
+    const auto totals = test::floats(context.totals);
+    steps.push_back(
+        {{totals.begin(), totals.end()}, test::part_values(model, &Parameter::gradient)});
+    for (Parameter* parameter : all_parameters(model)) {
+      parameter->value.sub_(parameter->gradient, kRate);
+      parameter->gradient.zero_();
+    }
+  }
+  return steps;
+}
+
+/// The same by `ranks` threads; the gradients of all experts together.
+std::vector<Step> train_among(const Work& work, int ranks) {
+  ThreadWorld world(ranks);
+  std::mutex mutex;
+  std::vector<Step> all(kUpdates);
+  std::vector<int> everyone;
+  for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
+  world.run([&](int rank) {
+    const auto peers = world.communicator({.name = "experts", .ranks = everyone, .rank = rank});
+    const std::vector<Step> own = train(work, {rank, ranks}, peers.get());
+    const std::lock_guard lock(mutex);
+    for (std::size_t s = 0; s < own.size(); ++s) {
+      all[s].totals = own[s].totals;
+      all[s].gradients.insert(own[s].gradients.begin(), own[s].gradients.end());
+    }
+  });
+  return all;
+}
+
+TEST_CASE("ranks that share the experts train as one rank", "[models][experts]") {
+  ModelConfig config = GENERATE(test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
+  const int ranks = GENERATE(2, 4), sequence = GENERATE(1, 9);
+  config.experts = GENERATE(4, 8);
+  const bool same_choice = GENERATE(false, true);
+  CAPTURE(config.name, ranks, sequence, config.experts, same_choice);
+  const Work work = make_work(config, sequence, same_choice);
+  const std::vector<Step> one = train(work, {}, nullptr), several = train_among(work, ranks);
+  for (std::size_t s = 0; s < one.size(); ++s) {
+    CAPTURE(s);
+    for (std::size_t i = 0; i < one[s].totals.size(); ++i)
+      CHECK(several[s].totals[i] == Approx(one[s].totals[i]).epsilon(kAllowed));
+    REQUIRE(several[s].gradients.size() == one[s].gradients.size());
+    for (const auto& [name, values] : one[s].gradients) {
+      CAPTURE(name);
+      CHECK(difference(values, several[s].gradients.at(name)) < kAllowed);
+    }
+  }
+}
+
+TEST_CASE("the balance loss is counted in training only, and not again when a block is recomputed",
+          "[models][experts]") {
+  const Work work = make_work(test::small_qwen2_moe_config(), 6, false);
+  Model model = make_model(work.config, {.sequence = work.sequence});
+  test::bind_parameters(model, *make_random_weights(4));
+  const at::NoGradGuard no_gradients;
+  const auto counted = [&](Mode mode, std::int64_t valid) {
+    BlockContext context{
+        .mode = mode, .totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
+    Batch batch = work.batch;
+    batch.valid = at::full({}, valid, at::kInt);
+    Tensors state;
+    for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
+      state = model.blocks[i]->forward(state, batch, context);
+    return context.totals[kBalanceTotal].item<double>();
+  };
+  const double all = counted(Mode::train, kSamples), first = counted(Mode::train, 1);
+  // Two choices of a token: at least 2 for each sample.
+  CHECK(all >= 2 * kSamples - 1e-5);
+  CHECK(first >= 2 - 1e-5);
+  CHECK(first < all);
+  CHECK(counted(Mode::recompute, kSamples) == 0);
+  CHECK(counted(Mode::evaluate, kSamples) == 0);
+}
+
+/// Next tokens' logits for `tokens`.
+at::Tensor logits_of(Model& model, const Batch& batch) {
+  const at::NoGradGuard no_gradients;
+  Tensors state;
+  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
+    state = model.blocks[i]->forward(state, batch, {});
+  return dynamic_cast<LanguageHead&>(*model.blocks.back()).logits(state);
+}
+
+TEST_CASE("a dense model made into experts computes the same, also from its own files",
+          "[models][experts]") {
+  constexpr int kTokens = 7;
+  const int chosen = GENERATE(1, 2, 4);
+  CAPTURE(chosen);
+  ModelConfig dense_config = test::small_qwen2_config();
+  dense_config.mlp_width = 32;
+  Model dense = make_model(dense_config, {.sequence = kTokens});
+  test::bind_parameters(dense, *make_random_weights(4));
+  for (Parameter* parameter : all_parameters(dense)) parameter->value.mul_(10);
+  const test::TempDir dense_folder, experts_folder;
+  Values values = test::part_values(dense, &Parameter::value);
+  export_weights(dense_folder.path(), dense, test::reader_of(values), {});
+
+  ModelConfig config = test::small_qwen2_moe_config();
+  config.weights = dense_folder.path().string();
+  config.experts = 2 * chosen;
+  config.experts_per_token = chosen;
+  config.expert_width = 16 / chosen;
+  config.shared_width = 16;
+  Model experts = make_model(config, {.sequence = kTokens, .experts = {.upcycle = true}});
+  std::vector<std::string> notes;
+  test::bind_parameters(experts, *open_upcycled_weights(config, experts, 1, notes));
+  CHECK(notes.empty());
+  const Batch batch = test::language_batch(dense, kSamples);
+  const at::Tensor expected = logits_of(dense, batch), found = logits_of(experts, batch);
+  const double largest = expected.abs().max().item<double>();
+  CHECK((found - expected).abs().max().item<double>() <= kAllowed * largest);
+
+  // Both groups of experts are chosen, each as a whole.
+  const at::Tensor router = test::parameter_named(experts, "model.layers.1.mlp.gate.weight").value;
+  for (std::int64_t e = 0; e < 2 * chosen; ++e) CHECK(router[e].equal(router[e / chosen * chosen]));
+  CHECK_FALSE(router[0].equal(router[chosen]));
+
+  values = test::part_values(experts, &Parameter::value);
+  export_weights(experts_folder.path(), experts, test::reader_of(values), {});
+  ModelConfig again_config;
+  again_config.weights = experts_folder.path().string();
+  Model again = make_model(again_config, {.sequence = kTokens});
+  test::bind_parameters(again, *open_weights(again_config.weights, again, 0, notes));
+  CHECK(logits_of(again, batch).equal(found));
+}
+
+TEST_CASE("parts of an upcycled tensor are those of the whole", "[models][experts]") {
+  ModelConfig dense_config = test::small_qwen2_config();
+  Model dense = make_model(dense_config, {.sequence = 4});
+  test::bind_parameters(dense, *make_random_weights(4));
+  const test::TempDir folder;
+  const Values values = test::part_values(dense, &Parameter::value);
+  export_weights(folder.path(), dense, test::reader_of(values), {});
+  ModelConfig config = test::small_qwen2_moe_config();
+  config.weights = folder.path().string();
+  config.expert_width = 6;
+  config.shared_width = 12;
+  const Model experts = make_model(config, {.sequence = 4, .experts = {.upcycle = true}});
+  std::vector<std::string> notes;
+  const auto source = open_upcycled_weights(config, experts, 1, notes);
+  for (const Parameter* parameter : all_parameters(experts)) {
+    CAPTURE(parameter->parts.front().name);
+    const std::int64_t size = parameter->numel();
+    std::vector<float> whole(static_cast<std::size_t>(size));
+    source->read(*parameter, {0, size}, whole);
+    for (std::int64_t begin = 0; begin < size; begin += 37) {
+      const std::int64_t end = std::min<std::int64_t>(begin + 37, size);
+      std::vector<float> part(static_cast<std::size_t>(end - begin));
+      source->read(*parameter, {begin, end}, part);
+      CHECK(std::equal(part.begin(), part.end(), whole.begin() + begin));
+    }
+  }
+}
+
+TEST_CASE("a mixture that the dense model does not fit is refused with all sizes",
+          "[models][experts]") {
+  Model dense = make_model(test::small_qwen2_config(), {.sequence = 4});
+  test::bind_parameters(dense, *make_random_weights(4));
+  const test::TempDir folder;
+  const Values values = test::part_values(dense, &Parameter::value);
+  export_weights(folder.path(), dense, test::reader_of(values), {});
+  ModelConfig config = test::small_qwen2_moe_config();
+  config.weights = folder.path().string();
+  config.layers = 3;
+  config.experts = 7;
+  try {
+    (void)make_model(config, {.sequence = 4, .experts = {.upcycle = true}});
+    FAIL("no error");
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    CHECK(error.kind() == ErrorKind::usage);
+    for (const char* part :
+         {"model.layers: 3",
+          "model.shared_width: 20 is not half of the dense "
+          "MLP's 24",
+          "model.expert_width: 12 times", "model.experts: 7 is not a multiple"}) {
+      CAPTURE(part, text);
+      CHECK(text.find(part) != std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dstrain

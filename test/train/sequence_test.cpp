@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "recipes/schema/load.h"
+#include "test/data/text_files.h"
+#include "test/support/catch.h"
+#include "test/support/roundoff.h"
+#include "test/support/temp_dir.h"
+#include "test/train/sessions.h"
+
+/// Training whose samples are spread over ranks gives that of one rank.
+using namespace dstrain;
+
+namespace {
+
+using Weights = std::map<std::string, std::vector<float>>;
+using Overrides = std::vector<std::string>;
+
+constexpr int kSteps = 2;
+
+/// Questions and answers of some tokens each, for a tokenizer of bytes.
+void write_data(const test::TempDir& folder) {
+  test::write_text(folder / "tokenizer.json", test::byte_tokenizer({"</s>", "<pad>"}));
+  test::write_text(folder / "tokenizer_config.json",
+                   R"({"eos_token": "</s>", "pad_token": "<pad>"})");
+  const auto lines = [](int first, int count) {
+    std::string text;
+    for (int i = first; i < first + count; ++i)
+      text += fmt::format("{{\"q\": \"{} {}\", \"a\": \"{}\"}}\n", std::string(1 + i % 5, 'x'), i,
+                          std::string(1 + i * 7 % 20, static_cast<char>('a' + i % 26)));
+    return text;
+  };
+  test::write_text(folder / "train.jsonl", lines(0, 40));
+  test::write_text(folder / "test.jsonl", lines(100, 7));
+}
+
+Recipe recipe_of(const test::TempDir& folder, const std::string& model,
+                 const Overrides& overrides) {
+  const bool bloom = model.starts_with("bloom");
+  Overrides all = {"model.name=" + model,
+                   "model.width=32",
+                   "model.layers=2",
+                   "model.heads=4",
+                   "model.vocab_size=300",
+                   "data.name=jsonl",
+                   "data.path=" + folder.path().string(),
+                   "data.cache=" + (folder / "cache").string(),
+                   "data.tokenizer=" + folder.path().string(),
+                   "data.prompt=\"{q}: \"",
+                   "data.response=\"{a}\"",
+                   "data.sequence=32",
+                   "batch.global=6",
+                   "batch.micro=3",
+                   "precision.compute=fp32",
+                   fmt::format("run.steps={}", kSteps),
+                   "run.evaluate=1",
+                   "run.generate=2",
+                   "run.generate_tokens=4",
+                   "optimizer.name=sgd",
+                   "optimizer.betas=[0.9, 0.95]",
+                   "optimizer.lr=0.5"};
+  if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_recipe(
+             bloom ? "recipes/bloom/bloom-560m_random.yaml" : "recipes/qwen/qwen2.5-3b_random.yaml",
+             all)
+      .recipe;
+}
+
+struct Run {
+  std::vector<double> losses, norms, targets;
+  EvaluationTotals evaluation;
+  std::vector<std::string> answers;
+  Weights before, after;
+};
+
+Run run(const Recipe& recipe, int ranks) {
+  std::vector<Run> by_rank(static_cast<std::size_t>(ranks));
+  test::with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        Run& own = by_rank[static_cast<std::size_t>(rank)];
+        own.before = session.gathered_weights();
+        session.seek(0);
+        for (int step = 0; step < kSteps; ++step) {
+          session.enqueue_step();
+          const StepOutcome outcome = session.executor().take_outcome();
+          own.losses.push_back(outcome.loss);
+          own.norms.push_back(outcome.gradient_norm);
+          own.targets.push_back(outcome.targets);
+        }
+        own.evaluation = session.evaluate();
+        for (const GeneratedAnswer& answer : session.generate())
+          own.answers.push_back(answer.generated);
+        own.after = session.gathered_weights();
+      });
+  for (const Run& other : by_rank) {
+    REQUIRE(other.losses == by_rank.front().losses);
+    REQUIRE(other.answers == by_rank.front().answers);
+  }
+  return by_rank.front();
+}
+
+void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i, found[i], expected[i]);
+    CHECK(std::abs(found[i] - expected[i]) <= test::kPromised * std::abs(expected[i]));
+  }
+}
+
+double norm_of(const std::vector<float>& values) {
+  double squares = 0;
+  for (const float value : values) squares += double{value} * double{value};
+  return std::sqrt(squares);
+}
+
+/// The sum of two steps of SGD, by file tensor: within 1e-5 of its norm and fp32's rounding of the
+/// weights.
+void check_updates(const Run& found, const Run& expected) {
+  REQUIRE(found.after.size() == expected.after.size());
+  double largest = 0;
+  for (const auto& [name, after] : expected.after) {
+    const std::vector<float>& before = expected.before.at(name);
+    std::vector<float> update(after.size());
+    for (std::size_t i = 0; i < after.size(); ++i) update[i] = after[i] - before[i];
+    largest = std::max(largest, norm_of(update));
+    std::vector<float> difference(after.size());
+    for (std::size_t i = 0; i < after.size(); ++i)
+      difference[i] = found.after.at(name)[i] - after[i];
+    CAPTURE(name, norm_of(update));
+    CHECK(norm_of(difference) <= 1e-5 * norm_of(update) + 4 * 0x1p-24 * norm_of(after) + 1e-7);
+  }
+  CHECK(largest > 1e-3);
+}
+
+void check_equal(const Run& found, const Run& expected) {
+  check_near(found.losses, expected.losses);
+  check_near(found.norms, expected.norms);
+  CHECK(found.targets == expected.targets);
+  check_near({found.evaluation.loss, found.evaluation.targets},
+             {expected.evaluation.loss, expected.evaluation.targets});
+  CHECK(found.answers == expected.answers);
+  check_updates(found, expected);
+}
+
+struct Way {
+  int ranks;
+  Overrides overrides;
+};
+
+}  // namespace
+
+TEST_CASE("samples spread over ranks train, evaluate and answer as on one rank",
+          "[train][parity][sequence]") {
+  const test::TempDir folder;
+  write_data(folder);
+  const std::string model = GENERATE(as<std::string>(), "qwen2.5-0.5b", "bloom-560m");
+  const bool packed = GENERATE(false, true), adapters = GENERATE(false, true);
+  Overrides common;
+  if (packed) common.push_back("data.packing=true");
+  if (adapters) common.insert(common.end(), {"lora.rank=2", "lora.dropout=0.3"});
+  const Run expected = run(recipe_of(folder, model, common), 1);
+  const Way ways[] = {
+      {2, {"parallel.sequence=2"}},
+      {2, {"parallel.sequence=2", "parallel.sequence_attention=heads", "parallel.zero.stage=1"}},
+      {4, {"parallel.sequence=2", "parallel.zero.stage=2", "memory.recompute=blocks"}},
+      {4, {"parallel.sequence=4", "parallel.zero.stage=3"}}};
+  for (const Way& way : ways) {
+    CAPTURE(model, packed, adapters, way.ranks, way.overrides);
+    Overrides all = common;
+    all.insert(all.end(), way.overrides.begin(), way.overrides.end());
+    check_equal(run(recipe_of(folder, model, all), way.ranks), expected);
+  }
+}
