@@ -100,7 +100,7 @@ TEST_CASE("no built step is shorter than the bound of its choice", "[program][au
     CHECK(bound.memory <= row.memory);
     const Estimate estimate =
         estimate_step(choice, recipe, cost, layout, strategy.batch.micro_batches, searched.machine);
-    CHECK(estimate.step_s == Approx(row.step_s).epsilon(0.15));
+    CHECK(estimate.step_s == Approx(row.step_s).epsilon(choice.zero_stage == 3 ? 0.25 : 0.15));
     CHECK(row.compute_s + row.exchange_s + row.exposed_s + row.bubble_s + row.rest_s ==
           Approx(row.step_s));
     ++compared;
@@ -168,7 +168,7 @@ TEST_CASE("the fragment of a row is a part of a recipe that plans the same step"
   const AutoRow& row = plan.rows.front();
   std::string text =
       "model: { name: vit-tiny }\ndata: { name: digits }\noptimizer: { lr: 1e-3 }\n"
-      "run: { epochs: 1 }\n";
+      "run: { epochs: 1 }\nprecision: { compute: fp32 }\n";
   text += recipe_fragment(plan, row, {.recipe = "example", .model = "vit-like"});
   const Recipe recipe = parse_recipe(text, "fragment.yaml").recipe;
   const ModelCost cost = vit_like_model_of(recipe.batch.micro);

@@ -100,6 +100,10 @@ std::vector<PlanChoice> Search::space() {
                     .global = recipe_.batch.global};
   const ModelFamily* family = family_of(recipe_.model.name);
   space.text = family == nullptr || family->modality == Modality::text;
+  space.experts = recipe_.model.experts;
+  const PublishedModel* published = published_model(recipe_.model.name);
+  if (space.experts == 0 && published != nullptr)
+    space.experts = static_cast<int>(published->sizes.experts);
   const BlockTable* whole = tables_.blocks({});
   if (whole == nullptr) throw Error(ErrorKind::usage, tables_.refusal({}), "");
   space.blocks = static_cast<int>(whole->cost.blocks.size());

@@ -42,6 +42,17 @@ Bytes resting_bytes(const Layout& layout) {
 
 }  // namespace
 
+StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine) {
+  StageCosts costs = stage_costs(layout, cost, {}, machine);
+  for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
+    ChunkCost& block = costs.blocks[to_index(b)];
+    if (block.weight == 0) continue;
+    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine);
+    block.weight = block.later = 0;
+  }
+  return costs;
+}
+
 std::string reason_of(const Error& error) {
   if (const auto* rules = dynamic_cast<const RecipeError*>(&error)) {
     const Diagnostic& first = rules->diagnostics().front();
@@ -61,7 +72,7 @@ BlockTable CostTables::make_blocks(const PlanChoice& choice) {
   const Recipe own = recipe(choice);
   BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
   const Layout layout = layout_of(own, table.cost, ranks_, machine_);
-  const StageCosts costs = stage_costs(layout, table.cost, {}, machine_);
+  const StageCosts costs = joined_costs(layout, table.cost, machine_);
   std::vector<double> forwards;
   for (const ChunkCost& block : costs.blocks) {
     const double sample_s = block.all() / choice.micro;

@@ -11,6 +11,7 @@
 #include "engine/program/auto/search_space.h"
 #include "engine/program/layout.h"
 #include "engine/program/simulate.h"
+#include "engine/program/stage_search.h"
 
 namespace dstrain {
 
@@ -30,6 +31,10 @@ struct LayoutTable {
   std::vector<double> gather_s = {}, reduce_s = {}, update_s = {};
   Bytes states = 0;  ///< of the average pipeline rank, at rest
 };
+
+/// Seconds and bytes of each block whose backward is run at once, as without a pipeline.
+[[nodiscard]] StageCosts joined_costs(const Layout& layout, const ModelCost& cost,
+                                      const Machine& machine);
 
 /// What a rule says of the choice that it refuses, without its hint.
 [[nodiscard]] std::string reason_of(const Error& error);

@@ -40,7 +40,8 @@ class Estimator {
         machine_(machine),
         layout_(table.layout),
         micro_batches_(micro_batches),
-        costs_(stage_costs(layout_, cost, {}, machine)) {}
+        costs_(choice.pipeline == 1 ? joined_costs(layout_, cost, machine)
+                                    : stage_costs(layout_, cost, {}, machine)) {}
 
   Estimate make();
 
