@@ -19,18 +19,12 @@ Recipe with_known_sizes(Recipe recipe) {
   return recipe;
 }
 
-PlannedModel planned_model(const Recipe& given) {
+PlannedModel planned_model(const Recipe& given, const Splits& splits) {
   const Recipe recipe = with_known_sizes(given);
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
   PlannedModel planned;
-  // Costs are the same on all ranks that run the same blocks.
-  const ParallelConfig& parallel = recipe.parallel;
-  const Mesh mesh(
-      parallel.expert * parallel.sequence * parallel.tensor,
-      {.expert = parallel.expert, .sequence = parallel.sequence, .tensor = parallel.tensor});
-  planned.model = make_trainable_model(recipe, {.classes = facts.classes,
-                                                .sequence = recipe.data.sequence,
-                                                .splits = splits_of(parallel, mesh, /*rank=*/0)});
+  planned.model = make_trainable_model(
+      recipe, {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
   planned.cost = model_cost(planned.model, {.micro_batch = recipe.batch.micro,
                                             .compute_bytes = state_widths(recipe).compute});
   return planned;

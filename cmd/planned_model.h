@@ -11,11 +11,11 @@ namespace dstrain {
 [[nodiscard]] Recipe with_known_sizes(Recipe recipe);
 
 /// The model of a recipe by its sizes (with_known_sizes), without its weights, and what a
-/// micro-batch of it costs.
+/// micro-batch of it costs. Of the parts of its blocks that `splits` names.
 struct PlannedModel {
   Model model;
   ModelCost cost;
 };
-[[nodiscard]] PlannedModel planned_model(const Recipe& recipe);
+[[nodiscard]] PlannedModel planned_model(const Recipe& recipe, const Splits& splits = {});
 
 }  // namespace dstrain

@@ -17,18 +17,20 @@ AutoSearch search_recipe(const std::string& recipe, const std::vector<std::strin
   if (per_node > 0) rates.ranks_per_node = per_node;
   // Once, so that its note is printed once.
   const std::string weights = with_known_sizes(loaded.recipe).model.weights;
-  const PlanSource source = {.recipe =
-                                 [&](const std::vector<std::string>& settings) {
-                                   std::vector<std::string> all = overrides;
-                                   all.insert(all.end(), settings.begin(), settings.end());
-                                   return load_recipe(recipe, all).recipe;
-                                 },
-                             .cost =
-                                 [&](const Recipe& own) {
-                                   Recipe known = own;
-                                   known.model.weights = weights;
-                                   return planned_model(known).cost;
-                                 }};
+  const PlanSource source = {
+      .recipe =
+          [&](const std::vector<std::string>& settings) {
+            std::vector<std::string> all = overrides;
+            all.insert(all.end(), settings.begin(), settings.end());
+            return load_recipe(recipe, all).recipe;
+          },
+      .cost =
+          [&](const Recipe& own) {
+            Recipe known = own;
+            known.model.weights = weights;
+            const Mesh mesh(options.ranks, mesh_degrees(known.parallel, options.ranks));
+            return planned_model(known, splits_of(known.parallel, mesh, 0)).cost;
+          }};
   AutoSearch search{.plan = search_plan(loaded.recipe, source, rates, options),
                     .title = {.recipe = loaded.name, .model = loaded.recipe.model.name}};
   const ModelFamily* family = family_of(loaded.recipe.model.name);

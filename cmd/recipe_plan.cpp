@@ -15,7 +15,8 @@ Machine plan_machine(const std::string& name, bool on_cpu) {
 }
 
 RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine) {
-  ModelCost cost = planned_model(loaded.recipe).cost;
+  const Mesh mesh(ranks, mesh_degrees(loaded.recipe.parallel, ranks));
+  ModelCost cost = planned_model(loaded.recipe, splits_of(loaded.recipe.parallel, mesh, 0)).cost;
   Strategy strategy = make_strategy(loaded.recipe, cost, ranks, machine);
   PlanReport report = make_plan(loaded.name, loaded.recipe, strategy, cost, machine);
   return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};

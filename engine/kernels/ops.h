@@ -49,6 +49,8 @@ struct DropMask {
                             ///< `place` and the element
   std::uint64_t place = 0;  ///< in the model
   at::Tensor rows = {};     ///< OwnRows::rows where the input is a part of its rows
+  /// Where the input is some columns of a tensor, those of the whole one and the first; 0: all.
+  std::int64_t whole_columns = 0, first_column = 0;
 };
 
 /// base + scale * (dropout(x) a^T) b^T into columns [column, column + b.rows) of base [M, N], in

@@ -35,7 +35,9 @@ std::vector<std::string> decoder_names(const std::string& name) {
 
 Model qwen2_moe_model(const ModelConfig& recipe, const ModelFamily& family,
                       const ModelInputs& inputs) {
-  if (!inputs.experts.upcycle) return make_decoder<kQwen2Moe>(recipe, family, inputs);
+  // A plan needs no folder.
+  if (!inputs.experts.upcycle || recipe.weights.empty())
+    return make_decoder<kQwen2Moe>(recipe, family, inputs);
   return decoder_model(upcycled_config(recipe, family, kQwen2Moe), family, kQwen2Moe, inputs);
 }
 

@@ -8,9 +8,12 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/last_tokens.h"
 #include "engine/nn/layer_cost.h"
+#include "engine/nn/token_embedding.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -18,9 +21,8 @@ namespace dstrain {
 LanguageHead::LanguageHead(Norm norm, const LanguageShape& shape, Parameter* tied,
                            const InitialWeights& init)
     : name_("lm_head"), shape_(shape), norm_(std::move(norm)) {
-  own_table_.hold({{kLanguageHeadWeight, {shape.vocab_size, shape.width}}});
-  own_table_.init = init.kind;
-  own_table_.init_std = init.std;
+  own_table_ =
+      token_table(kLanguageHeadWeight, {shape.vocab_size, shape.width}, init, shape.tensor);
   table_ = tied != nullptr ? tied : &own_table_;
 }
 
@@ -41,13 +43,30 @@ at::Tensor LanguageHead::logits(const Tensors& input) {
 
 void LanguageHead::choose_next(const Tensors& input, const BlockContext& context) {
   const at::Tensor& next_tokens = context.next_tokens;
-  const std::int64_t batch = next_tokens.size(0), tokens = input[0].size(0) / batch;
+  Communicator* ranks = context.peers.along(CommAxis::tensor);
+  const std::int64_t batch = next_tokens.size(0),
+                     tokens = input[0].size(0) * shape_.tensor.count / batch;
   const LastTokens last = last_tokens(next_tokens, tokens, shape_.part);
   const at::Tensor rows = at::arange(batch, next_tokens.options()) * tokens + last.places;
   Tensors chosen;
-  for (const at::Tensor& tensor : input) chosen.push_back(tensor.index_select(0, rows));
-  next_tokens.copy_(
-      agreed(at::argmax(logits(chosen), 1), last, context.peers.along(CommAxis::sequence)));
+  for (const at::Tensor& tensor : input)
+    chosen.push_back(ranks == nullptr ? tensor.index_select(0, rows)
+                                      : ops::collect_rows(tensor, rows, ranks));
+  const at::Tensor logits = this->logits(chosen);
+  const at::Tensor found =
+      table_->cut == Cut::tensor ? ops::most_likely_class(logits, *ranks) : at::argmax(logits, 1);
+  next_tokens.copy_(agreed(found, last, context.peers.along(CommAxis::sequence)));
+}
+
+at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
+                              const BlockContext& context) {
+  Communicator* ranks = context.peers.along(CommAxis::tensor);
+  const at::Tensor totals = context.totals.narrow(0, 0, kBalanceTotal);
+  if (table_->cut == Cut::tensor)
+    return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals, *ranks);
+  const std::int64_t rows = x_mD.size(0), first = ranks == nullptr ? 0 : ranks->rank() * rows;
+  return ops::linear_cross_entropy(x_mD, *table_, batch.labels.narrow(0, first, rows),
+                                   batch.weights.narrow(0, first, rows), totals);
 }
 
 Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
@@ -56,13 +75,35 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
     choose_next(input, context);
     return {at::zeros({}, input.at(0).options().dtype(at::kFloat))};
   }
-  return {ops::linear_cross_entropy(normalize(input), *table_, batch.labels, batch.weights,
-                                    context.totals.narrow(0, 0, kBalanceTotal))};
+  return {loss(normalize(input), batch, context)};
+}
+
+/// Of each chunk of the loss: its rows, what the ranks tell of each, and the gradient's sum.
+void LanguageHead::add_loss_exchanges(BlockCost& cost, std::int64_t own_rows,
+                                      int compute_bytes) const {
+  const int ranks = shape_.tensor.count;
+  const auto add = [&](CommOp op, Bytes bytes, int width, ExchangePass pass) {
+    cost.exchanges.push_back(
+        {.op = op, .axis = CommAxis::tensor, .bytes = bytes, .width = width, .pass = pass});
+  };
+  for (const std::int64_t own :
+       ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes)) {
+    const std::int64_t rows = own * ranks;
+    for (const ExchangePass pass : {ExchangePass::backward, ExchangePass::evaluate}) {
+      add(CommOp::all_gather, rows * shape_.width * compute_bytes, compute_bytes, pass);
+      add(CommOp::all_gather, ranks * rows * ops::kCutLossColumns * kFloatBytes, kFloatBytes, pass);
+    }
+    add(CommOp::reduce_scatter, rows * shape_.width * compute_bytes, compute_bytes,
+        ExchangePass::backward);
+  }
 }
 
 BlockCost LanguageHead::cost(const BatchShape& shape) const {
-  const std::int64_t rows = shape.micro_batch * shape_.sequence;
-  const Bytes stream = rows * shape_.width * shape.compute_bytes;  // one [M, D]
+  const std::int64_t all_rows = shape.micro_batch * shape_.sequence,
+                     own_rows = all_rows / shape_.tensor.count;
+  const bool cut = own_table_.cut == Cut::tensor;
+  const std::int64_t rows = cut ? all_rows : own_rows;  // whose logits this rank makes
+  const Bytes stream = own_rows * shape_.width * shape.compute_bytes;  // one [m, D]
   BlockCost cost;
   cost.name = name_;
   LayerCost logit_cost{
@@ -70,16 +111,26 @@ BlockCost LanguageHead::cost(const BatchShape& shape) const {
       .forward_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(own_table_.numel())};
   if (table_ == &own_table_) count(own_table_, logit_cost);
   // Sum and output of the norm; the logits are made again in backward, a few rows at a time.
-  cost.take({std::visit([&](const auto& norm) { return norm.cost(rows, 2 * stream); }, norm_),
+  cost.take({std::visit([&](const auto& norm) { return norm.cost(own_rows, 2 * stream); }, norm_),
              std::move(logit_cost)});
   cost.boundary = {{{}, kFloatBytes}};
+  if (cut) add_loss_exchanges(cost, own_rows, shape.compute_bytes);
   // Loss and hit of each row. Backward, the gradient of the norm's output with the logits, or then
   // with that of both inputs.
   const Bytes per_row = 2 * rows * kFloatBytes;
-  const Bytes logits =
-      ops::linear_cross_entropy_bytes(rows, shape_.vocab_size, shape.compute_bytes);
-  cost.backward_workspace = stream + std::max(logits + per_row, stream);
+  cost.backward_workspace =
+      stream + std::max(logit_bytes(own_rows, shape.compute_bytes) + per_row, stream);
   return cost;
+}
+
+/// With what is gathered and summed of a chunk's rows.
+Bytes LanguageHead::logit_bytes(std::int64_t own_rows, int compute_bytes) const {
+  if (own_table_.cut == Cut::none)
+    return ops::linear_cross_entropy_bytes(own_rows, shape_.vocab_size, compute_bytes);
+  const int ranks = shape_.tensor.count;
+  const auto chunks =
+      ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes);
+  return ranks * chunks.front() * (own_table_.shape[0] + 2 * shape_.width) * compute_bytes;
 }
 
 }  // namespace dstrain

@@ -24,13 +24,17 @@ struct LanguageShape {
   std::int64_t vocab_size = 0;
   std::int64_t sequence = 0;  ///< tokens of a sample, on this rank
   AxisPart part = {};         ///< of each sample that this rank has
+  AxisPart tensor = {};
 };
 
 /// Final norm, then the loss of the tokens that follow or, in generation, the most likely next
 /// token. The classifier is the table of the embedding (Press & Wolf 2017, arXiv:1608.05859) or a
 /// matrix of its own.
 ///
-/// Legend: B batch, T tokens, D width, V vocabulary, M = B * T rows.
+/// Tensor ranks with parts of the table share the loss of all rows; where the table is whole, each
+/// has that of its own rows.
+///
+/// Legend: B batch, T tokens, D width, V vocabulary, M = B * T rows, m those of this rank.
 class LanguageHead final : public Block {
  public:
   using Norm = std::variant<LayerNorm, RmsNorm>;
@@ -45,13 +49,18 @@ class LanguageHead final : public Block {
                                 const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
-  /// {x, delta} -> [M, V].
+  /// {x, delta} -> [M, V]; of a whole table.
   [[nodiscard]] at::Tensor logits(const Tensors& input);
 
  private:
   /// The final norm's output for {x, delta}.
   [[nodiscard]] at::Tensor normalize(const Tensors& input);
   void choose_next(const Tensors& input, const BlockContext& context);
+  /// Of the rows of this rank, or of all.
+  [[nodiscard]] at::Tensor loss(const at::Tensor& x_mD, const Batch& batch,
+                                const BlockContext& context);
+  [[nodiscard]] Bytes logit_bytes(std::int64_t own_rows, int compute_bytes) const;
+  void add_loss_exchanges(BlockCost& cost, std::int64_t own_rows, int compute_bytes) const;
 
   std::string name_;
   LanguageShape shape_;

@@ -1,7 +1,11 @@
 #include "engine/models/model.h"
 
+#include <fmt/format.h>
+
+#include <numeric>
 #include <set>
 
+#include "engine/base/error.h"
 #include "engine/models/family.h"
 #include "engine/models/groups.h"
 #include "engine/nn/block_state.h"
@@ -40,7 +44,24 @@ std::vector<BlockState*> all_states(const Model& model) {
   return list;
 }
 
+namespace {
+
+/// Between the matrices each tensor rank has its part of a micro-batch's rows.
+void require_even_rows(const Model& model, std::int64_t micro_batch) {
+  const std::int64_t ranks = model.splits.tensor.count, rows = micro_batch * model.tokens;
+  if (rows % ranks == 0) return;
+  const std::int64_t step = ranks / std::gcd<std::int64_t>(ranks, model.tokens);
+  throw Error(ErrorKind::usage,
+              fmt::format("parallel.tensor: {} ranks do not divide the {} x {} = {} rows of a "
+                          "micro-batch (batch.micro x tokens of a sample)",
+                          ranks, micro_batch, model.tokens, rows),
+              fmt::format("use a multiple of {} for batch.micro", step));
+}
+
+}  // namespace
+
 ModelCost model_cost(Model& model, const BatchShape& shape) {
+  require_even_rows(model, shape.micro_batch);
   ModelCost cost;
   const GroupedParameters grouped = group_parameters(model);
   for (std::size_t g = 0; g < grouped.groups.size(); ++g) {

@@ -27,6 +27,8 @@ struct Model {
   int experts_per_token = 0;            ///< 0: no layer has experts
   Splits splits = {};                   ///< ModelInputs::splits
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
+  /// Of a sample, as the layers of this rank see it: patches and class token of an image.
+  int tokens = 0;
 
   [[nodiscard]] bool is_language() const { return vocab_size > 0; }
 };
@@ -54,7 +56,8 @@ struct ModelInputs {
 /// Untrained tensors of all blocks, in their order.
 [[nodiscard]] std::vector<BlockState*> all_states(const Model& model);
 
-/// Costs of all blocks for one micro-batch; groups are those of group_parameters().
+/// Costs of all blocks for one micro-batch; groups are those of group_parameters(). Error{usage}
+/// where the tensor ranks do not divide its rows.
 [[nodiscard]] ModelCost model_cost(Model& model, const BatchShape& shape);
 
 }  // namespace dstrain

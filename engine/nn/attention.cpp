@@ -1,18 +1,41 @@
 #include "engine/nn/attention.h"
 
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/sequence_attention.h"
 
 namespace dstrain {
 namespace {
 
+/// A key head is used by the query heads of several ranks.
+bool shares_heads(const ops::AttentionShape& shape, const AxisPart& tensor) {
+  return shape.kv_heads % tensor.count != 0;
+}
+
+ops::AttentionShape own_shape(ops::AttentionShape shape, const AxisPart& tensor) {
+  if (tensor.whole()) return shape;
+  const int ranks = tensor.count;
+  DSTRAIN_CHECK(
+      shape.heads % ranks == 0 && (shape.kv_heads % ranks == 0 || ranks % shape.kv_heads == 0),
+      "heads do not divide among the tensor ranks");
+  shape.model_heads = shape.heads;
+  shape.heads /= ranks;
+  shape.first_head = tensor.index * shape.heads;
+  shape.kv_heads = std::max<std::int64_t>(shape.kv_heads / ranks, 1);
+  return shape;
+}
+
 std::vector<LinearPart> qkv_parts(const std::vector<std::string>& names,
-                                  const ops::AttentionShape& shape) {
+                                  const ops::AttentionShape& shape, const AxisPart& tensor) {
   if (names.size() == 1) return {{names[0], shape.qkv_width()}};
   DSTRAIN_CHECK(names.size() == 3, "attention needs one name or three");
+  if (shares_heads(shape, tensor)) return {{names[0], shape.width()}};
   const std::int64_t kv_width = shape.kv_heads * shape.head_dim;
   return {{names[0], shape.width()}, {names[1], kv_width}, {names[2], kv_width}};
 }
@@ -29,22 +52,41 @@ Parameter head_norm(const std::string& name, std::int64_t head_dim) {
 SelfAttention::SelfAttention(const AttentionNames& names, std::int64_t width,
                              const ops::AttentionShape& shape, const InitialWeights& init,
                              const AttentionBiases& biases, double norm_eps, const Splits& splits)
-    : shape_(shape),
+    : shape_(own_shape(shape, splits.tensor)),
       splits_(splits),
-      qkv_(qkv_parts(names.qkv, shape), {width}, init, biases.qkv),
-      output_({{names.output, width}}, {shape.width()}, init, biases.output) {
-  require_heads(shape, splits.exchange, splits.sequence.count);
+      qkv_(qkv_parts(names.qkv, shape, splits.tensor), {width}, init, biases.qkv,
+           {LinearCut::By::rows, splits.tensor}),
+      output_({{names.output, width}}, {shape.width()}, init, biases.output,
+              {LinearCut::By::columns, splits.tensor}) {
+  require_heads(shape_, splits.exchange, splits.sequence.count);
+  const AxisPart& tensor = splits.tensor;
+  if (shares_heads(shape, tensor)) {
+    kv_width_ = shape.kv_heads * shape.head_dim;
+    shared_head_ = tensor.index * shape.kv_heads / tensor.count;
+    shared_.emplace(
+        std::vector<LinearPart>{{names.qkv.at(1), kv_width_}, {names.qkv.at(2), kv_width_}},
+        std::vector{width}, init, biases.qkv);
+  }
   if (names.query_norm.empty()) return;
   norms_ = {.query = head_norm(names.query_norm, shape.head_dim),
             .key = head_norm(names.key_norm, shape.head_dim),
             .eps = norm_eps};
 }
 
-at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
+at::Tensor SelfAttention::with_shared_head(const at::Tensor& q, const at::Tensor& kv) const {
+  const std::int64_t first = shared_head_ * shape_.head_dim;
+  return at::cat(
+      {q, kv.narrow(1, first, shape_.head_dim), kv.narrow(1, kv_width_ + first, shape_.head_dim)},
+      1);
+}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x_mD, std::int64_t batch,
                                   const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
   at::Tensor qkv = qkv_.forward(x_MD, call);
+  if (shared_) qkv = with_shared_head(qkv, shared_->forward(x_MD, call));
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
   const at::Tensor out = splits_.sequence.whole()
                              ? ops::attention(qkv, shape, sequences)
@@ -54,6 +96,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x_MD, std::int64_t batch,
 
 void SelfAttention::add_parameters(std::vector<Parameter*>& list) {
   qkv_.add_parameters(list);
+  if (shared_) shared_->add_parameters(list);
   output_.add_parameters(list);
   if (norms_) list.insert(list.end(), {&norms_->query, &norms_->key});
 }
@@ -62,6 +105,7 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
                                              int compute_bytes) const {
   const std::int64_t rows = batch * tokens;
   std::vector<LayerCost> list = {qkv_.cost(rows, compute_bytes)};
+  if (shared_) list.push_back(shared_->cost(rows, compute_bytes, true));
   if (norms_) {
     LayerCost heads{.name = layer_name_of(norms_->query) + ", key",
                     .saved_bytes = ops::norm_query_key_saved_bytes(shape_, rows, compute_bytes)};

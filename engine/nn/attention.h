@@ -29,22 +29,31 @@ struct AttentionBiases {
 
 /// Multi-head self-attention: one product for query, key and value, softmax attention of the kind
 /// that `shape` says, output projection. Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.
+///
+/// A tensor rank has some of the query heads, and the key and value heads that these use. Where a
+/// key head is used by several ranks, each has the keys' and values' matrices whole, and the sum
+/// over ranks completes their gradients.
 class SelfAttention {
  public:
-  /// `width` is that of the stream; the batch of `shape` is left open. `norm_eps` is that of the
-  /// norms that `names` has. With parts of samples (Splits::sequence) x, costs and rows are those
-  /// of this rank.
+  /// `width` is that of the stream; the batch of `shape`, which is that of all ranks, is left open.
+  /// `norm_eps` is that of the norms that `names` has. With
+  /// parts of samples (Splits::sequence) B, T, costs and rows are those of this sequence rank.
   SelfAttention(const AttentionNames& names, std::int64_t width, const ops::AttentionShape& shape,
                 const InitialWeights& init, const AttentionBiases& biases = {}, double norm_eps = 0,
                 const Splits& splits = {});
 
-  /// x [B * T, D] -> [B * T, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, std::int64_t batch,
+  /// x [m, D] -> [m, D], the rows of this rank of B * T.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, std::int64_t batch,
                                    const ops::Sequences& sequences = {}, const Call& call = {});
 
   void add_parameters(std::vector<Parameter*>& list);
-  void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&qkv_, &output_}); }
-  /// For `batch` samples of `tokens` own tokens; the products of causal attention count half.
+  void add_linears(std::vector<Linear*>& list) {
+    list.push_back(&qkv_);
+    if (shared_) list.push_back(&*shared_);
+    list.push_back(&output_);
+  }
+  /// For `batch` samples of `tokens` tokens, whose rows all ranks see; the products of causal
+  /// attention count half.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t batch, std::int64_t tokens,
                                               int compute_bytes) const;
   /// Collectives for `rows` rows.
@@ -53,9 +62,15 @@ class SelfAttention {
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
-  ops::AttentionShape shape_;
+  /// Queries of this rank beside the key and value head that they use.
+  [[nodiscard]] at::Tensor with_shared_head(const at::Tensor& q, const at::Tensor& kv) const;
+
+  ops::AttentionShape shape_;  ///< of this rank
   Splits splits_;
-  Linear qkv_;
+  Linear qkv_;                    ///< where a key head is shared by ranks, queries alone
+  std::optional<Linear> shared_;  ///< then keys and values
+  std::int64_t kv_width_ = 0;     ///< of all key heads
+  std::int64_t shared_head_ = 0;  ///< the one that this rank uses
   Linear output_;
   /// Of each query and key head (Qwen3), or none.
   struct HeadNorms {

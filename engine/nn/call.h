@@ -15,6 +15,9 @@ struct Call {
   [[nodiscard]] static Call of(const Batch& batch, const BlockContext& context) {
     return {.dropout_seed = context.dropout_seed, .own = batch.own, .peers = context.peers};
   }
+
+  /// The ranks that have the other parts of a cut module; null where none is cut.
+  [[nodiscard]] Communicator* tensor() const { return peers.along(CommAxis::tensor); }
 };
 
 }  // namespace dstrain

@@ -1,15 +1,19 @@
 #include "engine/nn/gated_mlp.h"
 
+#include "engine/kernels/tensor/ops_tensor.h"
+
 namespace dstrain {
 
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-                   const InitialWeights& init)
-    : mlp_width_(mlp_width),
+                   const InitialWeights& init, const AxisPart& tensor)
+    : mlp_width_(mlp_width / tensor.count),
       gate_up_({{names.gate, mlp_width}, {names.up, mlp_width}}, {width}, init,
-               /*has_bias=*/false),
-      down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false) {}
+               /*has_bias=*/false, {LinearCut::By::rows, tensor}),
+      down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false,
+            {LinearCut::By::columns, tensor}) {}
 
-at::Tensor GatedMlp::forward(const at::Tensor& x_MD, const Call& call) {
+at::Tensor GatedMlp::forward(const at::Tensor& x_mD, const Call& call) {
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
   return down_.forward_swiglu(gate_up_.forward(x_MD, call), call);
 }
 

@@ -17,23 +17,24 @@ struct GatedMlpNames {
 };
 
 /// The gated feed-forward branch, (silu(x gate^T) * (x up^T)) down^T, without biases; gate and up
-/// are one product. Shazeer 2020, arXiv:2002.05202, eq. 5.
+/// are one product. Tensor ranks have parts of its hidden width. Shazeer 2020, arXiv:2002.05202,
+/// eq. 5.
 class GatedMlp {
  public:
   GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
-           const InitialWeights& init);
+           const InitialWeights& init, const AxisPart& tensor = {});
 
-  /// x [M, D] -> [M, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const Call& call = {});
+  /// x [m, D] -> [m, D], the rows of this rank.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Call& call = {});
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }
-  /// For `rows` rows of x.
+  /// For `rows` rows of all ranks.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
-  std::int64_t mlp_width_;
+  std::int64_t mlp_width_;  ///< of this rank
   Linear gate_up_;
   Linear down_;
 };

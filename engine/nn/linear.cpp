@@ -3,24 +3,33 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+#include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/layer_cost.h"
 
 namespace dstrain {
 
 Linear::Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& columns,
-               const InitialWeights& init, bool has_bias)
-    : parts_(std::move(parts)), has_bias_(has_bias) {
+               const InitialWeights& init, bool has_bias, const LinearCut& cut)
+    : parts_(std::move(parts)), has_bias_(has_bias), cut_(cut) {
+  const auto own = [&](std::int64_t size, bool divided) {
+    return divided ? even_part(size, cut.split.count, cut.split.index) : Range{0, size};
+  };
   std::vector<Piece> weights, biases;
   for (const LinearPart& part : parts_) {
     std::vector<std::int64_t> shape = {part.rows};
     shape.insert(shape.end(), columns.begin(), columns.end());
-    weights.emplace_back(part.name + ".weight", std::move(shape));
-    biases.emplace_back(part.name + ".bias", std::vector{part.rows});
+    const Range rows = own(part.rows, cut.rows());
+    const std::int64_t width = num_elements(columns);
+    weights.emplace_back(part.name + ".weight", std::move(shape), rows, own(width, cut.columns()));
+    biases.emplace_back(part.name + ".bias", std::vector{part.rows}, rows, Range{0, 1});
   }
   weight_.hold(std::move(weights));
   weight_.init = init.kind;
   weight_.init_std = init.std;
+  weight_.cut = cut.split.whole() ? Cut::none : Cut::tensor;
   bias_.hold(std::move(biases));
+  bias_.cut = cut.rows() ? Cut::tensor : Cut::none;
 }
 
 at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call) {
@@ -28,12 +37,20 @@ at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& 
   return y_MN;
 }
 
+at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
+  DSTRAIN_CHECK(call.tensor() != nullptr && call.tensor()->size() == cut_.split.count,
+                parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
+  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor());
+  return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
+}
+
 at::Tensor Linear::forward(const at::Tensor& x_MK, const Call& call) {
+  if (cut_.columns()) return summed(adapted(ops::linear(x_MK, weight_, nullptr), x_MK, call), call);
   return adapted(ops::linear(x_MK, weight_, bias()), x_MK, call);
 }
 
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {
-  DSTRAIN_CHECK(has_bias_, parts_.at(0).name + ": GELU without a bias");
+  DSTRAIN_CHECK(has_bias_ && !cut_.columns(), parts_.at(0).name + ": GELU without a bias");
   if (adapters_.empty()) return ops::linear_gelu(x_MK, weight_, bias_, kind);
   const at::Tensor z = ops::linear(x_MK, weight_, nullptr);
   return ops::bias_gelu(adapted(z, x_MK, call), bias_, kind);
@@ -41,8 +58,9 @@ at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Ca
 
 at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const Call& call) {
   DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
-  if (adapters_.empty()) return ops::swiglu_linear(gate_up, weight_);
-  return forward(ops::swiglu(gate_up), call);
+  if (!adapters_.empty()) return forward(ops::swiglu(gate_up), call);
+  const at::Tensor y = ops::swiglu_linear(gate_up, weight_);
+  return cut_.columns() ? summed(y, call) : y;
 }
 
 void Linear::add_parameters(std::vector<Parameter*>& list) {
@@ -54,8 +72,8 @@ void Linear::add_parameters(std::vector<Parameter*>& list) {
 void Linear::add_adapter(std::size_t part, const std::string& prefix,
                          const LowRankOptions& options) {
   std::int64_t first_output = 0;
-  for (std::size_t i = 0; i < part; ++i) first_output += parts_.at(i).rows;
-  adapters_.emplace_back(prefix, columns(), parts_.at(part).rows, first_output, options);
+  for (std::size_t i = 0; i < part; ++i) first_output += weight_.parts.at(i).rows.size();
+  adapters_.emplace_back(prefix, weight_.parts.at(part), first_output, options);
 }
 
 Flops Linear::flops(std::int64_t rows) const {

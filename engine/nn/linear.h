@@ -9,6 +9,7 @@
 #include "engine/base/units.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
+#include "engine/mesh/split.h"
 #include "engine/nn/call.h"
 #include "engine/nn/low_rank.h"
 #include "engine/program/cost.h"
@@ -24,20 +25,35 @@ struct InitialWeights {
 /// One of the matrices that a linear map multiplies at once, as files keep it.
 struct LinearPart {
   std::string name;       ///< files call the tensors NAME.weight and NAME.bias
-  std::int64_t rows = 0;  ///< of this matrix: its outputs
+  std::int64_t rows = 0;  ///< of the whole matrix: its outputs
+};
+
+/// How the matrices of a linear map are cut between tensor ranks, each into equal parts: by rows,
+/// so that a rank has some outputs of each; or by columns, so that it has some inputs and the sum
+/// over ranks is the output. Shoeybi et al. 2019, arXiv:1909.08053, sec. 3.
+struct LinearCut {
+  enum class By { rows, columns };
+  By by = By::rows;
+  AxisPart split = {};  ///< whole: not cut
+  [[nodiscard]] bool rows() const { return by == By::rows && !split.whole(); }
+  [[nodiscard]] bool columns() const { return by == By::columns && !split.whole(); }
 };
 
 /// y = x weight^T + bias, the matrices of all parts stacked along their rows. Low-rank adapters may
 /// be added to single parts.
+///
+/// Legend: M rows of x, K inputs, N outputs of this rank. Of matrices cut by columns each call sums
+/// over the tensor ranks and gives each its rows: y is [M / ranks, N].
 class Linear {
  public:
   /// `columns` is the shape of a row: [K], or what a convolution has there. Biases start at zero.
+  /// Sizes are those of whole matrices, which `cut` divides.
   Linear(std::vector<LinearPart> parts, const std::vector<std::int64_t>& columns,
-         const InitialWeights& init, bool has_bias = true);
+         const InitialWeights& init, bool has_bias = true, const LinearCut& cut = {});
 
   /// x [M, K] -> [M, N], N over all parts.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, const Call& call = {});
-  /// gelu(x weight^T + bias); needs a bias.
+  /// gelu(x weight^T + bias); needs a bias and whole columns.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
                                         const Call& call = {});
   /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
@@ -68,9 +84,12 @@ class Linear {
  private:
   [[nodiscard]] std::int64_t columns() const { return weight_.numel() / weight_.shape[0]; }
   [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call);
+  /// Of columns cut: the sum over ranks, with the bias.
+  [[nodiscard]] at::Tensor summed(const at::Tensor& y_MN, const Call& call);
 
   std::vector<LinearPart> parts_;
   bool has_bias_;
+  LinearCut cut_;
   Parameter weight_;
   Parameter bias_;
   std::vector<LowRank> adapters_;

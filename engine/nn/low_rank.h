@@ -23,13 +23,15 @@ struct LowRankOptions {
 /// are trained. Hu et al. 2021, arXiv:2106.09685, sec. 4.1.
 class LowRank {
  public:
-  /// Of the matrix [rows, columns] whose outputs begin at `first_output` of y. Files name the
-  /// tensors PREFIX.lora_A.weight [rank, columns], which starts as a linear layer's weight does in
-  /// PyTorch, and PREFIX.lora_B.weight [rows, rank], which starts at zero.
-  LowRank(const std::string& prefix, std::int64_t columns, std::int64_t rows,
-          std::int64_t first_output, const LowRankOptions& options);
+  /// Of a matrix of which this rank has the box `matrix` and whose outputs begin at `first_output`
+  /// of y. Files name the tensors PREFIX.lora_A.weight [rank, columns], which starts as a linear
+  /// layer's weight does in PyTorch, and PREFIX.lora_B.weight [rows, rank], which starts at zero.
+  /// Of a cut matrix's rows b has the same, of its columns a.
+  LowRank(const std::string& prefix, const Piece& matrix, std::int64_t first_output,
+          const LowRankOptions& options);
 
-  /// Adds to y [M, N] in place; x [M, columns].
+  /// Adds to y [M, N] in place; x [M, columns of this rank]. What ranks with other columns add is
+  /// left to the sum of y over these ranks.
   [[nodiscard]] at::Tensor add_to(const at::Tensor& y_MN, const at::Tensor& x_MK, const Call& call);
 
   void add_parameters(std::vector<Parameter*>& list) { list.insert(list.end(), {&a_, &b_}); }
@@ -49,6 +51,7 @@ class LowRank {
  private:
   LowRankOptions options_;
   std::int64_t first_output_;
+  std::int64_t whole_columns_, first_column_;
   std::uint64_t name_hash_;
   Parameter a_;
   Parameter b_;

@@ -1,16 +1,20 @@
 #include "engine/nn/mlp.h"
 
+#include "engine/kernels/tensor/ops_tensor.h"
+
 namespace dstrain {
 
 Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops::Gelu kind,
-         const InitialWeights& init)
+         const InitialWeights& init, const AxisPart& tensor)
     : width_(width),
-      mlp_width_(mlp_width),
+      mlp_width_(mlp_width / tensor.count),
       kind_(kind),
-      up_({{names.up, mlp_width}}, {width}, init),
-      down_({{names.down, width}}, {mlp_width}, init) {}
+      up_({{names.up, mlp_width}}, {width}, init, /*has_bias=*/true, {LinearCut::By::rows, tensor}),
+      down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/true,
+            {LinearCut::By::columns, tensor}) {}
 
-at::Tensor Mlp::forward(const at::Tensor& x_MD, const Call& call) {
+at::Tensor Mlp::forward(const at::Tensor& x_mD, const Call& call) {
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
   return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
 }
 

@@ -16,24 +16,25 @@ struct MlpNames {
   std::string up, down;
 };
 
-/// The feed-forward branch: linear, GELU, linear, both with a bias.
+/// The feed-forward branch: linear, GELU, linear, both with a bias. Tensor ranks have parts of its
+/// hidden width.
 class Mlp {
  public:
   Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops::Gelu kind,
-      const InitialWeights& init);
+      const InitialWeights& init, const AxisPart& tensor = {});
 
-  /// x [M, D] -> [M, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const Call& call = {});
+  /// x [m, D] -> [m, D], the rows of this rank.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Call& call = {});
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&up_, &down_}); }
-  /// For `rows` rows of x.
+  /// For `rows` rows of all ranks.
   [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
   std::int64_t width_;
-  std::int64_t mlp_width_;
+  std::int64_t mlp_width_;  ///< of this rank
   ops::Gelu kind_;
   Linear up_;
   Linear down_;

@@ -71,6 +71,7 @@ Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses
     matrices->init = init.kind;
     matrices->init_std = init.std;
     matrices->hidden_matrix = true;
+    if (ranks() > 1) matrices->cut = Cut::expert;
   }
   if (shape.shared_width == 0) return;
   shared_.emplace(mlp_of(name + ".shared_expert"), shape.width, shape.shared_width, init);
@@ -96,8 +97,8 @@ ops::RouterLosses Moe::losses_of(std::int64_t rows, const Batch& batch,
 }
 
 at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockContext& context) {
-  const at::Tensor& seed = context.dropout_seed;
-  const ops::Routes routes = ops::route(router_.forward(x_MD, seed), shape_.router,
+  const Call call = {.dropout_seed = context.dropout_seed};
+  const ops::Routes routes = ops::route(router_.forward(x_MD, call), shape_.router,
                                         losses_of(x_MD.size(0), batch, context));
   const ops::ExpertOrder order = ops::sort_by_expert(routes.choices, shape_.router.experts);
   Communicator* peers = context.peers.along(CommAxis::expert);
@@ -111,8 +112,8 @@ at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockC
   const HostNumbers sent_counts(order.counts), received_counts(received);
   at::Tensor shared_MD, gate_M1;
   if (shared_) {
-    shared_MD = shared_->forward(x_MD, seed);
-    gate_M1 = shared_gate_->forward(x_MD, seed);
+    shared_MD = shared_->forward(x_MD, call);
+    gate_M1 = shared_gate_->forward(x_MD, call);
   }
   at::Tensor rows = ops::spread_rows(x_MD, order.place);
   const std::vector<std::int64_t> sent = sent_counts.take();
@@ -179,6 +180,10 @@ LayerCost Moe::experts_cost(std::int64_t rows, int compute_bytes) const {
   cost.saved_bytes =
       planned * elements * compute_bytes + taken * (shape_.width * compute_bytes + kIndexBytes);
   if (ranks() > 1 && own_experts() > 1) cost.saved_bytes += planned * kIndexBytes;
+  if (gate_up_.trainable && down_.trainable) {
+    cost.weight_flops = cost.forward_flops;
+    cost.held_bytes = planned * (2 * shape_.width + 3 * shape_.expert_width) * compute_bytes;
+  }
   count(gate_up_, cost);
   count(down_, cost);
   return cost;
@@ -190,6 +195,8 @@ std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
   bool kept = false;  // x, by one layer for all
   const auto add = [&](const Linear& linear) {
     layers.push_back(linear.cost(rows, compute_bytes, kept));
+    // Whoever keeps x from one part of backward to the other does it for all.
+    if (kept && layers.back().held_bytes > 0) layers.back().held_bytes -= stream;
     kept = kept || layers.back().saved_bytes > 0;
   };
   if (shared_) {

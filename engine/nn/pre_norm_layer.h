@@ -11,6 +11,7 @@
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/parameter_order.h"
+#include "engine/nn/tensor_exchanges.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -22,13 +23,14 @@ struct LayerPlace {
   std::int64_t tokens = 0;       ///< of a sample, on this rank
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
+  AxisPart tensor = {};  ///< of attention and feed-forward; other rows are those of this rank
 };
 
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
 /// {x, delta}: the residual stream and the last branch not yet added to it, so that sum and norm
 /// are one pass.
 ///
-/// Legend: D width, M = B * T rows, of B samples of T tokens.
+/// Legend: D width, M = B * T rows, of B samples of T tokens, m those of this tensor rank.
 template <class Norm, class FeedForward>
 class PreNormLayer final : public Block {
  public:
@@ -61,19 +63,22 @@ class PreNormLayer final : public Block {
                                 const BlockContext& context) override {
     DSTRAIN_CHECK(input.size() == (place_.first ? 1u : 2u), name() + ": wrong number of inputs");
     // Texts may be shorter than the model's samples.
-    const std::int64_t samples =
-        batch.tokens.defined() ? batch.tokens.size(0) : input[0].size(0) / place_.tokens;
+    const std::int64_t samples = batch.tokens.defined()
+                                     ? batch.tokens.size(0)
+                                     : input[0].size(0) * place_.tensor.count / place_.tokens;
     const Call call = Call::of(batch, context);
-    const auto [x_MD, h_MD] = norm_before_.forward(
+    const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
-    const auto [y_MD, g_MD] =
-        norm_after_.forward(x_MD, attention_.forward(h_MD, samples, batch.sequences, call));
-    return {y_MD, feed_forward(g_MD, batch, context, call)};
+    const auto [y_mD, g_mD] =
+        norm_after_.forward(x_mD, attention_.forward(h_mD, samples, batch.sequences, call));
+    return {y_mD, feed_forward(g_mD, batch, context, call)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
-    const std::int64_t rows = shape.micro_batch * place_.tokens;
-    const Bytes stream = rows * place_.width * shape.compute_bytes;  // one [M, D]
+    const std::int64_t rows = shape.micro_batch * place_.tokens,
+                       own_rows = rows / place_.tensor.count;
+    const Bytes whole = rows * place_.width * shape.compute_bytes;       // one [M, D]
+    const Bytes stream = own_rows * place_.width * shape.compute_bytes;  // one [m, D]
     std::vector<LayerCost> in_mlp_layers = mlp_.layers(rows, shape.compute_bytes);
     const Bytes kept_by_mlp = total(in_mlp_layers).saved_bytes;
     const Workspace in_mlp = mlp_.workspace(rows, shape.compute_bytes);
@@ -83,39 +88,47 @@ class PreNormLayer final : public Block {
     if constexpr (requires { mlp_.complete(cost, rows, 0); })
       mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
-    // handed on, so the boundary counts it. What follows a norm keeps the norm's output.
-    std::vector<LayerCost> layers = {norm_before_.cost(rows, place_.first ? 0 : stream)};
+    // handed on, so the boundary counts it. What follows a norm keeps the norm's output, or what it
+    // gathers of all ranks'.
+    std::vector<LayerCost> layers = {norm_before_.cost(own_rows, place_.first ? 0 : stream)};
     const auto append = [&layers](std::vector<LayerCost> more) {
       layers.insert(layers.end(), more.begin(), more.end());
     };
     append(attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes));
-    append({norm_after_.cost(rows, 0)});
+    append({norm_after_.cost(own_rows, 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
     cost.exchanges = attention_.exchanges(rows, shape.compute_bytes);
-    cost.boundary.assign(2, {{rows, place_.width}, shape.compute_bytes});
+    cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
-    cost.forward_workspace = std::max({stream, in_mlp.forward, in_attention.forward});
+    // Cut between ranks, the branches are whole before they are summed.
+    const bool cut = !place_.tensor.whole();
+    const Bytes gathered = cut ? whole : 0;
+    cost.forward_workspace = std::max({stream, in_mlp.forward, in_attention.forward}) + gathered;
+    for (int branch = 0; cut && branch < 2; ++branch) {
+      add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
+      add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes);
+    }
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
     // the stream's gradient, and the attention beside the gradients of the stream and of its own
     // output, when the MLP and its norm have gone.
     cost.backward_workspace =
         std::max(stream + in_mlp.backward, 2 * stream + in_attention.backward - kept_by_mlp) +
-        (place_.gradients_apart ? stream : 0);
+        (place_.gradients_apart ? stream : 0) + gathered;
     return cost;
   }
 
  private:
   /// Experts work on samples, and among ranks, too.
-  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_MD, const Batch& batch,
+  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_mD, const Batch& batch,
                                         const BlockContext& context, const Call& call) {
-    if constexpr (requires { mlp_.forward(g_MD, batch, context); }) {
-      return mlp_.forward(g_MD, batch, context);
+    if constexpr (requires { mlp_.forward(g_mD, batch, context); }) {
+      return mlp_.forward(g_mD, batch, context);
     } else {
-      return mlp_.forward(g_MD, call);
+      return mlp_.forward(g_mD, call);
     }
   }
 

@@ -1,16 +1,41 @@
 #include "engine/nn/token_embedding.h"
 
+#include "engine/comm/communicator.h"
+#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/tensor_exchanges.h"
+
 namespace dstrain {
 
-TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_size,
-                               std::int64_t width, const InitialWeights& init) {
-  table_.hold({{prefix + ".weight", {vocab_size, width}}});
-  table_.init = init.kind;
-  table_.init_std = init.std;
+Parameter token_table(const std::string& name, const TableShape& shape, const InitialWeights& init,
+                      const AxisPart& tensor) {
+  Parameter table;
+  const bool cut = !tensor.whole() && shape.vocab_size % tensor.count == 0;
+  table.hold(
+      {{name,
+        {shape.vocab_size, shape.width},
+        cut ? even_part(shape.vocab_size, tensor.count, tensor.index) : Range{0, shape.vocab_size},
+        {0, shape.width}}});
+  table.init = init.kind;
+  table.init_std = init.std;
+  table.cut = cut ? Cut::tensor : Cut::none;
+  return table;
 }
 
-at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT) {
-  return ops::embed_tokens(tokens_BT, table_);
+TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_size,
+                               std::int64_t width, const InitialWeights& init,
+                               const AxisPart& tensor)
+    : table_(token_table(prefix + ".weight", {vocab_size, width}, init, tensor)) {}
+
+at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT, const Call& call) {
+  if (call.tensor() == nullptr) return ops::embed_tokens(tokens_BT, table_);
+  if (table_.cut == Cut::tensor)
+    return ops::reduce_scatter_rows(ops::embed_own_tokens(tokens_BT, table_), call.tensor());
+  const std::int64_t own = tokens_BT.numel() / call.tensor()->size();
+  return ops::embed_tokens(tokens_BT.flatten().narrow(0, call.tensor()->rank() * own, own), table_);
+}
+
+void TokenEmbedding::add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const {
+  if (table_.cut == Cut::tensor) add_reduce_scatter_rows(list, bytes, width, table_.trainable);
 }
 
 }  // namespace dstrain

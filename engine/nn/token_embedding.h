@@ -6,20 +6,32 @@
 #include <string>
 #include <vector>
 
+#include "engine/mesh/split.h"
+#include "engine/nn/call.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
 
+/// Shape of a table with a row for each token.
+struct TableShape {
+  std::int64_t vocab_size = 0;
+  std::int64_t width = 0;
+};
+/// NAME in files, [vocab_size, width]. Tensor ranks have equal parts of the rows where their number
+/// divides these, else each has all.
+[[nodiscard]] Parameter token_table(const std::string& name, const TableShape& shape,
+                                    const InitialWeights& init, const AxisPart& tensor);
+
 /// A row of a table for each token.
 class TokenEmbedding {
  public:
-  /// Files name the table PREFIX.weight, [vocab_size, width].
+  /// Files name the table PREFIX.weight.
   TokenEmbedding(const std::string& prefix, std::int64_t vocab_size, std::int64_t width,
-                 const InitialWeights& init);
+                 const InitialWeights& init, const AxisPart& tensor = {});
 
-  /// tokens [B, T] int64 -> [B * T, D].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& tokens_BT);
+  /// tokens [B, T] int64 -> [m, D], the rows of this rank of B * T.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& tokens_BT, const Call& call = {});
 
   [[nodiscard]] Parameter& table() { return table_; }
   /// It keeps the tokens, which belong to the batch.
@@ -28,6 +40,8 @@ class TokenEmbedding {
     count(table_, cost);
     return cost;
   }
+  /// Of a cut table; `bytes` of the rows of all ranks.
+  void add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const;
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&table_); }
 
  private:

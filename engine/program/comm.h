@@ -65,6 +65,7 @@ enum class ExchangePass {
   forward,   ///< every forward
   train,     ///< forwards of a training step, the second one of a recomputed block included
   backward,  ///< every backward
+  evaluate,  ///< forwards outside training steps
 };
 
 /// A collective inside a block, for one micro-batch.

@@ -47,10 +47,14 @@ std::string category_note(const std::string& category) {
   return "driver and libraries, not dstrain's";
 }
 
-std::int64_t num_parameters(const ModelCost& cost) {
+/// Of the whole model: a rank has a part of what is cut.
+std::int64_t num_parameters(const ModelCost& cost, const Layout& layout) {
   std::int64_t count = 0;
   for (const GroupCost& group : cost.groups) {
-    for (const std::int64_t size : group.tensor_sizes) count += size;
+    const int parts = group.cut == Cut::none     ? 1
+                      : group.cut == Cut::tensor ? layout.tensor_degree
+                                                 : layout.expert_degree * layout.tensor_degree;
+    for (const std::int64_t size : group.tensor_sizes) count += parts * size;
   }
   return count;
 }
@@ -328,7 +332,8 @@ std::string plan_text(const PlanReport& plan, const Strategy& strategy, const Mo
   line("recipe", plan.recipe);
   line("model",
        fmt::format("{}, {} parameters in {} blocks", plan.model,
-                   format_count(static_cast<double>(num_parameters(cost))), cost.blocks.size()));
+                   format_count(static_cast<double>(num_parameters(cost, strategy.layout))),
+                   cost.blocks.size()));
   const int world = strategy.mesh.world_size();
   const bool all_recomputed = !strategy.recompute && num_recomputed(strategy) > 0;
   line("ranks", world == 1 ? "1" : fmt::format("{} ({})", world, strategy.mesh.describe()));
@@ -397,7 +402,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
   ordered_json json = {
       {"recipe", plan.recipe},
       {"model", plan.model},
-      {"num_parameters", num_parameters(cost)},
+      {"num_parameters", num_parameters(cost, strategy.layout)},
       {"world_size", strategy.mesh.world_size()},
       {"mesh", mesh},
       {"zero_stage", plan.zero_stage},

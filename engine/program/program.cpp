@@ -283,8 +283,9 @@ namespace {
 /// Whether an action on a block runs what is due in `pass`.
 bool runs_in(ExchangePass pass, ActionKind kind, ProgramKind program) {
   if (pass == ExchangePass::backward) return runs_backward(kind);
-  return (kind == ActionKind::forward || kind == ActionKind::recompute) &&
-         (pass == ExchangePass::forward || program == ProgramKind::training);
+  if (kind != ActionKind::forward && kind != ActionKind::recompute) return false;
+  const bool training = program == ProgramKind::training;
+  return pass == ExchangePass::forward || training == (pass == ExchangePass::train);
 }
 
 }  // namespace

@@ -28,8 +28,10 @@ class Recordable {
     using enum ActionKind;
     if (!action.comm.empty()) return false;
     if (action.kind == clear || action.kind == release) return !read_.contains(action.group);
-    return (action.kind == forward || action.kind == recompute || action.kind == backward) &&
-           blocks_[to_index(action.block)];
+    const bool same_in_each_step = action.kind == forward || action.kind == recompute ||
+                                   action.kind == backward || action.kind == backward_input ||
+                                   action.kind == backward_weight;
+    return same_in_each_step && blocks_[to_index(action.block)];
   }
 
  private:

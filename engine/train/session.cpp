@@ -144,12 +144,11 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                  ProgressSink* progress)
     : recipe_(recipe), device_(world.device) {
   record.enter(-1, "build model");
+  const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
+  const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
   {
     const SectionScope section(record, RankSection::data);
-    const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
-    is_language_model(recipe.model)
-        ? open_text_data(splits_of(recipe.parallel, mesh, world.rank), progress)
-        : open_image_data();
+    is_language_model(recipe.model) ? open_text_data(splits, progress) : open_image_data(splits);
   }
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
@@ -262,7 +261,7 @@ int Session::timed_every(const Machine& machine) const {
   return timing_interval(training, simulate(training, strategy_->layout, cost_, machine).step_s);
 }
 
-void Session::open_image_data() {
+void Session::open_image_data(const Splits& splits) {
   // The model may take its classes from the data, the data its image size from the model.
   const int first_size = recipe_.model.image_size > 0 ? recipe_.model.image_size : kUsualImageSize;
   const auto open = [&](Split split, int size) {
@@ -270,7 +269,8 @@ void Session::open_image_data() {
         open_images(recipe_.data, split, size, recipe_.run.seed));
   };
   auto train = open(Split::train, first_size);
-  model_ = make_trainable_model(recipe_, {.classes = train->classes(), .sequence = 0});
+  model_ =
+      make_trainable_model(recipe_, {.classes = train->classes(), .sequence = 0, .splits = splits});
   if (model_.image_size != first_size) train = open(Split::train, model_.image_size);
   if (train->shape().channels != model_.channels) {
     throw Error(ErrorKind::usage,

@@ -365,12 +365,15 @@ void describe(LossScaleConfig& c, Visitor& v) {
 void describe(ParallelConfig& c, Visitor& v) {
   v.section("zero", c.zero, "Which states the data ranks split among themselves.");
   v.section("stages", c.stages, "How the ranks of a pipeline cut the model and run it.");
-  v.field("tensor", c.tensor,
-          {.text = "Ranks that split the matrices of one layer.",
-           .unit = "ranks",
-           .min = 1,
-           .max = kMaxSize,
-           .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
+  v.field(
+      "tensor", c.tensor,
+      {.text = "Ranks that split the matrices of each layer, and between them the rows of a "
+               "micro-batch. It divides heads, MLP width and rows, and divides the key and value "
+               "heads or is a multiple of them.",
+       .unit = "ranks",
+       .min = 1,
+       .max = kMaxSize,
+       .source = "Megatron-LM, arXiv:1909.08053, sec. 3"});
   v.field("sequence", c.sequence,
           {.text = "Ranks that split one sequence, of text; twice as many divide data.sequence.",
            .unit = "ranks",

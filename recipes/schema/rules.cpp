@@ -188,8 +188,7 @@ void one_length(const Recipe& r, RuleContext& context) {
 
 void supported_degrees(const Recipe& r, RuleContext& context) {
   const auto& p = r.parallel;
-  const std::pair<std::string_view, int> degrees[] = {{"parallel.tensor", p.tensor},
-                                                      {"parallel.expert", p.expert}};
+  const std::pair<std::string_view, int> degrees[] = {{"parallel.expert", p.expert}};
   for (const auto& [path, degree] : degrees) {
     if (degree == 1) continue;
     context.error(path, fmt::format("{} is not supported yet, only 1 is", degree),

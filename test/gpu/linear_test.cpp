@@ -129,6 +129,31 @@ TEST_CASE("GPU: dropout equals its reference bit for bit", "[gpu][kernels]") {
   REQUIRE(gpu[1].cpu().equal(host[1]));
 }
 
+TEST_CASE("GPU: dropout of some columns equals its reference bit for bit", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const std::int64_t rows = 301, columns = GENERATE(5, 8, 64), first = GENERATE(0, 4, 7);
+  CAPTURE(c10::toString(type), columns, first);
+  test::Random random(4);
+  const Tensors host = {random({rows, columns}, type), at::zeros({rows, columns}, type),
+                        at::full({}, 0x123456789abcdef, at::kLong)},
+                gpu = test::clones(host, at::kCUDA);
+  const auto args = [&](const Tensors& t) {
+    return kernels::Dropout{.x = in(t[0]),
+                            .y = out(t[1]),
+                            .count = rows * columns,
+                            .seed = t[2].const_data_ptr<std::int64_t>(),
+                            .place = 5,
+                            .share = 0.3f,
+                            .dtype = ops::kernel_dtype(t[0]),
+                            .columns = columns,
+                            .whole_columns = 128,
+                            .first_column = first};
+  };
+  kernels::reference::dropout(args(host));
+  kernels::cuda::dropout(args(gpu), ops::current_stream());
+  REQUIRE(gpu[1].cpu().equal(host[1]));
+}
+
 TEST_CASE("GPU: FP8 codes and scale equal the reference bit for bit", "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const auto format = GENERATE(kernels::Fp8Format::e4m3, kernels::Fp8Format::e5m2);
@@ -216,6 +241,59 @@ TEST_CASE("GPU: the vocabulary loss equals its reference", "[gpu][kernels]") {
                                     .rows = rows};
       },
       kernels::cuda::vocab_totals, kernels::reference::vocab_totals);
+}
+
+TEST_CASE("GPU: the loss of a part of the vocabulary equals its reference", "[gpu][kernels]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 70), classes = GENERATE(2, 10, 1003, 8200);
+  const int parts = GENERATE(2, 4);
+  const bool training = GENERATE(true, false);
+  CAPTURE(c10::toString(type), rows, classes, parts, training);
+  test::Random random(6);
+  const std::int64_t stride = (classes + 7) / 8 * 8, all_classes = parts * classes;
+  const at::Tensor weights = random({rows}).gt(-1).to(at::kFloat);
+  const at::Tensor labels = (random({rows}).abs() * 10000).to(at::kLong).remainder(all_classes);
+  at::Tensor found = at::zeros({parts, rows, 4});
+  at::Tensor logits;
+  for (int part = 0; part < parts; ++part) {
+    logits = random({rows, stride}, type);
+    if (rows > 1) logits[1].fill_(1);  // all alike
+    const at::Tensor own = at::zeros({rows, 4});
+    const auto args = [&](const Tensors& t) {
+      return kernels::VocabPart{.logits = in(t[1]),
+                                .labels = t[0].const_data_ptr<std::int64_t>(),
+                                .found = fp32(t[2]),
+                                .rows = rows,
+                                .classes = classes,
+                                .stride = stride,
+                                .first_class = part * classes,
+                                .dtype = ops::kernel_dtype(t[1])};
+    };
+    compare({labels, logits, own}, 2, classes, args, kernels::cuda::vocab_part,
+            kernels::reference::vocab_part);
+    kernels::reference::vocab_part(args({labels, logits, own}));
+    found[part].copy_(own);
+  }
+  const at::Tensor grad_loss = at::full({1}, 3, at::kFloat), zeros = at::zeros({rows});
+  compare(
+      {labels, weights, grad_loss, found, logits, zeros, zeros}, 4, classes,
+      [&](const Tensors& t) {
+        return kernels::VocabPartLoss{.logits = out(t[4]),
+                                      .labels = t[0].const_data_ptr<std::int64_t>(),
+                                      .weights = fp32(t[1]),
+                                      .grad_loss = training ? fp32(t[2]) : nullptr,
+                                      .found = fp32(t[3]),
+                                      .loss = fp32(t[5]),
+                                      .top1 = fp32(t[6]),
+                                      .rows = rows,
+                                      .classes = classes,
+                                      .stride = stride,
+                                      .first_class = (parts - 1) * classes,
+                                      .all_classes = all_classes,
+                                      .parts = parts,
+                                      .dtype = ops::kernel_dtype(t[4])};
+      },
+      kernels::cuda::vocab_part_loss, kernels::reference::vocab_part_loss);
 }
 
 /// Makes inputs and parameters on one device; the same numbers on every device.

@@ -129,7 +129,7 @@ class Head final : public Block {
       return {at::zeros({})};
     }
     return {ops::softmax_cross_entropy(logits, batch.labels, batch.weights, context.label_smoothing,
-                                       context.totals)};
+                                       context.totals.narrow(0, 0, kBalanceTotal))};
   }
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
     return plain_cost(name_, shape, kClasses);

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const Dropout a) {
   if (first >= a.count) return;
   const float factor = 1.0f / (1.0f - a.share);
   float kept[kPack];
-  if (a.rows == nullptr || a.columns % kPack == 0) {
+  if (a.in_packs(kPack)) {
     const std::int64_t counter = a.whole(first) / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

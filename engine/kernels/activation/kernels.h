@@ -68,8 +68,9 @@ struct SwigluBackward {
 };
 
 /// y = x / (1 - share) or 0: element i is dropped where word i % 4 of Philox at counter i / 4 and
-/// `key` falls into the lowest `share` of [0, 1). With `rows`, row r of x stands for row rows[r] of
-/// a larger tensor of as many columns, whose elements are counted.
+/// `key` falls into the lowest `share` of [0, 1). x may be a part of a larger tensor, whose
+/// elements are counted: row r of x is of its row rows[r], and column c of its column first_column
+/// + c.
 struct Dropout {
   const void* x;
   void* y;  ///< may alias x
@@ -78,12 +79,25 @@ struct Dropout {
   std::uint64_t place;
   float share;
   DType dtype;
-  const std::int32_t* rows = nullptr;  ///< [count / columns]
+  const std::int32_t* rows = nullptr;  ///< [count / columns]; null: the same
   std::int64_t columns = 0;
+  std::int64_t whole_columns = 0;  ///< of the larger tensor; 0: as many
+  std::int64_t first_column = 0;
 
+  /// x is the whole tensor.
+  [[nodiscard]] constexpr bool whole_tensor() const {
+    return rows == nullptr && whole_columns == 0;
+  }
   /// Of the larger tensor.
   [[nodiscard]] constexpr std::int64_t whole(std::int64_t element) const {
-    return rows == nullptr ? element : rows[element / columns] * columns + element % columns;
+    if (whole_tensor()) return element;
+    const std::int64_t row = element / columns, wide = whole_columns == 0 ? columns : whole_columns;
+    return (rows == nullptr ? row : rows[row]) * wide + first_column + element % columns;
+  }
+  /// `pack` elements from a multiple of `pack` on lie in one row, from a multiple of 4 on.
+  [[nodiscard]] constexpr bool in_packs(std::int64_t pack) const {
+    return whole_tensor() ||
+           (columns % pack == 0 && whole_columns % 4 == 0 && first_column % 4 == 0);
   }
 };
 

@@ -96,7 +96,8 @@ Heads piece_of(const Heads& in, const Piece& piece) {
 std::optional<at::Tensor> cpu_biases(const Heads& in, const Masking& masking,
                                      std::int64_t first_query) {
   if (!masking.biases) return std::nullopt;
-  return linear_biases(count_to(in[0].size(2), in[0]) + first_query, count_to(in[1].size(2), in[1]), *masking.biases);
+  return linear_biases(count_to(in[0].size(2), in[0]) + first_query, count_to(in[1].size(2), in[1]),
+                       *masking.biases);
 }
 
 /// `first_query`: its place, where 0 is that of the first key.

@@ -4,11 +4,14 @@
 #include <ATen/ops/index_select.h>
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "engine/base/error.h"
 #include "engine/kernels/embedding/kernels.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/tensor/ops_tensor.h"
 
 namespace dstrain::ops {
 namespace {
@@ -80,13 +83,59 @@ struct EmbedTokens : torch::autograd::Function<EmbedTokens> {
   }
 };
 
-}  // namespace
+/// The rows that this rank holds, numbered from its first one; zeros for tokens of others.
+struct EmbedOwnTokens : torch::autograd::Function<EmbedOwnTokens> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens,
+                            const std::optional<at::Tensor>&, Parameter* table) {
+    context->save_for_backward({tokens});
+    keep(context, "table", table);
+    const Piece& part = table->parts.front();
+    const at::Tensor own = tokens - part.rows.begin;
+    const at::Tensor others = own.lt(0).logical_or(own.ge(part.rows.size()));
+    const at::Tensor place = own.masked_fill(others, 0);
+    at::Tensor out = tokens.is_cuda() ? embedding_forward_cuda(place, table->value)
+                                      : embedding_forward_cpu(place, table->value);
+    out.masked_fill_(others.unsqueeze(1), 0);
+    const at::Tensor unknown = tokens.lt(0).logical_or(tokens.ge(part.shape.front()));
+    return out.masked_fill_(unknown.unsqueeze(1), std::numeric_limits<float>::quiet_NaN());
+  }
 
-at::Tensor embed_tokens(const at::Tensor& tokens, Parameter& table) {
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const at::Tensor dy = dense(grads[0]);
+    Parameter& table = kept(context, "table");
+    const Range rows = table.parts.front().rows;
+    const at::Tensor own = context->get_saved_variables()[0] - rows.begin;
+    const at::Tensor gradient = wanted_gradient(table, dy);
+    if (!gradient.defined()) return {{}, {}, {}};
+    if (dy.is_cuda()) {  // leaves out what is not in the table
+      embedding_backward_cuda(own, dy, gradient);
+    } else {
+      const at::Tensor held = own.ge(0).logical_and(own.lt(rows.size())).nonzero().flatten();
+      embedding_backward_cpu(own.index_select(0, held), dy.index_select(0, held), gradient);
+    }
+    return {{}, {}, {}};
+  }
+};
+
+/// Throws unless the tokens lie where the table does.
+void check_tokens(const char* name, const at::Tensor& tokens, const Parameter& table) {
   DSTRAIN_CHECK(table.value.defined() && value_of(table, table.value).dim() == 2 &&
                     tokens.scalar_type() == at::kLong && tokens.device() == table.value.device(),
-                fmt::format("embed_tokens: tokens {} not int64 on the device of the table {}",
+                fmt::format("{}: tokens {} not int64 on the device of the table {}", name,
                             shape_of(tokens), shape_of(table.value)));
+}
+
+}  // namespace
+
+at::Tensor embed_own_tokens(const at::Tensor& tokens, Parameter& table) {
+  check_tokens("embed_own_tokens", tokens, table);
+  DSTRAIN_CHECK(table.parts.size() == 1, "embed_own_tokens: a table of several tensors");
+  return EmbedOwnTokens::apply(dense(tokens).flatten(), anchor_for(table.value, table.trainable),
+                               &table);
+}
+
+at::Tensor embed_tokens(const at::Tensor& tokens, Parameter& table) {
+  check_tokens("embed_tokens", tokens, table);
   return EmbedTokens::apply(dense(tokens).flatten(), anchor_for(table.value, table.trainable),
                             &table);
 }

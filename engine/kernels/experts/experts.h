@@ -58,9 +58,10 @@ struct ExpertOrder {
 [[nodiscard]] at::Tensor gather_rows(const at::Tensor& y_MD, const at::Tensor& place_M1);
 
 /// Of rows [R, D] sorted by expert, `counts` of each: (silu(x gate^T) * (x up^T)) down^T by the
-/// expert's own matrices. gate_up [E * 2I, D] holds gate, then up, of one expert after the other;
-/// down [E * D, I]. An expert without rows takes no product; its gradient is 0. Saves x and its
-/// product with gate_up. Shazeer 2020, arXiv:2002.05202, eq. 5.
+/// expert's own matrices. Gradients of both may come later (Parameter::later). gate_up [E * 2I, D]
+/// holds gate, then up, of one expert after the other; down [E * D, I]. An expert without rows
+/// takes no product; its gradient is 0. Saves x and its product with gate_up. Shazeer 2020,
+/// arXiv:2002.05202, eq. 5.
 [[nodiscard]] at::Tensor expert_mlps(const at::Tensor& x_RD,
                                      const std::vector<std::int64_t>& counts, Parameter& gate_up,
                                      Parameter& down);

@@ -224,6 +224,15 @@ void add_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
   });
 }
 
+/// The same later, where the weight asks for that.
+void add_gradients_or_defer(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
+                            const std::vector<std::int64_t>& counts) {
+  if (!weight.trainable) return;
+  if (weight.later == nullptr) return add_gradients(x, dy, weight, counts);
+  weight.later->push_back(
+      [x = x.detach(), dy, &weight, counts] { add_gradients(x, dy, weight, counts); });
+}
+
 struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&,
@@ -245,9 +254,9 @@ struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
     const at::Tensor dy = dense(grads[0]);
     SwigluGradients inner =
         swiglu_gradients(saved[1], products(dy, down, counts, false), down.trainable);
-    if (down.trainable) add_gradients(inner.h, dy, down, counts);
+    add_gradients_or_defer(inner.h, dy, down, counts);
     inner.h.reset();
-    if (gate_up.trainable) add_gradients(saved[0], inner.gate_up, gate_up, counts);
+    add_gradients_or_defer(saved[0], inner.gate_up, gate_up, counts);
     const bool for_input = context->needs_input_grad(0);
     return {
         for_input ? products(inner.gate_up, gate_up, counts, false) : at::Tensor(), {}, {}, {}, {}};

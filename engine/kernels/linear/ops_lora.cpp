@@ -36,7 +36,9 @@ at::Tensor drop(const at::Tensor& x, const LowRank& how) {
       .share = static_cast<float>(how.mask.share),
       .dtype = kernel_dtype(x),
       .rows = how.mask.rows.defined() ? how.mask.rows.const_data_ptr<std::int32_t>() : nullptr,
-      .columns = x.size(1)};
+      .columns = x.size(1),
+      .whole_columns = how.mask.whole_columns,
+      .first_column = how.mask.first_column};
   if (x.is_cuda()) {
     kernels::cuda::dropout(args, current_stream());
   } else {
@@ -60,6 +62,8 @@ void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["seed"] = how.mask.seed;
   context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
   context->saved_data["rows"] = how.mask.rows;
+  context->saved_data["whole_columns"] = how.mask.whole_columns;
+  context->saved_data["first_column"] = how.mask.first_column;
 }
 
 LowRank kept_options(AutogradContext* context) {
@@ -68,7 +72,10 @@ LowRank kept_options(AutogradContext* context) {
           DropMask{.share = data.at("dropout").toDouble(),
                    .seed = data.at("seed").toTensor(),
                    .place = static_cast<std::uint64_t>(data.at("place").toInt()),
-                   .rows = data.at("rows").toTensor()}};
+                   .rows = data.at("rows").toTensor(),
+
+                   .whole_columns = data.at("whole_columns").toInt(),
+                   .first_column = data.at("first_column").toInt()}};
 }
 
 /// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.

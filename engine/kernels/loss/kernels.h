@@ -24,6 +24,34 @@ struct VocabLoss {
   DType dtype;
 };
 
+/// What a part of the classes adds to the cross entropy of a row: [largest logit, sum of
+/// exp(logit - largest), the label's logit or 0 where another part has it, class of the largest,
+/// the lowest of equals].
+struct VocabPart {
+  const void* logits;          ///< [rows, stride]
+  const std::int64_t* labels;  ///< [rows], of all classes
+  float* found;                ///< [rows, 4]
+  std::int64_t rows, classes;
+  std::int64_t stride;       ///< multiple of 8, at least classes
+  std::int64_t first_class;  ///< of the part
+  DType dtype;
+};
+
+/// As VocabLoss, for one of several parts of the classes, of which `found` tells [parts, rows, 4].
+struct VocabPartLoss {
+  void* logits;  ///< [rows, stride] of this part
+  const std::int64_t* labels;
+  const float* weights;
+  const float* grad_loss;  ///< [1]; null: logits stay as they are
+  const float* found;
+  float* loss;  ///< [rows], weighted
+  float* top1;
+  std::int64_t rows, classes, stride, first_class;
+  std::int64_t all_classes;
+  int parts;
+  DType dtype;
+};
+
 /// totals [4] += sum of loss, sum of top1, 0, sum of weights; loss_sum = the first.
 struct VocabTotals {
   const float* loss;     ///< [rows]
@@ -64,6 +92,8 @@ struct CrossEntropyBackward {
 
 namespace cuda {
 void vocab_loss(const VocabLoss& args, cudaStream_t stream);
+void vocab_part(const VocabPart& args, cudaStream_t stream);
+void vocab_part_loss(const VocabPartLoss& args, cudaStream_t stream);
 void vocab_totals(const VocabTotals& args, cudaStream_t stream);
 void cross_entropy(const CrossEntropy& args, cudaStream_t stream);
 void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t stream);
@@ -71,6 +101,8 @@ void cross_entropy_backward(const CrossEntropyBackward& args, cudaStream_t strea
 
 namespace reference {
 void vocab_loss(const VocabLoss& args);
+void vocab_part(const VocabPart& args);
+void vocab_part_loss(const VocabPartLoss& args);
 void vocab_totals(const VocabTotals& args);
 void cross_entropy(const CrossEntropy& args);
 void cross_entropy_backward(const CrossEntropyBackward& args);

@@ -14,6 +14,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/loss/chunk_rows.h"
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -25,11 +26,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kMostRows = 4096;
-constexpr std::int64_t kLogitsBytes = std::int64_t{5} << 28;     // 1.25 GiB, on a GPU
-constexpr std::int64_t kLogitsBytesCpu = std::int64_t{1} << 26;  // ATen's steps each make a copy
-constexpr std::int64_t kRowGrain = 128;                          // what a product's tiles divide
-
 /// What the loss of rows is computed from, and where its sums go.
 struct Targets {
   at::Tensor labels;   ///< [M] int64
@@ -40,21 +36,6 @@ struct Targets {
     return {labels.narrow(0, first, count), weights.narrow(0, first, count), totals};
   }
 };
-
-/// Rows of a chunk: as many as the limits allow, rather a divisor of all rows that is not much
-/// less, so that all chunks have one shape.
-std::int64_t chunk_rows(std::int64_t rows, std::int64_t row_bytes, bool cuda) {
-  const std::int64_t limit =
-      std::clamp<std::int64_t>((cuda ? kLogitsBytes : kLogitsBytesCpu) / row_bytes, 1, kMostRows);
-  if (rows <= limit) return std::max<std::int64_t>(rows, 1);
-  const std::int64_t most = limit < kRowGrain ? limit : limit / kRowGrain * kRowGrain;
-  for (std::int64_t size = most; size >= kRowGrain && 2 * size > most; size -= kRowGrain)
-    if (rows % size == 0) return size;
-  return most;
-}
-
-/// Rows of whole 16-byte words.
-std::int64_t padded(std::int64_t classes) { return (classes + 7) / 8 * 8; }
 
 void loss_rows_cpu(const at::Tensor& logits, const Targets& targets, const at::Tensor& grad_loss,
                    const at::Tensor& loss, const at::Tensor& top1) {
@@ -124,7 +105,7 @@ at::Tensor for_each_chunk(const at::Tensor& x, const Parameter& table, const Tar
                           const at::Tensor& grad_loss, const Each& each) {
   const at::Tensor& value = value_of(table, x);
   const std::int64_t rows = x.size(0), classes = value.size(0);
-  const std::int64_t stride = padded(classes);
+  const std::int64_t stride = padded_classes(classes);
   const std::int64_t most =
       chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()), x.is_cuda());
   const at::Tensor buffer = at::empty({most, stride}, x.options());
@@ -172,7 +153,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
                                         int element_bytes) {
-  const std::int64_t row_bytes = padded(classes) * element_bytes;
+  const std::int64_t row_bytes = padded_classes(classes) * element_bytes;
   return chunk_rows(rows, row_bytes, /*cuda=*/true) * row_bytes;
 }
 

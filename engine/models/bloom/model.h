@@ -20,7 +20,7 @@ namespace dstrain {
 /// Embedding and its norm.
 class BloomStem final : public Block {
  public:
-  explicit BloomStem(const BloomConfig& config);
+  explicit BloomStem(const BloomConfig& config, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -32,6 +32,7 @@ class BloomStem final : public Block {
  private:
   std::string name_;
   BloomConfig config_;
+  AxisPart tensor_;
   TokenEmbedding embedding_;
   LayerNorm norm_;
 };

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/models/language_head.h"
+#include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/gated_mlp.h"
 #include "engine/nn/moe.h"
@@ -54,13 +55,47 @@ GatedMlpNames mlp_names(const std::string& layer) {
           .down = layer + ".mlp.down_proj"};
 }
 
+/// Experts lie whole along the expert axis; routers count the tokens of whole samples.
+void check_expert_ranks(const DecoderConfig& config, const ModelInputs& inputs) {
+  const auto& [tensor, sequence, expert, exchange] = inputs.splits;
+  if (config.expert_layers() == 0) {
+    if (expert.whole()) return;
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {}, but the model has no experts", expert.count),
+                "leave it out, or use a mixture of experts, such as qwen2.5-3b-moe");
+  }
+  if (config.experts % expert.count != 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.expert: {} does not divide model.experts ({})", expert.count,
+                            config.experts),
+                "each rank has as many experts as the others");
+  }
+  if (!tensor.whole()) {
+    throw Error(ErrorKind::usage,
+                fmt::format("parallel.tensor: {} with model.experts: {}: layers with experts are "
+                            "not cut along this axis",
+                            tensor.count, config.experts),
+                "use parallel.tensor: 1");
+  }
+  if (!sequence.whole() && inputs.experts.balance_loss > 0) {
+    throw Error(ErrorKind::usage,
+                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
+                            "parallel.sequence: {} spreads each sample over ranks",
+                            inputs.experts.balance_loss, sequence.count),
+                "use parallel.sequence: 1, or experts.balance_loss: 0");
+  }
+}
+
 template <class FeedForward>
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& splits,
                                   std::int64_t index, FeedForward mlp) {
   const std::string name = layer_name(index);
   return std::make_unique<PreNormLayer<RmsNorm, FeedForward>>(
-      LayerPlace{
-          .name = name, .width = config.width, .tokens = config.sequence, .first = index == 0},
+      LayerPlace{.name = name,
+                 .width = config.width,
+                 .tokens = config.sequence,
+                 .first = index == 0,
+                 .tensor = splits.tensor},
       RmsNorm(name + ".input_layernorm", config.width, config.norm_eps),
       SelfAttention(decoder_attention_names(name, config), config.width, attention_shape(config),
                     initial(config), {.qkv = config.qkv_bias, .output = false}, config.norm_eps,
@@ -71,9 +106,11 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, const Splits& spl
 std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t index,
                                   const ModelInputs& inputs) {
   const std::string name = layer_name(index);
+  const AxisPart& tensor = inputs.splits.tensor;
   if (!config.has_experts(index)) {
-    return make_layer(config, inputs.splits, index,
-                      GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config)));
+    return make_layer(
+        config, inputs.splits, index,
+        GatedMlp(mlp_names(name), config.width, config.mlp_width, initial(config), tensor));
   }
   const MoeLosses losses{.balance = inputs.experts.balance_loss,
                          .z = inputs.experts.z_loss,
@@ -85,39 +122,38 @@ std::unique_ptr<Block> make_layer(const DecoderConfig& config, std::int64_t inde
 
 }  // namespace
 
-DecoderStem::DecoderStem(const DecoderConfig& config)
+DecoderStem::DecoderStem(const DecoderConfig& config, const AxisPart& tensor)
     : name_("model.embed_tokens"),
       config_(config),
-      embedding_(name_, config.vocab_size, config.width, initial(config)) {}
+      tensor_(tensor),
+      embedding_(name_, config.vocab_size, config.width, initial(config), tensor) {}
 
-Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
-  return {embedding_.forward(batch.tokens)};
+Tensors DecoderStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
+  return {embedding_.forward(batch.tokens, {.peers = context.peers})};
 }
 
 BlockCost DecoderStem::cost(const BatchShape& shape) const {
   BlockCost cost;
   cost.name = name_;
-  cost.boundary = {{{shape.micro_batch * config_.sequence, config_.width}, shape.compute_bytes}};
+  const std::int64_t rows = shape.micro_batch * config_.sequence / tensor_.count;
+  cost.boundary = {{{rows, config_.width}, shape.compute_bytes}};
   cost.take({embedding_.cost()});
   cost.backward_workspace = cost.boundary_bytes();  // the gradient of what it returned
+  embedding_.add_exchanges(cost.exchanges, cost.boundary_bytes() * tensor_.count,
+                           shape.compute_bytes);
   return cost;
 }
 
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
+  const AxisPart& tensor = inputs.splits.tensor;
+  require_tensor_degree(config, tensor);
+  check_expert_ranks(config, inputs);
   config.sequence = inputs.sequence;
-  if (config.expert_layers() > 0 && inputs.splits.sequence.count > 1 &&
-      inputs.experts.balance_loss > 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
-                            "parallel.sequence: {} spreads each sample over ranks",
-                            inputs.experts.balance_loss, inputs.splits.sequence.count),
-                "use parallel.sequence: 1, or experts.balance_loss: 0");
-  }
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();
   Blocks blocks;
-  auto stem = std::make_unique<DecoderStem>(config);
+  auto stem = std::make_unique<DecoderStem>(config, tensor);
   Parameter& table = stem->table();
   blocks.push_back(std::move(stem));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, inputs));
@@ -126,14 +162,16 @@ Model decoder_model(DecoderConfig config, const ModelFamily& family, const Decod
                                      LanguageShape{.width = config.width,
                                                    .vocab_size = config.vocab_size,
                                                    .sequence = config.sequence,
-                                                   .part = inputs.splits.sequence},
+                                                   .part = inputs.splits.sequence,
+                                                   .tensor = tensor},
                                      config.tied ? &table : nullptr, initial(config)));
   return {.blocks = std::move(blocks),
           .config_json = std::move(config_json),
           .vocab_size = static_cast<int>(config.vocab_size),
           .sequence = inputs.sequence,
           .experts_per_token = static_cast<int>(config.experts_per_token),
-          .notes = config.notes};
+          .notes = config.notes,
+          .tokens = inputs.own_tokens()};
 }
 
 }  // namespace dstrain

@@ -21,7 +21,7 @@ namespace dstrain {
 /// Embedding.
 class DecoderStem final : public Block {
  public:
-  explicit DecoderStem(const DecoderConfig& config);
+  explicit DecoderStem(const DecoderConfig& config, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override { return {&table()}; }
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -33,6 +33,7 @@ class DecoderStem final : public Block {
  private:
   std::string name_;
   DecoderConfig config_;
+  AxisPart tensor_;
   TokenEmbedding embedding_;
 };
 

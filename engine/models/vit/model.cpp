@@ -1,11 +1,17 @@
 #include "engine/models/vit/model.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/mlp.h"
@@ -40,7 +46,8 @@ ops::AttentionShape attention_shape(const VitConfig& config) {
   return {.heads = config.heads, .kv_heads = config.heads, .head_dim = config.width / config.heads};
 }
 
-std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index) {
+std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
+                                  const AxisPart& tensor) {
   const std::string name = layer_name(index);
   // The head returns the gradients of its two inputs apart, every layer one tensor for both.
   return std::make_unique<PreNormLayer<LayerNorm, Mlp>>(
@@ -48,20 +55,22 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index) {
                  .width = config.width,
                  .tokens = config.tokens(),
                  .first = index == 0,
-                 .gradients_apart = index + 1 == config.layers},
+                 .gradients_apart = index + 1 == config.layers,
+                 .tensor = tensor},
       LayerNorm(name + ".layernorm_before", config.width, config.norm_eps),
       SelfAttention(vit_attention_names(name), config.width, attention_shape(config),
-                    initial(config)),
+                    initial(config), {}, 0, tensor),
       LayerNorm(name + ".layernorm_after", config.width, config.norm_eps),
       Mlp({.up = name + ".intermediate.dense", .down = name + ".output.dense"}, config.width,
-          config.mlp_width, ops::Gelu::erf, initial(config)));
+          config.mlp_width, ops::Gelu::erf, initial(config), tensor));
 }
 
 }  // namespace
 
-VitStem::VitStem(const VitConfig& config)
+VitStem::VitStem(const VitConfig& config, const AxisPart& tensor)
     : name_("vit.embeddings"),
       config_(config),
+      tensor_(tensor),
       class_token_(embedding(name_ + ".cls_token", {1, 1, config.width}, config.init_std)),
       positions_(embedding(name_ + ".position_embeddings", {1, config.tokens(), config.width},
                            config.init_std)),
@@ -74,9 +83,11 @@ std::vector<Parameter*> VitStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
-  return {ops::embed_sequence(projection_.forward(ops::patchify(batch.images, config_.patch_size)),
-                              batch.images.size(0), class_token_, positions_)};
+Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
+  const at::Tensor patches = ops::patchify(batch.images, config_.patch_size);
+  const at::Tensor rows = ops::embed_sequence(projection_.forward(patches), batch.images.size(0),
+                                              class_token_, positions_);
+  return {ops::own_rows(rows, context.peers.along(CommAxis::tensor))};
 }
 
 BlockCost VitStem::cost(const BatchShape& shape) const {
@@ -92,17 +103,20 @@ BlockCost VitStem::cost(const BatchShape& shape) const {
   count(class_token_, embeddings);
   count(positions_, embeddings);
   cost.take({std::move(patches), std::move(embeddings)});
-  cost.boundary = {{{shape.micro_batch * config_.tokens(), config_.width}, shape.compute_bytes}};
+  const std::int64_t rows = shape.micro_batch * config_.tokens();
+  cost.boundary = {{{rows / tensor_.count, config_.width}, shape.compute_bytes}};
   // The projected patches, forward until the positions are added; their gradient, and that of the
-  // sequence, backward.
-  cost.forward_workspace = embedded;
-  cost.backward_workspace = embedded + cost.boundary_bytes();
+  // sequence, backward. Of several ranks' rows, all before the own ones are taken.
+  const Bytes all_rows = tensor_.whole() ? 0 : rows * config_.width * shape.compute_bytes;
+  cost.forward_workspace = embedded + all_rows;
+  cost.backward_workspace = embedded + cost.boundary_bytes() + all_rows;
   return cost;
 }
 
-VitHead::VitHead(const VitConfig& config)
+VitHead::VitHead(const VitConfig& config, const AxisPart& tensor)
     : name_("classifier"),
       config_(config),
+      tensor_(tensor),
       norm_("vit.layernorm", config.width, config.norm_eps),
       classifier_({{name_, config.classes}}, {config.width}, initial(config)) {}
 
@@ -113,23 +127,35 @@ std::vector<Parameter*> VitHead::parameters() {
   return matrices_first(std::move(list));
 }
 
-at::Tensor VitHead::logits(const Tensors& input) {
+at::Tensor VitHead::logits(const Tensors& input, Communicator* ranks) {
   DSTRAIN_CHECK(input.size() == 2, name_ + ": wrong number of inputs");
-  const std::int64_t batch = input[0].size(0) / config_.tokens();
+  const std::int64_t batch = input[0].size(0) * tensor_.count / config_.tokens();
+  if (ranks != nullptr) {
+    const at::Tensor rows =
+        at::arange(batch, input[0].options().dtype(at::kLong)) * config_.tokens();
+    return classifier_.forward(norm_
+                                   .forward(ops::collect_rows(input[0], rows, ranks),
+                                            ops::collect_rows(input[1], rows, ranks))
+                                   .second);
+  }
   // The norm acts on each token by itself, so only the class token needs it.
   return classifier_.forward(
       norm_.forward(ops::first_token(input[0], batch), ops::first_token(input[1], batch)).second);
 }
 
 Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
-  return {ops::softmax_cross_entropy(logits(input), batch.labels, batch.weights,
+  Communicator* ranks = context.peers.along(CommAxis::tensor);
+  // A sample of weight 0 adds nothing to loss, gradients and totals.
+  const bool counts = ranks == nullptr || ranks->rank() == 0;
+  const at::Tensor weights = counts ? batch.weights : at::zeros_like(batch.weights);
+  return {ops::softmax_cross_entropy(logits(input, ranks), batch.labels, weights,
                                      context.label_smoothing,
                                      context.totals.narrow(0, 0, kBalanceTotal))};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {
   const Bytes token = shape.micro_batch * config_.width * shape.compute_bytes;
-  const Bytes stream = token * config_.tokens();
+  const Bytes stream = token * config_.tokens() / tensor_.count;
   const Bytes logits = shape.micro_batch * config_.classes * shape.compute_bytes;
   BlockCost cost;
   cost.name = name_;
@@ -140,6 +166,14 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   cost.boundary = {{{}, kFloatBytes}};
   // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
   // and of what led to them.
+  for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward}) {
+    for (int input = 0; !tensor_.whole() && input < 2; ++input)
+      cost.exchanges.push_back({.op = CommOp::all_reduce,
+                                .axis = CommAxis::tensor,
+                                .bytes = token,
+                                .width = shape.compute_bytes,
+                                .pass = pass});
+  }
   cost.forward_workspace = 2 * token + 4 * shape.micro_batch * kFloatBytes;
   cost.backward_workspace = 2 * stream + 2 * token + logits;
   return cost;
@@ -147,15 +181,18 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
 
 Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
   const VitConfig config = vit_config(recipe, family, inputs.classes);
+  const AxisPart& tensor = inputs.splits.tensor;
+  require_tensor_degree(config, tensor);
   Blocks blocks;
-  blocks.push_back(std::make_unique<VitStem>(config));
-  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i));
-  blocks.push_back(std::make_unique<VitHead>(config));
+  blocks.push_back(std::make_unique<VitStem>(config, tensor));
+  for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, tensor));
+  blocks.push_back(std::make_unique<VitHead>(config, tensor));
   return {.blocks = std::move(blocks),
           .config_json = vit_config_json(config, family),
           .image_size = static_cast<int>(config.image_size),
           .channels = static_cast<int>(config.channels),
-          .classes = static_cast<int>(config.classes)};
+          .classes = static_cast<int>(config.classes),
+          .tokens = static_cast<int>(config.tokens())};
 }
 
 }  // namespace dstrain

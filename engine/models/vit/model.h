@@ -17,10 +17,11 @@
 /// norm are one pass. The stem returns {x} alone.
 namespace dstrain {
 
-/// Patches, class token, positions.
+/// Patches, class token, positions. Each tensor rank makes all rows, as there are few products, and
+/// hands on its own.
 class VitStem final : public Block {
  public:
-  explicit VitStem(const VitConfig& config);
+  explicit VitStem(const VitConfig& config, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
@@ -30,27 +31,30 @@ class VitStem final : public Block {
  private:
   std::string name_;
   VitConfig config_;
+  AxisPart tensor_;
   Parameter class_token_;
   Parameter positions_;
   Linear projection_;
 };
 
-/// Final norm of the class token, classifier, loss.
+/// Final norm of the class token, classifier, loss. The class tokens are few: each tensor rank has
+/// all of them, and the loss counts on the first.
 class VitHead final : public Block {
  public:
-  explicit VitHead(const VitConfig& config);
+  explicit VitHead(const VitConfig& config, const AxisPart& tensor = {});
   [[nodiscard]] const std::string& name() const override { return name_; }
   [[nodiscard]] std::vector<Parameter*> parameters() override;
   [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
                                 const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
-  /// {x, delta} -> [B, classes].
-  [[nodiscard]] at::Tensor logits(const Tensors& input);
+  /// {x, delta} -> [B, classes]. `ranks` are those that have the other rows, or null.
+  [[nodiscard]] at::Tensor logits(const Tensors& input, Communicator* ranks = nullptr);
 
  private:
   std::string name_;
   VitConfig config_;
+  AxisPart tensor_;
   LayerNorm norm_;
   Linear classifier_;
 };

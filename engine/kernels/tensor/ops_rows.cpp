@@ -1,0 +1,150 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/kernels/tensor/ranks_context.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor all_gathered(const at::Tensor& x, Communicator& ranks) {
+  at::Tensor all = at::empty({ranks.size() * x.size(0), x.size(1)}, x.options());
+  ranks.all_gather(all, dense(x));
+  return all;
+}
+
+at::Tensor reduce_scattered(const at::Tensor& x, Communicator& ranks) {
+  at::Tensor own = at::empty({x.size(0) / ranks.size(), x.size(1)}, x.options());
+  ranks.reduce_scatter(own, dense(x));
+  return own;
+}
+
+struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
+    keep_ranks(context, ranks);
+    return all_gathered(x, *ranks);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    return {reduce_scattered(grads[0], kept_ranks(context)), {}};
+  }
+};
+
+struct ReduceScatterRows : torch::autograd::Function<ReduceScatterRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
+    keep_ranks(context, ranks);
+    return reduce_scattered(x, *ranks);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    return {all_gathered(grads[0], kept_ranks(context)), {}};
+  }
+};
+
+struct OwnRows : torch::autograd::Function<OwnRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
+    keep_ranks(context, ranks);
+    const std::int64_t own = x.size(0) / ranks->size();
+    return x.narrow(0, ranks->rank() * own, own).clone();
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Communicator& ranks = kept_ranks(context);
+    const std::int64_t own = grads[0].size(0);
+    at::Tensor dx = at::zeros({ranks.size() * own, grads[0].size(1)}, grads[0].options());
+    dx.narrow(0, ranks.rank() * own, own).copy_(grads[0]);
+    return {dx, {}};
+  }
+};
+
+/// Of `rows`: their places among this rank's `own`, 0 for others', and [n, 1] which are others'.
+std::pair<at::Tensor, at::Tensor> own_places(const at::Tensor& rows, std::int64_t own, int rank) {
+  const at::Tensor place = rows - rank * own;
+  const at::Tensor others = place.lt(0).logical_or(place.ge(own));
+  return {place.masked_fill(others, 0), others.unsqueeze(1)};
+}
+
+struct CollectRows : torch::autograd::Function<CollectRows> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& rows,
+                            Communicator* ranks) {
+    keep_ranks(context, ranks);
+    context->save_for_backward({rows});
+    context->saved_data["own"] = x.size(0);
+    const auto [place, others] = own_places(rows, x.size(0), ranks->rank());
+    at::Tensor out = x.index_select(0, place).masked_fill_(others, 0);
+    ranks->all_reduce(out, ReduceOp::sum);  // one rank has the row, the others zeros
+    return out;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    Communicator& ranks = kept_ranks(context);
+    const std::int64_t own = context->saved_data.at("own").toInt();
+    at::Tensor sum = grads[0].contiguous().clone();
+    ranks.all_reduce(sum, ReduceOp::sum);
+    const auto [place, others] = own_places(context->get_saved_variables()[0], own, ranks.rank());
+    at::Tensor dx = at::zeros({own, sum.size(1)}, sum.options());
+    dx.index_add_(0, place, sum.masked_fill_(others, 0));
+    return {dx, {}, {}};
+  }
+};
+
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(AutogradContext* context, at::Tensor x,
+                            const std::optional<at::Tensor>&, Parameter* bias) {
+    keep(context, "bias", bias);
+    x.add_(value_of(*bias, x));
+    context->mark_dirty({x});
+    return x;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const at::Tensor dy = dense(grads[0]);
+    if (const at::Tensor sum = wanted_gradient(kept(context, "bias"), dy); sum.defined())
+      add_bias_gradient(dy, sum);
+    return {grads[0], {}, {}};
+  }
+};
+
+void check_rows(const char* name, const at::Tensor& x, int parts) {
+  DSTRAIN_CHECK(x.dim() == 2 && x.size(0) % parts == 0,
+                fmt::format("{}: x {} on {} ranks", name, shape_of(x), parts));
+}
+
+bool alone(const Communicator* ranks) { return ranks == nullptr || ranks->size() == 1; }
+
+}  // namespace
+
+at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks) {
+  check_rows("all_gather_rows", x, 1);
+  return alone(ranks) ? x : AllGatherRows::apply(x, ranks);
+}
+
+at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks) {
+  if (alone(ranks)) return x;
+  check_rows("reduce_scatter_rows", x, ranks->size());
+  return ReduceScatterRows::apply(x, ranks);
+}
+
+at::Tensor own_rows(const at::Tensor& x, Communicator* ranks) {
+  if (alone(ranks)) return x;
+  check_rows("own_rows", x, ranks->size());
+  return OwnRows::apply(x, ranks);
+}
+
+at::Tensor collect_rows(const at::Tensor& x, const at::Tensor& rows, Communicator* ranks) {
+  check_rows("collect_rows", x, 1);
+  DSTRAIN_CHECK(!alone(ranks) && rows.dim() == 1 && rows.scalar_type() == at::kLong,
+                "collect_rows: rows of several ranks by int64 numbers");
+  return CollectRows::apply(x, rows, ranks);
+}
+
+at::Tensor add_bias(const at::Tensor& x, Parameter& bias) {
+  DSTRAIN_CHECK(x.dim() == 2 && x.is_contiguous() && value_of(bias, x).numel() == x.size(1),
+                fmt::format("add_bias: x {}, bias {}", shape_of(x), shape_of(bias.value)));
+  return AddBias::apply(x, anchor_for(x, bias.trainable), &bias);
+}
+
+}  // namespace dstrain::ops

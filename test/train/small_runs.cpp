@@ -1,0 +1,81 @@
+#include "test/train/small_runs.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "recipes/schema/load.h"
+#include "test/support/catch.h"
+#include "test/support/roundoff.h"
+#include "test/train/sessions.h"
+
+namespace dstrain::test {
+
+Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
+  const bool bloom = model.starts_with("bloom"), vit = model == "vit";
+  std::vector<std::string> all = {fmt::format("run.steps={}", kSmallSteps), "run.epochs=0",
+                                  "batch.global=24", "batch.micro=2", "precision.compute=fp32",
+                                  // The norm adds up stages in another order, and clipping uses it.
+                                  "optimizer.clip_norm=0"};
+  if (!vit) {
+    all.insert(all.end(),
+               {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
+                "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
+                "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
+    if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
+  }
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return load_recipe(vit     ? "recipes/quickstart.yaml"
+                     : bloom ? "recipes/bloom/bloom-560m_random.yaml"
+                             : "recipes/qwen/qwen2.5-3b_random.yaml",
+                     all)
+      .recipe;
+}
+
+Trace small_run(const std::string& model, int ranks, const std::vector<std::string>& overrides) {
+  const Recipe recipe = small_recipe(model, overrides);
+  std::vector<Trace> by_rank(static_cast<std::size_t>(ranks));
+  with_sessions(
+      ranks, [&](int) { return recipe; },
+      [&](int rank, Session& session) {
+        Trace& own = by_rank[static_cast<std::size_t>(rank)];
+        own.start = session.gathered_weights();
+        session.seek(0);
+        for (int step = 0; step < kSmallSteps; ++step) {
+          session.enqueue_step();
+          const StepOutcome outcome = session.executor().take_outcome();
+          own.losses.push_back(outcome.loss);
+          own.norms.push_back(outcome.gradient_norm);
+        }
+        own.weights = session.gathered_weights();
+        if (!recipe.run.evaluate.is_never()) own.evaluation = session.evaluate();
+      });
+  for (const Trace& other : by_rank) {
+    REQUIRE(other.losses == by_rank.front().losses);
+    REQUIRE(other.norms == by_rank.front().norms);
+  }
+  return std::move(by_rank.front());
+}
+
+void check_near(const Trace& found, const Trace& expected) {
+  for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+    CAPTURE(step);
+    REQUIRE(std::abs(found.losses[step] - expected.losses[step]) <=
+            kPromised * std::abs(expected.losses[step]));
+    REQUIRE(std::abs(found.norms[step] - expected.norms[step]) <=
+            1e-4 * std::abs(expected.norms[step]));
+  }
+  REQUIRE(found.weights.size() == expected.weights.size());
+  for (const auto& [name, tensor] : expected.weights) {
+    CAPTURE(name);
+    const std::vector<float>& other = found.weights.at(name);
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < tensor.size(); ++i) {
+      difference += std::pow(double{other[i]} - tensor[i], 2);
+      size += std::pow(double{tensor[i]}, 2);
+    }
+    REQUIRE(std::sqrt(difference) <= 1e-4 * std::sqrt(size) + 1e-6);
+  }
+}
+
+}  // namespace dstrain::test
