@@ -21,19 +21,24 @@ HostBatch own_rows(const HostBatch& whole, const Zigzag& zigzag, bool pinned) {
   batch.weights = empty({rows}, at::kFloat);
   batch.own_rows = empty({rows}, at::kInt);
   batch.own_positions = empty({rows}, at::kInt);
-  const auto from = [](const at::Tensor& tensor) { return tensor.const_data_ptr<std::int64_t>(); };
-  const auto to = [](const at::Tensor& tensor) { return tensor.mutable_data_ptr<std::int64_t>(); };
-  const auto* position =
+  const auto* tokens_of = whole.tokens.const_data_ptr<std::int64_t>();
+  const auto* labels_of = whole.labels.const_data_ptr<std::int64_t>();
+  const auto* weights_of = whole.weights.const_data_ptr<float>();
+  const auto* positions_of =
       whole.positions.defined() ? whole.positions.const_data_ptr<std::int32_t>() : nullptr;
-  const auto* weights = whole.weights.const_data_ptr<float>();
+  auto* own_tokens = batch.tokens.mutable_data_ptr<std::int64_t>();
+  auto* own_labels = batch.labels.mutable_data_ptr<std::int64_t>();
+  auto* own_weights = batch.weights.mutable_data_ptr<float>();
+  auto* places = batch.own_rows.mutable_data_ptr<std::int32_t>();
+  auto* positions = batch.own_positions.mutable_data_ptr<std::int32_t>();
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t place = zigzag.whole_row(row, tokens);
-    to(batch.tokens)[row] = from(whole.tokens)[place];
-    to(batch.labels)[row] = from(whole.labels)[place];
-    batch.weights.mutable_data_ptr<float>()[row] = weights[place];
-    batch.own_rows.mutable_data_ptr<std::int32_t>()[row] = static_cast<std::int32_t>(place);
-    batch.own_positions.mutable_data_ptr<std::int32_t>()[row] =
-        position != nullptr ? position[place] : static_cast<std::int32_t>(place % tokens);
+    own_tokens[row] = tokens_of[place];
+    own_labels[row] = labels_of[place];
+    own_weights[row] = weights_of[place];
+    places[row] = static_cast<std::int32_t>(place);
+    positions[row] =
+        positions_of != nullptr ? positions_of[place] : static_cast<std::int32_t>(place % tokens);
   }
   return batch;
 }

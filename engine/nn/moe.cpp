@@ -3,10 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -97,19 +99,21 @@ ops::RouterLosses Moe::losses_of(std::int64_t rows, const Batch& batch,
 }
 
 at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockContext& context) {
-  const Call call = {.dropout_seed = context.dropout_seed};
+  const Call call = Call::of(batch, context);
   const ops::Routes routes = ops::route(router_.forward(x_MD, call), shape_.router,
                                         losses_of(x_MD.size(0), batch, context));
   const ops::ExpertOrder order = ops::sort_by_expert(routes.choices, shape_.router.experts);
   Communicator* peers = context.peers.along(CommAxis::expert);
   DSTRAIN_CHECK((peers == nullptr ? 1 : peers->size()) == ranks(),
                 fmt::format("{}: its experts are shared by {} ranks", name_, ranks()));
-  at::Tensor received = order.counts;
+  const HostNumbers sent_counts(order.counts);
+  at::Tensor received;
+  std::optional<HostNumbers> received_counts;
   if (peers != nullptr) {
     received = at::empty_like(order.counts);
     peers->all_to_all(received, order.counts);
+    received_counts.emplace(received);
   }
-  const HostNumbers sent_counts(order.counts), received_counts(received);
   at::Tensor shared_MD, gate_M1;
   if (shared_) {
     shared_MD = shared_->forward(x_MD, call);
@@ -117,9 +121,10 @@ at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockC
   }
   at::Tensor rows = ops::spread_rows(x_MD, order.place);
   const std::vector<std::int64_t> sent = sent_counts.take();
-  const at::Tensor y = peers == nullptr ? ops::expert_mlps(rows, sent, gate_up_, down_)
-                                        : run_among_ranks(std::move(rows), sent,
-                                                          received_counts.take(), received, *peers);
+  const at::Tensor y =
+      peers == nullptr
+          ? ops::expert_mlps(rows, sent, gate_up_, down_)
+          : run_among_ranks(std::move(rows), sent, received_counts->take(), received, *peers);
   return ops::combine_rows(y, order.place, routes.weights, shared_MD, gate_M1);
 }
 
@@ -138,9 +143,30 @@ at::Tensor Moe::run_among_ranks(at::Tensor rows, const std::vector<std::int64_t>
     there.received.back() += received[i];
     of_expert[i % own] += received[i];
   }
+  try {
+    return run_own_experts(std::exchange(rows, {}), there, of_expert, received_there, peers);
+  } catch (const c10::OutOfMemoryError& error) {
+    const auto sum = [](const std::vector<std::int64_t>& counts) {
+      return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    };
+    const std::int64_t load = sum(of_expert);
+    throw Error(ErrorKind::internal,
+                fmt::format("{}: no memory for the {} rows of the experts of rank {} among {}, "
+                            "{:.2f} times the even share: {}",
+                            name_, load, peers.rank(), ranks(),
+                            static_cast<double>(load) / static_cast<double>(sum(sent)),
+                            error.what_without_backtrace()),
+                fmt::format("a higher experts.planned_load ({}) plans memory for more rows",
+                            shape_.planned_load));
+  }
+}
+
+at::Tensor Moe::run_own_experts(at::Tensor rows, const ExchangedRows& there,
+                                const std::vector<std::int64_t>& of_expert,
+                                const at::Tensor& received_there, Communicator& peers) {
   const ExchangedRows back{.sent = there.received, .received = there.sent};
   at::Tensor own_rows = exchange_rows(std::exchange(rows, {}), there, peers);
-  if (own == 1)
+  if (own_experts() == 1)
     return exchange_rows(ops::expert_mlps(own_rows, of_expert, gate_up_, down_), back, peers);
   // They come sorted by rank, then by expert.
   const at::Tensor expert = at::arange(own_experts(), received_there.options())

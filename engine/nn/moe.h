@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "engine/kernels/experts/experts.h"
 #include "engine/mesh/split.h"
 #include "engine/nn/block.h"
@@ -75,6 +76,10 @@ class Moe {
   /// has for those of this one, and the same on the device.
   [[nodiscard]] at::Tensor run_among_ranks(at::Tensor rows, const std::vector<std::int64_t>& sent,
                                            const std::vector<std::int64_t>& received,
+                                           const at::Tensor& received_there, Communicator& peers);
+  /// The part of it that begins with the exchange of rows; `of_expert`: of each of this rank's.
+  [[nodiscard]] at::Tensor run_own_experts(at::Tensor rows, const ExchangedRows& there,
+                                           const std::vector<std::int64_t>& of_expert,
                                            const at::Tensor& received_there, Communicator& peers);
   /// Of the experts' products with `rows` rows of x.
   [[nodiscard]] LayerCost experts_cost(std::int64_t rows, int compute_bytes) const;

@@ -1,6 +1,5 @@
 """A tiny model whose samples are spread over CPU ranks trains and evaluates as on one rank; `dstrain plan` prices the recipes of long
 samples: activations and exchanges of a rank."""
-import json
 import tempfile
 
 from support import expect_success, metrics, only_run, run
@@ -32,7 +31,6 @@ for ranks, settings in ((2, ["parallel.sequence=2"]),
     assert difference < BOUND, (found, expected)
 
 for recipe, ranks in (("recipes/qwen/qwen2.5-3b_metamathqa_32k.yaml", 8), ("recipes/qwen/qwen2.5-3b_random_128k.yaml", 8)):
-    plan = json.loads(expect_success(run("plan", recipe, "--ranks", ranks, "--json")))
-    text = json.dumps(plan)
-    assert '"sequence' in text, text[:2000]
+    plan = expect_success(run("plan", recipe, "--ranks", ranks))
+    assert "all-gather of activations inside blocks" in plan and "sequence" in plan, plan
 print("sequence: ok")

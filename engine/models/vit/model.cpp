@@ -59,7 +59,7 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
                  .tensor = tensor},
       LayerNorm(name + ".layernorm_before", config.width, config.norm_eps),
       SelfAttention(vit_attention_names(name), config.width, attention_shape(config),
-                    initial(config), {}, 0, tensor),
+                    initial(config), {}, 0, {.tensor = tensor}),
       LayerNorm(name + ".layernorm_after", config.width, config.norm_eps),
       Mlp({.up = name + ".intermediate.dense", .down = name + ".output.dense"}, config.width,
           config.mlp_width, ops::Gelu::erf, initial(config), tensor));
