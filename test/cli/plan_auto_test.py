@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert row["micro"] * row["micro_batches"] * row["data_ranks"] >= 64, row
         for family in plan["families"]:
             assert family.get("difference") or family.get("reason"), family
-        assert plan["simulated"] <= 300 and plan["built"] <= 20, plan
+        assert plan["simulated"] <= 1000 and plan["built"] <= 20, plan
     text = expect_success(run("plan", large, "--auto", "--ranks", 2, "--machine", "h200"))
     assert "default layout" in text and "why others lost" in text and "pipeline 2" in text, text
 

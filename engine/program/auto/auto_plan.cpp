@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <tuple>
@@ -104,8 +105,10 @@ std::vector<PlanChoice> Search::space() {
   const PublishedModel* published = published_model(recipe_.model.name);
   if (space.experts == 0 && published != nullptr)
     space.experts = static_cast<int>(published->sizes.experts);
-  const BlockTable* whole = tables_.blocks({});
-  if (whole == nullptr) throw Error(ErrorKind::usage, tables_.refusal({}), "");
+  const auto global = static_cast<unsigned>(recipe_.batch.global);
+  const PlanChoice largest{.micro = static_cast<int>(std::bit_floor(global))};
+  const BlockTable* whole = tables_.blocks(largest);
+  if (whole == nullptr) throw Error(ErrorKind::usage, tables_.refusal(largest), "");
   space.blocks = static_cast<int>(whole->cost.blocks.size());
   return all_choices(space);
 }
@@ -195,7 +198,7 @@ void Search::build_best() {
   }
 }
 
-/// The shortest built step of `has`; where there is none, the one with the best estimate is built.
+/// The shortest built step of `has`. The one with the best estimate is built where that is shorter.
 std::optional<AutoRow> Search::best_of(const std::function<bool(const PlanChoice&)>& has) {
   constexpr std::size_t kMostTried = 32;
   std::vector<Candidate*> tried;
@@ -211,7 +214,14 @@ std::optional<AutoRow> Search::best_of(const std::function<bool(const PlanChoice
   for (const AutoRow& built : rows_) {
     if (has(built.choice) && (!row || built.step_s < row->step_s)) row = built;
   }
-  for (std::size_t t = 0; t < tried.size() && !row; ++t) row = build(*tried[t]);
+  for (Candidate* candidate : tried) {
+    if (row && candidate->estimate->step_s >= row->step_s) break;
+    const bool known = std::ranges::find(rows_, candidate->choice, &AutoRow::choice) != rows_.end();
+    const auto built = known ? std::nullopt : build(*candidate);
+    if (!built) continue;
+    if (!row || built->step_s < row->step_s) row = built;
+    break;
+  }
   return row;
 }
 
