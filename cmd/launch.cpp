@@ -24,6 +24,9 @@ Command add_launch(CLI::App& root) {
       "  dstrain launch recipes/vit/vit-base_cifar100_zero2.yaml --hosts n1:8,n2:8 --max-restarts "
       "3");
   add_job_options(*app, *options);
+  app->add_flag("--auto", options->search,
+                "Train with the layout that `dstrain plan --auto` puts first for these ranks: "
+                "degrees, ZeRO stage and\nmicro-batch are searched, batch.global stays.");
   add_run_options(*app, options->launch);
   add_submit_options(*app, *submit);
   return {app, [options, submit] {

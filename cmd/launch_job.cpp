@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cmd/auto_layout.h"
 #include "cmd/host_options.h"
 #include "cmd/merge_run_traces.h"
 #include "cmd/overrides.h"
@@ -68,7 +69,11 @@ int launch_job(const JobOptions& options) {
   launcher::LaunchOptions launch = options.launch;
   launch.recipe_name = loaded.name;
   launch.recipe_variables = loaded.variables;
-  launch.files = [&loaded](int world_size) { return launcher::recipe_files(loaded, world_size); };
+  launch.files = [&](int world_size) {
+    if (!options.search) return launcher::recipe_files(loaded, world_size);
+    return launcher::recipe_files(with_auto_layout(options.recipe, options.overrides, world_size),
+                                  world_size);
+  };
   launch.output = loaded.recipe.run.output;
   launch.cpu_ranks = loaded.recipe.parallel.backend == Backend::gloo;
   launch.agent_command = {self, "agent"};

@@ -13,6 +13,7 @@ struct JobOptions {
   std::string recipe;                  ///< file
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   launcher::LaunchOptions launch;      ///< what the command line says; launch_job adds the rest
+  bool search = false;  ///< for the fastest layout of the ranks, as `dstrain plan --auto`
   std::vector<std::string> rank_arguments = {};  ///< of `dstrain engine`, before the recipe
 };
 

@@ -4,12 +4,31 @@
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
+#include "cmd/recipe_auto.h"
 #include "cmd/recipe_plan.h"
+#include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
+namespace {
+
+int plan_auto(const PlanOptions& options) {
+  const AutoSearch search =
+      search_recipe(options.recipe, options.overrides, options.machine, options.per_node,
+                    {.ranks = options.ranks, .top = options.top});
+  print_text(options.json ? auto_json(search.plan, search.title)
+                          : auto_text(search.plan, search.title));
+  if (!options.write.empty())
+    write_file_atomically(options.write,
+                          recipe_fragment(search.plan, search.plan.rows.front(), search.title));
+  return 0;
+}
+
+}  // namespace
+
 int plan(const PlanOptions& options) {
+  if (options.search) return plan_auto(options);
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
@@ -27,7 +46,16 @@ Command add_plan(CLI::App& root) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* app = root.add_subcommand(
       "plan", "Predict memory, bytes and time of one training step, without a GPU.");
-  app->footer("Example: dstrain plan recipes/quickstart.yaml --ranks 4096");
+  app->footer(
+      "With --auto: which layout of the ranks is fastest, of data, pipeline, tensor, sequence and "
+      "expert ranks, ZeRO stages and\n"
+      "micro-batches; batch.global stays as the recipe says. Rows by predicted time, then why the "
+      "others are slower or do\n"
+      "not fit.\n"
+      "Examples:\n"
+      "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
+      "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa.yaml --auto --ranks 8 --write "
+      "layout.yaml");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
       ->check(CLI::Range(1, 1 << 20));
@@ -38,6 +66,19 @@ Command add_plan(CLI::App& root) {
                   "has measured, as in H100. Default: this machine's device if measured, else cpu "
                   "under gloo and h200.");
   app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
+  CLI::Option* search = app->add_flag(
+      "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
+  app->add_option("--per-node", options->per_node,
+                  "Ranks of a node, within which tensor ranks lie. Default: the machine's, 8 for "
+                  "GPUs.")
+      ->needs(search)
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--top", options->top, "Layouts to show. Default: 10.")
+      ->needs(search)
+      ->check(CLI::Range(1, 100));
+  app->add_option("--write", options->write,
+                  "File for the first row, as the sections of a recipe that it sets.")
+      ->needs(search);
   return {app, [options] { return plan(*options); }};
 }
 

@@ -11,6 +11,10 @@ struct PlanOptions {
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   bool json = false;
   std::string machine;  ///< empty: cpu for a recipe whose backend is gloo, else h200
+  bool search = false;  ///< for the fastest layout; the others are of the search
+  int per_node = 0;     ///< ranks; 0: the machine's
+  int top = 10;         ///< rows
+  std::string write;    ///< file for the first row as sections of a recipe; empty: none
 };
 
 /// Prints the plan of one training step; needs neither GPU nor data. Returns the exit code.

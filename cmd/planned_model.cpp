@@ -9,13 +9,18 @@
 
 namespace dstrain {
 
-PlannedModel planned_model(Recipe recipe, const Splits& splits) {
+Recipe with_known_sizes(Recipe recipe) {
   if (!recipe.model.weights.empty() &&
       !path_exists(std::filesystem::path(recipe.model.weights) / "config.json")) {
     print_error("note: model.weights '{}' is not there; planned for the sizes of model.name {}\n",
                 recipe.model.weights, recipe.model.name);
     recipe.model.weights.clear();
   }
+  return recipe;
+}
+
+PlannedModel planned_model(const Recipe& given, const Splits& splits) {
+  const Recipe recipe = with_known_sizes(given);
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
   PlannedModel planned;
   planned.model = make_trainable_model(

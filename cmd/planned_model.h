@@ -6,13 +6,16 @@
 
 namespace dstrain {
 
-/// The model of a recipe by its sizes, without its weights, and what a micro-batch of it costs. A
-/// folder of weights that is not there is a note on stderr: the name says the sizes, too. Of the
-/// parts of its blocks that `splits` names.
+/// The recipe without a folder of weights that is not there, which is a note on stderr: the name
+/// says the sizes, too.
+[[nodiscard]] Recipe with_known_sizes(Recipe recipe);
+
+/// The model of a recipe by its sizes (with_known_sizes), without its weights, and what a
+/// micro-batch of it costs. Of the parts of its blocks that `splits` names.
 struct PlannedModel {
   Model model;
   ModelCost cost;
 };
-[[nodiscard]] PlannedModel planned_model(Recipe recipe, const Splits& splits = {});
+[[nodiscard]] PlannedModel planned_model(const Recipe& recipe, const Splits& splits = {});
 
 }  // namespace dstrain

@@ -1,13 +1,6 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,13 +9,11 @@
 
 #include "cmd/command.h"
 #include "cmd/input_path.h"
-#include "engine/base/clock.h"
+#include "cmd/program_output.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/base/run_layout.h"
-#include "engine/base/spawn.h"
-#include "engine/base/unique_fd.h"
 #include "engine/report/document.h"
 
 namespace dstrain {
@@ -39,37 +30,6 @@ struct ReportOptions {
   bool predict = true;
 };
 
-/// What a program prints to standard output within 20 s; nothing where it fails.
-std::optional<std::string> output_of(const std::vector<std::string>& command) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  const pid_t child = spawn_program(command, {.out = writer.get()});
-  writer.reset();
-  if (child < 0) return std::nullopt;
-
-  const auto start = std::chrono::steady_clock::now();
-  std::string text;
-  bool ended = false;
-  while (!ended) {
-    const int left_ms = static_cast<int>((20 - seconds_since(start)) * 1000);
-    pollfd waited = {.fd = reader.get(), .events = POLLIN, .revents = 0};
-    if (left_ms <= 0 || poll(&waited, 1, left_ms) <= 0) break;
-    char buffer[65536];
-    const ssize_t count = read(reader.get(), buffer, sizeof buffer);
-    ended = count <= 0;
-    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
-    if (text.size() > (64u << 20)) break;
-  }
-  if (!ended) kill(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!ended || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
-  return text;
-}
-
 std::optional<double> predict_step(const report::RunFigures& run,
                                    const std::vector<std::string>& overrides) {
   std::error_code failed;
@@ -82,7 +42,7 @@ std::optional<double> predict_step(const report::RunFigures& run,
                                       fmt::to_string(run.ranks),
                                       "--json"};
   for (const std::string& override : overrides) command.insert(command.end(), {"--set", override});
-  const auto text = output_of(command);
+  const auto text = output_of(command, 20);
   if (!text) return std::nullopt;
   const nlohmann::json plan = json_or_null(*text);
   if (!plan.is_object() || !plan.contains("fits") || plan["fits"] != true) return std::nullopt;

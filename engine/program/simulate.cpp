@@ -317,4 +317,20 @@ double block_seconds(ActionKind kind, int block, const Layout& layout, const Mod
   return Simulator(none, layout, cost, machine).demand(action).total_s();
 }
 
+double group_seconds(ActionKind kind, int group, const Layout& layout, const ModelCost& cost,
+                     const Machine& machine) {
+  const Program none;
+  Action action{.kind = kind, .group = group};
+  action.comm = collectives_of(action, none, layout, cost);
+  return Simulator(none, layout, cost, machine).demand(action).total_s();
+}
+
+double exchange_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
+                        const Machine& machine) {
+  const Program none;
+  Action action{.kind = kind, .block = block};
+  action.comm = collectives_of(action, none, layout, cost);
+  return Simulator(none, layout, cost, machine).demand(action).comm_s;
+}
+
 }  // namespace dstrain

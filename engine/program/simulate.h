@@ -111,5 +111,11 @@ struct Simulation {
 /// How long a forward, recompute, backward or a part of one takes alone.
 [[nodiscard]] double block_seconds(ActionKind kind, int block, const Layout& layout,
                                    const ModelCost& cost, const Machine& machine);
+/// Of it, the collectives inside the block.
+[[nodiscard]] double exchange_seconds(ActionKind kind, int block, const Layout& layout,
+                                      const ModelCost& cost, const Machine& machine);
+/// How long the gather, reduction or update of a whole group takes alone.
+[[nodiscard]] double group_seconds(ActionKind kind, int group, const Layout& layout,
+                                   const ModelCost& cost, const Machine& machine);
 
 }  // namespace dstrain

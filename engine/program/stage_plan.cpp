@@ -82,7 +82,7 @@ std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, con
 class StagePlanner {
  public:
   StagePlanner(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
-               const ProgramOptions& options, const Machine& machine);
+               const ProgramOptions& options, const Machine& machine, int moves);
   StagePlan plan();
 
  private:
@@ -94,24 +94,19 @@ class StagePlanner {
   [[nodiscard]] std::vector<int> cut_by_hand(const std::vector<int>& rank) const;
 
   const StagesConfig& config_;
-  const int ranks_, blocks_, micro_batches_;
+  const int ranks_, blocks_, micro_batches_, moves_;
   StageCosts costs_;
   std::optional<StagePlan> best_;
 };
 
 StagePlanner::StagePlanner(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
-                           const ProgramOptions& options, const Machine& machine)
+                           const ProgramOptions& options, const Machine& machine, int moves)
     : config_(recipe.parallel.stages),
       ranks_(layout.pipeline_degree()),
       blocks_(static_cast<int>(cost.blocks.size())),
-      micro_batches_(options.micro_batches) {
-  Bytes boundary = 0;
-  for (int b = 0; b < blocks_; ++b) {
-    costs_.blocks.push_back(cost_of_block(b, layout, cost, options, machine));
-    if (b + 1 < blocks_) boundary = std::max(boundary, cost.blocks[to_index(b)].boundary_bytes());
-  }
-  costs_.transfer =
-      machine.collective_latency_s + static_cast<double>(boundary) / machine.link_bytes_per_s;
+      micro_batches_(options.micro_batches),
+      moves_(moves),
+      costs_(stage_costs(layout, cost, options, machine)) {
   costs_.limits.assign(to_index(ranks_), limit(recipe, layout, cost, options, machine));
 }
 
@@ -179,7 +174,7 @@ void StagePlanner::offer(ScheduleName name, int per_rank, ChunkOrder order, bool
       name == Name::zero_bubble || name == Name::dual_pipe_v ? costs : joined(costs);
   const std::vector<int> rank = chunk_ranks(ranks_, per_rank, order);
   CutSchedule cut = config_.layers.empty()
-                        ? search_cut(name, rank, micro_batches_, used)
+                        ? search_cut(name, rank, micro_batches_, used, moves_)
                         : schedule_cut(name, {.first_block = cut_by_hand(rank), .rank = rank},
                                        micro_batches_, used);
   if (must_fit && !fits(cut, used)) return;
@@ -221,9 +216,23 @@ StagePlan StagePlanner::plan() {
 
 }  // namespace
 
+StageCosts stage_costs(const Layout& layout, const ModelCost& cost, const ProgramOptions& options,
+                       const Machine& machine) {
+  StageCosts costs;
+  Bytes boundary = 0;
+  const int blocks = static_cast<int>(cost.blocks.size());
+  for (int b = 0; b < blocks; ++b) {
+    costs.blocks.push_back(cost_of_block(b, layout, cost, options, machine));
+    if (b + 1 < blocks) boundary = std::max(boundary, cost.blocks[to_index(b)].boundary_bytes());
+  }
+  costs.transfer =
+      machine.collective_latency_s + static_cast<double>(boundary) / machine.link_bytes_per_s;
+  return costs;
+}
+
 StagePlan plan_stages(const Recipe& recipe, const Layout& layout, const ModelCost& cost,
-                      const ProgramOptions& options, const Machine& machine) {
-  return StagePlanner(recipe, layout, cost, options, machine).plan();
+                      const ProgramOptions& options, const Machine& machine, int moves) {
+  return StagePlanner(recipe, layout, cost, options, machine, moves).plan();
 }
 
 }  // namespace dstrain

@@ -8,6 +8,11 @@
 
 namespace dstrain {
 
+/// Seconds and bytes of each block, and the seconds of a transfer; without limits. `options` as in
+/// plan_stages.
+[[nodiscard]] StageCosts stage_costs(const Layout& layout, const ModelCost& cost,
+                                     const ProgramOptions& options, const Machine& machine);
+
 /// How a pipeline is cut and run.
 struct StagePlan {
   ScheduleName schedule = ScheduleName::one_f_one_b;
@@ -19,9 +24,9 @@ struct StagePlan {
 /// loop. `options` has the micro-batches, and the recomputed blocks as far as they are known.
 /// Error{usage} where the model has fewer blocks than there are chunks, where
 /// `parallel.stages.layers` has another number of layers than the model, and where a schedule wants
-/// more micro-batches.
+/// more micro-batches. `moves`: as in search_cut.
 [[nodiscard]] StagePlan plan_stages(const Recipe& recipe, const Layout& layout,
                                     const ModelCost& cost, const ProgramOptions& options,
-                                    const Machine& machine);
+                                    const Machine& machine, int moves = kMostMoves);
 
 }  // namespace dstrain

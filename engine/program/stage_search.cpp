@@ -10,8 +10,6 @@
 namespace dstrain {
 namespace {
 
-constexpr int kMostTries = 300;
-
 /// One block more in chunk `to` and one less in chunk `from`; nothing where none would be left.
 std::optional<Stages> moved(Stages stages, int from, int to, int blocks) {
   if (stages.end_block(from, blocks) - stages.first_block[to_index(from)] < 2) return {};
@@ -49,16 +47,16 @@ CutSchedule schedule_cut(ScheduleName name, Stages stages, int micro_batches,
 }
 
 CutSchedule search_cut(ScheduleName name, const std::vector<int>& rank, int micro_batches,
-                       const StageCosts& costs) {
+                       const StageCosts& costs, int moves) {
   const int chunks = static_cast<int>(rank.size()), blocks = static_cast<int>(costs.blocks.size());
   std::vector<double> all;
   for (const ChunkCost& block : costs.blocks) all.push_back(block.all());
   CutSchedule best = schedule_cut(
       name, {.first_block = least_maximum_cut(all, chunks), .rank = rank}, micro_batches, costs);
   int tries = 0;
-  for (bool better = chunks > 1; better && tries < kMostTries;) {
+  for (bool better = chunks > 1; better && tries < moves;) {
     better = false;
-    for (int pair = 0; pair < chunks * chunks && tries < kMostTries; ++pair) {
+    for (int pair = 0; pair < chunks * chunks && tries < moves; ++pair) {
       const int from = pair / chunks, to = pair % chunks;
       if (from == to) continue;
       auto stages = moved(best.stages, from, to, blocks);

@@ -26,8 +26,11 @@ struct CutSchedule {
 [[nodiscard]] CutSchedule schedule_cut(ScheduleName name, Stages stages, int micro_batches,
                                        const StageCosts& costs);
 /// Chunks on the ranks that `rank` names: from the cut whose dearest chunk costs least, blocks move
-/// from one chunk to another as long as the visits end sooner, at most 300 tries in a fixed order.
+/// from one chunk to another as long as the visits end sooner, at most `moves` tries in a fixed
+/// order.
+inline constexpr int kMostMoves = 300;
 [[nodiscard]] CutSchedule search_cut(ScheduleName name, const std::vector<int>& rank,
-                                     int micro_batches, const StageCosts& costs);
+                                     int micro_batches, const StageCosts& costs,
+                                     int moves = kMostMoves);
 
 }  // namespace dstrain

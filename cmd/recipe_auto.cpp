@@ -1,0 +1,42 @@
+#include "cmd/recipe_auto.h"
+
+#include <utility>
+
+#include "cmd/planned_model.h"
+#include "cmd/recipe_plan.h"
+#include "engine/base/output.h"
+#include "recipes/schema/families.h"
+
+namespace dstrain {
+
+AutoSearch search_recipe(const std::string& recipe, const std::vector<std::string>& overrides,
+                         const std::string& machine, int per_node, const AutoOptions& options) {
+  const LoadedRecipe loaded = load_recipe(recipe, overrides);
+  for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
+  Machine rates = plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo);
+  if (per_node > 0) rates.ranks_per_node = per_node;
+  // Once, so that its note is printed once.
+  const std::string weights = with_known_sizes(loaded.recipe).model.weights;
+  const PlanSource source = {
+      .recipe =
+          [&](const std::vector<std::string>& settings) {
+            std::vector<std::string> all = overrides;
+            all.insert(all.end(), settings.begin(), settings.end());
+            return load_recipe(recipe, all).recipe;
+          },
+      .cost =
+          [&](const Recipe& own) {
+            Recipe known = own;
+            known.model.weights = weights;
+            const Mesh mesh(options.ranks, mesh_degrees(known.parallel, options.ranks));
+            return planned_model(known, splits_of(known.parallel, mesh, 0)).cost;
+          }};
+  AutoSearch search{.plan = search_plan(loaded.recipe, source, rates, options),
+                    .title = {.recipe = loaded.name, .model = loaded.recipe.model.name}};
+  const ModelFamily* family = family_of(loaded.recipe.model.name);
+  if (family == nullptr || family->modality == Modality::text)
+    search.title.tokens = loaded.recipe.data.sequence;
+  return search;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/program/auto/auto_plan.h"
+#include "engine/program/auto/auto_report.h"
+
+namespace dstrain {
+
+/// The search of a recipe file's layouts, and what its report is called.
+struct AutoSearch {
+  AutoPlan plan;
+  AutoTitle title;
+};
+/// `overrides`: "path.to.key=value", as --set. `machine` and `per_node` as PlanOptions; 0: those of
+/// the machine.
+[[nodiscard]] AutoSearch search_recipe(const std::string& recipe,
+                                       const std::vector<std::string>& overrides,
+                                       const std::string& machine, int per_node,
+                                       const AutoOptions& options);
+
+}  // namespace dstrain

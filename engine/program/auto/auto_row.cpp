@@ -1,0 +1,51 @@
+#include "engine/program/auto/auto_row.h"
+
+#include <algorithm>
+
+#include "engine/base/index.h"
+#include "engine/program/recompute_choice.h"
+
+namespace dstrain {
+namespace {
+
+/// Adds a rank's part of the means over `ranks`.
+void add_rank(AutoRow& row, const Program& program, const Simulation& played, const Layout& layout,
+              const ModelCost& cost, const Machine& machine, double ranks) {
+  double blocks = 0, exchanges = 0;
+  for (std::size_t a = 0; a < program.actions.size(); ++a) {
+    const Action& action = program.actions[a];
+    if (!runs_block(action.kind)) continue;
+    blocks += played.action_end_s[a] - played.action_start_s[a];
+    exchanges += exchange_seconds(action.kind, action.block, layout, cost, machine);
+    if (action.kind == ActionKind::recompute && action.micro_batch == 0) ++row.recomputed;
+  }
+  exchanges = std::min(exchanges, played.exposed_comm_s);
+  row.compute_s += (blocks - exchanges) / ranks;
+  row.exchange_s += exchanges / ranks;
+  row.exposed_s += (played.exposed_comm_s - exchanges) / ranks;
+  row.bubble_s += played.bubble_s / ranks;
+  row.step_s = std::max(row.step_s, played.step_s);
+}
+
+}  // namespace
+
+AutoRow simulated_row(const PlanChoice& choice, const Recipe& recipe, const ModelCost& cost,
+                      const Strategy& strategy, const Machine& machine) {
+  AutoRow row{.choice = choice,
+              .batch = strategy.batch,
+              .blocks = static_cast<int>(cost.blocks.size()),
+              .flops = useful_flops(strategy.line)};
+  const std::vector<Simulation> played = simulate(strategy.line, strategy.layout, cost, machine);
+  for (std::size_t r = 0; r < played.size(); ++r) {
+    const Program& program = strategy.line[r];
+    add_rank(row, program, played[r], strategy.layout, cost, machine,
+             static_cast<double>(played.size()));
+    const Bytes limit = memory_limit(recipe, program, machine).bytes;
+    row.memory = std::max(row.memory, played[r].ledger.total());
+    row.limit = r == 0 ? limit : std::min(row.limit, limit);
+  }
+  row.rest_s = row.step_s - row.compute_s - row.exchange_s - row.exposed_s - row.bubble_s;
+  return row;
+}
+
+}  // namespace dstrain

@@ -1,0 +1,139 @@
+#include "engine/program/auto/cost_tables.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/program/stage_plan.h"
+#include "engine/program/strategy.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+Layout layout_of(const Recipe& recipe, const ModelCost& cost, int ranks, const Machine& machine) {
+  const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
+  Layout layout = zero_layout(recipe.parallel.zero.stage, mesh, cost, state_widths(recipe),
+                              matrix_rule(recipe));
+  set_wires(layout, cost, wires_of(recipe, layout.shard_degree));
+  ProgramOptions options = {.micro_batches = 1};
+  (void)place_states(layout, cost, recipe, options, machine);
+  return layout;
+}
+
+/// Parameters, gradients and states of all groups on one rank.
+Bytes resting_bytes(const Layout& layout) {
+  const StateWidths& widths = layout.widths;
+  Bytes bytes = 0;
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
+    const GroupLayout& group = layout.groups[to_index(g)];
+    const std::int64_t whole = layout.flat[to_index(g)].padded(), own = layout.own_elements(g);
+    const auto held = [&](Partition partition) {
+      return partition == Partition::sharded ? own : whole;
+    };
+    if (group.parameter_place == Place::device) bytes += held(group.parameters) * widths.compute;
+    if (!group.trainable) continue;
+    bytes += held(group.gradients) * widths.gradient;
+    if (group.state_place == Place::device)
+      bytes += held(group.states) * (widths.master + widths.moments);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machine& machine) {
+  StageCosts costs = stage_costs(layout, cost, {}, machine);
+  for (int b = 0; b < static_cast<int>(costs.blocks.size()); ++b) {
+    ChunkCost& block = costs.blocks[to_index(b)];
+    if (block.weight == 0) continue;
+    block.input = block_seconds(ActionKind::backward, b, layout, cost, machine);
+    block.weight = block.later = 0;
+  }
+  return costs;
+}
+
+std::string reason_of(const Error& error) {
+  if (const auto* rules = dynamic_cast<const RecipeError*>(&error)) {
+    const Diagnostic& first = rules->diagnostics().front();
+    return first.path + ": " + first.message;
+  }
+  return error.what();
+}
+
+const ModelCost& CostTables::cost(const PlanChoice& choice, const Recipe& recipe) {
+  const std::tuple key(degrees(choice), choice.micro);
+  auto found = costs_.find(key);
+  if (found == costs_.end()) found = costs_.emplace(key, source_.cost(recipe)).first;
+  return found->second;
+}
+
+BlockTable CostTables::make_blocks(const PlanChoice& choice) {
+  const Recipe own = recipe(choice);
+  BlockTable table{.cost = cost(choice, own), .micro = choice.micro, .least_forward_s = {0}};
+  const Layout layout = layout_of(own, table.cost, ranks_, machine_);
+  const StageCosts costs = joined_costs(layout, table.cost, machine_);
+  std::vector<double> forwards;
+  for (const ChunkCost& block : costs.blocks) {
+    const double sample_s = block.all() / choice.micro;
+    table.sample_s += sample_s;
+    table.longest_block_s = std::max(table.longest_block_s, sample_s);
+    forwards.push_back(block.forward / choice.micro);
+  }
+  std::ranges::sort(forwards);
+  for (const double forward_s : forwards)
+    table.least_forward_s.push_back(table.least_forward_s.back() + forward_s);
+  for (const BlockCost& block : table.cost.blocks)
+    table.largest_activation = std::max(table.largest_activation, block.saved_bytes / choice.micro);
+  return table;
+}
+
+const BlockTable* CostTables::blocks(const PlanChoice& choice) {
+  const DegreesKey key = degrees(choice);
+  auto found = blocks_.find(key);
+  if (found == blocks_.end()) {
+    std::optional<BlockTable> table;
+    try {
+      table = make_blocks(choice);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      refusals_[key] = reason_of(error);
+    }
+    found = blocks_.emplace(key, std::move(table)).first;
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+LayoutTable CostTables::make_layout(const PlanChoice& choice, const ModelCost& cost) const {
+  LayoutTable table{.layout = layout_of(recipe(choice), cost, ranks_, machine_)};
+  const Layout& layout = table.layout;
+  for (int g = 0; g < static_cast<int>(layout.groups.size()); ++g) {
+    const auto seconds = [&](ActionKind kind) {
+      return group_seconds(kind, g, layout, cost, machine_);
+    };
+    const bool trains = layout.groups[to_index(g)].trainable;
+    table.gather_s.push_back(layout.gathered(g) ? seconds(ActionKind::gather) : 0);
+    table.reduce_s.push_back(layout.reduced(g) ? seconds(ActionKind::reduce) : 0);
+    table.update_s.push_back(trains ? seconds(ActionKind::update) : 0);
+  }
+  table.states = resting_bytes(layout) / choice.pipeline;
+  return table;
+}
+
+const LayoutTable* CostTables::layout(const PlanChoice& choice) {
+  const SharesKey key = shares(choice);
+  auto found = layouts_.find(key);
+  if (found == layouts_.end()) {
+    std::optional<LayoutTable> table;
+    try {
+      table = make_layout(choice, blocks(choice)->cost);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::usage) throw;
+      layout_refusals_[key] = reason_of(error);
+    }
+    found = layouts_.emplace(key, std::move(table)).first;
+  }
+  return found->second ? &*found->second : nullptr;
+}
+
+}  // namespace dstrain

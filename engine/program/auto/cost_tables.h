@@ -1,0 +1,86 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/program/auto/plan_source.h"
+#include "engine/program/auto/search_space.h"
+#include "engine/program/layout.h"
+#include "engine/program/simulate.h"
+#include "engine/program/stage_search.h"
+
+namespace dstrain {
+
+/// What choices that divide the blocks alike have in common.
+struct BlockTable {
+  ModelCost cost;  ///< of the largest micro-batch, `micro`
+  int micro = 1;
+  double sample_s = 0;                  ///< forward and backward of all blocks, by sample
+  double longest_block_s = 0;           ///< the same of the block that takes longest
+  std::vector<double> least_forward_s;  ///< [n]: of the n blocks with the shortest forwards
+  Bytes largest_activation = 0;         ///< saved tensors of a block, by sample
+};
+
+/// What choices have in common that cut and share the states alike. Seconds by group.
+struct LayoutTable {
+  Layout layout;
+  std::vector<double> gather_s = {}, reduce_s = {}, update_s = {};
+  Bytes states = 0;  ///< of the average pipeline rank, at rest
+};
+
+/// Seconds and bytes of each block whose backward is run at once, as without a pipeline.
+[[nodiscard]] StageCosts joined_costs(const Layout& layout, const ModelCost& cost,
+                                      const Machine& machine);
+
+/// What a rule says of the choice that it refuses, without its hint.
+[[nodiscard]] std::string reason_of(const Error& error);
+
+/// Costs of choices, each worked out once.
+class CostTables {
+ public:
+  CostTables(const PlanSource& source, const Machine& machine, int ranks)
+      : source_(source), machine_(machine), ranks_(ranks) {}
+
+  /// Error{usage} where rules refuse the choice.
+  [[nodiscard]] Recipe recipe(const PlanChoice& choice) const {
+    return source_.recipe(settings(choice));
+  }
+  /// Of a micro-batch of the choice.
+  const ModelCost& cost(const PlanChoice& choice, const Recipe& recipe);
+  /// Of the choice's degrees; made by the first one that is asked for, which should have the
+  /// largest micro-batch. Nothing where rules refuse it, refusal() says why.
+  const BlockTable* blocks(const PlanChoice& choice);
+  [[nodiscard]] const std::string& refusal(const PlanChoice& choice) const {
+    return refusals_.at(degrees(choice));
+  }
+  /// The same for the states. Only where blocks() has a table.
+  const LayoutTable* layout(const PlanChoice& choice);
+  [[nodiscard]] const std::string& layout_refusal(const PlanChoice& choice) const {
+    return layout_refusals_.at(shares(choice));
+  }
+
+ private:
+  using DegreesKey = std::tuple<int, int, int>;
+  using SharesKey = std::tuple<int, int, int, int, int, int>;
+  static DegreesKey degrees(const PlanChoice& c) { return {c.tensor, c.sequence, c.expert}; }
+  static SharesKey shares(const PlanChoice& c) {
+    return {c.tensor, c.sequence, c.expert, c.pipeline, c.zero_stage, c.shard};
+  }
+  [[nodiscard]] BlockTable make_blocks(const PlanChoice& choice);
+  [[nodiscard]] LayoutTable make_layout(const PlanChoice& choice, const ModelCost& cost) const;
+
+  const PlanSource& source_;
+  const Machine& machine_;
+  int ranks_;
+  std::map<std::tuple<DegreesKey, int>, ModelCost> costs_;
+  std::map<DegreesKey, std::optional<BlockTable>> blocks_;
+  std::map<SharesKey, std::optional<LayoutTable>> layouts_;
+  std::map<DegreesKey, std::string> refusals_;
+  std::map<SharesKey, std::string> layout_refusals_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,107 @@
+#include "engine/program/auto/search_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "recipes/schema/choices.h"
+
+namespace dstrain {
+namespace {
+
+constexpr int kMostSequenceRanks = 64;
+
+std::vector<int> divisors(int number, int most) {
+  std::vector<int> list;
+  for (int d = 1; d <= std::min(number, most); ++d) {
+    if (number % d == 0) list.push_back(d);
+  }
+  return list;
+}
+
+struct Sharing {
+  int stage = 0, shard = 0;
+};
+
+/// Without data ranks there is nothing to share. Ranks of a node that see different samples share
+/// where that is not all of them.
+std::vector<Sharing> sharings(int data_ranks, int line_in_node, int ranks_per_node) {
+  if (data_ranks == 1) return {{}};
+  std::vector<Sharing> list = {{}};
+  const int node = ranks_per_node / line_in_node;
+  const bool nodes = node > 1 && node < data_ranks && data_ranks % node == 0;
+  for (int stage = 1; stage <= 3; ++stage) {
+    list.push_back({stage, 0});
+    if (nodes) list.push_back({stage, node});
+  }
+  return list;
+}
+
+void add_layout(std::vector<PlanChoice>& list, const SearchSpace& space, PlanChoice choice) {
+  const int data = choice.data_ranks(space.ranks);
+  const int samples = (space.global + data - 1) / data;
+  const int line = std::min(choice.tensor * choice.sequence, space.ranks_per_node);
+  for (const Sharing& sharing : sharings(data, line, space.ranks_per_node)) {
+    choice.zero_stage = sharing.stage;
+    choice.shard = sharing.shard;
+    for (choice.micro = 1; choice.micro <= samples; choice.micro *= 2) list.push_back(choice);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> settings(const PlanChoice& choice) {
+  std::vector<std::string> list = {
+      fmt::format("parallel.pipeline={}", choice.pipeline),
+      fmt::format("parallel.tensor={}", choice.tensor),
+      fmt::format("parallel.sequence={}", choice.sequence),
+      fmt::format("parallel.expert={}", choice.expert),
+      fmt::format("parallel.zero.stage={}", choice.zero_stage),
+      fmt::format("parallel.zero.shard={}", choice.shard),
+      fmt::format("parallel.stages.schedule={}", spelling(choice.schedule)),
+      fmt::format("parallel.stages.chunks={}", choice.chunks),
+      "parallel.stages.layers=[]",
+      "parallel.stages.in_flight=0",
+      fmt::format("batch.micro={}", choice.micro),
+      "memory.recompute=auto"};
+  return list;
+}
+
+std::string describe(const PlanChoice& choice, int ranks) {
+  std::string text;
+  const auto axis = [&](const char* name, int degree) {
+    if (degree > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, degree);
+  };
+  axis("pipeline", choice.pipeline);
+  axis("tensor", choice.tensor);
+  axis("sequence", choice.sequence);
+  axis("data", choice.data_ranks(ranks));
+  if (text.empty()) text = "1 rank";
+  if (choice.expert > 1) text += fmt::format(" (expert {})", choice.expert);
+  return text;
+}
+
+std::vector<PlanChoice> all_choices(const SearchSpace& space) {
+  std::vector<PlanChoice> list;
+  for (const int tensor : divisors(space.ranks, space.ranks_per_node)) {
+    const int left = space.ranks / tensor;
+    for (const int sequence : divisors(left, space.text ? kMostSequenceRanks : 1)) {
+      for (const int pipeline : divisors(left / sequence, space.blocks)) {
+        const int data = left / sequence / pipeline;
+        if (data > space.global) continue;  // some would have no sample
+        for (const int expert : divisors(data, std::max(space.experts / tensor, 1)))
+          add_layout(
+              list, space,
+              {.pipeline = pipeline, .tensor = tensor, .sequence = sequence, .expert = expert});
+      }
+    }
+  }
+  return list;
+}
+
+bool is_default_layout(const PlanChoice& choice, int ranks) {
+  if (choice.sequence > 1 || choice.expert > 1 || choice.pipeline != 2) return false;
+  return (ranks == 2 && choice.tensor == 1) || (ranks == 8 && choice.tensor == 2);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,183 @@
+#include "engine/program/auto/auto_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/program/auto/auto_report.h"
+#include "engine/program/auto/estimate.h"
+#include "recipes/schema/load.h"
+#include "test/program/models.h"
+#include "test/support/catch.h"
+
+namespace dstrain {
+namespace {
+
+/// The ViT-like model at `micro` samples.
+ModelCost vit_like_model_of(int micro) {
+  ModelCost cost = test::vit_like_model();
+  const auto scaled = [micro](Bytes bytes) { return bytes * micro / 64; };
+  for (BlockCost& block : cost.blocks) {
+    block.forward_flops *= micro / 64.0;
+    block.saved_bytes = scaled(block.saved_bytes);
+    block.forward_workspace = scaled(block.forward_workspace);
+    block.backward_workspace = scaled(block.backward_workspace);
+    for (BoundaryTensor& tensor : block.boundary)
+      tensor.shape.front() = std::max<Bytes>(scaled(tensor.shape.front()), 1);
+    if (block.forward_flops < 1e9) continue;
+    block.weight_flops = 0.8 * block.forward_flops;
+    block.held_bytes = block.saved_bytes;
+  }
+  cost.batch_bytes = scaled(cost.batch_bytes);
+  return cost;
+}
+
+/// A recipe of images with `global` samples a step.
+struct Searched {
+  int global = 256;
+  Machine machine = h200();
+
+  [[nodiscard]] Recipe recipe(const std::vector<std::string>& settings) const {
+    std::vector<std::string> all = settings;
+    all.push_back("batch.global=" + std::to_string(global));
+    return load_recipe("recipes/quickstart.yaml", all).recipe;
+  }
+  [[nodiscard]] PlanSource source() const {
+    return {.recipe = [this](const auto& settings) { return recipe(settings); },
+            .cost = [](const Recipe& own) { return vit_like_model_of(own.batch.micro); }};
+  }
+  [[nodiscard]] AutoPlan plan(int ranks, int top = 10) const {
+    return search_plan(recipe({"batch.micro=1"}), source(), machine, {.ranks = ranks, .top = top});
+  }
+};
+
+const AutoFamily* family_of(const AutoPlan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.families, name, &AutoFamily::name);
+  return found == plan.families.end() ? nullptr : &*found;
+}
+
+TEST_CASE("choices of a search multiply to the ranks and keep tensor ranks in a node",
+          "[program][auto]") {
+  const SearchSpace space{
+      .ranks = 48, .ranks_per_node = 8, .blocks = 10, .global = 256, .text = true};
+  std::set<int> pipelines, tensors, sequences, micros;
+  for (const PlanChoice& choice : all_choices(space)) {
+    CHECK(choice.pipeline * choice.tensor * choice.sequence * choice.data_ranks(48) == 48);
+    CHECK(choice.micro * choice.data_ranks(48) < 256 + choice.data_ranks(48) * choice.micro);
+    CHECK((choice.shard == 0 || choice.data_ranks(48) % choice.shard == 0));
+    pipelines.insert(choice.pipeline);
+    tensors.insert(choice.tensor);
+    sequences.insert(choice.sequence);
+    micros.insert(choice.micro);
+  }
+  CHECK(pipelines == std::set{1, 2, 3, 4, 6, 8});
+  CHECK(tensors == std::set{1, 2, 3, 4, 6, 8});
+  CHECK(*sequences.rbegin() == 48);
+  CHECK(micros == std::set{1, 2, 4, 8, 16, 32, 64, 128, 256});
+  const SearchSpace images{.ranks = 8, .blocks = 10, .global = 256};
+  for (const PlanChoice& choice : all_choices(images)) CHECK(choice.sequence == 1);
+}
+
+TEST_CASE("no built step is shorter than the bound of its choice", "[program][auto]") {
+  const Searched searched;
+  const PlanSource source = searched.source();
+  CostTables tables(source, searched.machine, 4);
+  int compared = 0;
+  for (PlanChoice choice : all_choices({.ranks = 4, .blocks = 14, .global = 256})) {
+    PlanChoice largest = choice;
+    largest.micro = 256;
+    const BlockTable* blocks = tables.blocks(largest);
+    if (blocks == nullptr || choice.micro < 8) continue;
+    CAPTURE(describe(choice, 4), choice.zero_stage, choice.micro);
+    const LayoutTable& layout = *tables.layout(choice);
+    const Recipe recipe = tables.recipe(choice);
+    const ModelCost& cost = tables.cost(choice, recipe);
+    const Strategy strategy = make_strategy(recipe, cost, 4, searched.machine);
+    const AutoRow row = simulated_row(choice, recipe, cost, strategy, searched.machine);
+    const Bound bound =
+        lower_bound(choice, *blocks, layout, strategy.batch.micro_batches, searched.machine);
+    CHECK(bound.step_s <= row.step_s * 1.001);
+    CHECK(bound.memory <= row.memory);
+    const Estimate estimate =
+        estimate_step(choice, recipe, cost, layout, strategy.batch.micro_batches, searched.machine);
+    CHECK(estimate.step_s == Approx(row.step_s).epsilon(choice.zero_stage == 3 ? 0.25 : 0.15));
+    CHECK(row.compute_s + row.exchange_s + row.exposed_s + row.bubble_s + row.rest_s ==
+          Approx(row.step_s));
+    ++compared;
+  }
+  CHECK(compared > 40);
+}
+
+TEST_CASE("a search finds what trying all choices finds", "[program][auto]") {
+  const Searched searched{.global = 64};
+  const AutoPlan plan = searched.plan(4, 5);
+  REQUIRE(plan.rows.size() == 5);
+  double best = plan.rows.front().step_s;
+  const PlanSource source = searched.source();
+  CostTables tables(source, searched.machine, 4);
+  for (const PlanChoice& choice : all_choices({.ranks = 4, .blocks = 14, .global = 64})) {
+    if (tables.blocks(choice) == nullptr) continue;
+    const Recipe recipe = tables.recipe(choice);
+    const ModelCost& cost = tables.cost(choice, recipe);
+    const Strategy strategy = make_strategy(recipe, cost, 4, searched.machine);
+    best = std::min(best, simulated_row(choice, recipe, cost, strategy, searched.machine).step_s);
+  }
+  CHECK(plan.rows.front().step_s <= best * 1.02);
+  CHECK(std::ranges::is_sorted(plan.rows, {}, &AutoRow::step_s));
+}
+
+TEST_CASE("4,096 ranks are searched with few simulations", "[program][auto]") {
+  const AutoPlan plan = Searched{.global = 16384}.plan(4096);
+  CHECK(plan.choices > 500);
+  CHECK(plan.simulated <= 300);
+  CHECK(plan.built <= 20);
+  CHECK(plan.rows.size() == 10);
+}
+
+TEST_CASE("the default layouts are rows whatever their time", "[program][auto]") {
+  const AutoPlan two = Searched{}.plan(2, 1);
+  REQUIRE(two.rows.size() == 1);
+  CHECK(two.rows.front().choice.pipeline == 1);
+  REQUIRE(two.defaults.size() == 1);
+  CHECK(two.defaults.front().choice.pipeline == 2);
+  CHECK(two.defaults.front().choice.data_ranks(2) == 1);
+  CHECK(two.defaults.front().bubble_s > 0);
+  CHECK(two.defaults.front().step_s >= two.rows.front().step_s);
+}
+
+TEST_CASE("a search says why other layouts lost", "[program][auto]") {
+  Searched searched;
+  searched.machine.device_memory = Bytes{4} << 30;
+  const AutoPlan plan = searched.plan(8);
+  for (const AutoRow& row : plan.rows) CHECK(row.memory <= row.limit);
+  const AutoFamily* tensor = family_of(plan, "tensor");
+  REQUIRE(tensor != nullptr);
+  if (!tensor->best) CHECK(tensor->reason.find("parallel.tensor") != std::string::npos);
+  const std::string text = auto_text(plan, {.recipe = "r", .model = "vit-like"});
+  CHECK(text.find("why others lost") != std::string::npos);
+
+  searched.machine.device_memory = Bytes{1} << 30;
+  CHECK_THROWS_WITH(searched.plan(8), Catch::Contains("no layout of 8 ranks can run this recipe") &&
+                                          Catch::Contains("needs "));
+}
+
+TEST_CASE("the fragment of a row is a part of a recipe that plans the same step",
+          "[program][auto]") {
+  const Searched searched;
+  const AutoPlan plan = searched.plan(4);
+  const AutoRow& row = plan.rows.front();
+  std::string text =
+      "model: { name: vit-tiny }\ndata: { name: digits }\noptimizer: { lr: 1e-3 }\n"
+      "run: { epochs: 1 }\nprecision: { compute: fp32 }\n";
+  text += recipe_fragment(plan, row, {.recipe = "example", .model = "vit-like"});
+  const Recipe recipe = parse_recipe(text, "fragment.yaml").recipe;
+  const ModelCost cost = vit_like_model_of(recipe.batch.micro);
+  const Strategy strategy = make_strategy(recipe, cost, 4, searched.machine);
+  const AutoRow again = simulated_row(row.choice, recipe, cost, strategy, searched.machine);
+  CHECK(again.memory == row.memory);
+  CHECK(again.batch.micro == row.batch.micro);
+  CHECK(again.batch.micro_batches == row.batch.micro_batches);
+}
+
+}  // namespace
+}  // namespace dstrain
