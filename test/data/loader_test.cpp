@@ -163,7 +163,8 @@ TEST_CASE("the number of workers and the prefetch depth change nothing", "[data]
   const auto expected = drain(*make_loader(dataset, options), 12);
   options.workers = 5;
   options.prefetch = 7;
-  REQUIRE(drain(*make_loader(dataset, options), 12) == expected);
+  const bool same = drain(*make_loader(dataset, options), 12) == expected;
+  REQUIRE(same);
 }
 
 TEST_CASE("without shuffling samples come in order and stop after the last step", "[data]") {

@@ -47,6 +47,9 @@ class InTurn final : public Communicator {
   void all_reduce(at::Tensor&, ReduceOp) override { DSTRAIN_CHECK(false, "not used"); }
   void broadcast(at::Tensor&, int) override { DSTRAIN_CHECK(false, "not used"); }
   void all_to_all(at::Tensor&, const at::Tensor&) override { DSTRAIN_CHECK(false, "not used"); }
+  void all_to_all(at::Tensor&, const at::Tensor&, const ExchangedRows&) override {
+    DSTRAIN_CHECK(false, "not used");
+  }
   void send(const at::Tensor&, int) override { DSTRAIN_CHECK(false, "not used"); }
   void receive(at::Tensor&, int) override { DSTRAIN_CHECK(false, "not used"); }
   void barrier() override {}
