@@ -82,7 +82,8 @@ class Linear {
   [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
 
  private:
-  [[nodiscard]] std::int64_t columns() const { return weight_.numel() / weight_.shape[0]; }
+  /// A cut may leave no rows.
+  [[nodiscard]] std::int64_t columns() const { return weight_.parts.front().columns.size(); }
   [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call);
   /// Of columns cut: the sum over ranks, with the bias.
   [[nodiscard]] at::Tensor summed(const at::Tensor& y_MN, const Call& call);

@@ -74,7 +74,9 @@ void check_near(const Trace& found, const Trace& expected) {
       difference += std::pow(double{other[i]} - tensor[i], 2);
       size += std::pow(double{tensor[i]}, 2);
     }
-    REQUIRE(std::sqrt(difference) <= 1e-4 * std::sqrt(size) + 1e-6);
+    // The biases of keys start at 0 and have small gradients: AdamW enlarges their rounding errors.
+    const double rounding = name.ends_with("k_proj.bias") ? 1e-5 : 1e-6;
+    REQUIRE(std::sqrt(difference) <= 1e-4 * std::sqrt(size) + rounding);
   }
 }
 
