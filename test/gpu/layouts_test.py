@@ -1,0 +1,142 @@
+"""Layouts of several axes on one GPU: losses and gradient norms equal those of one rank.
+
+All ranks share the GPU: each one calls itself a host of its own (NCCL_HOSTID), so NCCL takes its network transport over the loopback
+interface. What runs is the real thing: streams, communicators, CUDA graphs, kernels. Times mean nothing here.
+DSTRAIN_CPU=1 runs the same on the CPU by Gloo; arguments name the layouts to run.
+"""
+
+import concurrent.futures
+import glob
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+DSTRAIN = os.environ["DSTRAIN"]
+CPU = os.environ.get("DSTRAIN_CPU") == "1"
+AT_ONCE = 1 if CPU else 4
+STEPS = 8  # graphs are recorded in the fourth
+SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
+          "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
+TEXT = {"model.layers": 4, "model.width": 256, "model.heads": 8, "model.vocab_size": 1030, "data.sequence": 128,
+        "batch.micro": 2}
+MODELS = {
+    "qwen": ("recipes/qwen/qwen2.5-3b_random.yaml", {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2}),
+    "bloom": ("recipes/bloom/bloom-560m_random.yaml", TEXT),
+    "moe": ("recipes/qwen/qwen2.5-3b-moe_random.yaml",
+            {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2, "model.experts": 8, "model.experts_per_token": 2,
+             "model.expert_width": 128, "model.shared_width": 256, "precision.states": "fp32"}),
+    "vit": ("recipes/vit/vit-base_random_ddp.yaml",
+            {"model.layers": 4, "model.width": 256, "model.mlp_width": 512, "model.heads": 8, "model.image_size": 64,
+             "model.patch_size": 16, "batch.micro": 2}),
+}
+# Name: ranks, model, what is set beyond the defaults.
+LAYOUTS = {
+    "data 2, stage 0": (2, "qwen", {"parallel.zero.stage": 0}),
+    "data 2, stage 2": (2, "qwen", {"parallel.zero.stage": 2}),
+    "data 2, stage 3": (2, "qwen", {"parallel.zero.stage": 3}),
+    "data 2, stage 3, ViT": (2, "vit", {"parallel.zero.stage": 3}),
+    "pipeline 2, gpipe": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "gpipe", "batch.micro": 1}),
+    "pipeline 2, 1f1b": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "1f1b", "batch.micro": 1}),
+    "pipeline 2, interleaved": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "interleaved", "batch.micro": 1}),
+    "pipeline 2, zero bubble": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "zero_bubble", "batch.micro": 1}),
+    "pipeline 2, V": (2, "qwen", {"parallel.pipeline": 2, "parallel.stages.schedule": "dual_pipe_v", "batch.micro": 1}),
+    "pipeline 2, ViT": (2, "vit", {"parallel.pipeline": 2}),
+    "pipeline 2, BLOOM": (2, "bloom", {"parallel.pipeline": 2}),
+    "tensor 2": (2, "qwen", {"parallel.tensor": 2}),
+    "tensor 4, shared key heads": (4, "qwen", {"parallel.tensor": 4}),
+    "tensor 2, ViT": (2, "vit", {"parallel.tensor": 2}),
+    "tensor 2, BLOOM": (2, "bloom", {"parallel.tensor": 2}),
+    "sequence 2": (2, "qwen", {"parallel.sequence": 2}),
+    "sequence 2, heads": (2, "qwen", {"parallel.sequence": 2, "parallel.sequence_attention": "heads"}),
+    "sequence 2, BLOOM": (2, "bloom", {"parallel.sequence": 2}),
+    "expert 2": (2, "moe", {"parallel.expert": 2}),
+    "pipeline 2, data 2, stage 2": (4, "qwen", {"parallel.pipeline": 2, "parallel.zero.stage": 2, "batch.micro": 1}),
+    "pipeline 2, tensor 2": (4, "qwen", {"parallel.pipeline": 2, "parallel.tensor": 2, "batch.micro": 1}),
+    "tensor 2, data 2, stage 3": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 3}),
+    "tensor 2, sequence 2": (4, "qwen", {"parallel.tensor": 2, "parallel.sequence": 2}),
+    "pipeline 2, expert 2": (4, "moe", {"parallel.pipeline": 2, "parallel.expert": 2, "batch.micro": 1}),
+    "tensor 2, expert 2": (4, "moe", {"parallel.tensor": 2, "parallel.expert": 2}),
+    "pipeline 2, tensor 2, sequence 2": (8, "qwen", {"parallel.pipeline": 2, "parallel.tensor": 2, "parallel.sequence": 2, "batch.micro": 1}),
+}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def steps(ranks, model, changes, compute):
+    """(loss, gradient norm) of each step; the processes share one GPU."""
+    recipe, sizes = MODELS[model]
+    folder = tempfile.mkdtemp()
+    port = free_port()
+    values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
+    command = [DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    running = []
+    try:
+        for rank in range(ranks):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"rank{rank}",
+                           "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        output = [process.communicate(timeout=150)[0] for process in running]
+        for process, text in zip(running, output):
+            if process.returncode != 0:
+                return "\n".join(line for text in output for line in text.splitlines()[-6:])
+        with open(glob.glob(folder + "/*/metrics.jsonl")[0]) as file:
+            lines = [json.loads(line) for line in file]
+        return [(line["loss"], line["grad_norm"]) for line in lines if line["kind"] == "step"]
+    except subprocess.TimeoutExpired:
+        return "ran for more than 150 s"
+    finally:
+        for process in running:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def far(found, expected, compute):
+    """What differs by more than rounding; empty: nothing."""
+    if isinstance(found, str):
+        return found
+    if len(found) != len(expected):
+        return f"{len(found)} steps instead of {len(expected)}"
+    bound = {"fp32": (2e-5, 2e-4), "bf16": (4e-3, 6e-2)}[compute]
+    for number, (own, other) in enumerate(zip(found, expected), 1):
+        for a, b, share, name in zip(own, other, bound, ("loss", "gradient norm")):
+            if not abs(a - b) <= share * abs(b):
+                return f"step {number}: {name} {a}, of one rank {b}"
+    return ""
+
+
+def main():
+    if not CPU and not (shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0):
+        print("no GPU: skipped")
+        return 77
+    os.chdir(pathlib.Path(__file__).resolve().parents[2])
+    names = sys.argv[1:] or list(LAYOUTS)
+    failed = []
+    for compute in ("fp32",) if CPU else ("fp32", "bf16"):
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            expected = {model: pool.submit(steps, 1, model, {}, compute) for model in {LAYOUTS[name][1] for name in names}}
+            begun = time.monotonic()
+            found = {name: pool.submit(steps, *LAYOUTS[name], compute) for name in names
+                     if not (compute == "bf16" and LAYOUTS[name][1] == "moe")}  # rounding changes whom the router chooses
+            for name, result in found.items():
+                reference = expected[LAYOUTS[name][1]].result()
+                wrong = reference if isinstance(reference, str) else far(result.result(), reference, compute)
+                print(f"{compute}, {name}: {wrong or 'equal'} ({time.monotonic() - begun:.0f} s)", flush=True)
+                if wrong:
+                    failed.append((compute, name))
+    print(f"layouts: {len(failed)} failed {failed}" if failed else "layouts: ok")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
