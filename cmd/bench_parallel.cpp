@@ -79,8 +79,8 @@ std::vector<ParallelWay> searched_ways(const bench::ParallelOptions& options, st
     ways.push_back({.recipe = recipe,
                     .ranks = ranks,
                     .samples = samples,
+                    .search = static_cast<int>(recipe),
                     .row = static_cast<int>(ways.size()) + 1,
-                    .row_layout = describe(row.choice, ranks),
                     .row_step_s = row.step_s,
                     .row_is_default = is_default_layout(row.choice, ranks),
                     .settings = settings(row.choice)});
@@ -104,13 +104,13 @@ Recipe searched_recipe(const bench::ParallelOptions& options, std::size_t index)
   return recipe;
 }
 
-/// Whether an earlier recipe has the same rows.
-bool searched_before(const bench::ParallelOptions& options, std::size_t recipe) {
+/// The first recipe whose search gives the same rows.
+std::size_t first_searched(const bench::ParallelOptions& options, std::size_t recipe) {
   const Recipe own = searched_recipe(options, recipe);
   for (std::size_t other = 0; other < recipe; ++other) {
-    if (searched_recipe(options, other) == own) return true;
+    if (searched_recipe(options, other) == own) return other;
   }
-  return false;
+  return recipe;
 }
 
 /// Rows of the search go behind the recipe's own ways of the same ranks, so that they take turns.
@@ -120,12 +120,14 @@ std::vector<ParallelWay> all_ways(const bench::ParallelOptions& options, int row
   if (rows == 0) return own;
   std::vector<ParallelWay> all;
   for (std::size_t recipe = 0; recipe < options.recipes.size(); ++recipe) {
-    const bool again = searched_before(options, recipe);
+    const std::size_t search = first_searched(options, recipe);
     for (const int ranks : options.ranks) {
-      std::ranges::copy_if(own, std::back_inserter(all), [&](const ParallelWay& way) {
-        return way.recipe == recipe && way.ranks == ranks;
-      });
-      if (again) continue;
+      for (ParallelWay way : own) {
+        if (way.recipe != recipe || way.ranks != ranks) continue;
+        if (way.strong) way.search = static_cast<int>(search);
+        all.push_back(std::move(way));
+      }
+      if (search != recipe) continue;
       try {
         for (ParallelWay& way : searched_ways(options, recipe, ranks, rows))
           all.push_back(std::move(way));

@@ -30,7 +30,8 @@ constexpr const char* kNotes =
     "for other stages, for the sum over all ranks before the update, for samples. Means of the "
     "ranks. Bubble: stages and norm, share of the step, as the simulation counts it. Peaks are "
     "what dstrain allocates. Collectives are those of a rank of the fullest stage; transfers "
-    "between stages include waits and have no rate. planned: what `dstrain plan` says.";
+    "between stages are planned by boundary and counted by tensor, include waits and have no rate. "
+    "Experts get as many bytes as are routed to them. planned: what `dstrain plan` says.";
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 

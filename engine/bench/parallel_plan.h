@@ -30,9 +30,10 @@ struct ParallelWay {
   int samples = 1;  ///< of a step, batch.global
   bool weak = false;
   bool strong = false;  ///< both where their batches are equal
-  // A row of `dstrain plan --auto` of the recipe's model and data.
+  /// Recipe whose search by `dstrain plan --auto` it is compared with; -1: none.
+  int search = -1;
+  // A row of that search.
   int row = 0;                             ///< from 1; 0: the recipe's own layout
-  std::string row_layout = {};             ///< "pipeline 2 x data 2"
   double row_step_s = 0;                   ///< as predicted there
   bool row_is_default = false;             ///< a layout that is shown whatever its time
   std::vector<std::string> settings = {};  ///< of the row

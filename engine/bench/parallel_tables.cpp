@@ -150,15 +150,20 @@ ParallelTable scaling_table(const std::vector<ParallelResult>& results, const ch
   return made;
 }
 
-/// Rows of the search of one recipe on one number of ranks, by predicted time.
+/// Rows of a search on one number of ranks and the recipes' own layouts, by predicted time.
 using Search = std::vector<const ParallelResult*>;
+
+/// As the search says; of a recipe's own layout as its plan does.
+double predicted_s(const ParallelResult& result) {
+  return result.way.row > 0 ? result.way.row_step_s : result.planned_step_s;
+}
 
 std::vector<Search> searches(const std::vector<ParallelResult>& results) {
   std::vector<Search> all;
   for (const ParallelResult& r : results) {
-    if (r.way.row == 0) continue;
+    if (r.way.search < 0 || !std::isfinite(predicted_s(r))) continue;
     const auto same = [&](const Search& search) {
-      return search.front()->way.recipe == r.way.recipe && search.front()->way.ranks == r.way.ranks;
+      return search.front()->way.search == r.way.search && search.front()->way.ranks == r.way.ranks;
     };
     const auto found = std::ranges::find_if(all, same);
     if (found == all.end())
@@ -166,48 +171,61 @@ std::vector<Search> searches(const std::vector<ParallelResult>& results) {
     else
       found->push_back(&r);
   }
-  for (Search& search : all) {
-    std::ranges::stable_sort(search, {}, [](const ParallelResult* r) { return r->way.row_step_s; });
-  }
+  for (Search& search : all)
+    std::ranges::stable_sort(search, {}, [](const ParallelResult* r) { return predicted_s(*r); });
   return all;
 }
 
-/// "tiny on 2 ranks: the measured order is the predicted one." or which rows have changed places.
+/// "row 2", "tiny_2d".
+std::string row_words(const ParallelResult& result) {
+  return result.way.row > 0 ? fmt::format("row {}", result.way.row) : result.recipe;
+}
+
+/// "2 ranks: the measured order is the predicted one." or which rows have changed places.
 std::string order_sentence(const Search& search) {
+  constexpr double kEqual = 0.01;  // of a step
   std::vector<std::string> swaps;
   std::size_t ran = 0;
+  bool close = false;
   for (std::size_t i = 0; i < search.size(); ++i) {
     if (search[i]->runs == 0) continue;
     ++ran;
     for (std::size_t k = i + 1; k < search.size(); ++k) {
       const double gain = 1 - search[k]->step_s / search[i]->step_s;
       if (search[k]->runs == 0 || !(gain > 0)) continue;
-      swaps.push_back(fmt::format("row {} is {:.1f} % faster than row {}", search[k]->way.row,
-                                  100 * gain, search[i]->way.row));
+      close = close || gain < kEqual;
+      if (gain < kEqual) continue;
+      swaps.push_back(fmt::format("{} is {:.1f} % faster than {}", row_words(*search[k]),
+                                  100 * gain, row_words(*search[i])));
     }
   }
-  const ParallelResult& first = *search.front();
-  const std::string place = fmt::format("{} on {} ranks: ", first.recipe, first.way.ranks);
+  const std::string place = fmt::format("{} ranks: ", search.front()->way.ranks);
   if (ran < 2) return place + "fewer than two rows ran, so there is no order to compare.";
-  if (swaps.empty()) return place + "the measured order is the predicted one.";
+  if (swaps.empty())
+    return fmt::format("{}the measured order is the predicted one{}.", place,
+                       close ? ", but for differences below 1 %" : "");
   return fmt::format("{}the measured order differs: {}.", place, fmt::join(swaps, ", "));
 }
 
 ParallelTable auto_table(const std::vector<ParallelResult>& results) {
   ParallelTable made{.file = "7-auto", .title = "Order of plan --auto"};
-  made.table = {.header = {"Recipe", "Ranks", "Row", "Layout", "predicted ms", "planned ms",
-                           "Step ms", "Difference %", "Measured place"},
-                .rows = {}};
+  made.table = {
+      .header = {"Recipe", "Ranks", "Row", "Layout", "Schedule", "Micro x", "predicted ms",
+                 "planned ms", "Step ms", "Difference %", "Measured place"},
+      .rows = {}};
   for (const Search& search : searches(results)) {
     for (const ParallelResult* r : search) {
       std::size_t place = 1;
       for (const ParallelResult* other : search) place += other->step_s < r->step_s ? 1 : 0;
       made.table.rows.push_back(
           {text_cell(r->recipe), text_cell(fmt::to_string(r->way.ranks)),
-           text_cell(fmt::format("{}{}", r->way.row, r->way.row_is_default ? " (default)" : "")),
-           text_cell(r->way.row_layout), milliseconds(r->way.row_step_s),
-           milliseconds(r->planned_step_s), milliseconds(r->step_s),
-           change(r->step_s, r->way.row_step_s),
+           text_cell(r->way.row == 0         ? "recipe"
+                     : r->way.row_is_default ? fmt::format("{} (default)", r->way.row)
+                                             : fmt::to_string(r->way.row)),
+           text_cell(r->layout.empty() ? "-" : r->layout),
+           text_cell(r->schedule.empty() ? "-" : r->schedule), batch_cell(*r),
+           milliseconds(predicted_s(*r)), milliseconds(r->planned_step_s), milliseconds(r->step_s),
+           change(r->step_s, predicted_s(*r)),
            text_cell(r->runs > 0 ? fmt::to_string(place) : "-")});
     }
     made.sentences.push_back(order_sentence(search));

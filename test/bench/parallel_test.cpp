@@ -233,21 +233,32 @@ TEST_CASE("calls are per step where not every step is timed", "[bench]") {
 TEST_CASE("a search whose order does not hold says which rows change places", "[bench]") {
   std::vector<ParallelResult> results;
   for (int row = 1; row <= 3; ++row) {
-    ParallelResult result{
-        .way = {.ranks = 2, .row = row, .row_layout = "l", .row_step_s = 0.1 * row},
-        .recipe = "a",
-        .runs = 1};
+    ParallelResult result{.way = {.ranks = 2, .search = 0, .row = row, .row_step_s = 0.1 * row},
+                          .recipe = "a",
+                          .runs = 1};
     result.step_s = row == 3 ? 0.05 : 0.1 * row;
     results.push_back(std::move(result));
   }
   const auto sentence = [&] { return parallel_tables(results).back().sentences.front(); };
   CHECK(sentence() ==
-        "a on 2 ranks: the measured order differs: row 3 is 50.0 % faster than row 1, row 3 is "
+        "2 ranks: the measured order differs: row 3 is 50.0 % faster than row 1, row 3 is "
         "75.0 % faster than row 2.");
   results[2].step_s = 0.3;
-  CHECK(sentence() == "a on 2 ranks: the measured order is the predicted one.");
+  CHECK(sentence() == "2 ranks: the measured order is the predicted one.");
+  results[2].step_s = 0.199;
+  CHECK(sentence() ==
+        "2 ranks: the measured order is the predicted one, but for differences below 1 %.");
+  results[2].step_s = 0.3;
+  // The recipe's own layout takes its place by what its plan says.
+  results.push_back({.way = {.ranks = 2, .strong = true, .search = 0}, .recipe = "own", .runs = 1});
+  results.back().planned_step_s = 0.15;
+  results.back().step_s = 0.25;
+  CHECK(sentence() == "2 ranks: the measured order differs: row 2 is 20.0 % faster than own.");
+  results.back().planned_step_s = kUnknown;  // it does not fit these ranks
+  CHECK(sentence() == "2 ranks: the measured order is the predicted one.");
+  results.pop_back();
   results[1].runs = results[2].runs = 0;
-  CHECK(sentence() == "a on 2 ranks: fewer than two rows ran, so there is no order to compare.");
+  CHECK(sentence() == "2 ranks: fewer than two rows ran, so there is no order to compare.");
   CHECK(not_run(results).size() == 2);
 }
 

@@ -114,6 +114,9 @@ with tempfile.TemporaryDirectory() as scratch:
     for number, row in searched.items():
         assert row["runs"] == 1 and row["settings"] and abs(row["planned_step_s"] / row["auto_step_s"] - 1) < 0.01, row
     assert searched[1]["auto_step_s"] <= searched[2]["auto_step_s"]
-    assert "Order of plan --auto" in said and "data on 2 ranks: the measured order" in said, said
+    assert "Order of plan --auto" in said and "2 ranks: the measured order" in said, said
+    order = next(table for table in json.loads((folder / "parallel.json").read_text())["tables"] if table["name"] == "7-auto")
+    assert {(line[0], line[2].split()[0]) for line in order["rows"]} >= {("data", "1"), ("data", "recipe"), ("pipe", "recipe")}, order
+    assert [line[6] for line in order["rows"]] == sorted(line[6] for line in order["rows"]), order
     assert any("pipeline 2" in row["layout"] for row in searched.values()), "the default layout is a row"
 print("bench parallel: runs, parts, stages, collectives, scaling, profiles and the order of the search")
