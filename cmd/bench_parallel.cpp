@@ -38,6 +38,26 @@ struct BenchParallelOptions {
   bool retry = false;
 };
 
+/// --set is for what the bench does not set itself, or its rows would not be what they say.
+void require_free_keys(const BenchParallelOptions& options) {
+  std::vector<std::pair<std::string, std::string>> taken = {
+      {"batch.global", "--tokens and --tokens-per-rank say how large a step is"},
+      {"run.steps", "--steps says how long a run is"},
+      {"run.epochs", "--steps says how long a run is"}};
+  if (options.auto_rows > 0) {
+    for (const std::string& setting : settings(PlanChoice()))
+      taken.emplace_back(setting.substr(0, setting.find('=')),
+                         "--auto chooses it; set it in a recipe");
+  }
+  for (const std::string& override : options.parallel.overrides) {
+    const std::string key = override.substr(0, override.find('='));
+    const auto found = std::ranges::find(taken, key, &std::pair<std::string, std::string>::first);
+    if (found != taken.end())
+      throw Error(ErrorKind::usage, fmt::format("--set {}: the bench sets {}", override, key),
+                  found->second);
+  }
+}
+
 bench::ParallelOptions checked(const BenchParallelOptions& options) {
   bench::ParallelOptions parallel = options.parallel;
   const auto require_once = [](const auto& values, const char* what) {
@@ -46,6 +66,7 @@ bench::ParallelOptions checked(const BenchParallelOptions& options) {
     throw Error(ErrorKind::usage, fmt::format("{} names one of its values twice", what),
                 "name each once");
   };
+  require_free_keys(options);
   require_once(parallel.recipes, "the list of recipes");
   require_once(parallel.ranks, "--ranks");
   require_once(options.scaling, "--scaling");
