@@ -42,6 +42,18 @@ ExposedTime exposed_in(const report::TimingRow& row) {
   return time;
 }
 
+/// The rank's timed steps that count; where none of them was timed, those behind the warm-up.
+std::vector<const report::TimingRow*> counted_rows(const report::RankTimings& rank,
+                                                   std::int64_t warmup, int steps) {
+  std::vector<const report::TimingRow*> counted, later;
+  for (const report::TimingRow& row : rank.rows) {
+    if (row.step <= warmup) continue;
+    later.push_back(&row);
+    if (row.step <= warmup + steps && !row.traced) counted.push_back(&row);
+  }
+  return counted.empty() ? later : counted;
+}
+
 }  // namespace
 
 std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps) {
@@ -54,22 +66,19 @@ std::vector<RankMeasure> rank_measures(const report::RunData& run, int steps) {
                     .exposed = {.gather = 0, .reduce = 0, .stages = 0, .norm = 0, .input = 0}};
     if (mesh && rank.rank < mesh->world_size())
       sum.stage = mesh->coordinate(rank.rank, Axis::pipeline);
-    double count = 0;
     for (const report::TimingRow& row : rank.rows) {
       if (row.peak > 0) sum.peak = std::fmax(sum.peak, row.peak);
-      if (row.step <= warmup || row.step > warmup + steps || row.traced) continue;
-      const ExposedTime time = exposed_in(row);
-      sum.step_s += row.step_s;
+    }
+    const std::vector<const report::TimingRow*> rows = counted_rows(rank, warmup, steps);
+    if (rows.empty()) continue;
+    const auto count = static_cast<double>(rows.size());
+    for (const report::TimingRow* row : rows) {
+      const ExposedTime time = exposed_in(*row);
+      sum.step_s += row->step_s / count;
       for (const auto part : {&ExposedTime::gather, &ExposedTime::reduce, &ExposedTime::stages,
                               &ExposedTime::norm, &ExposedTime::input})
-        sum.exposed.*part += time.*part;
-      ++count;
+        sum.exposed.*part += time.*part / count;
     }
-    if (count == 0) continue;
-    sum.step_s /= count;
-    for (const auto part : {&ExposedTime::gather, &ExposedTime::reduce, &ExposedTime::stages,
-                            &ExposedTime::norm, &ExposedTime::input})
-      sum.exposed.*part /= count;
     measures.push_back(sum);
   }
   return measures;

@@ -172,6 +172,18 @@ TEST_CASE("bubbles and peaks belong to stages, over the steps that count", "[ben
   CHECK(std::isnan(result.forward_s));
 }
 
+TEST_CASE("a step that is timed behind those that count stands in for them", "[bench]") {
+  report::RunData run = some_run().data;
+  for (report::RankTimings& rank : run.ranks)
+    std::erase_if(rank.rows, [](const report::TimingRow& row) { return row.step < 5; });
+  const std::vector<RankMeasure> measures = rank_measures(run, 2);
+  REQUIRE(measures.size() == 4);
+  CHECK(measures[3].stage == 1);
+  CHECK(measures[3].exposed.stages == Approx(5.004));
+  run.warmup = 5;
+  CHECK(rank_measures(run, 2).empty());
+}
+
 TEST_CASE("parts of a step are times of the compute lane in the traced steps", "[bench]") {
   ParallelResult result{.way = {.ranks = 4}, .recipe = "a", .runs = 1};
   report::RunFigures run = some_run();
