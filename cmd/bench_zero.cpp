@@ -8,17 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "cmd/bench_cell.h"
 #include "cmd/bench_runner.h"
 #include "cmd/command.h"
 #include "cmd/overrides.h"
-#include "cmd/recipe_plan.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
 #include "engine/bench/bench_results.h"
 #include "engine/bench/zero_files.h"
-#include "engine/device/device.h"
 
 namespace dstrain {
 namespace {
@@ -68,53 +67,6 @@ bench::ZeroOptions checked(const BenchZeroOptions& options) {
   return zero;
 }
 
-/// What the plan says of a cell.
-struct CellPlan {
-  double allocated = bench::kUnknown;  ///< bytes
-  double total = bench::kUnknown;      ///< bytes
-  double host = bench::kUnknown;       ///< bytes of all ranks on the host
-  double step_s = bench::kUnknown;
-  std::string refusal = {};  ///< why the cell cannot run; empty: it can
-};
-
-std::string gigabytes(Bytes bytes) {
-  return fmt::format("{:.3g} GB", static_cast<double>(bytes) / 1e9);
-}
-
-CellPlan plan_cell(const BenchPlan& plan, const bench::Turn& turn) {
-  const bench::Case one = bench::cases(plan).at(turn.index);
-  CellPlan cell;
-  try {
-    const LoadedRecipe loaded =
-        load_recipe(plan.recipes[one.recipe], bench::turn_overrides(plan, turn));
-    const Backend backend = loaded.recipe.parallel.backend;
-    const int gpus = backend == Backend::gloo ? 0 : num_gpus();
-    const bool on_cpu = backend == Backend::gloo || (backend == Backend::automatic && gpus == 0);
-    if (!on_cpu && one.ranks > gpus) {
-      cell.refusal = fmt::format("needs {} GPU{}, this machine has {}", one.ranks,
-                                 one.ranks == 1 ? "" : "s", gpus);
-    }
-    const Machine machine = plan_machine("", on_cpu);
-    const PlanReport report = plan_recipe(loaded, one.ranks, machine).report;
-    cell.allocated = static_cast<double>(report.step.ledger.allocated());
-    cell.total = static_cast<double>(report.step.ledger.total());
-    cell.host = static_cast<double>(report.step.ledger.host()) * one.ranks;
-    cell.step_s = report.step.step_s;
-    if (cell.refusal.empty() && !report.fits() &&
-        (!machine.shares_memory || loaded.recipe.memory.limit > 0)) {
-      cell.refusal =
-          fmt::format("plan: {}, does not fit the {} of {}", gigabytes(report.step.ledger.total()),
-                      gigabytes(report.machine.device_memory), report.machine.name);
-    }
-  } catch (const RecipeError& error) {
-    const Diagnostic& first = error.diagnostics().front();
-    cell.refusal = fmt::format("{}: {}", first.path, first.message);
-  } catch (const Error& error) {
-    cell.refusal = error.what();
-  }
-  return cell;
-}
-
 /// A plan of cells with its folder.
 struct Part {
   BenchPlan plan;
@@ -140,12 +92,15 @@ class PartRun {
     for (std::size_t i = 0; i < results.size(); ++i) {
       bench::CaseResult& result = results[i];
       if (result.runs == 0) {
-        const CellPlan& plan = planned({.index = i});
-        result.memory_planned = plan.allocated;
-        result.device_planned = plan.total;
-        result.host_planned = plan.host;
-        result.planned_step_s = plan.step_s;
-        if (!plan.refusal.empty()) result.failure = plan.refusal;
+        const CellPlan& cell = planned({.index = i});
+        const nlohmann::json memory =
+            cell.plan.is_object() ? cell.plan["memory"] : nlohmann::json();
+        result.memory_planned = report::number(memory, "allocated_bytes");
+        result.device_planned = report::number(memory, "total_bytes");
+        result.host_planned = result.which.ranks * (report::number(memory, "host_pinned_bytes") +
+                                                    report::number(memory, "host_pageable_bytes"));
+        result.planned_step_s = report::number(cell.plan, "step_s");
+        if (!cell.refusal.empty()) result.failure = cell.refusal;
       } else {
         runs.push_back(log_.runs() / bench::run_name(part_.plan, {.index = i}));
       }

@@ -42,6 +42,7 @@ Command add_bench_kernel(CLI::App& root);
 Command add_bench_flops(CLI::App& root);
 Command add_bench_run(CLI::App& root);
 Command add_bench_zero(CLI::App& root);
+Command add_bench_parallel(CLI::App& root);
 Command add_data_tokenize(CLI::App& root);
 Command add_data_prepare(CLI::App& root);
 

@@ -220,8 +220,10 @@ std::vector<PlanReport::Stage> stages_of(const std::vector<Simulation>& ranks, c
   if (ranks.size() == 1) return {};
   std::vector<PlanReport::Stage> list;
   for (const Simulation& rank : ranks) {
-    list.push_back(
-        {.memory = rank.ledger.total(), .compute_s = rank.compute_s, .bubble_s = rank.bubble_s});
+    list.push_back({.memory = rank.ledger.total(),
+                    .allocated = rank.ledger.allocated(),
+                    .compute_s = rank.compute_s,
+                    .bubble_s = rank.bubble_s});
   }
   const Stages& stages = layout.stages;
   for (int c = 0; c < stages.chunks(); ++c) {
@@ -254,6 +256,7 @@ nlohmann::ordered_json pipeline_json(const PlanReport& plan, const Strategy& str
   for (const PlanReport::Stage& stage : plan.stages) {
     stages.push_back({{"blocks", stage.blocks},
                       {"memory_bytes", stage.memory},
+                      {"allocated_bytes", stage.allocated},
                       {"compute_s", stage.compute_s},
                       {"bubble_s", stage.bubble_s}});
   }

@@ -25,6 +25,7 @@ struct PlanReport {
   struct Stage {
     std::vector<int> blocks{};  ///< of each chunk
     Bytes memory = 0;
+    Bytes allocated = 0;  ///< of it, by dstrain
     double compute_s = 0;
     double bubble_s = 0;
   };

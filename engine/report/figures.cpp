@@ -18,12 +18,12 @@ double& at(RankSplit& split, Part part) { return split.parts[static_cast<std::si
 /// Waits lie inside forward and backward; norm and update follow them.
 RankSplit split_step(const TimingRow& row) {
   RankSplit split = {.rank = 0, .step_s = row.step_s, .parts = {}};
-  const double waits =
-      row.wait_copy_in_s + row.wait_gather_s + row.wait_reduce_s + row.wait_receive_s;
+  const double waits = row.wait_copy_in_s + row.wait_gather_s + row.wait_reduce_s +
+                       row.wait_receive_s + row.wait_send_s;
   at(split, Part::input) = row.wait_copy_in_s;
   at(split, Part::gather) = row.wait_gather_s;
   at(split, Part::reduce) = row.wait_reduce_s;
-  at(split, Part::receive) = row.wait_receive_s;
+  at(split, Part::receive) = row.wait_receive_s + row.wait_send_s;
   at(split, Part::norm) = row.norm_s;
   at(split, Part::update) = row.update_s;
   at(split, Part::compute) = std::max(0.0, row.forward_s + row.backward_s - waits);

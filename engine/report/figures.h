@@ -11,6 +11,7 @@
 namespace dstrain::report {
 
 /// What a step is split into; they are disjoint and add up to the step.
+/// `receive` is the wait for other stages of a pipeline, in receives and for sends.
 enum class Part { compute, input, gather, reduce, receive, norm, update, other };
 inline constexpr std::size_t kParts = 8;
 /// "compute", "wait for gather".

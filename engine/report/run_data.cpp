@@ -96,6 +96,7 @@ bool read_timing(const json& line, RankTimings& rank) {
                    .wait_gather_s = amount(wait, "gather"),
                    .wait_reduce_s = amount(wait, "reduce"),
                    .wait_receive_s = amount(wait, "receive"),
+                   .wait_send_s = amount(wait, "send"),
                    .wait_copy_in_s = amount(wait, "copy_in"),
                    .exposed_comm_s = amount(line, "exposed_comm_s"),
                    .peak = amount(line, "peak"),

@@ -51,6 +51,7 @@ struct TimingRow {
   double wait_gather_s = 0;
   double wait_reduce_s = 0;
   double wait_receive_s = 0;
+  double wait_send_s = 0;
   double wait_copy_in_s = 0;
   double exposed_comm_s = 0;
   double peak = 0;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kRanksShown = 16;
 constexpr std::size_t kRowsShown = 10;
+constexpr std::size_t kLanesShown = 8;  ///< ranks side by side
 constexpr std::size_t kNotesShown = 5;
 constexpr std::size_t kNameBytes = 100;
 
@@ -127,6 +128,34 @@ Table kernel_table(const TracedCells& cells, const trace::Analysis& analysis) {
   return table;
 }
 
+/// Kinds of actions on the compute lane, a column each for the first ranks.
+Table lane_table(const TracedCells& cells, const trace::Analysis& analysis) {
+  Table table = {.header = {"compute lane"}, .rows = {}};
+  std::vector<std::string> kinds;
+  const std::size_t ranks = std::min(kLanesShown, analysis.ranks.size());
+  for (std::size_t k = 0; k < ranks; ++k) {
+    for (const trace::KindTime& row : analysis.ranks[k].kinds) {
+      if (row.lane == "compute" && std::ranges::find(kinds, row.kind) == kinds.end())
+        kinds.push_back(row.kind);
+    }
+    table.header.push_back(fmt::format("rank {}", analysis.ranks[k].rank));
+  }
+  for (const std::string& kind : kinds) {
+    std::vector<Cell>& line = table.rows.emplace_back();
+    line.push_back({kind});
+    for (std::size_t k = 0; k < ranks; ++k) {
+      const trace::RankFigures& rank = analysis.ranks[k];
+      line.push_back({"-"});
+      for (std::size_t i = 0; i < rank.kinds.size(); ++i) {
+        if (rank.kinds[i].lane != "compute" || rank.kinds[i].kind != kind) continue;
+        line.back() = cells.part(fmt::format("ranks.{}.actions.{}.ns", k, i), rank.kinds[i].ns,
+                                 rank.all.window);
+      }
+    }
+  }
+  return table;
+}
+
 Table traced_collectives(const TracedCells& cells, const trace::Collectives& collectives) {
   Table table = {.header = {"collective", "group", "bytes", "count", "transfer", "bus rate"},
                  .rows = {},
@@ -222,6 +251,7 @@ void write_run(Writer& w, Section& section, std::size_t run) {
   const auto add = [&section](Table table) {
     if (!table.rows.empty()) section.blocks.push_back(std::move(table));
   };
+  add(lane_table(cells, analysis));
   add(kernel_table(cells, analysis));
   if (analysis.collectives) {
     add(traced_collectives(cells, *analysis.collectives));

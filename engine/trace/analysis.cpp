@@ -77,6 +77,7 @@ RankFigures figures_of(const RankEvents& rank, const Names& names) {
   figures.launches = launches(rank);
   figures.memory = memory_use(rank, names);
   figures.copies = copy_rates(rank.events, names);
+  figures.kinds = kind_times(rank);
   return figures;
 }
 

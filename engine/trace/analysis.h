@@ -102,6 +102,16 @@ struct CopyRate {
   double p5 = 0, median = 0, p95 = 0;  ///< bytes per second of single copies
 };
 
+/// Actions of a kind on one lane, as long as they took on the device: from the first to the last
+/// event of each, which on the compute lane is work, gaps inside it and its own collectives.
+struct KindTime {
+  std::string lane;
+  std::string kind;  ///< "forward", "backward_weight"
+  std::int64_t count = 0;
+  std::int64_t ns = 0;
+  std::int64_t collectives = 0;  ///< of it, nanoseconds in the collectives of these actions
+};
+
 struct RankFigures {
   int rank = 0;
   std::string file;
@@ -112,6 +122,8 @@ struct RankFigures {
   std::optional<Launches> launches;  ///< none: no launches in the trace
   std::optional<MemoryUse> memory;   ///< none: the trace does not say
   std::vector<CopyRate> copies;
+  /// By lane, the compute lane first, then the longest; empty: the program is not known.
+  std::vector<KindTime> kinds = {};
 };
 
 /// A row of the table of kernels, over all ranks; nanoseconds.
@@ -135,9 +147,9 @@ struct CollectiveRow {
   std::int64_t bytes = 0;    ///< of the whole result; the least of the class
   std::int64_t count = 0;    ///< instances
   std::int64_t partial = 0;  ///< of these, not in the traces of all ranks: no wait is known
-  std::int64_t median = 0, p5 = 0, p95 = 0;  ///< nanoseconds of the transfer
-  std::optional<double> algorithm_rate;      ///< bytes per second at the median
-  std::optional<double> bus_rate;
+  std::int64_t median = 0, p5 = 0, p95 = 0;   ///< nanoseconds of the transfer
+  std::optional<double> algorithm_rate = {};  ///< bytes per second at the median
+  std::optional<double> bus_rate = {};
 };
 
 struct Straggler {

@@ -99,6 +99,13 @@ Json json_of(const RankFigures& rank) {
                       {"p5_bytes_per_s", row.p5},
                       {"median_bytes_per_s", row.median},
                       {"p95_bytes_per_s", row.p95}});
+  Json kinds = Json::array();
+  for (const KindTime& row : rank.kinds)
+    kinds.push_back({{"lane", row.lane},
+                     {"kind", row.kind},
+                     {"count", row.count},
+                     {"ns", row.ns},
+                     {"collectives_ns", row.collectives}});
   return {{"rank", rank.rank},
           {"file", rank.file},
           {"device", rank.cpu ? "cpu" : "cuda"},
@@ -107,7 +114,8 @@ Json json_of(const RankFigures& rank) {
           {"exposed_communication", std::move(exposed)},
           {"launches", rank.launches ? json_of(*rank.launches) : Json(nullptr)},
           {"memory", rank.memory ? json_of(*rank.memory) : Json(nullptr)},
-          {"copies", std::move(copies)}};
+          {"copies", std::move(copies)},
+          {"actions", std::move(kinds)}};
 }
 
 Json json_of(const KernelRow& row) {

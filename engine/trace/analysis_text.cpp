@@ -97,6 +97,21 @@ Table exposed_table(const Analysis& analysis, std::size_t top) {
   return table;
 }
 
+Table kind_table(const Analysis& analysis) {
+  Table table{"actions",
+              "Actions by lane and kind, from their first to their last event",
+              {"rank", "lane", "kind", "count", "time us", "% of time", "collectives us"},
+              {},
+              3};
+  for (const RankFigures& rank : analysis.ranks)
+    for (const KindTime& row : rank.kinds)
+      table.rows.push_back(
+          {number(rank.rank), row.lane, row.kind, number(row.count), microseconds(row.ns),
+           percent(static_cast<double>(row.ns), static_cast<double>(rank.all.window)),
+           microseconds(row.collectives)});
+  return table;
+}
+
 Table collective_table(const Collectives& collectives) {
   Table table{"collectives",
               "Collectives: transfer is the least duration of all ranks",
@@ -247,7 +262,8 @@ Table copy_table(const Analysis& analysis) {
 /// Only figures that the traces hold something of; long ones with `top` rows a rank.
 std::vector<Table> tables(const Analysis& analysis, std::size_t top) {
   std::vector<Table> all = {breakdown_table(analysis), types_table(analysis),
-                            kernel_table(analysis), exposed_table(analysis, top)};
+                            kernel_table(analysis), exposed_table(analysis, top),
+                            kind_table(analysis)};
   if (analysis.collectives) {
     all.push_back(collective_table(*analysis.collectives));
     all.push_back(wait_table(*analysis.collectives));

@@ -25,6 +25,8 @@ using EventLabel = std::function<std::string(const GpuEvent&)>;
 
 /// None where no launch is known.
 [[nodiscard]] std::optional<Launches> launches(const RankEvents& rank);
+/// Empty where the rank has no program.
+[[nodiscard]] std::vector<KindTime> kind_times(const RankEvents& rank);
 /// None where the trace says nothing of memory.
 [[nodiscard]] std::optional<MemoryUse> memory_use(const RankEvents& rank, const Names& names);
 /// Copies whose bytes are known, by name.

@@ -345,14 +345,18 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
     if (training) {
       const auto phase = phase_of(action.kind);
       if (phase && action.lane == Lane::compute) timer_.enter(*phase, compute);
-      if (observer_ != nullptr) observer_->begin(i);
     }
     if (segment) {
       for (const int member : segments_[*segment].actions) wait(prepared, to_index(member));
+    } else {
+      wait(prepared, i);
+    }
+    // On the CPU the waits take time, which is no part of the action.
+    if (training && observer_ != nullptr) observer_->begin(i);
+    if (segment) {
       replay(*segment, source, inputs);
       last = to_index(segments_[*segment].actions.back());
     } else {
-      wait(prepared, i);
       const StreamScope scope(stream);
       // What goes on beside the next step has no end when this one is summed up.
       const bool on_thread = transfers(action.kind) && !options_.device.is_cuda();

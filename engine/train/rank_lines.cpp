@@ -55,6 +55,7 @@ std::string RankLines::line(const StepOutcome& outcome, const HostTimes& host, b
       {"gather", times.wait(Lane::gather)},
       {"reduce", times.wait(Lane::reduce)},
       {"receive", times.wait(Lane::receive_down) + times.wait(Lane::receive_up)},
+      {"send", times.wait(Lane::send_down) + times.wait(Lane::send_up)},
       {"copy_in", times.wait(Lane::copy_in)},
   };
   json["lane_s"] = nlohmann::ordered_json::object();

@@ -127,6 +127,25 @@ TEST_CASE("a gap behind the launch belongs to the action that it waits for, unti
   CHECK(host->gap_rest == 20);
 }
 
+TEST_CASE("actions are added up by lane and kind, with their own collectives") {
+  MadeRank rank = gather_then_forward(30);
+  rank.run(5, 2, 400, 450, 390);
+  Names names;
+  rank.events().collectives = {meet(names, 0, 1, 0, 60, 170), meet(names, 0, 2, 1, 210, 230),
+                               meet(names, 0, -1, 2, 0, 5)};
+  const std::vector<KindTime> kinds = kind_times(rank.events());
+  REQUIRE(kinds.size() == 2);
+  CHECK(kinds[0].lane == "compute");
+  CHECK(kinds[0].kind == "forward");
+  CHECK(kinds[0].count == 3);
+  CHECK(kinds[0].ns == 250);
+  CHECK(kinds[0].collectives == 20);
+  CHECK(kinds[1].lane == "gather");
+  CHECK(kinds[1].ns == 130);
+  CHECK(kinds[1].collectives == 110);
+  CHECK(kind_times(RankEvents()).empty());
+}
+
 TEST_CASE("an action without work stands for the one before it on its lane, in its own step") {
   MadeRank rank(
       0, {action("gather", "a", "gather"), action("gather", "empty", "gather"),

@@ -1,0 +1,292 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cmd/bench_cell.h"
+#include "cmd/bench_runner.h"
+#include "cmd/command.h"
+#include "cmd/overrides.h"
+#include "cmd/recipe_auto.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/output.h"
+#include "engine/bench/parallel_files.h"
+#include "recipes/schema/load.h"
+
+namespace dstrain {
+namespace {
+
+namespace fs = std::filesystem;
+using bench::BenchPlan;
+using bench::ParallelResult;
+using bench::ParallelWay;
+
+constexpr std::size_t kParallelColumns = 240;
+
+struct BenchParallelOptions {
+  bench::ParallelOptions parallel;
+  std::vector<std::string> scaling = {"weak", "strong"};
+  int auto_rows = 0;
+  std::string output = "bench-parallel";
+  bool retry = false;
+};
+
+/// --set is for what the bench does not set itself, or its rows would not be what they say.
+void require_free_keys(const BenchParallelOptions& options) {
+  std::vector<std::pair<std::string, std::string>> taken = {
+      {"batch.global", "--tokens and --tokens-per-rank say how large a step is"},
+      {"run.steps", "--steps says how long a run is"},
+      {"run.epochs", "--steps says how long a run is"}};
+  if (options.auto_rows > 0) {
+    for (const std::string& setting : settings(PlanChoice()))
+      taken.emplace_back(setting.substr(0, setting.find('=')),
+                         "--auto chooses it; set it in a recipe");
+  }
+  for (const std::string& override : options.parallel.overrides) {
+    const std::string key = override.substr(0, override.find('='));
+    const auto found = std::ranges::find(taken, key, &std::pair<std::string, std::string>::first);
+    if (found != taken.end())
+      throw Error(ErrorKind::usage, fmt::format("--set {}: the bench sets {}", override, key),
+                  found->second);
+  }
+}
+
+bench::ParallelOptions checked(const BenchParallelOptions& options) {
+  bench::ParallelOptions parallel = options.parallel;
+  const auto require_once = [](const auto& values, const char* what) {
+    const std::set seen(values.begin(), values.end());
+    if (seen.size() == values.size()) return;
+    throw Error(ErrorKind::usage, fmt::format("{} names one of its values twice", what),
+                "name each once");
+  };
+  require_free_keys(options);
+  require_once(parallel.recipes, "the list of recipes");
+  require_once(parallel.ranks, "--ranks");
+  require_once(options.scaling, "--scaling");
+  const auto has = [&](const char* name) {
+    return std::ranges::find(options.scaling, name) != options.scaling.end();
+  };
+  parallel.weak = has("weak");
+  parallel.strong = has("strong");
+  if (parallel.tokens_per_rank > 0 && !parallel.weak) {
+    throw Error(ErrorKind::usage,
+                "--tokens-per-rank is for weak scaling, which --scaling leaves out",
+                "use --tokens, or --scaling weak");
+  }
+  if (parallel.tokens > 0 && !parallel.strong && options.auto_rows == 0) {
+    throw Error(ErrorKind::usage, "--tokens is for strong scaling, which --scaling leaves out",
+                "use --tokens-per-rank, or --scaling strong");
+  }
+  return parallel;
+}
+
+/// The first rows of the search and the default layouts, of a step of strong scaling.
+std::vector<ParallelWay> searched_ways(const bench::ParallelOptions& options, std::size_t recipe,
+                                       int ranks, int rows) {
+  const int samples = bench::strong_samples(options, recipe);
+  std::vector<std::string> overrides = options.overrides;
+  overrides.push_back(fmt::format("batch.global={}", samples));
+  const AutoPlan found =
+      search_recipe(options.recipes[recipe], overrides, "", 0, {.ranks = ranks, .top = rows}).plan;
+  std::vector<ParallelWay> ways;
+  const auto add = [&](const AutoRow& row) {
+    ways.push_back({.recipe = recipe,
+                    .ranks = ranks,
+                    .samples = samples,
+                    .search = static_cast<int>(recipe),
+                    .row = static_cast<int>(ways.size()) + 1,
+                    .row_step_s = row.step_s,
+                    .row_is_default = is_default_layout(row.choice, ranks),
+                    .settings = settings(row.choice)});
+  };
+  for (const AutoRow& row : found.rows) add(row);
+  for (const AutoRow& row : found.defaults) add(row);
+  return ways;
+}
+
+/// What a search goes by: all but the layout, which it chooses, and how long a run is.
+Recipe searched_recipe(const bench::ParallelOptions& options, std::size_t index) {
+  Recipe recipe = load_recipe(options.recipes[index], options.overrides).recipe;
+  const Backend backend = recipe.parallel.backend;
+  recipe.parallel = {};
+  recipe.parallel.backend = backend;
+  recipe.batch = {};
+  recipe.memory.recompute = {};
+  recipe.run = {};
+  recipe.trace = {};
+  recipe.metrics = {};
+  return recipe;
+}
+
+/// The first recipe whose search gives the same rows.
+std::size_t first_searched(const bench::ParallelOptions& options, std::size_t recipe) {
+  const Recipe own = searched_recipe(options, recipe);
+  for (std::size_t other = 0; other < recipe; ++other) {
+    if (searched_recipe(options, other) == own) return other;
+  }
+  return recipe;
+}
+
+/// Rows of the search go behind the recipe's own ways of the same ranks, so that they take turns.
+std::vector<ParallelWay> all_ways(const bench::ParallelOptions& options, int rows,
+                                  std::vector<std::string>& notes) {
+  const std::vector<ParallelWay> own = bench::parallel_ways(options);
+  if (rows == 0) return own;
+  std::vector<ParallelWay> all;
+  for (std::size_t recipe = 0; recipe < options.recipes.size(); ++recipe) {
+    const std::size_t search = first_searched(options, recipe);
+    for (const int ranks : options.ranks) {
+      for (ParallelWay way : own) {
+        if (way.recipe != recipe || way.ranks != ranks) continue;
+        if (way.strong) way.search = static_cast<int>(search);
+        all.push_back(std::move(way));
+      }
+      if (search != recipe) continue;
+      try {
+        for (ParallelWay& way : searched_ways(options, recipe, ranks, rows))
+          all.push_back(std::move(way));
+      } catch (const Error& error) {
+        notes.push_back(fmt::format("--auto {} of {} on {} ranks: {}", rows,
+                                    options.recipes[recipe], ranks, error.what()));
+      }
+    }
+  }
+  return all;
+}
+
+/// Of each recipe that names a folder of traces: those of its own layout on the most ranks.
+void write_profiles(const bench::ParallelOptions& options, const BenchPlan& plan,
+                    const std::vector<ParallelResult>& results, const fs::path& runs) {
+  for (std::size_t recipe = 0; recipe < options.recipes.size(); ++recipe) {
+    const std::string folder =
+        load_recipe(options.recipes[recipe], options.overrides).recipe.trace.output;
+    if (folder.empty()) continue;
+    std::size_t best = results.size();
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const ParallelWay& way = results[i].way;
+      if (way.recipe != recipe || way.row > 0 || results[i].runs == 0) continue;
+      if (best == results.size() || way.ranks > results[best].way.ranks) best = i;
+    }
+    if (best == results.size()) continue;
+    const std::string name = bench::run_name(plan, {.index = best});
+    if (const int ranks = bench::copy_profiles(runs / name, folder); ranks > 0)
+      print_text("profile of {}: {} of {} rank{}\n", name, folder, ranks, ranks == 1 ? "" : "s");
+  }
+}
+
+void write_tables(const fs::path& folder, const BenchPlan& plan,
+                  const std::vector<ParallelResult>& results) {
+  const std::vector<bench::ParallelTable> tables = bench::parallel_tables(results);
+  const report::Document document = bench::parallel_document(tables, results);
+  write_file_atomically(folder / "parallel.md", report::document_markdown(document));
+  write_file_atomically(folder / "parallel.csv", bench::parallel_csv(results));
+  nlohmann::ordered_json json = bench::parallel_json(tables, results);
+  json["plan"] = bench::plan_json(plan);
+  write_file_atomically(folder / "parallel.json", json_text(json, 2) + "\n");
+  print_text(report::document_text(document, kParallelColumns));
+  print_text("\ntables: {}, with parallel.csv and parallel.json beside it\n",
+             (folder / "parallel.md").string());
+}
+
+int bench_parallel(const BenchParallelOptions& options) {
+  const bench::ParallelOptions parallel = checked(options);
+  const fs::path folder = fs::absolute(options.output).lexically_normal();
+  std::vector<std::string> notes;
+  const std::vector<ParallelWay> ways = all_ways(parallel, options.auto_rows, notes);
+  for (const std::string& note : notes) print_error("note: {}\n", note);
+  const BenchPlan plan = bench::parallel_plan(parallel, ways);
+  std::map<std::size_t, CellPlan> cells;
+  const auto planned = [&](std::size_t index) -> const CellPlan& {
+    const auto found = cells.find(index);
+    if (found != cells.end()) return found->second;
+    return cells.emplace(index, plan_cell(plan, {.index = index})).first->second;
+  };
+  bench::BenchLog log(folder, plan, bench::Existing::keep_runs);
+  BenchRunner runner(
+      plan, log,
+      {.refusal = [&](const bench::Turn& turn) { return planned(turn.index).refusal; },
+       .retry = options.retry});
+  if (!runner.run_all()) {
+    throw Error(ErrorKind::again, "stopped before all runs have ended",
+                "the same command goes on and keeps those that have");
+  }
+  std::vector<ParallelResult> results = bench::parallel_results(parallel, ways, plan, log);
+  bool ran = false;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    ran = ran || results[i].runs > 0;
+    if (results[i].runs > 0) continue;
+    bench::add_plan(results[i], planned(i).plan);
+    if (!planned(i).refusal.empty()) results[i].failure = planned(i).refusal;
+  }
+  write_tables(folder, plan, results);
+  write_profiles(parallel, plan, results, log.runs());
+  return ran ? 0 : 1;
+}
+
+void add_options(CLI::App& app, BenchParallelOptions& options) {
+  bench::ParallelOptions& parallel = options.parallel;
+  app.add_option("recipes", parallel.recipes, "Recipe files (YAML), a layout each.")->required();
+  app.add_option("--ranks", parallel.ranks, "Numbers of ranks.")
+      ->required()
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1048576));
+  app.add_option(
+         "--scaling", options.scaling,
+         "weak: tokens of a rank stay; strong: tokens of a step stay. Default: weak,strong.")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"weak", "strong"}));
+  app.add_option("--tokens", parallel.tokens,
+                 "Of a step of strong scaling. Default: 65536, of images batch.global.")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--tokens-per-rank", parallel.tokens_per_rank,
+                 "Of weak scaling. Default: those of strong scaling on the most ranks.")
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option(
+         "--auto", options.auto_rows,
+         "Run so many rows of `plan --auto`, too, and its default layouts, once for recipes "
+         "that differ in their layout alone.")
+      ->check(CLI::Range(1, 100));
+  app.add_option("--steps", parallel.steps, "Steps that count. Default: 20.")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--warmup", parallel.warmup, "Steps before these. Default: 5.")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--repeat", parallel.repeat,
+                 "Runs of each, by turns; figures are of the one of median step. Default: 1.")
+      ->check(CLI::Range(1, 1000));
+  add_overrides(app, parallel.overrides);
+  app.add_flag("--retry", options.retry, "Run again what has failed.");
+  app.add_option("-o,--output", options.output,
+                 "Folder of the tables and of the runs. Default: bench-parallel.");
+}
+
+}  // namespace
+
+Command add_bench_parallel(CLI::App& root) {
+  auto options = std::make_shared<BenchParallelOptions>();
+  CLI::App* app = root.add_subcommand(
+      "parallel",
+      "Train recipes of several layouts on several numbers of ranks; parts of a step, bubbles, "
+      "memory, collectives, scaling.");
+  app->footer(
+      "Each recipe, number of ranks and batch is a run of `dstrain launch`, beside what `dstrain "
+      "plan` says of it.\n"
+      "Each ends with 3 traced steps behind one of warm-up; where the recipe names trace.output, "
+      "the profile of its run on\n"
+      "the most ranks goes there, a rank{r}_trace.json each.\n"
+      "A layout that does not fit a number of ranks is left out with its reason. Runs that have "
+      "ended are kept: the same\n"
+      "command goes on. Writes parallel.md, parallel.csv (a row for each run) and parallel.json.\n"
+      "Example: dstrain bench parallel recipes/qwen/qwen2.5-3b_metamathqa_{1d,2d,3d}.yaml --ranks "
+      "1,2,4,8 --auto 3");
+  add_options(*app, *options);
+  return {app, [options] { return bench_parallel(*options); }};
+}
+
+}  // namespace dstrain
