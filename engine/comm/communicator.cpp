@@ -77,7 +77,7 @@ std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& st
   if (group.size == 1) return comm::make_single();
   comm::wait_for_all(*store, group);
   if (options.backend == CommBackend::nccl) {
-    return comm::make_nccl(*store, group, options.max_ctas);
+    return comm::make_nccl(*store, group, options);
   }
   return comm::make_gloo(store, group);
 }

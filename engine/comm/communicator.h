@@ -68,6 +68,9 @@ struct CommunicatorOptions {
   std::vector<int> ranks;  ///< global ranks of the group, in coordinate order
   int rank = 0;            ///< this process's global rank; must be in `ranks`
   int max_ctas = 0;        ///< NCCL: thread blocks at most; 0 = NCCL's choice
+  /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
+  /// the host wait for the peer; otherwise the first one may.
+  bool link = false;
   double timeout_s = 600;
 };
 /// Collective over `ranks`. A group of one needs no backend: every operation is then a copy or

@@ -37,6 +37,6 @@ void wait_for_all(Store& store, const Group& group);
 /// NCCL on the calling thread's current GPU. Sets NCCL_NVLS_ENABLE=0 in the environment unless it
 /// is set: NVLink multicast stays off.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl(Store& store, const Group& group,
-                                                      int max_ctas);
+                                                      const CommunicatorOptions& options);
 
 }  // namespace dstrain::comm

@@ -72,14 +72,15 @@ ncclUniqueId exchange_id(Store& store, const Group& group) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(Store& store, const Group& group, int max_ctas)
+  NcclCommunicator(Store& store, const Group& group, const CommunicatorOptions& options)
       : group_(group), device_(c10::cuda::current_device()) {
     const ncclUniqueId id = exchange_id(store, group_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     config.commName = group_.name.c_str();
-    if (max_ctas > 0) config.maxCTAs = max_ctas;
+    if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
     check("connect", ncclCommInitRankConfig(&comm_, group_.size, id, group_.rank, &config));
+    if (options.link) open_link();
   }
 
   /// Aborts after a failure or while an exception passes, so that peers do not wait for this rank.
@@ -191,6 +192,14 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  /// NCCL connects two ranks in their first transfer, and the host waits there for the other one,
+  /// which may wait for this one in its first transfer on another link.
+  void open_link() {
+    at::Tensor token = at::zeros({1}, at::TensorOptions(at::kFloat).device(at::kCUDA, device_));
+    group_.rank == 0 ? send(token, 1) : receive(token, 0);
+    wait("connect", c10::cuda::getCurrentCUDAStream(device_));
+  }
+
   template <class Call>
   void enqueue(std::string_view operation, const at::Tensor& x, Call&& call) {
     if (comm_ == nullptr) group_.fail(operation, "an earlier call of the group has failed");
@@ -249,9 +258,10 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl(Store& store, const Group& group, int max_ctas) {
+std::unique_ptr<Communicator> make_nccl(Store& store, const Group& group,
+                                        const CommunicatorOptions& options) {
   ::setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
-  return std::make_unique<NcclCommunicator>(store, group, max_ctas);
+  return std::make_unique<NcclCommunicator>(store, group, options);
 }
 
 }  // namespace dstrain::comm

@@ -15,8 +15,8 @@ bool recordable(const Action& action) {
   using enum ActionKind;
   return action.comm.empty() &&
          (action.kind == forward || action.kind == recompute || action.kind == backward ||
-          action.kind == backward_input || action.kind == backward_weight ||
-          action.kind == clear || action.kind == release);
+          action.kind == backward_input || action.kind == backward_weight || action.kind == clear ||
+          action.kind == release);
 }
 
 }  // namespace
@@ -62,7 +62,10 @@ std::vector<Segment> find_segments(const Program& program) {
 }
 
 bool worth_recording(const Program& program, const ModelCost& cost) {
-  if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads)) return false;
+  const auto communicates = [](const Action& a) { return runs_block(a.kind) && !a.comm.empty(); };
+  if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
+      std::ranges::any_of(program.actions, communicates))
+    return false;
   const auto recorded = static_cast<std::size_t>(std::ranges::count_if(
       program.actions, [&](const Action& a) { return a.block >= 0 && recordable(a); }));
   const std::size_t buffers = program.buffers_of(BufferRole::batch).size();

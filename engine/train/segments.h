@@ -20,7 +20,7 @@ struct Segment {
 [[nodiscard]] std::vector<Segment> find_segments(const Program& program);
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
-/// batch buffers, and keep it. Never where the work of a block depends on what the host reads
+/// batch buffers, and keep it. Never where a block communicates or reads on the host
 /// (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns.
 [[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 

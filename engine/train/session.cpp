@@ -317,7 +317,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
                                 static_cast<int>(group.ranks.size()));
     const bool link = group.channel.axis == CommAxis::pipeline;
     auto communicator = world.communicator(
-        {.name = group.name, .ranks = group.ranks, .max_ctas = link ? kLinkCtas : 0});
+        {.name = group.name, .ranks = group.ranks, .max_ctas = link ? kLinkCtas : 0, .link = link});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_[group.channel] = std::move(communicator);
