@@ -60,11 +60,11 @@ void LanguageHead::choose_next(const Tensors& input, const BlockContext& context
 
 at::Tensor LanguageHead::loss(const at::Tensor& x_mD, const Batch& batch,
                               const BlockContext& context) {
-  Communicator* ranks = context.peers.along(CommAxis::tensor);
   const at::Tensor totals = context.totals.narrow(0, 0, kBalanceTotal);
   if (table_->cut == Cut::tensor)
-    return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals, *ranks);
-  const std::int64_t rows = x_mD.size(0), first = ranks == nullptr ? 0 : ranks->rank() * rows;
+    return ops::cut_cross_entropy(x_mD, *table_, batch.labels, batch.weights, totals,
+                                  *context.peers.along(CommAxis::tensor));
+  const std::int64_t rows = x_mD.size(0), first = shape_.tensor.index * rows;
   return ops::linear_cross_entropy(x_mD, *table_, batch.labels.narrow(0, first, rows),
                                    batch.weights.narrow(0, first, rows), totals);
 }

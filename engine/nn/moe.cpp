@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "engine/base/index.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
+#include "engine/nn/call.h"
 #include "engine/nn/exchange_rows.h"
 #include "engine/nn/layer_cost.h"
 
@@ -45,8 +47,29 @@ class HostNumbers {
   Event there_;
 };
 
+/// `call` for a tensor rank's own rows, which stay there; dropout needs to know their places.
+Call call_of_part(Call call, const at::Tensor& x_mD, AxisPart part) {
+  if (part.whole()) return call;
+  call.peers = {};
+  if (!call.dropout_seed.defined()) return call;
+  const std::int64_t rows = x_mD.size(0), first = rows * part.index;
+  call.own.rows = call.own.rows.defined()
+                      ? call.own.rows.narrow(0, first, rows)
+                      : at::arange(first, first + rows, x_mD.options().dtype(at::kInt));
+  return call;
+}
+
 GatedMlpNames mlp_of(const std::string& name) {
   return {.gate = name + ".gate_proj", .up = name + ".up_proj", .down = name + ".down_proj"};
+}
+
+/// The axes of those that have several ranks.
+CommAxis several(std::initializer_list<std::pair<Axis, AxisPart>> parts) {
+  Axes axes;
+  for (const auto& [axis, part] : parts) {
+    if (!part.whole()) axes = axes | axis;
+  }
+  return axes;
 }
 
 }  // namespace
@@ -60,7 +83,7 @@ Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses
   DSTRAIN_CHECK(shape.router.experts % ranks() == 0,
                 fmt::format("{}: {} ranks for {} experts", name, ranks(), shape.router.experts));
   std::vector<Piece> gate_up, down;
-  const std::int64_t first = shape.experts.index * own_experts();
+  const std::int64_t first = shape.splits.experts().index * own_experts();
   for (std::int64_t e = first; e < first + own_experts(); ++e) {
     const GatedMlpNames names = mlp_of(fmt::format("{}.experts.{}", name, e));
     for (const std::string& matrix : {names.gate, names.up})
@@ -81,29 +104,40 @@ Moe::Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses
                        std::vector{shape.width}, init, /*has_bias=*/false);
 }
 
-ops::RouterLosses Moe::losses_of(std::int64_t rows, const Batch& batch,
-                                 const BlockContext& context) const {
+CommAxis Moe::expert_ranks() const {
+  return several({{Axis::expert, shape_.splits.expert}, {Axis::tensor, shape_.splits.tensor}});
+}
+
+CommAxis Moe::sample_ranks() const {
+  return several({{Axis::sequence, shape_.splits.sequence}, {Axis::tensor, shape_.splits.tensor}});
+}
+
+ops::RouterLosses Moe::losses_of(const Batch& batch, const BlockContext& context) const {
   const bool trains = context.mode == Mode::train || context.mode == Mode::recompute;
   if (!trains || !context.sample_seed.defined() || (losses_.balance == 0 && losses_.z == 0))
     return {};
   const auto layers = static_cast<double>(losses_.layers);
+  const auto& [tensor, sequence, expert, exchange] = shape_.splits;
   ops::RouterLosses losses{.balance = losses_.balance / layers,
                            .z = losses_.z / layers,
-                           .tokens = rows / batch.tokens.size(0),
+                           .tokens = batch.tokens.size(1) * sequence.count,
                            .seed = context.sample_seed,
                            .valid = batch.valid,
-                           .loss_factor = 1 / layers};
+                           .loss_factor = 1 / layers,
+                           .parts = {.sequence = sequence.count,
+                                     .rows = tensor,
+                                     .ranks = context.peers.along(sample_ranks())}};
   // A recomputation must not count its samples a second time.
   if (context.mode == Mode::train) losses.loss_sum = context.totals.select(0, kBalanceTotal);
   return losses;
 }
 
-at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockContext& context) {
-  const Call call = Call::of(batch, context);
-  const ops::Routes routes = ops::route(router_.forward(x_MD, call), shape_.router,
-                                        losses_of(x_MD.size(0), batch, context));
+at::Tensor Moe::forward(const at::Tensor& x_mD, const Batch& batch, const BlockContext& context) {
+  const Call call = call_of_part(Call::of(batch, context), x_mD, shape_.splits.tensor);
+  const ops::Routes routes =
+      ops::route(router_.forward(x_mD, call), shape_.router, losses_of(batch, context));
   const ops::ExpertOrder order = ops::sort_by_expert(routes.choices, shape_.router.experts);
-  Communicator* peers = context.peers.along(CommAxis::expert);
+  Communicator* peers = context.peers.along(expert_ranks());
   DSTRAIN_CHECK((peers == nullptr ? 1 : peers->size()) == ranks(),
                 fmt::format("{}: its experts are shared by {} ranks", name_, ranks()));
   const HostNumbers sent_counts(order.counts);
@@ -114,18 +148,18 @@ at::Tensor Moe::forward(const at::Tensor& x_MD, const Batch& batch, const BlockC
     peers->all_to_all(received, order.counts);
     received_counts.emplace(received);
   }
-  at::Tensor shared_MD, gate_M1;
+  at::Tensor shared_mD, gate_m1;
   if (shared_) {
-    shared_MD = shared_->forward(x_MD, call);
-    gate_M1 = shared_gate_->forward(x_MD, call);
+    shared_mD = shared_->forward(x_mD, call);
+    gate_m1 = shared_gate_->forward(x_mD, call);
   }
-  at::Tensor rows = ops::spread_rows(x_MD, order.place);
+  at::Tensor rows = ops::spread_rows(x_mD, order.place);
   const std::vector<std::int64_t> sent = sent_counts.take();
   const at::Tensor y =
       peers == nullptr
           ? ops::expert_mlps(rows, sent, gate_up_, down_)
           : run_among_ranks(std::move(rows), sent, received_counts->take(), received, *peers);
-  return ops::combine_rows(y, order.place, routes.weights, shared_MD, gate_M1);
+  return ops::combine_rows(y, order.place, routes.weights, shared_mD, gate_m1);
 }
 
 at::Tensor Moe::run_among_ranks(at::Tensor rows, const std::vector<std::int64_t>& sent,
@@ -215,7 +249,8 @@ LayerCost Moe::experts_cost(std::int64_t rows, int compute_bytes) const {
   return cost;
 }
 
-std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
+std::vector<LayerCost> Moe::layers(std::int64_t all_rows, int compute_bytes) const {
+  const std::int64_t rows = own_rows(all_rows);
   const Bytes stream = rows * shape_.width * compute_bytes;
   std::vector<LayerCost> layers;
   bool kept = false;  // x, by one layer for all
@@ -231,7 +266,7 @@ std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
   }
   add(router_);
   const bool balanced = losses_.balance > 0;
-  const Bytes shares = balanced ? rows / losses_.tokens * shape_.router.experts * kFloatBytes : 0;
+  const Bytes shares = balanced ? samples_of(all_rows) * shape_.router.experts * kFloatBytes : 0;
   layers.push_back(
       {.name = name_ + " routing",
        .saved_bytes = ops::route_saved_bytes(shape_.router, rows, compute_bytes) + shares});
@@ -243,7 +278,8 @@ std::vector<LayerCost> Moe::layers(std::int64_t rows, int compute_bytes) const {
   return layers;
 }
 
-Workspace Moe::workspace(std::int64_t rows, int compute_bytes) const {
+Workspace Moe::workspace(std::int64_t all_rows, int compute_bytes) const {
+  const std::int64_t rows = own_rows(all_rows);
   const Bytes stream = rows * shape_.width * compute_bytes;
   const std::int64_t taken = planned_rows(rows);
   const Bytes wide = taken * shape_.width * compute_bytes,
@@ -265,14 +301,22 @@ Workspace Moe::workspace(std::int64_t rows, int compute_bytes) const {
   return most;
 }
 
-void Moe::complete(BlockCost& cost, std::int64_t rows, int compute_bytes) const {
+void Moe::complete(BlockCost& cost, std::int64_t all_rows, int compute_bytes) const {
   cost.host_reads = true;
+  const std::int64_t rows = own_rows(all_rows);
+  if (losses_.balance > 0 && !sample_ranks().axes().empty()) {
+    cost.exchanges.push_back({.op = CommOp::all_reduce,
+                              .axis = sample_ranks(),
+                              .bytes = ops::balance_bytes(shape_.router, samples_of(all_rows)),
+                              .width = static_cast<int>(kFloatBytes),
+                              .pass = ExchangePass::train});
+  }
   if (ranks() == 1) return;
   const Bytes counts = shape_.router.experts * kIndexBytes;
   const Bytes exchanged = rows * shape_.router.chosen * shape_.width * compute_bytes;
   const auto add = [&](Bytes bytes, int width, ExchangePass pass) {
     cost.exchanges.push_back({.op = CommOp::all_to_all,
-                              .axis = CommAxis::expert,
+                              .axis = expert_ranks(),
                               .bytes = bytes,
                               .width = width,
                               .pass = pass});

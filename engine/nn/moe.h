@@ -22,7 +22,7 @@ struct MoeShape {
   std::int64_t width = 0;
   std::int64_t expert_width = 0;  ///< hidden width of an expert
   std::int64_t shared_width = 0;  ///< of the expert that every token takes; 0: there is none
-  AxisPart experts;               ///< those of this rank, where ranks share them evenly
+  Splits splits = {};             ///< Splits::experts: those of this rank
   double planned_load = 1;        ///< rows of its experts over the even share, where they share
   ops::RouterShape router;
 };
@@ -32,7 +32,7 @@ struct MoeLosses {
   double balance = 0;       ///< coefficient
   double z = 0;             ///< coefficient
   std::int64_t layers = 1;  ///< with experts
-  std::int64_t tokens = 1;  ///< of a planned sample
+  std::int64_t tokens = 1;  ///< of a planned sample, on this rank
 };
 
 /// Mixture of experts: each token goes through the gated MLPs of the few experts whose router
@@ -42,35 +42,37 @@ struct MoeLosses {
 ///
 /// Where ranks share the experts, each of its rows goes to the ranks that have its experts, and the
 /// results come back (Lepikhin et al. 2020, arXiv:2006.16668, sec. 3): two exchanges of rows
-/// forward and two backward, along CommAxis::expert.
+/// forward and two backward, along the expert and tensor axes. Experts lie whole on a rank; router
+/// and shared expert are on all ranks, each of which takes its own rows through them. Where ranks
+/// have parts of a sample, they add up how often its tokens choose each expert.
 ///
 /// Files call the tensors NAME.gate.weight, NAME.experts.E.{gate,up,down}_proj.weight,
 /// NAME.shared_expert.{gate,up,down}_proj.weight and NAME.shared_expert_gate.weight. Matrices of
 /// experts are never multiplied in FP8.
 ///
-/// Legend: M rows, D width, E experts, k experts of a row, I hidden width of an expert.
+/// Legend: M rows, m those of this tensor rank, D width, E experts, k experts of a row, I hidden
+/// width of an expert.
 class Moe {
  public:
   Moe(const std::string& name, const MoeShape& shape, const MoeLosses& losses,
       const InitialWeights& init);
 
-  /// x [M, D] -> [M, D]. On a GPU the host waits for the number of rows of each expert, while the
+  /// x [m, D] -> [m, D]. On a GPU the host waits for the number of rows of each expert, while the
   /// device works on the shared expert.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MD, const Batch& batch,
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Batch& batch,
                                    const BlockContext& context);
 
   void add_parameters(std::vector<Parameter*>& list);
   /// Of the shared expert.
   void add_linears(std::vector<Linear*>& list);
-  /// For `rows` rows of x.
-  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t rows, int compute_bytes) const;
-  [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
+  /// For all M rows of x.
+  [[nodiscard]] std::vector<LayerCost> layers(std::int64_t all_rows, int compute_bytes) const;
+  [[nodiscard]] Workspace workspace(std::int64_t all_rows, int compute_bytes) const;
   /// What its block's cost says beside that.
-  void complete(BlockCost& cost, std::int64_t rows, int compute_bytes) const;
+  void complete(BlockCost& cost, std::int64_t all_rows, int compute_bytes) const;
 
  private:
-  [[nodiscard]] ops::RouterLosses losses_of(std::int64_t rows, const Batch& batch,
-                                            const BlockContext& context) const;
+  [[nodiscard]] ops::RouterLosses losses_of(const Batch& batch, const BlockContext& context) const;
   /// Results for `rows` [M * k, D], sorted by expert, from all ranks that share the experts.
   /// `sent` [E]: rows of each expert here; `received` [ranks * own experts]: rows that each rank
   /// has for those of this one, and the same on the device.
@@ -81,12 +83,22 @@ class Moe {
   [[nodiscard]] at::Tensor run_own_experts(at::Tensor rows, const ExchangedRows& there,
                                            const std::vector<std::int64_t>& of_expert,
                                            const at::Tensor& received_there, Communicator& peers);
-  /// Of the experts' products with `rows` rows of x.
+  /// Of the experts' products with `rows` rows m of x.
   [[nodiscard]] LayerCost experts_cost(std::int64_t rows, int compute_bytes) const;
   /// Rows of this rank's experts that memory is planned for, of `rows` rows of x on each rank.
   [[nodiscard]] std::int64_t planned_rows(std::int64_t rows) const;
   [[nodiscard]] std::int64_t own_experts() const { return shape_.router.experts / ranks(); }
-  [[nodiscard]] int ranks() const { return shape_.experts.count; }
+  [[nodiscard]] int ranks() const { return shape_.splits.experts().count; }
+  /// Of M rows.
+  [[nodiscard]] std::int64_t own_rows(std::int64_t rows) const {
+    return rows / shape_.splits.tensor.count;
+  }
+  /// Of `rows` rows M.
+  [[nodiscard]] std::int64_t samples_of(std::int64_t rows) const { return rows / losses_.tokens; }
+  /// Of the ranks that share the experts.
+  [[nodiscard]] CommAxis expert_ranks() const;
+  /// Of the ranks that have parts of a sample.
+  [[nodiscard]] CommAxis sample_ranks() const;
 
   std::string name_;
   MoeShape shape_;

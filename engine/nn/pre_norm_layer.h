@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
+#include "engine/nn/moe.h"
 #include "engine/nn/parameter_order.h"
 #include "engine/nn/tensor_exchanges.h"
 #include "engine/program/cost.h"
@@ -85,8 +87,6 @@ class PreNormLayer final : public Block {
     const Workspace in_attention = attention_.workspace(rows, shape.compute_bytes);
     BlockCost cost;
     cost.name = name();
-    if constexpr (requires { mlp_.complete(cost, rows, 0); })
-      mlp_.complete(cost, rows, shape.compute_bytes);
     // The first norm keeps its sum, which is the input of the first layer; the second norm's sum is
     // handed on, so the boundary counts it. What follows a norm keeps the norm's output, or what it
     // gathers of all ranks'.
@@ -107,26 +107,32 @@ class PreNormLayer final : public Block {
     // The attention branch until the second norm has added it, or what the MLP needs after that.
     // Cut between ranks, the branches are whole before they are summed.
     const bool cut = !place_.tensor.whole();
-    const Bytes gathered = cut ? whole : 0;
-    cost.forward_workspace = std::max({stream, in_mlp.forward, in_attention.forward}) + gathered;
-    for (int branch = 0; cut && branch < 2; ++branch) {
+    const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
+    cost.forward_workspace =
+        std::max(std::max(stream, in_attention.forward) + gathered, in_mlp.forward + by_mlp);
+    for (int branch = 0; cut && branch < (kExperts ? 1 : 2); ++branch) {
       add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
       add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes);
     }
+    if constexpr (kExperts) mlp_.complete(cost, rows, shape.compute_bytes);
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
     // the stream's gradient, and the attention beside the gradients of the stream and of its own
     // output, when the MLP and its norm have gone.
     cost.backward_workspace =
-        std::max(stream + in_mlp.backward, 2 * stream + in_attention.backward - kept_by_mlp) +
-        (place_.gradients_apart ? stream : 0) + gathered;
+        std::max(stream + in_mlp.backward + by_mlp,
+                 2 * stream + in_attention.backward - kept_by_mlp + gathered) +
+        (place_.gradients_apart ? stream : 0);
     return cost;
   }
 
  private:
+  /// These work on this rank's own rows, and exchange others.
+  static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
+
   /// Experts work on samples, and among ranks, too.
   [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_mD, const Batch& batch,
                                         const BlockContext& context, const Call& call) {
-    if constexpr (requires { mlp_.forward(g_mD, batch, context); }) {
+    if constexpr (kExperts) {
       return mlp_.forward(g_mD, batch, context);
     } else {
       return mlp_.forward(g_mD, call);

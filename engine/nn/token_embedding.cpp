@@ -24,14 +24,14 @@ Parameter token_table(const std::string& name, const TableShape& shape, const In
 TokenEmbedding::TokenEmbedding(const std::string& prefix, std::int64_t vocab_size,
                                std::int64_t width, const InitialWeights& init,
                                const AxisPart& tensor)
-    : table_(token_table(prefix + ".weight", {vocab_size, width}, init, tensor)) {}
+    : table_(token_table(prefix + ".weight", {vocab_size, width}, init, tensor)), tensor_(tensor) {}
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& tokens_BT, const Call& call) {
-  if (call.tensor() == nullptr) return ops::embed_tokens(tokens_BT, table_);
+  if (tensor_.whole()) return ops::embed_tokens(tokens_BT, table_);
   if (table_.cut == Cut::tensor)
     return ops::reduce_scatter_rows(ops::embed_own_tokens(tokens_BT, table_), call.tensor());
-  const std::int64_t own = tokens_BT.numel() / call.tensor()->size();
-  return ops::embed_tokens(tokens_BT.flatten().narrow(0, call.tensor()->rank() * own, own), table_);
+  const std::int64_t own = tokens_BT.numel() / tensor_.count;
+  return ops::embed_tokens(tokens_BT.flatten().narrow(0, tensor_.index * own, own), table_);
 }
 
 void TokenEmbedding::add_exchanges(std::vector<Exchange>& list, Bytes bytes, int width) const {

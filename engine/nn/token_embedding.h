@@ -46,6 +46,7 @@ class TokenEmbedding {
 
  private:
   Parameter table_;
+  AxisPart tensor_;
 };
 
 }  // namespace dstrain

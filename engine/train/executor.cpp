@@ -115,11 +115,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   context_.totals = sums_.narrow(0, kTotals, kNumTotals);
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
-  for (const Action& action : strategy.training.actions) {
-    if (!runs_block(action.kind)) continue;
-    for (const Comm& comm : action.comm)
-      context_.peers.set(comm.axis, &communicator({comm.axis, action.lane}));
-  }
+  for (auto& [channel, ranks] : communicators)
+    if (channel.lane == Lane::compute) context_.peers.set(channel.axis, ranks.get());
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
   context_.sample_seed = at::zeros({}, fp32);

@@ -310,7 +310,14 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
 
 void Session::open_communicators(const World& world, RankRecordFile& record) {
   std::vector<CommChannel> all = channels(strategy_->training);
-  if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
+  const auto add = [&all](const CommChannel& channel) {
+    if (std::ranges::find(all, channel) == all.end()) all.push_back(channel);
+  };
+  add(kWorldChannel);
+  // The next token is chosen among ranks also by a stage that exchanges nothing in training.
+  for (const CommAxis axis : {CommAxis::sequence, CommAxis::tensor}) {
+    if (!prompts_.empty() && strategy_->layout.degree(axis.axes()) > 1) add({axis, Lane::compute});
+  }
   for (const ChannelGroup& group :
        channel_groups(all, strategy_->layout, strategy_->mesh, world.rank)) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),

@@ -73,7 +73,7 @@ TEST_CASE("rows are gathered, summed, taken and collected with their gradients",
     REQUIRE(whole.grad().equal(dy));
 
     whole.mutable_grad().reset();
-    const at::Tensor taken = ops::own_rows(whole, &ranks);
+    const at::Tensor taken = ops::own_rows(whole, {rank, count});
     REQUIRE(taken.equal(part_of(x, rank, count)));
     taken.backward(part_of(dy, rank, count));
     at::Tensor expected = at::zeros({kRows, kWidth});

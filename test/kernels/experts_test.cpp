@@ -12,9 +12,11 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "engine/base/index.h"
+#include "engine/comm/thread_world.h"
 #include "engine/kernels/kernels.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -96,6 +98,62 @@ TEST_CASE("the router's weights and losses have the gradients of autograd", "[ke
   balance_only.z = 0;
   const at::Tensor expected = plain_losses(exact, routes.choices, balance_only, valid) + 5;
   CHECK(far(loss_sum, expected, at::kFloat, tokens * samples) == "");
+}
+
+/// Rows of part `rows` of the rows of sequence rank `sequence`, of all [B * T, ...].
+at::Tensor rows_of(const at::Tensor& all, std::int64_t samples, AxisPart sequence, AxisPart rows) {
+  const std::int64_t columns = all.size(1);
+  const at::Tensor here = all.view({samples, sequence.count, -1, columns})
+                              .select(1, sequence.index)
+                              .reshape({-1, columns});
+  const std::int64_t size = here.size(0) / rows.count;
+  return here.narrow(0, rows.index * size, size).contiguous();
+}
+
+TEST_CASE("ranks with parts of the samples have the losses of one rank", "[kernels][experts]") {
+  constexpr std::int64_t kSamples = 3, kTokens = 8, kExperts = 5, kChosen = 2;
+  const int sequence = GENERATE(1, 2), tensor = GENERATE(1, 2, 4);
+  CAPTURE(sequence, tensor);
+  const ops::RouterShape shape = {.experts = kExperts, .chosen = kChosen};
+  test::Random random(6);
+  const at::Tensor x = random({kSamples * kTokens, kExperts}),
+                   dy = random({kSamples * kTokens, kChosen});
+  const auto losses_with = [&](const ops::SampleParts& parts, const at::Tensor& loss_sum) {
+    return ops::RouterLosses{.balance = 0.5,
+                             .z = 0.25,
+                             .tokens = kTokens,
+                             .seed = at::full({}, 3.0, at::kFloat),
+                             .valid = at::full({}, 2, at::kInt),
+                             .loss_sum = loss_sum,
+                             .parts = parts};
+  };
+  const at::Tensor logits = test::leaf(x), loss = at::zeros({});
+  ops::route(logits, shape, losses_with({}, loss)).weights.backward(dy);
+
+  const int ranks = sequence * tensor;
+  std::vector<int> everyone(static_cast<std::size_t>(ranks));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::vector<at::Tensor> gradients(everyone.size()), sums(everyone.size());
+  ThreadWorld world(ranks);
+  world.run([&](int rank) {
+    const auto peers = world.communicator({.name = "samples", .ranks = everyone, .rank = rank});
+    const AxisPart of_sequence = {rank / tensor, sequence}, rows = {rank % tensor, tensor};
+    const at::Tensor own = test::leaf(rows_of(x, kSamples, of_sequence, rows));
+    at::Tensor& sum = sums[to_index(rank)] = at::zeros({});
+    const ops::SampleParts parts = {.sequence = sequence, .rows = rows, .ranks = peers.get()};
+    ops::route(own, shape, losses_with(parts, sum))
+        .weights.backward(rows_of(dy, kSamples, of_sequence, rows));
+    gradients[to_index(rank)] = own.grad();
+  });
+  for (int rank = 0; rank < ranks; ++rank) {
+    CAPTURE(rank);
+    const at::Tensor expected =
+        rows_of(logits.grad(), kSamples, {rank / tensor, sequence}, {rank % tensor, tensor});
+    CHECK(far(gradients[to_index(rank)], expected, at::kFloat, kTokens) == "");
+    if (rank > 0) CHECK(sums[to_index(rank)].item<float>() == 0);
+  }
+  CHECK(far(sums[0], loss, at::kFloat, kTokens) == "");
+  CHECK(loss.item<float>() > 0);
 }
 
 TEST_CASE("of equal logits the lower expert is chosen, of nan an expert all the same",
@@ -260,6 +318,7 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
 
   const at::Tensor choices = at::empty({kRows, kChosen}, at::kInt),
                    weights = at::empty({kRows, kChosen}), log_sum = at::empty({kRows}),
+                   sums = at::empty({2, kSamples, kExperts}),
                    share = at::empty({kSamples, kExperts}), sum = at::zeros({}),
                    grad = at::empty({kRows, kExperts});
   kernels::reference::route({.logits = x.const_data_ptr(),
@@ -271,19 +330,26 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
                              .chosen = kChosen,
                              .normalize = true,
                              .dtype = kernels::DType::f32});
-  kernels::reference::expert_shares({.logits = x.const_data_ptr(),
-                                     .log_sum = log_sum.const_data_ptr<float>(),
-                                     .choices = choices.const_data_ptr<std::int32_t>(),
+  kernels::reference::expert_sums({.logits = x.const_data_ptr(),
+                                   .log_sum = log_sum.const_data_ptr<float>(),
+                                   .choices = choices.const_data_ptr<std::int32_t>(),
+                                   .sums = sums.mutable_data_ptr<float>(),
+                                   .partial = nullptr,
+                                   .rows = kRows,
+                                   .first_row = 0,
+                                   .sample_rows = kTokens,
+                                   .samples = kSamples,
+                                   .experts = kExperts,
+                                   .chosen = kChosen,
+                                   .dtype = kernels::DType::f32});
+  kernels::reference::expert_shares({.sums = sums.const_data_ptr<float>(),
                                      .valid = valid.const_data_ptr<std::int32_t>(),
                                      .share = share.mutable_data_ptr<float>(),
                                      .loss_sum = sum.mutable_data_ptr<float>(),
-                                     .partial = nullptr,
                                      .factor = 1,
                                      .samples = kSamples,
                                      .tokens = kTokens,
-                                     .experts = kExperts,
-                                     .chosen = kChosen,
-                                     .dtype = kernels::DType::f32});
+                                     .experts = kExperts});
   kernels::reference::route_backward({.logits = x.const_data_ptr(),
                                       .choices = choices.const_data_ptr<std::int32_t>(),
                                       .weights = weights.const_data_ptr<float>(),
@@ -296,6 +362,8 @@ TEST_CASE("the references of experts agree with the operators", "[kernels][exper
                                       .balance = 0.5f,
                                       .z = 0.1f,
                                       .rows = kRows,
+                                      .first_row = 0,
+                                      .sample_rows = kTokens,
                                       .tokens = kTokens,
                                       .experts = kExperts,
                                       .chosen = kChosen,

@@ -26,9 +26,11 @@ Batch image_batch(const Model& model, std::int64_t size) {
 TEST_CASE("every block of tensor ranks keeps exactly the bytes that its cost states",
           "[models][cost][tensor]") {
   // The vocabulary of 50 is cut by two ranks and whole on four, of which two share a key head.
-  const ModelConfig config = GENERATE(test::small_config(), test::small_qwen2_config(),
-                                      test::small_qwen3_config(), test::small_llama_config());
+  ModelConfig config = GENERATE(test::small_config(), test::small_qwen2_config(),
+                                test::small_qwen3_config(), test::small_llama_config(),
+                                test::small_qwen2_moe_config(), test::small_qwen3_moe_config());
   const int ranks = GENERATE(2, 4);
+  if (config.experts > 0) config.experts = 8;
   if (config.heads % ranks != 0) return;
   CAPTURE(config.name, ranks);
   constexpr int kSamples = 4;
@@ -41,14 +43,18 @@ TEST_CASE("every block of tensor ranks keeps exactly the bytes that its cost sta
   world.run([&](int rank) {
     Model model = make_model(
         config,
-        {.classes = 3, .sequence = 16, .splits = {.tensor = {.index = rank, .count = ranks}}});
+        {.classes = 3,
+         .sequence = 16,
+         .splits = {.tensor = {.index = rank, .count = ranks}},
+         // Rows of other ranks for the experts here are those of these for others on average.
+         .experts = {.planned_load = 1}});
     test::bind_parameters(model, *make_random_weights(1));
     const Batch batch =
         model.is_language() ? test::language_batch(model, kSamples) : image_batch(model, kSamples);
     std::vector<int> all;
     for (int r = 0; r < ranks; ++r) all.push_back(r);
     const auto together = world.communicator({.name = "tensor", .ranks = all, .rank = rank});
-    BlockContext context{.totals = at::zeros({kNumTotals})};
+    BlockContext context{.totals = at::zeros({kNumTotals}), .sample_seed = at::ones({})};
     context.peers.set(CommAxis::tensor, together.get());
     (void)test::run_model(model.blocks, batch, context, at::ones({}));
     Tensors before;

@@ -67,6 +67,11 @@ TEST_CASE("degrees that cannot be are errors with valid ones", "[strategy]") {
         "them");
   CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .expert = 3}, 8); }) ==
         "parallel.expert: 3 does not divide the 8 data ranks; use 1, 2, 4, 8");
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .pipeline = 3}, 8); }) ==
+        "parallel.pipeline: 3 does not divide the 8 ranks; use 1, 2, 4, 8");
+  CHECK(message_of([] { (void)mesh_degrees({.zero = {}, .tensor = 3, .pipeline = 2}, 8); }) ==
+        "parallel.pipeline: 2, sequence: 1, tensor: 3: their product 6 does not divide the 8 "
+        "ranks; use degrees whose product is one of 1, 2, 4, 8");
   CHECK(message_of([] { (void)mesh_degrees({}, 0); }) == "0 ranks; use at least 1");
   CHECK(message_of([] { (void)plan_batch({.global = 0, .micro = 4}, 2); }) ==
         "batch.global: 0, batch.micro: 4; use at least 1 for both");

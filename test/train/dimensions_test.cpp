@@ -33,6 +33,9 @@ class Draw {
   std::mt19937_64 random_;
 };
 
+const std::vector<std::string> kModels = {"qwen2.5-0.5b", "qwen2.5-7b",     "qwen3-0.6b",
+                                          "bloom-560m",   "qwen2.5-3b-moe", "qwen3-30b-a3b"};
+
 struct Combination {
   std::string model;
   std::vector<std::string> sizes, layout;
@@ -42,17 +45,21 @@ struct Combination {
 /// Of at most 8 ranks; `parallel` keys that the rules refuse for the model are left out.
 Combination draw(Draw& random) {
   Combination c;
-  c.model = random.of<std::string>(
-      {"qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "bloom-560m", "qwen2.5-3b-moe"});
-  const bool moe = c.model == "qwen2.5-3b-moe", bloom = c.model == "bloom-560m";
+  c.model = random.of(kModels);
+  const bool moe = c.model == "qwen2.5-3b-moe" || c.model == "qwen3-30b-a3b",
+             bloom = c.model == "bloom-560m";
   const int layers = random.of<int>({2, 3, 5});
   // AdamW's first steps follow the sign of a gradient, and so rounding where it is 0.
   c.sizes = {fmt::format("model.layers={}", layers), "batch.global=12", "optimizer.name=sgd",
              "optimizer.lr=0.1", fmt::format("model.vocab_size={}", random.of<int>({96, 97}))};
   if (moe) {
     // A tie between experts may be broken by rounding, so that the choice differs.
-    c.sizes.insert(c.sizes.end(), {"model.experts=4", "model.experts_per_token=2",
-                                   "model.expert_width=24", "model.shared_width=32"});
+    c.sizes.insert(c.sizes.end(),
+                   {"model.experts=4", "model.experts_per_token=2", "model.expert_width=24",
+                    fmt::format("experts.balance_loss={}", random.of<std::string>({"0", "0.1"})),
+                    fmt::format("experts.z_loss={}", random.of<std::string>({"0", "0.01"}))});
+    c.sizes.push_back(fmt::format("model.kv_heads={}", random.of<int>({1, 2, 4})));
+    c.sizes.push_back(c.model == "qwen3-30b-a3b" ? "model.head_dim=16" : "model.shared_width=32");
   } else if (!bloom) {
     c.sizes.push_back(fmt::format("model.kv_heads={}", random.of<int>({1, 2, 4})));
     if (c.model == "qwen3-0.6b") c.sizes.push_back("model.head_dim=16");
@@ -65,8 +72,8 @@ Combination draw(Draw& random) {
     c.ranks *= degree;
   };
   take("pipeline", {1, 2, 3});
-  if (!moe) take("tensor", {1, 2, 4});
-  if (!moe) take("sequence", {1, 2});
+  take("tensor", {1, 2, 4});
+  take("sequence", {1, 2});
   if (moe) take("expert", {1, 2, 4});
   c.ranks *= c.ranks <= 4 ? random.of<int>({1, 2}) : 1;
   for (const auto& [axis, degree] : degrees)
@@ -89,8 +96,9 @@ TEST_CASE("any combination of axes computes what one rank computes", "[train][di
   const std::uint64_t seed = number_from("DSTRAIN_SEED", 15);
   const std::uint64_t count = number_from("DSTRAIN_COMBINATIONS", 200);
   Draw random(seed);
-  std::map<std::string, Trace> alone;  // by model and sizes
-  int compared = 0, refused = 0;
+  std::map<std::string, Trace> alone;   // by model and sizes
+  std::map<std::string, int> compared;  // by model
+  int refused = 0;
   for (std::uint64_t n = 0; n < count; ++n) {
     const Combination c = draw(random);
     INFO(fmt::format("DSTRAIN_SEED={}: {} on {} ranks, {} {}", seed, c.model, c.ranks,
@@ -108,11 +116,11 @@ TEST_CASE("any combination of axes computes what one rank computes", "[train][di
     }
     if (!alone.contains(key)) alone[key] = small_run(c.model, 1, c.sizes);
     check_near(found, alone.at(key));
-    ++compared;
+    ++compared[c.model];
   }
-  WARN(fmt::format("DSTRAIN_SEED={}: {} combinations equal one rank, {} were refused", seed,
-                   compared, refused));
-  CHECK(compared > refused);
+  WARN(fmt::format("DSTRAIN_SEED={}: these equal one rank: {}, {} were refused", seed, compared,
+                   refused));
+  for (const std::string& model : kModels) CHECK((count < 100 || compared[model] > 0));
 }
 
 }  // namespace dstrain::test

@@ -176,3 +176,19 @@ TEST_CASE("samples spread over ranks train, evaluate and answer as on one rank",
     check_equal(run(recipe_of(folder, model, all), way.ranks), expected);
   }
 }
+
+TEST_CASE("a stage with the head alone answers as one rank", "[train][parity][sequence][tensor]") {
+  const test::TempDir folder;
+  write_data(folder);
+  const Way way = GENERATE(Way{6, {"parallel.pipeline=3", "parallel.sequence=2"}},
+                           Way{6, {"parallel.pipeline=3", "parallel.tensor=2"}},
+                           Way{3, {"parallel.pipeline=3"}});
+  // A table that tensor ranks do not divide: the loss needs nothing of others.
+  Overrides all = {"model.vocab_size=301", "parallel.stages.schedule=1f1b"};
+  const Run expected = run(recipe_of(folder, "qwen2.5-7b", {"model.vocab_size=301"}), 1);
+  all.insert(all.end(), way.overrides.begin(), way.overrides.end());
+  CAPTURE(way.overrides);
+  const Run found = run(recipe_of(folder, "qwen2.5-7b", all), way.ranks);
+  check_near(found.losses, expected.losses);
+  CHECK(found.answers == expected.answers);
+}

@@ -21,7 +21,8 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
     all.insert(all.end(),
                {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
                 "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
-                "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
+                model.starts_with("qwen3") ? "optimizer.no_decay=[\"*norm*\"]"
+                                           : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
     if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
   }
   all.insert(all.end(), overrides.begin(), overrides.end());

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/comm/communicator.h"
 #include "engine/kernels/parameter.h"
+#include "engine/mesh/split.h"
 
 /// Operators of a mixture of experts with their gradients. The rules are those of
 /// engine/kernels/ops.h; on a GPU there are at most 512 experts, 32 of them for a row, and widths
@@ -21,15 +23,25 @@ struct RouterShape {
   bool normalize = false;   ///< the weights of a row add up to 1
 };
 
-/// Losses that keep the router even: coefficients of the mean over the tokens of a sample.
+/// Which tokens the rows of a rank are, where the samples of a micro-batch are spread over ranks.
+struct SampleParts {
+  int sequence = 1;               ///< ranks that have equal parts of each sample
+  AxisPart rows = {};             ///< of those parts, sample after sample, the rows that are here
+  Communicator* ranks = nullptr;  ///< all that have parts; null: this one alone
+};
+
+/// Losses that keep the router even: coefficients of the mean over the tokens of a sample, also of
+/// those that other ranks have.
 struct RouterLosses {
-  double balance = 0;        ///< arXiv:2101.03961, eq. 4, all choices of a token counted
-  double z = 0;              ///< arXiv:2202.08906, eq. 5
-  std::int64_t tokens = 0;   ///< of a sample
-  at::Tensor seed = {};      ///< [] fp32, gradient of the sum over samples; undefined: no losses
-  at::Tensor valid = {};     ///< [] int32: samples that are no fillers; undefined: all
-  at::Tensor loss_sum = {};  ///< [] fp32 += loss_factor * sum over samples of the balance loss
+  double balance = 0;       ///< arXiv:2101.03961, eq. 4, all choices of a token counted
+  double z = 0;             ///< arXiv:2202.08906, eq. 5
+  std::int64_t tokens = 0;  ///< of a sample
+  at::Tensor seed = {};     ///< [] fp32, gradient of the sum over samples; undefined: no losses
+  at::Tensor valid = {};    ///< [] int32: samples that are no fillers; undefined: all
+  /// [] fp32 += loss_factor * sum over samples of the balance loss; of several ranks on the first.
+  at::Tensor loss_sum = {};
   double loss_factor = 1;
+  SampleParts parts = {};
 };
 
 struct Routes {
@@ -38,12 +50,15 @@ struct Routes {
 };
 
 /// Softmax over all of logits [M, E] in fp32, and the k largest of each row. Adds nothing to
-/// `loss_sum` where the balance coefficient is 0.
+/// `loss_sum` where the balance coefficient is 0; else the ranks that have parts of the samples
+/// exchange balance_bytes(...) forward.
 [[nodiscard]] Routes route(const at::Tensor& logits_ME, const RouterShape& shape,
                            const RouterLosses& losses = {});
 /// Bytes that it keeps for backward, choices and weights included, for `rows` rows.
 [[nodiscard]] std::int64_t route_saved_bytes(const RouterShape& shape, std::int64_t rows,
                                              int element_bytes);
+/// Bytes of the all-reduce by which ranks add up the balance of `samples` samples.
+[[nodiscard]] std::int64_t balance_bytes(const RouterShape& shape, std::int64_t samples);
 
 struct ExpertOrder {
   at::Tensor place;   ///< [M, k] int32: rows sorted by expert, those of an expert in their order

@@ -26,28 +26,38 @@ struct Route {
   DType dtype;
 };
 
-/// How evenly the experts of each sample are used: share[b, e] = part of the sample's tokens that
-/// chose e, and loss_sum += factor * sum over samples of experts * sum over e of share[b, e] * mean
-/// over the tokens of softmax(logits)[e]. Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6, with
-/// every choice of a token counted. Samples from `valid` on are fillers: their shares are 0.
-struct ExpertShares {
-  const void* logits;           ///< [samples * tokens, experts]
-  const float* log_sum;         ///< [samples * tokens]
-  const std::int32_t* choices;  ///< [samples * tokens, chosen]
-  const std::int32_t* valid;    ///< [1]; null: all samples
-  float* share;                 ///< [samples, experts]
-  float* loss_sum;              ///< [1]; null: not wanted
-  float* partial;               ///< scratch, expert_share_partials(...) elements
-  float factor;
-  std::int64_t samples, tokens, experts, chosen;
+/// How the experts of each sample are used: sums[0, b, e] = sum over the sample's rows of
+/// softmax(logits)[e], sums[1, b, e] = how many of its rows chose e. Row r is of sample
+/// (first_row + r) / sample_rows; a sample may have no row.
+struct ExpertSums {
+  const void* logits;           ///< [rows, experts]
+  const float* log_sum;         ///< [rows]
+  const std::int32_t* choices;  ///< [rows, chosen]
+  float* sums;                  ///< [2, samples, experts]
+  float* partial;               ///< scratch, expert_sums_scratch(...) elements
+  std::int64_t rows, first_row, sample_rows, samples, experts, chosen;
   DType dtype;
 };
-[[nodiscard]] std::int64_t expert_share_partials(std::int64_t samples, std::int64_t tokens,
-                                                 std::int64_t experts);
+[[nodiscard]] std::int64_t expert_sums_scratch(std::int64_t samples, std::int64_t sample_rows,
+                                               std::int64_t experts);
+
+/// How evenly: share[b, e] = part of the sample's tokens that chose e, and loss_sum += factor * sum
+/// over samples of experts * sum over e of share[b, e] * mean over the tokens of
+/// softmax(logits)[e]. Fedus et al. 2021, arXiv:2101.03961, eq. 4 to 6, with every choice of a
+/// token counted. Samples from `valid` on are fillers: their shares are 0.
+struct ExpertShares {
+  const float* sums;          ///< [2, samples, experts], of all tokens of the samples
+  const std::int32_t* valid;  ///< [1]; null: all samples
+  float* share;               ///< [samples, experts]
+  float* loss_sum;            ///< [1]; null: not wanted
+  float factor;
+  std::int64_t samples, tokens, experts;
+};
 
 /// grad_logits from the gradient of the weights, plus those of two losses, each a mean over the
 /// tokens of a sample: seed * balance * experts * sum over e of share[b, e] * softmax(logits)[e],
-/// and seed * z * log_sum^2 (Zoph et al. 2022, arXiv:2202.08906, eq. 5).
+/// and seed * z * log_sum^2 (Zoph et al. 2022, arXiv:2202.08906, eq. 5). Rows are of samples as in
+/// ExpertSums, which have `tokens` tokens on all ranks.
 struct RouteBackward {
   const void* logits;
   const std::int32_t* choices;
@@ -55,11 +65,11 @@ struct RouteBackward {
   const float* log_sum;
   const float* grad_weights;  ///< [rows, chosen]
   const float* seed;          ///< [1]; null: neither loss
-  const float* share;         ///< [rows / tokens, experts]; null: no balance
+  const float* share;         ///< [samples, experts]; null: no balance
   const std::int32_t* valid;  ///< [1]; null: all samples
   void* grad_logits;          ///< [rows, experts]
   float balance, z;
-  std::int64_t rows, tokens, experts, chosen;
+  std::int64_t rows, first_row, sample_rows, tokens, experts, chosen;
   bool normalize;
   DType dtype;
 };
@@ -115,6 +125,7 @@ struct CombineRowsBackward {
 
 namespace cuda {
 void route(const Route& args, cudaStream_t stream);
+void expert_sums(const ExpertSums& args, cudaStream_t stream);
 void expert_shares(const ExpertShares& args, cudaStream_t stream);
 void route_backward(const RouteBackward& args, cudaStream_t stream);
 void sort_by_expert(const SortByExpert& args, cudaStream_t stream);
@@ -125,6 +136,7 @@ void combine_rows_backward(const CombineRowsBackward& args, cudaStream_t stream)
 
 namespace reference {
 void route(const Route& args);
+void expert_sums(const ExpertSums& args);
 void expert_shares(const ExpertShares& args);
 void route_backward(const RouteBackward& args);
 void sort_by_expert(const SortByExpert& args);

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -62,48 +63,99 @@ Routed route_cuda(const at::Tensor& logits, const RouterShape& shape) {
   return out;
 }
 
+/// Samples and rows of RouterLosses for logits of `rows` rows.
+struct Samples {
+  std::int64_t number, rows_of_each, first_row;
+};
+
+Samples samples_of(std::int64_t rows, const RouterLosses& losses) {
+  const SampleParts& parts = losses.parts;
+  const std::int64_t rows_of_each = losses.tokens / parts.sequence;
+  return {rows * parts.rows.count / rows_of_each, rows_of_each, rows * parts.rows.index};
+}
+
+bool whole_samples(std::int64_t rows, const RouterLosses& losses) {
+  const SampleParts& parts = losses.parts;
+  return losses.tokens > 0 && losses.tokens % parts.sequence == 0 &&
+         rows * parts.rows.count % (losses.tokens / parts.sequence) == 0;
+}
+
+/// The sample of each row: [M].
+at::Tensor sample_of_rows(std::int64_t rows, const RouterLosses& losses) {
+  const Samples samples = samples_of(rows, losses);
+  return at::arange(samples.first_row, samples.first_row + rows, at::kLong)
+      .floor_divide(samples.rows_of_each);
+}
+
 /// 1 for each sample that is no filler, else 0: [B].
 at::Tensor counted_samples(std::int64_t samples, const RouterLosses& losses) {
   const at::Tensor number = at::arange(samples, losses.seed.options().dtype(at::kInt));
   return (losses.valid.defined() ? number.lt(losses.valid) : number.ge(0)).to(at::kFloat);
 }
 
-at::Tensor shares_cpu(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
-  const std::int64_t experts = logits.size(1), samples = logits.size(0) / losses.tokens;
-  const auto per_sample = [&](const at::Tensor& x) {
-    return x.view({samples, losses.tokens, experts}).mean(1);
-  };
-  const at::Tensor chosen =
-      at::zeros({logits.size(0), experts}).scatter_(1, routed.choices.to(at::kLong), 1);
-  const at::Tensor share = per_sample(chosen) * counted_samples(samples, losses).unsqueeze(1);
+/// Probabilities and choices of the rows here by sample and expert: [2, B, E].
+at::Tensor sums_cpu(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
+  const std::int64_t rows = logits.size(0), experts = logits.size(1);
+  const at::Tensor p = (logits.to(at::kFloat) - routed.log_sum.unsqueeze(1)).exp();
+  const at::Tensor chosen = at::zeros({rows, experts}).scatter_(1, routed.choices.to(at::kLong), 1);
+  return at::zeros({2, samples_of(rows, losses).number, experts})
+      .index_add_(1, sample_of_rows(rows, losses), at::stack({p, chosen}));
+}
+
+at::Tensor sums_cuda(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
+  const std::int64_t rows = logits.size(0), experts = logits.size(1);
+  const auto [samples, rows_of_each, first_row] = samples_of(rows, losses);
+  at::Tensor sums = scratch(logits, {2, samples, experts});
+  const at::Tensor partial =
+      scratch(logits, {kernels::expert_sums_scratch(samples, rows_of_each, experts)});
+  kernels::cuda::expert_sums({.logits = logits.const_data_ptr(),
+                              .log_sum = routed.log_sum.const_data_ptr<float>(),
+                              .choices = routed.choices.const_data_ptr<std::int32_t>(),
+                              .sums = sums.mutable_data_ptr<float>(),
+                              .partial = partial.mutable_data_ptr<float>(),
+                              .rows = rows,
+                              .first_row = first_row,
+                              .sample_rows = rows_of_each,
+                              .samples = samples,
+                              .experts = experts,
+                              .chosen = routed.choices.size(1),
+                              .dtype = kernel_dtype(logits)},
+                             current_stream());
+  return sums;
+}
+
+at::Tensor shares_cpu(const at::Tensor& sums, const RouterLosses& losses) {
+  const auto tokens = static_cast<double>(losses.tokens);
+  const at::Tensor share = sums[1] / tokens * counted_samples(sums.size(1), losses).unsqueeze(1);
   if (losses.loss_sum.defined()) {
-    const at::Tensor p = (logits.to(at::kFloat) - routed.log_sum.unsqueeze(1)).exp();
-    losses.loss_sum.add_((share * per_sample(p)).sum(),
-                         losses.loss_factor * static_cast<double>(experts));
+    losses.loss_sum.add_((share * (sums[0] / tokens)).sum(),
+                         losses.loss_factor * static_cast<double>(sums.size(2)));
   }
   return share;
 }
 
-at::Tensor shares_cuda(const at::Tensor& logits, const Routed& routed, const RouterLosses& losses) {
-  const std::int64_t experts = logits.size(1), samples = logits.size(0) / losses.tokens;
-  at::Tensor share = scratch(logits, {samples, experts});
-  const at::Tensor partial =
-      scratch(logits, {kernels::expert_share_partials(samples, losses.tokens, experts)});
-  kernels::cuda::expert_shares({.logits = logits.const_data_ptr(),
-                                .log_sum = routed.log_sum.const_data_ptr<float>(),
-                                .choices = routed.choices.const_data_ptr<std::int32_t>(),
+at::Tensor shares_cuda(const at::Tensor& sums, const RouterLosses& losses) {
+  at::Tensor share = scratch(sums, {sums.size(1), sums.size(2)});
+  kernels::cuda::expert_shares({.sums = sums.const_data_ptr<float>(),
                                 .valid = pointer<std::int32_t>(losses.valid),
                                 .share = share.mutable_data_ptr<float>(),
                                 .loss_sum = pointer<float>(losses.loss_sum),
-                                .partial = partial.mutable_data_ptr<float>(),
                                 .factor = static_cast<float>(losses.loss_factor),
-                                .samples = samples,
+                                .samples = sums.size(1),
                                 .tokens = losses.tokens,
-                                .experts = experts,
-                                .chosen = routed.choices.size(1),
-                                .dtype = kernel_dtype(logits)},
+                                .experts = sums.size(2)},
                                current_stream());
   return share;
+}
+
+/// The part of each sample's tokens that chose each expert: [B, E].
+at::Tensor shares_of(const at::Tensor& logits, const Routed& routed, RouterLosses losses) {
+  at::Tensor sums = (logits.is_cuda() ? sums_cuda : sums_cpu)(logits, routed, losses);
+  if (Communicator* ranks = losses.parts.ranks; ranks != nullptr) {
+    ranks->all_reduce(sums, ReduceOp::sum);
+    if (ranks->rank() != 0) losses.loss_sum.reset();
+  }
+  return (logits.is_cuda() ? shares_cuda : shares_cpu)(sums, losses);
 }
 
 at::Tensor backward_cpu(const at::Tensor& logits, const Routed& routed, const at::Tensor& grad,
@@ -117,15 +169,16 @@ at::Tensor backward_cpu(const at::Tensor& logits, const Routed& routed, const at
   at::Tensor of_p = at::zeros_like(p).scatter_(1, choices, of_weights);
   at::Tensor of_log_sum = at::zeros({}, p.options());
   if (losses.seed.defined()) {
-    const std::int64_t samples = logits.size(0) / losses.tokens;
+    const at::Tensor sample = sample_of_rows(logits.size(0), losses);
     const at::Tensor per_token = losses.seed / static_cast<double>(losses.tokens);
     if (routed.share.defined()) {
       const at::Tensor of_sample =
           routed.share * per_token * (losses.balance * static_cast<double>(experts));
-      of_p = of_p + of_sample.repeat_interleave(losses.tokens, 0);
+      of_p = of_p + of_sample.index_select(0, sample);
     }
-    const at::Tensor counted =
-        counted_samples(samples, losses).repeat_interleave(losses.tokens, 0).unsqueeze(1);
+    const at::Tensor counted = counted_samples(samples_of(logits.size(0), losses).number, losses)
+                                   .index_select(0, sample)
+                                   .unsqueeze(1);
     of_log_sum = 2 * losses.z * per_token * counted * routed.log_sum.unsqueeze(1);
   }
   return (p * (of_p - (p * of_p).sum(1, true) + of_log_sum)).to(logits.scalar_type());
@@ -134,6 +187,8 @@ at::Tensor backward_cpu(const at::Tensor& logits, const Routed& routed, const at
 at::Tensor backward_cuda(const at::Tensor& logits, const Routed& routed, const at::Tensor& grad,
                          bool normalize, const RouterLosses& losses) {
   at::Tensor out = at::empty_like(logits);
+  const std::int64_t rows = logits.size(0);
+  const Samples samples = losses.seed.defined() ? samples_of(rows, losses) : Samples{1, rows, 0};
   kernels::cuda::route_backward({.logits = logits.const_data_ptr(),
                                  .choices = routed.choices.const_data_ptr<std::int32_t>(),
                                  .weights = routed.weights.const_data_ptr<float>(),
@@ -145,8 +200,10 @@ at::Tensor backward_cuda(const at::Tensor& logits, const Routed& routed, const a
                                  .grad_logits = out.mutable_data_ptr(),
                                  .balance = static_cast<float>(losses.balance),
                                  .z = static_cast<float>(losses.z),
-                                 .rows = logits.size(0),
-                                 .tokens = losses.seed.defined() ? losses.tokens : logits.size(0),
+                                 .rows = rows,
+                                 .first_row = samples.first_row,
+                                 .sample_rows = samples.rows_of_each,
+                                 .tokens = losses.seed.defined() ? losses.tokens : rows,
                                  .experts = logits.size(1),
                                  .chosen = routed.choices.size(1),
                                  .normalize = normalize,
@@ -160,8 +217,7 @@ struct Route : torch::autograd::Function<Route> {
                                const RouterShape& shape, const RouterLosses& losses) {
     const at::Tensor logits = dense(input);
     Routed routed = logits.is_cuda() ? route_cuda(logits, shape) : route_cpu(logits, shape);
-    if (balanced(losses))
-      routed.share = (logits.is_cuda() ? shares_cuda : shares_cpu)(logits, routed, losses);
+    if (balanced(losses)) routed.share = shares_of(logits, routed, losses);
     context->save_for_backward({logits, routed.weights, routed.choices, routed.log_sum});
     context->mark_non_differentiable({routed.choices});
     // Of the step and the micro-batch, not of this graph: their memory is held elsewhere.
@@ -169,6 +225,9 @@ struct Route : torch::autograd::Function<Route> {
     context->saved_data["seed"] = losses.seed;
     context->saved_data["valid"] = losses.valid;
     context->saved_data["tokens"] = losses.tokens;
+    context->saved_data["sequence"] = losses.parts.sequence;
+    context->saved_data["part"] = losses.parts.rows.index;
+    context->saved_data["parts"] = losses.parts.rows.count;
     context->saved_data["balance"] = losses.balance;
     context->saved_data["z"] = losses.z;
     context->saved_data["normalize"] = shape.normalize;
@@ -179,11 +238,16 @@ struct Route : torch::autograd::Function<Route> {
     const variable_list saved = context->get_saved_variables();
     const auto& data = context->saved_data;
     const Routed routed{saved[1], saved[2], saved[3], data.at("share").toTensor()};
-    const RouterLosses losses{.balance = data.at("balance").toDouble(),
-                              .z = data.at("z").toDouble(),
-                              .tokens = data.at("tokens").toInt(),
-                              .seed = data.at("seed").toTensor(),
-                              .valid = data.at("valid").toTensor()};
+    const auto number = [&data](const char* name) {
+      return static_cast<int>(data.at(name).toInt());
+    };
+    const RouterLosses losses{
+        .balance = data.at("balance").toDouble(),
+        .z = data.at("z").toDouble(),
+        .tokens = data.at("tokens").toInt(),
+        .seed = data.at("seed").toTensor(),
+        .valid = data.at("valid").toTensor(),
+        .parts = {.sequence = number("sequence"), .rows = {number("part"), number("parts")}}};
     const bool on_gpu = saved[0].is_cuda();
     return {(on_gpu ? backward_cuda : backward_cpu)(saved[0], routed, dense(grads[0]),
                                                     data.at("normalize").toBool(), losses),
@@ -195,12 +259,11 @@ struct Route : torch::autograd::Function<Route> {
 }  // namespace
 
 Routes route(const at::Tensor& logits_ME, const RouterShape& shape, const RouterLosses& losses) {
-  DSTRAIN_CHECK(
-      logits_ME.dim() == 2 && logits_ME.size(1) == shape.experts && shape.chosen >= 1 &&
-          shape.chosen <= shape.experts &&
-          (!losses.seed.defined() || (losses.tokens > 0 && logits_ME.size(0) % losses.tokens == 0)),
-      fmt::format("route: logits {}, {} of {} experts, samples of {} tokens", shape_of(logits_ME),
-                  shape.chosen, shape.experts, losses.tokens));
+  DSTRAIN_CHECK(logits_ME.dim() == 2 && logits_ME.size(1) == shape.experts && shape.chosen >= 1 &&
+                    shape.chosen <= shape.experts &&
+                    (!losses.seed.defined() || whole_samples(logits_ME.size(0), losses)),
+                fmt::format("route: logits {}, {} of {} experts, samples of {} tokens",
+                            shape_of(logits_ME), shape.chosen, shape.experts, losses.tokens));
   const variable_list out = Route::apply(logits_ME, shape, losses);
   return {out[0], out[1]};
 }
@@ -208,6 +271,10 @@ Routes route(const at::Tensor& logits_ME, const RouterShape& shape, const Router
 std::int64_t route_saved_bytes(const RouterShape& shape, std::int64_t rows, int element_bytes) {
   constexpr std::int64_t kWord = 4;
   return rows * (shape.experts * element_bytes + 2 * shape.chosen * kWord + kWord);
+}
+
+std::int64_t balance_bytes(const RouterShape& shape, std::int64_t samples) {
+  return 2 * samples * shape.experts * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace dstrain::ops

@@ -50,23 +50,29 @@ void route(const Route& a) {
   }
 }
 
-void expert_shares(const ExpertShares& a) {
+void expert_sums(const ExpertSums& a) {
   const View logits(a.logits, a.dtype);
+  const std::int64_t size = a.samples * a.experts;
+  std::vector<double> sums(index(2 * size));
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    const std::int64_t first = (a.first_row + row) / a.sample_rows * a.experts;
+    const std::vector<double> p = softmax_of(logits, row, a.experts);
+    for (std::int64_t e = 0; e < a.experts; ++e) sums[index(first + e)] += p[index(e)];
+    for (std::int64_t j = row * a.chosen; j < (row + 1) * a.chosen; ++j)
+      ++sums[index(size + first + a.choices[j])];
+  }
+  for (std::int64_t i = 0; i < 2 * size; ++i) a.sums[i] = static_cast<float>(sums[index(i)]);
+}
+
+void expert_shares(const ExpertShares& a) {
   const std::int64_t valid = a.valid != nullptr ? *a.valid : a.samples;
+  const std::int64_t size = a.samples * a.experts;
+  const auto tokens = static_cast<double>(a.tokens);
   double loss = 0;
-  for (std::int64_t sample = 0; sample < a.samples; ++sample) {
-    std::vector<double> counts(index(a.experts)), sums(index(a.experts));
-    for (std::int64_t t = sample * a.tokens; t < (sample + 1) * a.tokens; ++t) {
-      const std::vector<double> p = softmax_of(logits, t, a.experts);
-      for (std::size_t e = 0; e < p.size(); ++e) sums[e] += p[e];
-      for (std::int64_t j = 0; j < a.chosen; ++j) ++counts[index(a.choices[t * a.chosen + j])];
-    }
-    const auto tokens = static_cast<double>(a.tokens);
-    for (std::int64_t e = 0; e < a.experts; ++e) {
-      const double share = sample < valid ? counts[index(e)] / tokens : 0;
-      a.share[sample * a.experts + e] = static_cast<float>(share);
-      loss += static_cast<double>(a.experts) * share * sums[index(e)] / tokens;
-    }
+  for (std::int64_t i = 0; i < size; ++i) {
+    const double share = i / a.experts < valid ? a.sums[size + i] / tokens : 0;
+    a.share[i] = static_cast<float>(share);
+    loss += static_cast<double>(a.experts) * share * a.sums[i] / tokens;
   }
   if (a.loss_sum != nullptr) add_to(*a.loss_sum, a.factor * loss);
 }
@@ -74,7 +80,7 @@ void expert_shares(const ExpertShares& a) {
 void route_backward(const RouteBackward& a) {
   const View logits(a.logits, a.dtype), grad_logits(a.grad_logits, a.dtype);
   for (std::int64_t row = 0; row < a.rows; ++row) {
-    const std::int64_t sample = row / a.tokens;
+    const std::int64_t sample = (a.first_row + row) / a.sample_rows;
     const bool counts = a.seed != nullptr && (a.valid == nullptr || sample < *a.valid);
     const double per_token = counts ? *a.seed / static_cast<double>(a.tokens) : 0;
     double log_sum = 0;

@@ -10,10 +10,10 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kPerLane = kMostExperts / cuda::kWarp;
 constexpr int kShareThreads = 512;
-constexpr std::int64_t kShareChunk = 256;  // tokens that a block sums
+constexpr std::int64_t kShareChunk = 256;  // rows that a block sums
 static_assert(kShareThreads >= kMostExperts);
 
-std::int64_t share_chunks(std::int64_t tokens) { return (tokens + kShareChunk - 1) / kShareChunk; }
+std::int64_t share_chunks(std::int64_t rows) { return (rows + kShareChunk - 1) / kShareChunk; }
 
 void check_sizes(std::int64_t experts, std::int64_t chosen) {
   if (experts < 1 || experts > kMostExperts || chosen < 1 || chosen > kMostChosen ||
@@ -26,9 +26,9 @@ void check_sizes(std::int64_t experts, std::int64_t chosen) {
 
 }  // namespace
 
-std::int64_t expert_share_partials(std::int64_t samples, std::int64_t tokens,
-                                   std::int64_t experts) {
-  return 2 * samples * share_chunks(tokens) * experts;
+std::int64_t expert_sums_scratch(std::int64_t samples, std::int64_t sample_rows,
+                                 std::int64_t experts) {
+  return 2 * samples * share_chunks(sample_rows) * experts;
 }
 
 namespace cuda {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) route_backward_kernel(const Rou
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (row >= a.rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, experts = static_cast<int>(a.experts);
-  const std::int64_t sample = row / a.tokens;
+  const std::int64_t sample = (a.first_row + row) / a.sample_rows;
   const bool counts =
       a.seed != nullptr && (a.valid == nullptr || sample < static_cast<std::int64_t>(*a.valid));
   const float per_token = counts ? *a.seed / static_cast<float>(a.tokens) : 0.0f;
@@ -157,27 +157,28 @@ __global__ void __launch_bounds__(kWarps* kWarp) route_backward_kernel(const Rou
   }
 }
 
-/// Sums of a chunk of a sample's tokens: probabilities, then choices of each expert.
+/// Sums of a chunk of a sample's rows: probabilities, then choices of each expert.
 template <typename T>
-__global__ void __launch_bounds__(kShareThreads) sum_shares_kernel(const ExpertShares a) {
+__global__ void __launch_bounds__(kShareThreads) sum_chunks_kernel(const ExpertSums a) {
   __shared__ float sums[kShareThreads];
   __shared__ int counts[kMostExperts];
   const int thread = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
   const std::int64_t chunk = blockIdx.x, chunks = gridDim.x, sample = blockIdx.y;
-  const std::int64_t first = chunk * kShareChunk;
-  const int tokens = static_cast<int>(min(kShareChunk, a.tokens - first));
-  const std::int64_t row = sample * a.tokens + first;
+  const std::int64_t begin = sample * a.sample_rows - a.first_row;
+  const std::int64_t end = min(begin + a.sample_rows, a.rows);
+  const std::int64_t row = max(begin, std::int64_t{0}) + chunk * kShareChunk;
+  const int rows = static_cast<int>(max(min(kShareChunk, end - row), std::int64_t{0}));
   const int groups = kShareThreads / experts, group = thread / experts, expert = thread % experts;
   float sum = 0;
   if (group < groups) {
-    for (int t = group; t < tokens; t += groups)
-      sum += expf(logit<T>(a.logits, (row + t) * experts + expert) - a.log_sum[row + t]);
+    for (int r = group; r < rows; r += groups)
+      sum += expf(logit<T>(a.logits, (row + r) * experts + expert) - a.log_sum[row + r]);
   }
   sums[thread] = sum;
   if (thread < experts) counts[thread] = 0;
   __syncthreads();
   // Whole numbers: their order changes nothing.
-  for (int i = thread; i < tokens * static_cast<int>(a.chosen); i += kShareThreads)
+  for (int i = thread; i < rows * static_cast<int>(a.chosen); i += kShareThreads)
     atomicAdd(&counts[a.choices[row * a.chosen + i]], 1);
   __syncthreads();
   if (thread >= experts) return;
@@ -188,18 +189,28 @@ __global__ void __launch_bounds__(kShareThreads) sum_shares_kernel(const ExpertS
 }
 
 __global__ void __launch_bounds__(kShareThreads)
-    add_shares_kernel(const ExpertShares a, std::int64_t chunks) {
+    add_chunks_kernel(const ExpertSums a, std::int64_t chunks) {
+  const int expert = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
+  const std::int64_t sample = blockIdx.x;
+  if (expert >= experts) return;
+  float sum = 0, count = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const float* in = a.partial + 2 * (sample * chunks + chunk) * experts;
+    sum += in[expert];
+    count += in[experts + expert];
+  }
+  a.sums[sample * experts + expert] = sum;
+  a.sums[(a.samples + sample) * experts + expert] = count;
+}
+
+__global__ void __launch_bounds__(kShareThreads) shares_kernel(const ExpertShares a) {
   __shared__ float shared[kWarp];
   const int expert = static_cast<int>(threadIdx.x), experts = static_cast<int>(a.experts);
   const std::int64_t valid = a.valid != nullptr ? *a.valid : a.samples;
   float loss = 0;
   for (std::int64_t sample = 0; sample < a.samples && expert < experts; ++sample) {
-    float sum = 0, count = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float* in = a.partial + 2 * (sample * chunks + chunk) * experts;
-      sum += in[expert];
-      count += in[experts + expert];
-    }
+    const float sum = a.sums[sample * experts + expert];
+    const float count = a.sums[(a.samples + sample) * experts + expert];
     const float tokens = static_cast<float>(a.tokens);
     const float share = sample < valid ? count / tokens : 0.0f;
     a.share[sample * experts + expert] = share;
@@ -231,18 +242,25 @@ void route_backward(const RouteBackward& args, cudaStream_t stream) {
   check_launch("route_backward");
 }
 
-void expert_shares(const ExpertShares& args, cudaStream_t stream) {
+void expert_sums(const ExpertSums& args, cudaStream_t stream) {
   check_sizes(args.experts, args.chosen);
-  if (args.samples * args.tokens == 0) return;
-  const std::int64_t chunks = share_chunks(args.tokens);
+  if (args.samples == 0) return;
+  const std::int64_t chunks = share_chunks(args.sample_rows);
+  const auto samples = static_cast<unsigned>(args.samples);
   with_type(args.dtype, [&](auto zero) {
-    sum_shares_kernel<decltype(zero)>
-        <<<dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(args.samples)), kShareThreads,
-           0, stream>>>(args);
+    sum_chunks_kernel<decltype(zero)>
+        <<<dim3(static_cast<unsigned>(chunks), samples), kShareThreads, 0, stream>>>(args);
   });
+  check_launch("expert_sums");
+  add_chunks_kernel<<<samples, kShareThreads, 0, stream>>>(args, chunks);
+  check_launch("expert_sums sum");
+}
+
+void expert_shares(const ExpertShares& args, cudaStream_t stream) {
+  check_sizes(args.experts, 1);
+  if (args.samples == 0) return;
+  shares_kernel<<<1, kShareThreads, 0, stream>>>(args);
   check_launch("expert_shares");
-  add_shares_kernel<<<1, kShareThreads, 0, stream>>>(args, chunks);
-  check_launch("expert_shares sum");
 }
 
 }  // namespace cuda

@@ -48,16 +48,16 @@ struct ReduceScatterRows : torch::autograd::Function<ReduceScatterRows> {
 };
 
 struct OwnRows : torch::autograd::Function<OwnRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
-    keep_ranks(context, ranks);
-    const std::int64_t own = x.size(0) / ranks->size();
-    return x.narrow(0, ranks->rank() * own, own).clone();
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const AxisPart& part) {
+    const std::int64_t own = x.size(0) / part.count, first = part.index * own;
+    context->saved_data["rows"] = x.size(0);
+    context->saved_data["first"] = first;
+    return x.narrow(0, first, own).clone();
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const Communicator& ranks = kept_ranks(context);
-    const std::int64_t own = grads[0].size(0);
-    at::Tensor dx = at::zeros({ranks.size() * own, grads[0].size(1)}, grads[0].options());
-    dx.narrow(0, ranks.rank() * own, own).copy_(grads[0]);
+    const auto& data = context->saved_data;
+    at::Tensor dx = at::zeros({data.at("rows").toInt(), grads[0].size(1)}, grads[0].options());
+    dx.narrow(0, data.at("first").toInt(), grads[0].size(0)).copy_(grads[0]);
     return {dx, {}};
   }
 };
@@ -128,10 +128,10 @@ at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks) {
   return ReduceScatterRows::apply(x, ranks);
 }
 
-at::Tensor own_rows(const at::Tensor& x, Communicator* ranks) {
-  if (alone(ranks)) return x;
-  check_rows("own_rows", x, ranks->size());
-  return OwnRows::apply(x, ranks);
+at::Tensor own_rows(const at::Tensor& x, const AxisPart& part) {
+  if (part.whole()) return x;
+  check_rows("own_rows", x, part.count);
+  return OwnRows::apply(x, part);
 }
 
 at::Tensor collect_rows(const at::Tensor& x, const at::Tensor& rows, Communicator* ranks) {

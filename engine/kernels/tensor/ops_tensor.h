@@ -7,6 +7,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/kernels/parameter.h"
+#include "engine/mesh/split.h"
 
 /// Operators of ranks that share the matrices of a model (Shoeybi et al. 2019, arXiv:1909.08053,
 /// sec. 3) and, between the matrices, the rows of a micro-batch (Korthikanti et al. 2022,
@@ -23,8 +24,8 @@ namespace dstrain::ops {
 /// This rank's rows of the sum over ranks: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks);
 
-/// This rank's rows of what all ranks have: [M, D] -> [m, D].
-[[nodiscard]] at::Tensor own_rows(const at::Tensor& x, Communicator* ranks);
+/// The part's rows of what all ranks have: [M, D] -> [m, D].
+[[nodiscard]] at::Tensor own_rows(const at::Tensor& x, const AxisPart& part);
 
 /// Some rows of all ranks on each of them: x [m, D], rows [n] int64 in [0, M) -> [n, D].
 [[nodiscard]] at::Tensor collect_rows(const at::Tensor& x, const at::Tensor& rows,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/error.h"
 #include "engine/models/language_head.h"
 #include "engine/models/tensor_rule.h"
 #include "engine/nn/attention.h"
@@ -42,7 +41,7 @@ MoeShape moe_shape(const DecoderConfig& config, const ModelInputs& inputs) {
   return {.width = config.width,
           .expert_width = config.expert_width,
           .shared_width = config.shared_width,
-          .experts = inputs.splits.expert,
+          .splits = inputs.splits,
           .planned_load = inputs.experts.planned_load,
           .router = {.experts = config.experts,
                      .chosen = config.experts_per_token,
@@ -55,30 +54,12 @@ GatedMlpNames mlp_names(const std::string& layer) {
           .down = layer + ".mlp.down_proj"};
 }
 
-/// Experts lie whole along the expert axis; routers count the tokens of whole samples.
-void check_expert_ranks(const DecoderConfig& config, const ModelInputs& inputs) {
-  const auto& [tensor, sequence, expert, exchange] = inputs.splits;
-  if (config.expert_layers() == 0) return;
-  if (config.experts % expert.count != 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("parallel.expert: {} does not divide model.experts ({})", expert.count,
-                            config.experts),
-                "each rank has as many experts as the others");
-  }
-  if (!tensor.whole()) {
-    throw Error(ErrorKind::usage,
-                fmt::format("parallel.tensor: {} with model.experts: {}: layers with experts are "
-                            "not cut along this axis",
-                            tensor.count, config.experts),
-                "use parallel.tensor: 1");
-  }
-  if (!sequence.whole() && inputs.experts.balance_loss > 0) {
-    throw Error(ErrorKind::usage,
-                fmt::format("experts.balance_loss: {} counts the tokens of whole samples, and "
-                            "parallel.sequence: {} spreads each sample over ranks",
-                            inputs.experts.balance_loss, sequence.count),
-                "use parallel.sequence: 1, or experts.balance_loss: 0");
-  }
+/// Error{usage} where ranks cannot share the layers evenly.
+void check_ranks(const DecoderConfig& config, const Splits& splits) {
+  ModelSizes cut = config;
+  if (config.expert_layers() == config.layers) cut.mlp_width = 0;
+  require_tensor_degree(cut, splits.tensor);
+  if (config.expert_layers() > 0) require_expert_degree(config.experts, splits);
 }
 
 template <class FeedForward>
@@ -142,8 +123,7 @@ BlockCost DecoderStem::cost(const BatchShape& shape) const {
 Model decoder_model(DecoderConfig config, const ModelFamily& family, const DecoderKind& kind,
                     const ModelInputs& inputs) {
   const AxisPart& tensor = inputs.splits.tensor;
-  require_tensor_degree(config, tensor);
-  check_expert_ranks(config, inputs);
+  check_ranks(config, inputs.splits);
   config.sequence = inputs.sequence;
   std::string config_json = decoder_config_json(config, family, kind);
   config.sequence = inputs.own_tokens();

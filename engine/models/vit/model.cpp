@@ -82,11 +82,11 @@ std::vector<Parameter*> VitStem::parameters() {
   return matrices_first(std::move(list));
 }
 
-Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext& context) {
+Tensors VitStem::forward(const Tensors&, const Batch& batch, const BlockContext&) {
   const at::Tensor patches = ops::patchify(batch.images, config_.patch_size);
   const at::Tensor rows = ops::embed_sequence(projection_.forward(patches), batch.images.size(0),
                                               class_token_, positions_);
-  return {ops::own_rows(rows, context.peers.along(CommAxis::tensor))};
+  return {ops::own_rows(rows, tensor_)};
 }
 
 BlockCost VitStem::cost(const BatchShape& shape) const {
