@@ -37,7 +37,7 @@ Command add_recipe_show(CLI::App& root) {
       "Example: dstrain recipe show recipes/quickstart.yaml --set optimizer.lr=1e-3");
   app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
   add_overrides(*app, options->overrides);
-  app->add_flag("--json", options->json, "Print JSON for programs: file, values, origins.");
+  app->add_flag("--json", options->json, "Print JSON for programs: file, recipe, origins.");
   return {app, [options] { return show(*options); }};
 }
 

@@ -127,12 +127,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
-  // What a graph returns is not seen by a block that runs outside it, as one that reads on the
-  // host.
-  const bool recordable = std::ranges::none_of(cost.blocks, &BlockCost::host_reads);
-  if (options.graphs && options.device.is_cuda() && recordable &&
-      worth_recording(strategy.training, cost))
-    segments_ = find_segments(strategy.training, cost);
+  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
+    segments_ = find_segments(strategy.training);
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }

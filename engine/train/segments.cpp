@@ -1,7 +1,6 @@
 #include "engine/train/segments.h"
 
 #include <algorithm>
-#include <set>
 
 #include "engine/base/index.h"
 #include "engine/program/phases.h"
@@ -12,37 +11,17 @@ namespace {
 /// About 20 kernels each: some 100 MiB of graphs.
 constexpr std::size_t kMaxRecorded = 8192;
 
-/// Which actions a graph may hold.
-class Recordable {
- public:
-  explicit Recordable(const ModelCost& cost) : blocks_(cost.blocks.size()) {
-    for (std::size_t b = 0; b < cost.blocks.size(); ++b) {
-      blocks_[b] = !cost.blocks[b].host_reads;
-      if (blocks_[b]) continue;
-      // What the host remembers of their gradients is not replayed.
-      read_.insert(cost.blocks[b].groups.begin(), cost.blocks[b].groups.end());
-    }
-  }
-
-  [[nodiscard]] bool operator()(const Action& action) const {
-    using enum ActionKind;
-    if (!action.comm.empty()) return false;
-    if (action.kind == clear || action.kind == release) return !read_.contains(action.group);
-    const bool same_in_each_step = action.kind == forward || action.kind == recompute ||
-                                   action.kind == backward || action.kind == backward_input ||
-                                   action.kind == backward_weight;
-    return same_in_each_step && blocks_[to_index(action.block)];
-  }
-
- private:
-  std::vector<bool> blocks_;
-  std::set<int> read_;  ///< groups of blocks that no graph holds
-};
+bool recordable(const Action& action) {
+  using enum ActionKind;
+  return action.comm.empty() &&
+         (action.kind == forward || action.kind == recompute || action.kind == backward ||
+          action.kind == backward_input || action.kind == backward_weight ||
+          action.kind == clear || action.kind == release);
+}
 
 }  // namespace
 
-std::vector<Segment> find_segments(const Program& program, const ModelCost& cost) {
-  const Recordable recordable(cost);
+std::vector<Segment> find_segments(const Program& program) {
   std::vector<bool> awaited(program.actions.size());
   for (const Action& action : program.actions) {
     for (const int other : action.after) awaited[to_index(other)] = true;
@@ -83,7 +62,7 @@ std::vector<Segment> find_segments(const Program& program, const ModelCost& cost
 }
 
 bool worth_recording(const Program& program, const ModelCost& cost) {
-  const Recordable recordable(cost);
+  if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads)) return false;
   const auto recorded = static_cast<std::size_t>(std::ranges::count_if(
       program.actions, [&](const Action& a) { return a.block >= 0 && recordable(a); }));
   const std::size_t buffers = program.buffers_of(BufferRole::batch).size();

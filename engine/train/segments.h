@@ -16,12 +16,12 @@ struct Segment {
 
 /// The segments of forward, recompute, clear, backward and release, each with the work of at least
 /// one block. What communicates is in none, nor are norm and updates, whose work changes from step
-/// to step, nor blocks whose work depends on what the host reads (BlockCost::host_reads) and their
-/// groups.
-[[nodiscard]] std::vector<Segment> find_segments(const Program& program, const ModelCost& cost);
+/// to step.
+[[nodiscard]] std::vector<Segment> find_segments(const Program& program);
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
-/// batch buffers, and keep it.
+/// batch buffers, and keep it. Never where the work of a block depends on what the host reads
+/// (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns.
 [[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 
 }  // namespace dstrain

@@ -1,5 +1,6 @@
 """Every recipe in the tree is checked, shown, planned and dry-run; every command has a help text."""
 import json
+import math
 import re
 import tempfile
 import time
@@ -23,10 +24,12 @@ with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "check", recipe))
         expect_success(run("recipe", "show", recipe))
-        assert "memory of one rank" in expect_success(run("plan", recipe, "--ranks", 2)), recipe
-        plan = json.loads(run("plan", recipe, "--ranks", 4, "--json").stdout)
+        values = json.loads(expect_success(run("recipe", "show", recipe, "--json")))["recipe"]["parallel"]
+        fewest = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))
+        assert "memory of one rank" in expect_success(run("plan", recipe, "--ranks", fewest)), recipe
+        plan = json.loads(run("plan", recipe, "--ranks", max(4, fewest), "--json").stdout)
         assert plan, recipe
-        text = expect_success(run("launch", recipe, "--ranks", 2, "--dry-run", "--set", f"run.output={scratch}"))
+        text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
         if comment := re.search(r"planned: (.*)", recipe.read_text()):

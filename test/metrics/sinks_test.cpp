@@ -36,6 +36,7 @@ StepMetrics some_step() {
           .epochs = 3,
           .loss = 0.5,
           .accuracy = std::numeric_limits<double>::quiet_NaN(),
+          .balance_loss = 1.5,
           .lr = 0.25,
           .grad_norm = 0.84,
           .samples_per_s = 512,
@@ -78,15 +79,12 @@ TEST_CASE("the lines of metrics have one form, to the byte", "[metrics]") {
   const TempDir dir;
   MetricsWriter writer(options_of(dir));
   writer.step(some_step());
-  writer.evaluation({.step = 12,
-                     .epoch = 1.25,
-                     .loss = 0.5,
-                     .accuracy = 0.75,
-                     .samples = 120,
-                     .targets = 360});
+  writer.evaluation(
+      {.step = 12, .epoch = 1.25, .loss = 0.5, .accuracy = 0.75, .samples = 120, .targets = 360});
   CHECK(writer.flush());
   CHECK(slurp(dir / "metrics.jsonl") ==
-        "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,\"lr\":0.25,"
+        "{\"kind\":\"step\",\"step\":12,\"epoch\":1.25,\"loss\":0.5,\"accuracy\":null,"
+        "\"balance_loss\":1.5,\"lr\":0.25,"
         "\"grad_norm\":0.84,\"samples_per_s\":512.0,\"tokens_per_s\":0.0,\"mfu\":0.25,"
         "\"step_s\":0.25,\"memory_bytes\":3221225472,\"loss_scale\":1024.0,\"skipped_steps\":2,"
         "\"forward_s\":0.0625,\"backward_s\":0.125,\"optimizer_s\":null,\"data_wait_s\":0.0,"
@@ -114,7 +112,7 @@ TEST_CASE("TensorBoard gets each metric that has a tag once, in the tag's unit",
     if (unknown) continue;
     CHECK(content.find(tag, at + 1) == std::string::npos);
   }
-  CHECK(tags.size() == 17);
+  CHECK(tags.size() == 18);
   const Scalar gib[] = {{"memory/peak_gib", 3}};
   const std::string event = tensorboard::scalar_event(0, 12, gib);
   CHECK(content.find(event.substr(event.find("memory/peak_gib"))) != std::string::npos);

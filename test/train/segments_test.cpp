@@ -27,7 +27,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
   }
   std::set<int> held;
   int last = -1;
-  for (const Segment& segment : find_segments(program, c.cost)) {
+  for (const Segment& segment : find_segments(program)) {
     bool runs_a_block = false;
     std::set<Phase> phases;
     for (const int i : segment.actions) {
@@ -62,7 +62,7 @@ TEST_CASE("one rank's forward is a segment after each load, and so is its backwa
         test::make_case(0, 1, 1, 4, {.micro_batches = micro_batches, .prefetch = 1});
     const Program program = training_program(c.layout, c.cost, c.options);
     CAPTURE(micro_batches);
-    CHECK(find_segments(program, c.cost).size() <= 3 * to_index(micro_batches));
+    CHECK(find_segments(program).size() <= 3 * to_index(micro_batches));
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <utility>
@@ -145,9 +144,9 @@ at::Tensor VitHead::logits(const Tensors& input, Communicator* ranks) {
 
 Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   Communicator* ranks = context.peers.along(CommAxis::tensor);
-  // A sample of weight 0 adds nothing to loss, gradients and totals.
-  const bool counts = ranks == nullptr || ranks->rank() == 0;
-  const at::Tensor weights = counts ? batch.weights : at::zeros_like(batch.weights);
+  // A sample of weight 0 adds nothing to loss, gradients and totals: one rank counts it.
+  const at::Tensor weights =
+      ranks == nullptr ? batch.weights : batch.weights * (ranks->rank() == 0 ? 1 : 0);
   return {ops::softmax_cross_entropy(logits(input, ranks), batch.labels, weights,
                                      context.label_smoothing,
                                      context.totals.narrow(0, 0, kBalanceTotal))};
@@ -162,6 +161,10 @@ BlockCost VitHead::cost(const BatchShape& shape) const {
   // Sum and output of the norm with its statistics; logits and their log-sum-exp.
   LayerCost classes = classifier_.cost(shape.micro_batch, shape.compute_bytes, true);
   classes.saved_bytes += shape.micro_batch * kFloatBytes + logits;
+  // Of several ranks: the numbers of the class tokens' rows, and weights of their own.
+  if (!tensor_.whole())
+    classes.saved_bytes +=
+        shape.micro_batch * (static_cast<Bytes>(sizeof(std::int64_t)) + kFloatBytes);
   cost.take({norm_.cost(shape.micro_batch, 2 * token), std::move(classes)});
   cost.boundary = {{{}, kFloatBytes}};
   // The class tokens of both inputs and the loss's terms; backward, the gradients of both inputs
