@@ -28,12 +28,24 @@ CASES = [("1d", "1d", 2, DENSE),
          ("3d", "3d", 4, DENSE),
          ("4d", "4d", 8, DENSE),
          ("5d", "5d", 4, EXPERTS)]
+# (name, recipe, ranks, settings) that are verified only.
+VERIFIED = [("3d in 16 bits", "3d", 4, [*DENSE, "precision.compute=bf16", "precision.states=bf16"]),
+            ("5d, adapters", "5d", 4, [*EXPERTS, "lora.rank=4", "lora.targets=[q_proj, v_proj, down_proj]"])]
 
 
 def near(found, expected, tolerance):
     assert sorted(found) == sorted(expected), (sorted(found), sorted(expected))
     for step, value in expected.items():
         assert abs(found[step] - value) <= tolerance * abs(value), (step, found[step], value)
+
+
+def start_from(scratch, recipe):
+    return [f"model.weights={scratch}/exported_1d"] if recipe == "5d" else []
+
+
+def demand_verified(recipe, ranks, settings):
+    text = expect_success(run(*arguments("verify", recipe, ranks, *settings), "--steps", 2))
+    assert "passed: the strategy computes what one rank computes" in text, text
 
 
 def evaluations(directory):
@@ -77,9 +89,7 @@ with tempfile.TemporaryDirectory() as scratch:
     first = None
     for name, recipe, ranks, sizes in CASES:
         begin = time.monotonic()
-        case = [*settings, *sizes, f"run.output={scratch}/{name}"]
-        if recipe == "5d":
-            case.append(f"model.weights={scratch}/exported_1d")
+        case = [*settings, *sizes, *start_from(scratch, recipe), f"run.output={scratch}/{name}"]
         expect_success(run(*arguments("launch", recipe, ranks, *case)))
         whole = only_run(scratch / name)
         expected = losses(whole)
@@ -102,7 +112,10 @@ with tempfile.TemporaryDirectory() as scratch:
         held_out = [(tokens, response) for tokens, response, group in read_cache(cache) if group < TEST_SHARE * 2**64]
         demand_transformers_agree(scratch / f"exported_{name}", whole, held_out, tokenizer)
 
-        text = expect_success(run(*arguments("verify", recipe, ranks, *case), "--steps", 2))
-        assert "passed: the strategy computes what one rank computes" in text, text
+        demand_verified(recipe, ranks, case)
+        print(f"{name} on {ranks} ranks: {time.monotonic() - begin:.1f} s", flush=True)
+    for name, recipe, ranks, more in VERIFIED:
+        begin = time.monotonic()
+        demand_verified(recipe, ranks, [*settings, *more, *start_from(scratch, recipe), f"run.output={scratch}/verified"])
         print(f"{name} on {ranks} ranks: {time.monotonic() - begin:.1f} s", flush=True)
 print("dimensions: ok")

@@ -2,7 +2,6 @@
 full and with adapters), their resumption, and what transformers says of the result."""
 import json
 import pathlib
-import re
 import tempfile
 
 try:
