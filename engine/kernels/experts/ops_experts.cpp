@@ -12,10 +12,9 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/kernels/activation/swiglu.h"
+#include "engine/kernels/experts/expert_products.h"
 #include "engine/kernels/experts/experts.h"
 #include "engine/kernels/experts/kernels.h"
-#include "engine/kernels/linear/gemm.h"
-#include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -165,72 +164,13 @@ struct CombineRows : torch::autograd::Function<CombineRows> {
   }
 };
 
-/// Products of each expert's rows with its own matrix.
-class Expert {
- public:
-  Expert(const Parameter& weight, const at::Tensor& x, const std::vector<std::int64_t>& counts)
-      : matrices_(matrix_of(weight, x)),
-        rows_(matrices_.size(0) / static_cast<std::int64_t>(counts.size())) {}
-
-  [[nodiscard]] std::int64_t rows() const { return rows_; }
-  [[nodiscard]] std::int64_t columns() const { return matrices_.size(1); }
-  [[nodiscard]] at::Tensor matrix(std::int64_t expert) const {
-    return matrices_.narrow(0, expert * rows_, rows_);
-  }
-
- private:
-  at::Tensor matrices_;  // [E * rows, columns]
-  std::int64_t rows_;
-};
-
-/// Calls body(expert, first row, rows) for each expert, also one without rows.
-template <typename Body>
-void for_each_expert(const std::vector<std::int64_t>& counts, const Body& body) {
-  std::int64_t first = 0;
-  for (std::size_t e = 0; e < counts.size(); ++e) {
-    body(static_cast<std::int64_t>(e), first, counts[e]);
-    first += counts[e];
-  }
-}
-
-/// x weight^T by expert, or x weight.
-at::Tensor products(const at::Tensor& x, const Parameter& weight,
-                    const std::vector<std::int64_t>& counts, bool transposed) {
-  const Expert experts(weight, x, counts);
-  at::Tensor y =
-      at::empty({x.size(0), transposed ? experts.rows() : experts.columns()}, x.options());
-  for_each_expert(counts, [&](std::int64_t e, std::int64_t first, std::int64_t rows) {
-    const at::Tensor matrix = experts.matrix(e);
-    multiply(x.narrow(0, first, rows), transposed ? matrix.t() : matrix, y.narrow(0, first, rows),
-             {.rows_vary = true});
-  });
-  return y;
-}
-
-/// Adds dy^T x by expert to the weight's gradient.
-void add_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
-                   const std::vector<std::int64_t>& counts) {
-  const GradientTarget target = gradient_target(weight, x);
-  const std::int64_t rows_of_matrix = dy.size(1);
-  const at::Tensor gradient = target.tensor.view({-1, x.size(1)});
-  for_each_expert(counts, [&](std::int64_t e, std::int64_t first, std::int64_t rows) {
-    const at::Tensor own = gradient.narrow(0, e * rows_of_matrix, rows_of_matrix);
-    if (rows > 0) {
-      multiply(dy.narrow(0, first, rows).t(), x.narrow(0, first, rows), own,
-               {.add = target.add, .rows_vary = true});
-    } else if (!target.add) {
-      own.zero_();
-    }
-  });
-}
-
-/// The same later, where the weight asks for that.
+/// Adds to the weight's gradient now, or later where it asks for that.
 void add_gradients_or_defer(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
-                            const std::vector<std::int64_t>& counts) {
+                            const ExpertRows& rows) {
   if (!weight.trainable) return;
-  if (weight.later == nullptr) return add_gradients(x, dy, weight, counts);
+  if (weight.later == nullptr) return add_expert_gradients(x, dy, weight, rows);
   weight.later->push_back(
-      [x = x.detach(), dy, &weight, counts] { add_gradients(x, dy, weight, counts); });
+      [x = x.detach(), dy, &weight, rows] { add_expert_gradients(x, dy, weight, rows); });
 }
 
 struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
@@ -239,27 +179,32 @@ struct ExpertMlps : torch::autograd::Function<ExpertMlps> {
                             const std::vector<std::int64_t>& counts, Parameter* gate_up,
                             Parameter* down) {
     const at::Tensor x = dense(input);
-    const at::Tensor both = products(x, *gate_up, counts, true);
-    context->save_for_backward({gate_up->trainable ? x : at::Tensor(), both});
+    const ExpertRows rows = expert_rows(counts, x);
+    const at::Tensor both = expert_products(x, *gate_up, rows, true);
+    context->save_for_backward({gate_up->trainable ? x : at::Tensor(), both, rows.ends});
     context->saved_data["counts"] = counts;
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
-    return products(swiglu_of(both), *down, counts, true);
+    return expert_products(swiglu_of(both), *down, rows, true);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const std::vector<std::int64_t> counts = context->saved_data.at("counts").toIntVector();
+    const ExpertRows rows{.counts = context->saved_data.at("counts").toIntVector(),
+                          .ends = saved[2]};
     Parameter &gate_up = kept(context, "gate_up"), &down = kept(context, "down");
     const at::Tensor dy = dense(grads[0]);
     SwigluGradients inner =
-        swiglu_gradients(saved[1], products(dy, down, counts, false), down.trainable);
-    add_gradients_or_defer(inner.h, dy, down, counts);
+        swiglu_gradients(saved[1], expert_products(dy, down, rows, false), down.trainable);
+    add_gradients_or_defer(inner.h, dy, down, rows);
     inner.h.reset();
-    add_gradients_or_defer(saved[0], inner.gate_up, gate_up, counts);
+    add_gradients_or_defer(saved[0], inner.gate_up, gate_up, rows);
     const bool for_input = context->needs_input_grad(0);
-    return {
-        for_input ? products(inner.gate_up, gate_up, counts, false) : at::Tensor(), {}, {}, {}, {}};
+    return {for_input ? expert_products(inner.gate_up, gate_up, rows, false) : at::Tensor(),
+            {},
+            {},
+            {},
+            {}};
   }
 };
 
@@ -307,10 +252,11 @@ at::Tensor expert_mlps(const at::Tensor& x_RD, const std::vector<std::int64_t>& 
                        Parameter& gate_up, Parameter& down) {
   std::int64_t rows = 0;
   for (const std::int64_t count : counts) rows += count;
-  const Expert first(gate_up, x_RD, counts), second(down, x_RD, counts);
+  const ExpertMatrix first = expert_matrix(gate_up, x_RD, counts.size()),
+                     second = expert_matrix(down, x_RD, counts.size());
   DSTRAIN_CHECK(
-      x_RD.dim() == 2 && rows == x_RD.size(0) && first.columns() == x_RD.size(1) &&
-          first.rows() == 2 * second.columns(),
+      x_RD.dim() == 2 && rows == x_RD.size(0) && first.columns == x_RD.size(1) &&
+          first.rows == 2 * second.columns,
       fmt::format("expert_mlps: x {} of {} rows by {} experts, gate_up {}, down {}", shape_of(x_RD),
                   rows, counts.size(), shape_of(gate_up.value), shape_of(down.value)));
   return ExpertMlps::apply(x_RD, anchor_for(x_RD, gate_up.trainable || down.trainable), counts,

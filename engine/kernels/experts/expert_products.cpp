@@ -1,0 +1,124 @@
+#include "engine/kernels/experts/expert_products.h"
+
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/device/pinned.h"
+#include "engine/device/stream.h"
+#include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/linear/linear_map.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+/// Mean rows of an expert from which a product for each is faster than one kernel for all, as
+/// measured (`test_gpu "bench: products of experts"`).
+constexpr std::int64_t kRowsOfOwnProduct = 2048;
+
+bool grouped_pays(const at::Tensor& x, std::int64_t experts) {
+  if (!x.is_cuda() || x.scalar_type() != at::kBFloat16) return false;
+  const auto* device = at::cuda::getDeviceProperties(x.device().index());
+  // LibTorch has a kernel of its own for Hopper alone.
+  return device->major == 9 && device->minor == 0 && x.size(0) > 0 &&
+         x.size(0) < experts * kRowsOfOwnProduct;
+}
+
+/// Of the matrices of all experts, that of one.
+at::Tensor matrix_at(const at::Tensor& matrices, const ExpertMatrix& shape, std::int64_t expert) {
+  return matrices.narrow(0, expert * shape.rows, shape.rows);
+}
+
+/// Calls body(expert, first row, rows) for each expert, also one without rows. On a GPU every other
+/// one runs on a second stream: what a product leaves idle at its end, the next one takes.
+template <typename Body>
+void for_each_expert(const std::vector<std::int64_t>& counts, c10::Device device,
+                     const Body& body) {
+  const Stream own = Stream::current(device);
+  static thread_local std::vector<Stream> others;  // by device
+  auto other = std::ranges::find(others, device, &Stream::device);
+  if (other == others.end()) {
+    others.push_back(Stream::from_pool(device));
+    other = others.end() - 1;
+  }
+  Event before(device), after(device);
+  before.record(own);
+  before.wait(*other);
+  std::int64_t first = 0;
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    const StreamScope scope(e % 2 == 0 ? own : *other);
+    body(static_cast<std::int64_t>(e), first, counts[e]);
+    first += counts[e];
+  }
+  after.record(*other);
+  after.wait(own);
+}
+
+}  // namespace
+
+ExpertRows expert_rows(std::vector<std::int64_t> counts, const at::Tensor& x, ExpertKernel kernel) {
+  const auto experts = static_cast<std::int64_t>(counts.size());
+  const bool grouped = kernel == ExpertKernel::grouped ||
+                       (kernel == ExpertKernel::automatic && grouped_pays(x, experts));
+  ExpertRows rows{.counts = std::move(counts), .ends = {}};
+  if (!grouped) return rows;
+  const at::Tensor host = host_tensor({experts}, at::kInt, x.device());
+  auto* ends = host.mutable_data_ptr<std::int32_t>();
+  std::int64_t end = 0;
+  for (std::size_t e = 0; e < rows.counts.size(); ++e) {
+    end += rows.counts[e];
+    ends[e] = static_cast<std::int32_t>(end);
+  }
+  rows.ends = host.to(x.device(), /*non_blocking=*/true);
+  return rows;
+}
+
+ExpertMatrix expert_matrix(const Parameter& weight, const at::Tensor& x, std::size_t experts) {
+  const at::Tensor matrices = matrix_of(weight, x);
+  return {.rows = matrices.size(0) / static_cast<std::int64_t>(experts),
+          .columns = matrices.size(1)};
+}
+
+at::Tensor expert_products(const at::Tensor& x, const Parameter& weight, const ExpertRows& rows,
+                           bool transposed) {
+  const ExpertMatrix shape = expert_matrix(weight, x, rows.counts.size());
+  const at::Tensor matrices = matrix_of(weight, x);
+  if (rows.ends.defined()) {
+    const at::Tensor each = matrices.view({-1, shape.rows, shape.columns});
+    return at::_grouped_mm(x, transposed ? each.transpose(1, 2) : each, rows.ends);
+  }
+  at::Tensor y = at::empty({x.size(0), transposed ? shape.rows : shape.columns}, x.options());
+  for_each_expert(rows.counts, x.device(),
+                  [&](std::int64_t e, std::int64_t first, std::int64_t count) {
+                    const at::Tensor matrix = matrix_at(matrices, shape, e);
+                    multiply(x.narrow(0, first, count), transposed ? matrix.t() : matrix,
+                             y.narrow(0, first, count), {.rows_vary = true});
+                  });
+  return y;
+}
+
+void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
+                          const ExpertRows& rows) {
+  const GradientTarget target = gradient_target(weight, x);
+  const ExpertMatrix shape{.rows = dy.size(1), .columns = x.size(1)};
+  const at::Tensor gradient = target.tensor.view({-1, shape.columns});
+  // Straight into the fp32 gradient, which one kernel for all experts cannot do.
+  for_each_expert(rows.counts, x.device(),
+                  [&](std::int64_t e, std::int64_t first, std::int64_t count) {
+                    const at::Tensor own = matrix_at(gradient, shape, e);
+                    if (count > 0) {
+                      multiply(dy.narrow(0, first, count).t(), x.narrow(0, first, count), own,
+                               {.add = target.add, .rows_vary = true});
+                    } else if (!target.add) {
+                      own.zero_();
+                    }
+                  });
+}
+
+}  // namespace dstrain::ops
