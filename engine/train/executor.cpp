@@ -120,6 +120,10 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     for (const Comm& comm : action.comm)
       context_.peers.set(comm.axis, &communicator({comm.axis, action.lane}));
   }
+  for (const CommAxis axis : {CommAxis::sequence, CommAxis::tensor}) {
+    const auto found = communicators.find({axis, Lane::compute});
+    if (found != communicators.end()) context_.peers.set(axis, found->second.get());
+  }
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
   context_.sample_seed = at::zeros({}, fp32);

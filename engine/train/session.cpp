@@ -310,7 +310,13 @@ void Session::open_text_data(const Splits& splits, ProgressSink* progress) {
 
 void Session::open_communicators(const World& world, RankRecordFile& record) {
   std::vector<CommChannel> all = channels(strategy_->training);
-  if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
+  const auto add = [&](CommChannel channel) {
+    if (std::ranges::find(all, channel) == all.end()) all.push_back(channel);
+  };
+  add(kWorldChannel);
+  // A stage of a whole table alone exchanges nothing in training, but has its own rows.
+  if (strategy_->mesh.degree(Axis::sequence) > 1) add({CommAxis::sequence, Lane::compute});
+  if (strategy_->mesh.degree(Axis::tensor) > 1) add({CommAxis::tensor, Lane::compute});
   for (const ChannelGroup& group :
        channel_groups(all, strategy_->layout, strategy_->mesh, world.rank)) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),

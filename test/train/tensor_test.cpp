@@ -99,6 +99,22 @@ TEST_CASE("tensor ranks recompute blocks, and stand beside stages of a pipeline"
              expected);
 }
 
+TEST_CASE("a stage of a table or a head alone is split over tensor and sequence ranks",
+          "[train][tensor]") {
+  // 97 rows: each tensor rank has the whole table, so that the stage exchanges nothing in training.
+  const std::string model = "qwen2.5-7b", layers = GENERATE(as<std::string>(), "[0, 4]", "[4, 0]");
+  const std::string axis = GENERATE(as<std::string>(), "tensor", "sequence");
+  CAPTURE(layers, axis);
+  const Overrides all = joined(kPlainSteps, {"run.evaluate=3"});
+  const Trace expected = small_run(model, 1, all);
+  const Trace found =
+      small_run(model, 4,
+                joined(all, {"parallel.pipeline=2", "parallel.stages.schedule=1f1b",
+                             "parallel.stages.layers=" + layers, "parallel." + axis + "=2"}));
+  check_same(found, expected);
+  CHECK(found.evaluation.top1 == expected.evaluation.top1);
+}
+
 TEST_CASE("adapters and their dropout are the same on tensor ranks", "[train][tensor][lora]") {
   const int tensor = GENERATE(2, 4);
   const Overrides all =
