@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/models/adapters.h"
 #include "engine/models/config_sizes.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/random_weights.h"
@@ -79,6 +80,8 @@ class UpcycledWeights final : public WeightSource {
 
   void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
                   std::span<float> out) const override {
+    if (is_adapter(part.name))
+      return draw_weights(seed_, part.name, parameter.init, parameter.init_std, begin, out);
     const std::optional<MlpTensor> tensor = mlp_tensor(part.name);
     if (!tensor) return read_dense(part.name, begin, out);
     if (tensor->module == "gate") return draw_router(parameter, part, begin, out);

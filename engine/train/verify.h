@@ -31,8 +31,9 @@ struct VerifyStep {
 /// Tolerances follow from u, the unit roundoff of the compute type (2^-24, 2^-11 fp16, 2^-8 bf16).
 /// Loss and norm are sums whose order differs: 64 u per step in fp32, 4 u in the narrow types,
 /// whose sums are kept in fp32. A relative gradient error of u flips the sign of a share u of
-/// Adam's updates, each by twice its size: 2 sqrt(u) of the update; both grow with the square root
-/// of the step.
+/// Adam's updates, each by twice its size: 2 sqrt(u) of the update. States in bf16 that tensor or
+/// expert ranks cut are rounded with other random bits: half of the squared distance of bf16
+/// numbers is added for each weight. All grow with the square root of the step.
 ///
 /// `note` is told on rank 0 of each step. The host of rank 0 holds `steps` + 2 copies of the
 /// weights in fp32.

@@ -3,12 +3,12 @@ gives for the whole text, the figures those that numpy counts, wrong parquet fil
 import json
 import pathlib
 import random
-import struct
 import sys
 import tempfile
 import time
 
 from support import ROOT, expect_success, run
+from text_files import read_cache
 
 sys.path.insert(0, str(ROOT / "test/data"))
 try:
@@ -21,7 +21,6 @@ except ImportError as missing:
     raise SystemExit(77)
 
 SYSTEM = "You are a careful tutor."
-SAMPLE = np.dtype([("end", "<u8"), ("group", "<u8"), ("response", "<u4"), ("record", "<u4")])
 rng = random.Random(5)
 
 
@@ -85,17 +84,6 @@ def prepare(recipe, cache, settings, expect=0):
     return result.stderr if expect else json.loads(result.stdout), result.stderr
 
 
-def read_cache(path):
-    """[(tokens, first token of the response)] of a cache file."""
-    content = pathlib.Path(path).read_bytes()
-    magic, width, samples, tokens, *_ = struct.unpack("<8Q", content[:64])
-    assert magic == int.from_bytes(b"dstrtok1", "little")
-    ids = np.frombuffer(content, dtype=f"<u{width}", count=tokens, offset=64)
-    index = np.frombuffer(content, dtype=SAMPLE, count=samples, offset=64 + (tokens * width + 7) // 8 * 8)
-    begins = [0, *index["end"][:-1].tolist()]
-    return [(ids[b:e].tolist(), int(r)) for b, e, r in zip(begins, index["end"].tolist(), index["response"])]
-
-
 def only_cache(cache, split_of=1):
     found = sorted(pathlib.Path(cache).glob("*.tokens"))
     assert len(found) == split_of, found
@@ -105,7 +93,7 @@ def only_cache(cache, split_of=1):
 def demand_tokens(what, tokenizer, path, prompts, responses, end):
     got = read_cache(path)
     assert len(got) == len(prompts), (what, len(got), len(prompts))
-    for (tokens, response), prompt, answer in zip(got, prompts, responses):
+    for (tokens, response, _), prompt, answer in zip(got, prompts, responses):
         whole = tokenizer.encode(prompt + answer, add_special_tokens=False).ids
         if whole[-1] != end:
             whole.append(end)
@@ -154,7 +142,7 @@ def squad(scratch, samples, tokenizer, v2):
             responses = [" " + ("unanswerable" if a is None else a) for _, _, a, _ in questions]
             demand_tokens(f"squad {suffix} {kind} {split}", tokenizer, path, prompts, responses, end)
             # Of those cut before their answer nothing is left to learn.
-            used = [len(t) for t, r in read_cache(path) if r < 128]
+            used = [len(t) for t, r, _ in read_cache(path) if r < 128]
             demand_figures(f"squad {suffix} {kind} {split}", figures["train" if split == "train" else "test"], used, 128)
     print(f"squad {suffix}: {len(splits['train'])} + {len(splits['dev'])} samples equal")
 

@@ -2,38 +2,21 @@
 full and with adapters), their resumption, and what transformers says of the result."""
 import json
 import pathlib
-import re
 import tempfile
 
 try:
     import torch
     import transformers
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer
 except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
 
 from support import expect_success, losses, metrics, only_run, run
+from text_files import write_metamathqa, write_tokenizer
 
 COLOURS = ["red", "green", "blue", "black", "white", "brown"]
 THINGS = ["apple", "car", "house", "river", "stone", "tree", "bird", "book", "door", "lamp"]
-
-
-def write_tokenizer(folder, texts, qwen):
-    """A byte-level BPE tokenizer as the model family's own is built, of few tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    if qwen:
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"] if qwen else ["<unk>", "<s>", "</s>", "<pad>"]
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False,
-                                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    folder.mkdir()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    end = "<|endoftext|>" if qwen else "</s>"
-    (folder / "tokenizer_config.json").write_text(json.dumps(
-        {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end if qwen else "<pad>"}))
 
 
 def write_squad(folder, train, test):
@@ -47,11 +30,6 @@ def write_squad(folder, train, test):
                 "id": str(i), "question": f"Which colour has the {thing}?",
                 "answers": [{"text": colour, "answer_start": context.index(colour)}]}]})
         (folder / name).write_text(json.dumps({"version": "1.1", "data": [{"title": "houses", "paragraphs": paragraphs}]}))
-
-
-def write_metamathqa(path, count):
-    path.write_text(json.dumps([{"query": f"What is {a} plus {a % 7}?", "response": f"{a} + {a % 7} = {a + a % 7}\nThe answer is: {a + a % 7}",
-                                 "type": "GSM_Rephrased", "original_question": "?"} for a in range(count)]))
 
 
 def launch(recipe, output, ranks, *settings):

@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/thread_world.h"
 #include "engine/models/language_head.h"
+#include "engine/models/trainable.h"
 #include "engine/models/upcycled_weights.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
@@ -228,13 +229,18 @@ TEST_CASE("a dense model made into experts computes the same, also from its own 
   CHECK(logits_of(again, batch).equal(found));
 }
 
-TEST_CASE("parts of an upcycled tensor are those of the whole", "[models][experts]") {
-  ModelConfig dense_config = test::small_qwen2_config();
-  Model dense = make_model(dense_config, {.sequence = 4});
+/// Writes a small dense model; returns its tensors.
+Values export_small_dense(const std::filesystem::path& folder) {
+  Model dense = make_model(test::small_qwen2_config(), {.sequence = 4});
   test::bind_parameters(dense, *make_random_weights(4));
+  Values values = test::part_values(dense, &Parameter::value);
+  export_weights(folder, dense, test::reader_of(values), {});
+  return values;
+}
+
+TEST_CASE("parts of an upcycled tensor are those of the whole", "[models][experts]") {
   const test::TempDir folder;
-  const Values values = test::part_values(dense, &Parameter::value);
-  export_weights(folder.path(), dense, test::reader_of(values), {});
+  (void)export_small_dense(folder.path());
   ModelConfig config = test::small_qwen2_moe_config();
   config.weights = folder.path().string();
   config.expert_width = 6;
@@ -256,13 +262,41 @@ TEST_CASE("parts of an upcycled tensor are those of the whole", "[models][expert
   }
 }
 
+TEST_CASE("adapters of an upcycled model are drawn, its weights are the dense model's",
+          "[models][experts]") {
+  const test::TempDir folder;
+  const Values values = export_small_dense(folder.path());
+  Recipe recipe;
+  recipe.model = test::small_qwen2_moe_config();
+  recipe.model.weights = folder.path().string();
+  recipe.model.expert_width = 6;
+  recipe.model.shared_width = 12;
+  recipe.experts.upcycle = true;
+  recipe.lora.rank = 2;
+  recipe.lora.targets = {"q_proj", "down_proj"};
+  Model model = make_trainable_model(recipe, {.sequence = 4});
+  std::vector<std::string> notes;
+  test::bind_parameters(model, *first_weights(recipe, model, notes));
+  const Values found = test::part_values(model, &Parameter::value);
+  Model plain = make_trainable_model(recipe, {.sequence = 4});
+  test::bind_parameters(plain, *make_random_weights(recipe.run.seed));
+  int adapters = 0;
+  for (const auto& [name, drawn] : test::part_values(plain, &Parameter::value)) {
+    CAPTURE(name);
+    if (name.find("lora_") != std::string::npos) {
+      CHECK(found.at(name) == drawn);
+      ++adapters;
+    } else if (values.contains(name)) {
+      CHECK(found.at(name) == values.at(name));
+    }
+  }
+  CHECK(adapters > 0);
+}
+
 TEST_CASE("a mixture that the dense model does not fit is refused with all sizes",
           "[models][experts]") {
-  Model dense = make_model(test::small_qwen2_config(), {.sequence = 4});
-  test::bind_parameters(dense, *make_random_weights(4));
   const test::TempDir folder;
-  const Values values = test::part_values(dense, &Parameter::value);
-  export_weights(folder.path(), dense, test::reader_of(values), {});
+  (void)export_small_dense(folder.path());
   ModelConfig config = test::small_qwen2_moe_config();
   config.weights = folder.path().string();
   config.layers = 3;

@@ -8,11 +8,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/checkpoint/checkpoint.h"
-#include "engine/store/store.h"
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
-#include "test/support/temp_dir.h"
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"
 
@@ -102,6 +99,22 @@ TEST_CASE("tensor ranks recompute blocks, and stand beside stages of a pipeline"
              expected);
 }
 
+TEST_CASE("a stage of a table or a head alone is split over tensor and sequence ranks",
+          "[train][tensor]") {
+  // 97 rows: each tensor rank has the whole table, so that the stage exchanges nothing in training.
+  const std::string model = "qwen2.5-7b", layers = GENERATE(as<std::string>(), "[0, 4]", "[4, 0]");
+  const std::string axis = GENERATE(as<std::string>(), "tensor", "sequence");
+  CAPTURE(layers, axis);
+  const Overrides all = joined(kPlainSteps, {"run.evaluate=3"});
+  const Trace expected = small_run(model, 1, all);
+  const Trace found =
+      small_run(model, 4,
+                joined(all, {"parallel.pipeline=2", "parallel.stages.schedule=1f1b",
+                             "parallel.stages.layers=" + layers, "parallel." + axis + "=2"}));
+  check_same(found, expected);
+  CHECK(found.evaluation.top1 == expected.evaluation.top1);
+}
+
 TEST_CASE("adapters and their dropout are the same on tensor ranks", "[train][tensor][lora]") {
   const int tensor = GENERATE(2, 4);
   const Overrides all =
@@ -126,52 +139,6 @@ TEST_CASE("evaluation counts each target once on tensor ranks", "[train][tensor]
   CHECK(found.targets == expected.evaluation.targets);
   CHECK(found.top1 == expected.evaluation.top1);
   CHECK(std::abs(found.loss - expected.evaluation.loss) <= kPromised * expected.evaluation.loss);
-}
-
-TEST_CASE("what tensor ranks save is restored on any other layout", "[train][tensor]") {
-  struct Ranks {
-    int count;
-    Overrides overrides;
-  };
-  const Ranks two = {2, {"parallel.tensor=2", "parallel.zero.stage=1"}}, one = {1, {}},
-              four = {4, {"parallel.tensor=4", "parallel.zero.stage=0"}},
-              mixed = {4, {"parallel.tensor=2", "parallel.zero.stage=3"}};
-  struct Pair {
-    Ranks from, to;
-  };
-  const Pair pair =
-      GENERATE_COPY(Pair{two, one}, Pair{one, four}, Pair{four, mixed}, Pair{mixed, two});
-  const auto recipe_of = [&](const Ranks& ranks) {
-    return small_recipe("qwen2.5-0.5b", joined({"model.vocab_size=96"}, ranks.overrides));
-  };
-  const TempDir folder;
-  const auto store = make_memory_store();
-  std::map<std::string, std::vector<float>> saved;
-  with_sessions(
-      pair.from.count, [&](int) { return recipe_of(pair.from); },
-      [&](int rank, Session& session) {
-        session.seek(0);
-        session.enqueue_step();
-        (void)session.executor().take_outcome();
-        const auto saver = make_saver(
-            store,
-            {.root = folder.path(), .rank = rank, .world_size = pair.from.count, .attempt = "1"});
-        saver->start(
-            {.step = 1, .world_size = pair.from.count, .base = {}, .recipe = "model: {}\n"},
-            session.states().snapshot());
-        const auto result = saver->wait();
-        if (!result || !result->ok) throw std::runtime_error(result ? result->error : "no result");
-        auto weights = session.gathered_weights();
-        if (rank == 0) saved = std::move(weights);
-      });
-  const auto reader = CheckpointReader::open(folder / "step-00000001", /*verify=*/true);
-  with_sessions(
-      pair.to.count, [&](int) { return recipe_of(pair.to); },
-      [&](int rank, Session& session) {
-        session.states().restore(*reader);
-        const auto weights = session.gathered_weights();
-        if (rank == 0) CHECK(weights == saved);
-      });
 }
 
 TEST_CASE("tensor ranks exchange what the program says", "[train][tensor]") {
