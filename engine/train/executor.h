@@ -127,6 +127,11 @@ class Executor {
   Executor(Model& model, const ModelCost& cost, const Strategy& strategy, StateStore& states,
            Communicators& communicators, const ExecutorOptions& options, RankRecordFile& record);
 
+  /// Runs the work of a step of `source` without what crosses between stages, and without norm and
+  /// updates, and waits for it: kernels are loaded and algorithms chosen. States stay as they are.
+  /// Before the first step under a pipeline on a GPU: the first launch of a kernel may wait for the
+  /// whole device, on which a receive may wait for a send that this rank has to come to first.
+  void rehearse(const StepInputs& inputs, BatchSource& source);
   /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
   void enqueue(const StepInputs& inputs, BatchSource& source);
   /// Outcome of the oldest step enqueued and not yet taken; waits for it.
@@ -193,6 +198,8 @@ class Executor {
                const BlockContext& context);
   /// Lets go of the outputs and saved tensors that the action frees.
   static void free_activations(Prepared& prepared, const Action& action);
+  /// Whether a rehearsal leaves the action out; what it would receive is then 0.
+  [[nodiscard]] static bool left_out(Prepared& prepared, const Action& action);
   /// Sends or receives between stages: on a GPU on the current stream, else on the lane's thread.
   void transfer(Prepared& prepared, std::size_t i);
   /// On the CPU: waits for the transfers that action `i` waits for, which run on threads of their
@@ -283,6 +290,7 @@ class Executor {
   /// graphs write it.
   std::map<std::pair<std::size_t, const Action*>, Tensors> written_by_graphs_;
   std::int64_t eager_steps_ = 0;
+  bool rehearsing_ = false;
 
   Tensors output_gradients_;  ///< of the block whose backward is next, inside a chunk
   std::function<void(int block, const Tensors& output)> after_forward_;  ///< of find_non_finite

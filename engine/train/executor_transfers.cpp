@@ -16,6 +16,32 @@ Tensors Executor::boundary_tensors(int block) const {
   return tensors;
 }
 
+void Executor::rehearse(const StepInputs& inputs, BatchSource& source) {
+  {
+    const StreamScope scope(lane(Lane::compute));
+    seed_.zero_();
+    context_.sample_seed.zero_();
+    set_dropout_seeds(inputs.step);
+  }
+  synchronize(options_.device);
+  rehearsing_ = true;
+  run(training_, source, inputs, context_);
+  rehearsing_ = false;
+  finish_updates();
+}
+
+bool Executor::left_out(Prepared& prepared, const Action& action) {
+  using enum ActionKind;
+  if (action.kind == receive_down || action.kind == receive_up) {
+    const std::size_t id = to_index(action.writes.front());
+    prepared.outputs[id] = prepared.received[id];
+    for (at::Tensor& tensor : prepared.outputs[id]) tensor.zero_();
+    return true;
+  }
+  return transfers(action.kind) || action.kind == norm || action.kind == update ||
+         action.kind == fetch_states || action.kind == evict_states;
+}
+
 void Executor::transfer(Prepared& prepared, std::size_t i) {
   const Action& action = prepared.program->actions[i];
   const Comm& comm = action.comm.front();

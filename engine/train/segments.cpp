@@ -62,7 +62,9 @@ std::vector<Segment> find_segments(const Program& program) {
 }
 
 bool worth_recording(const Program& program, const ModelCost& cost) {
-  const auto communicates = [](const Action& a) { return runs_block(a.kind) && !a.comm.empty(); };
+  const auto communicates = [](const Action& a) {
+    return transfers(a.kind) || (runs_block(a.kind) && !a.comm.empty());
+  };
   if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
       std::ranges::any_of(program.actions, communicates))
     return false;

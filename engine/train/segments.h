@@ -21,7 +21,8 @@ struct Segment {
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
 /// batch buffers, and keep it. Never where a block communicates or reads on the host
-/// (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns.
+/// (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns. Nor
+/// under a pipeline: recording waits for the whole device, where a receive may wait for this rank.
 [[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 
 }  // namespace dstrain

@@ -433,6 +433,7 @@ void Session::seek(std::int64_t step) {
 }
 
 void Session::enqueue_step(const StepRequests& requests) {
+  if (!rehearsed_ && device_.is_cuda() && strategy_->layout.pipeline_degree() > 1) rehearse();
   const std::int64_t step = next_step_++;
   executor_->enqueue({.step = step,
                       .lr = learning_rate(recipe_.optimizer, step, total_steps()),
@@ -440,6 +441,12 @@ void Session::enqueue_step(const StepRequests& requests) {
                       .samples = samples_of_step(step),
                       .requests = requests},
                      *feeder_);
+}
+
+void Session::rehearse() {
+  executor_->rehearse({.step = next_step_}, *feeder_);
+  seek(next_step_);
+  rehearsed_ = true;
 }
 
 Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {

@@ -49,7 +49,10 @@ class Session {
   /// Starts reading the training data at `step`; nothing before it is decoded.
   void seek(std::int64_t step);
   /// Enqueues the step that comes next.
+  /// The first one under a pipeline on a GPU rehearses.
   void enqueue_step(const StepRequests& requests = {});
+  /// Executor::rehearse with the samples of the next step, which come again.
+  void rehearse();
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
   /// Time that the host has waited for training data since the last seek.
   [[nodiscard]] double waited_for_data_s() const { return feeder_ ? feeder_->waited_s() : 0; }
@@ -104,6 +107,7 @@ class Session {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Feeder> feeder_;
   std::int64_t next_step_ = 0;
+  bool rehearsed_ = false;
 };
 
 [[nodiscard]] at::ScalarType scalar_type(ComputeType type);

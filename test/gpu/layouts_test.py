@@ -19,7 +19,7 @@ import time
 
 DSTRAIN = os.environ["DSTRAIN"]
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
-AT_ONCE = 1 if CPU else 4
+AT_ONCE = 1 if CPU else 6
 STEPS = 8  # graphs are recorded in the fourth
 SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
@@ -126,9 +126,10 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             expected = {model: pool.submit(steps, 1, model, {}, compute) for model in {LAYOUTS[name][1] for name in names}}
             begun = time.monotonic()
-            found = {name: pool.submit(steps, *LAYOUTS[name], compute) for name in names
+            found = {pool.submit(steps, *LAYOUTS[name], compute): name for name in names
                      if not (compute == "bf16" and LAYOUTS[name][1] == "moe")}  # rounding changes whom the router chooses
-            for name, result in found.items():
+            for result in concurrent.futures.as_completed(found):
+                name = found[result]
                 reference = expected[LAYOUTS[name][1]].result()
                 wrong = reference if isinstance(reference, str) else far(result.result(), reference, compute)
                 print(f"{compute}, {name}: {wrong or 'equal'} ({time.monotonic() - begun:.0f} s)", flush=True)

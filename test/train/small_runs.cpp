@@ -33,7 +33,8 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
       .recipe;
 }
 
-Trace small_run(const std::string& model, int ranks, const std::vector<std::string>& overrides) {
+Trace small_run(const std::string& model, int ranks, const std::vector<std::string>& overrides,
+                bool rehearse) {
   const Recipe recipe = small_recipe(model, overrides);
   std::vector<Trace> by_rank(static_cast<std::size_t>(ranks));
   with_sessions(
@@ -42,6 +43,7 @@ Trace small_run(const std::string& model, int ranks, const std::vector<std::stri
         Trace& own = by_rank[static_cast<std::size_t>(rank)];
         own.start = session.gathered_weights();
         session.seek(0);
+        if (rehearse) session.rehearse();
         for (int step = 0; step < kSmallSteps; ++step) {
           session.enqueue_step();
           const StepOutcome outcome = session.executor().take_outcome();

@@ -22,7 +22,7 @@ struct Trace {
   std::map<std::string, std::vector<float>> start, weights;
 };
 [[nodiscard]] Trace small_run(const std::string& model, int ranks,
-                              const std::vector<std::string>& overrides);
+                              const std::vector<std::string>& overrides, bool rehearse = false);
 
 /// Losses within what fp32's roundoff promises, norms within 1e-4, each tensor within 1e-4 of its
 /// own size.
