@@ -245,6 +245,7 @@ TEST_CASE("a mixture of experts goes on from any layout's checkpoint on any othe
            {"2 expert, stage 0", 2, {"parallel.expert=2", "parallel.zero.stage=0"}},
            {"2 expert, 2 data, stage 3", 4, {"parallel.expert=2", "parallel.zero.stage=3"}},
            {"4 expert, stage 2", 4, {"parallel.expert=4", "parallel.zero.stage=2"}},
+           {"2 expert, 2 tensor", 4, {"parallel.expert=2", "parallel.tensor=2"}},
            {"2 expert, 2 stages",
             4,
             {"parallel.expert=2", "parallel.pipeline=2", "parallel.zero.stage=1"}},
