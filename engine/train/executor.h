@@ -132,6 +132,8 @@ class Executor {
   /// Before the first step under a pipeline on a GPU: the first launch of a kernel may wait for the
   /// whole device, on which a receive may wait for a send that this rank has to come to first.
   void rehearse(const StepInputs& inputs, BatchSource& source);
+  /// The same of one micro-batch of an evaluation. Collective.
+  void rehearse_evaluation(BatchSource& source);
   /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
   void enqueue(const StepInputs& inputs, BatchSource& source);
   /// Outcome of the oldest step enqueued and not yet taken; waits for it.

@@ -30,6 +30,15 @@ void Executor::rehearse(const StepInputs& inputs, BatchSource& source) {
   finish_updates();
 }
 
+void Executor::rehearse_evaluation(BatchSource& source) {
+  gather_resident();
+  rehearsing_ = true;
+  run(evaluation_, source, {}, evaluation_context_);
+  rehearsing_ = false;
+  step_end_.record(lane(Lane::compute));
+  finish_updates();
+}
+
 bool Executor::left_out(Prepared& prepared, const Action& action) {
   using enum ActionKind;
   if (action.kind == receive_down || action.kind == receive_up) {

@@ -446,6 +446,10 @@ void Session::enqueue_step(const StepRequests& requests) {
 void Session::rehearse() {
   executor_->rehearse({.step = next_step_}, *feeder_);
   seek(next_step_);
+  if (evaluates(recipe_)) {
+    executor_->rehearse_evaluation(*feeder_);
+    seek(next_step_);
+  }
   rehearsed_ = true;
 }
 

@@ -72,12 +72,15 @@ TEST_CASE("a rehearsal of the first step changes no bit of what follows", "[trai
                "memory.offload.optimizer=pinned", "parallel.tensor=2");
   const int ranks = settings.starts_with("parallel.stages") ? 2 : 4;
   CAPTURE(settings);
-  const std::vector<std::string> overrides = {"parallel.pipeline=2", settings};
+  const std::vector<std::string> overrides = {"parallel.pipeline=2", settings,
+                                              "run.evaluate=epoch"};
   const Trace expected = small_run("qwen2.5-0.5b", ranks, overrides),
               found = small_run("qwen2.5-0.5b", ranks, overrides, /*rehearse=*/true);
   CHECK(found.losses == expected.losses);
   CHECK(found.norms == expected.norms);
   CHECK(found.weights == expected.weights);
+  CHECK(found.evaluation.targets > 0);
+  CHECK(found.evaluation.loss == expected.evaluation.loss);
 }
 
 TEST_CASE("a tied table in both chunks of one rank gives one rank's steps under every ZeRO stage",
