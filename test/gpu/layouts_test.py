@@ -20,7 +20,7 @@ import time
 DSTRAIN = os.environ["DSTRAIN"]
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
 AT_ONCE = 1 if CPU else 6
-STEPS = 8  # graphs are recorded in the fourth
+STEPS = 6  # graphs are recorded in the fourth
 SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
 TEXT = {"model.layers": 4, "model.width": 256, "model.heads": 8, "model.vocab_size": 1030, "data.sequence": 128,
