@@ -284,6 +284,14 @@ Simulation Simulator::report(Playback playback) {
   return std::move(result_);
 }
 
+/// Of one action outside of a program, with its collectives.
+Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
+                    const Machine& machine) {
+  const Program none;
+  action.comm = collectives_of(action, none, layout, cost);
+  return Simulator(none, layout, cost, machine).demand(action);
+}
+
 }  // namespace
 
 Bytes fixed_memory(const Program& program, const Machine& machine) {
@@ -311,26 +319,20 @@ std::vector<Simulation> simulate(std::span<const Program> line, const Layout& la
 
 double block_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                      const Machine& machine) {
-  const Program none;
-  Action action{.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)};
-  action.comm = collectives_of(action, none, layout, cost);
-  return Simulator(none, layout, cost, machine).demand(action).total_s();
+  return demand_alone(
+             {.kind = kind, .block = block, .flops = block_flops(kind, block, layout, cost)},
+             layout, cost, machine)
+      .total_s();
 }
 
 double group_seconds(ActionKind kind, int group, const Layout& layout, const ModelCost& cost,
                      const Machine& machine) {
-  const Program none;
-  Action action{.kind = kind, .group = group};
-  action.comm = collectives_of(action, none, layout, cost);
-  return Simulator(none, layout, cost, machine).demand(action).total_s();
+  return demand_alone({.kind = kind, .group = group}, layout, cost, machine).total_s();
 }
 
 double exchange_seconds(ActionKind kind, int block, const Layout& layout, const ModelCost& cost,
                         const Machine& machine) {
-  const Program none;
-  Action action{.kind = kind, .block = block};
-  action.comm = collectives_of(action, none, layout, cost);
-  return Simulator(none, layout, cost, machine).demand(action).comm_s;
+  return demand_alone({.kind = kind, .block = block}, layout, cost, machine).comm_s;
 }
 
 }  // namespace dstrain

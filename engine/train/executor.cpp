@@ -291,7 +291,7 @@ void Executor::observe(StepObserver* observer) {
 void Executor::wait(const Prepared& prepared, std::size_t i) {
   const std::vector<Action>& actions = prepared.program->actions;
   const Stream& stream = lane(actions[i].lane);
-  const bool timed = &prepared == &training_ && !rehearsing_ && actions[i].lane == Lane::compute;
+  const bool timed = in_step(prepared) && actions[i].lane == Lane::compute;
   if (!transfer_threads_.empty()) {
     // A transfer waits on the thread of its lane.
     if (!transfers(actions[i].kind)) wait_for_transfers(prepared, i);
@@ -317,7 +317,7 @@ const Batch* Executor::batch_of(const Action& action, const BatchSource& source)
 void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
                    const BlockContext& context) {
   const Program& program = *prepared.program;
-  const bool training = &prepared == &training_ && !rehearsing_;
+  const bool training = in_step(prepared);
   if (last_run_ != &program) {
     // Updates of offloaded states go on beside the next step, which this is not.
     if (layout_.chunk > 0) finish_updates();

@@ -200,6 +200,13 @@ class Executor {
                const BlockContext& context);
   /// Lets go of the outputs and saved tensors that the action frees.
   static void free_activations(Prepared& prepared, const Action& action);
+  /// Runs the program but for what a rehearsal leaves out, and waits for it.
+  void rehearse(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
+                const BlockContext& context);
+  /// Whether the program runs as a training step, which is timed and observed.
+  [[nodiscard]] bool in_step(const Prepared& prepared) const {
+    return &prepared == &training_ && !rehearsing_;
+  }
   /// Whether a rehearsal leaves the action out; what it would receive is then 0.
   [[nodiscard]] static bool left_out(Prepared& prepared, const Action& action);
   /// Sends or receives between stages: on a GPU on the current stream, else on the lane's thread.

@@ -24,18 +24,19 @@ void Executor::rehearse(const StepInputs& inputs, BatchSource& source) {
     set_dropout_seeds(inputs.step);
   }
   synchronize(options_.device);
-  rehearsing_ = true;
-  run(training_, source, inputs, context_);
-  rehearsing_ = false;
-  finish_updates();
+  rehearse(training_, source, inputs, context_);
 }
 
 void Executor::rehearse_evaluation(BatchSource& source) {
   gather_resident();
+  rehearse(evaluation_, source, {}, evaluation_context_);
+}
+
+void Executor::rehearse(Prepared& prepared, BatchSource& source, const StepInputs& inputs,
+                        const BlockContext& context) {
   rehearsing_ = true;
-  run(evaluation_, source, {}, evaluation_context_);
+  run(prepared, source, inputs, context);
   rehearsing_ = false;
-  step_end_.record(lane(Lane::compute));
   finish_updates();
 }
 
@@ -95,7 +96,7 @@ void Executor::wait_for_transfers(const Prepared& prepared, std::size_t i) {
   for (const int other : awaited_ones) {
     const Action& awaited = prepared.program->actions[to_index(other)];
     if (!transfers(awaited.kind)) continue;
-    const bool timed = &prepared == &training_;
+    const bool timed = in_step(prepared);
     const Stream& compute = lane(Lane::compute);
     // Who looks at this rank sees what it waits for.
     const std::int64_t step = record_.get().step.load();

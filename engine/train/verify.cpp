@@ -97,6 +97,7 @@ void compare_weights(const Weights& start, const Weights& reference, const Weigh
                      const Recipe& recipe, double u, VerifyStep& step) {
   double difference = 0;
   double update = 0;
+  const bool other_bits = rounds_otherwise(recipe);
   double rounding = 0;  // expected squares of the differences that random bits alone make
   for (const auto& [name, expected] : reference) {
     const std::vector<float>& first = start.at(name);
@@ -107,7 +108,7 @@ void compare_weights(const Weights& start, const Weights& reference, const Weigh
       difference += d * d;
       update += way * way;
       // Two numbers that are rounded up or down by chance: at most half of the spacing squared.
-      if (rounds_otherwise(recipe)) rounding += std::pow(bf16_spacing(expected[i]), 2) / 2;
+      if (other_bits) rounding += std::pow(bf16_spacing(expected[i]), 2) / 2;
       if (!(std::abs(d) <= step.worst_difference)) {
         step.worst_difference = std::abs(d);
         step.worst_tensor = name;
