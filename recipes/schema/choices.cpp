@@ -15,6 +15,16 @@ constexpr Choice kSchedules[] = {
     choice(Schedule::linear, "linear", "falls in a straight line to lr x final_lr_ratio"),
     choice(Schedule::cosine, "cosine",
            "falls along half a cosine to lr x final_lr_ratio; arXiv:1608.03983"),
+    choice(Schedule::step, "step", "times step_factor after each step_epochs epochs"),
+};
+constexpr Choice kWarmups[] = {
+    choice(Warmup::linear, "linear", "rises in a straight line"),
+    choice(Warmup::log, "log", "rises as the logarithm of the step, as DeepSpeed's WarmupLR"),
+};
+constexpr Choice kRmspropForms[] = {
+    choice(RmspropForm::torch, "torch", "eps is added to the root, squares start at 0"),
+    choice(RmspropForm::tensorflow, "tensorflow",
+           "eps is added under the root, squares start at 1, lr enters the momentum"),
 };
 constexpr Choice kAdjustLr[] = {
     choice(AdjustLr::original, "original",
@@ -99,8 +109,43 @@ constexpr Choice kOffloadUpdates[] = {
 constexpr Choice kAugmentations[] = {
     choice(Augmentation::random_crop, "random_crop",
            "pad by crop_padding and cut at a random place"),
+    choice(Augmentation::random_resized_crop, "random_resized_crop",
+           "cut a random part of the area, of a random shape, and resize it; arXiv:1409.4842"),
     choice(Augmentation::horizontal_flip, "horizontal_flip",
            "mirror left and right, for half of the images"),
+    choice(Augmentation::trivial_augment, "trivial_augment",
+           "one random operation of random strength; arXiv:2103.10158"),
+    choice(Augmentation::rand_augment, "rand_augment",
+           "randaugment_ops random operations of strength randaugment_magnitude; "
+           "arXiv:1909.13719"),
+    choice(Augmentation::random_erasing, "random_erasing",
+           "fill a random rectangle; arXiv:1708.04896"),
+    choice(Augmentation::mixup, "mixup", "mix two images and their labels; arXiv:1710.09412"),
+    choice(Augmentation::cutmix, "cutmix",
+           "put a rectangle of another image in, and mix the labels; arXiv:1905.04899"),
+};
+constexpr Choice kEraseFills[] = {
+    choice(EraseFill::zeros, "zeros", "zeros after the normalisation"),
+    choice(EraseFill::noise, "noise", "normal noise for each pixel"),
+};
+constexpr Choice kDecoders[] = {
+    choice(Decoder::automatic, "auto", "the CPU, helped by the GPU's decoder where it is late"),
+    choice(Decoder::cpu, "cpu", "libjpeg-turbo on the threads of data.workers"),
+    choice(Decoder::gpu, "gpu", "the GPU's decoder, and the CPU for what it cannot read"),
+};
+constexpr Choice kPacks[] = {
+    choice(Pack::none, "none", "each image is read from its own file"),
+    choice(Pack::jpeg, "jpeg", "one file of JPEG images of side pack_side"),
+    choice(Pack::pixels, "pixels", "one file of decoded pixels of side pack_side"),
+};
+constexpr Choice kBatchNormOvers[] = {
+    choice(BatchNormOver::micro_batch, "micro_batch", "the samples of one micro-batch of a rank"),
+    choice(BatchNormOver::ranks, "ranks", "the same micro-batch of all data ranks"),
+    choice(BatchNormOver::running, "running", "the running statistics, which do not change"),
+};
+constexpr Choice kEnsembleAverages[] = {
+    choice(EnsembleAverage::logits, "logits", "the members' outputs"),
+    choice(EnsembleAverage::probabilities, "probabilities", "the softmax of the members' outputs"),
 };
 constexpr Choice kFits[] = {
     choice(Fit::crop, "crop", "the shorter side becomes resize_side, the middle square is kept"),
@@ -157,6 +202,13 @@ constexpr Choice kTimings[] = {
 }  // namespace
 
 std::span<const Choice> choices(Schedule) { return kSchedules; }
+std::span<const Choice> choices(Warmup) { return kWarmups; }
+std::span<const Choice> choices(RmspropForm) { return kRmspropForms; }
+std::span<const Choice> choices(EraseFill) { return kEraseFills; }
+std::span<const Choice> choices(Decoder) { return kDecoders; }
+std::span<const Choice> choices(Pack) { return kPacks; }
+std::span<const Choice> choices(BatchNormOver) { return kBatchNormOvers; }
+std::span<const Choice> choices(EnsembleAverage) { return kEnsembleAverages; }
 std::span<const Choice> choices(AdjustLr) { return kAdjustLr; }
 std::span<const Choice> choices(ComputeType) { return kComputeTypes; }
 std::span<const Choice> choices(StateType) { return kStateTypes; }

@@ -15,7 +15,9 @@ struct Choice {
 };
 
 [[nodiscard]] std::span<const Choice> choices(Schedule);
+[[nodiscard]] std::span<const Choice> choices(Warmup);
 [[nodiscard]] std::span<const Choice> choices(OptimizerName);
+[[nodiscard]] std::span<const Choice> choices(RmspropForm);
 [[nodiscard]] std::span<const Choice> choices(AdjustLr);
 [[nodiscard]] std::span<const Choice> choices(ComputeType);
 [[nodiscard]] std::span<const Choice> choices(ReduceType);
@@ -31,6 +33,11 @@ struct Choice {
 [[nodiscard]] std::span<const Choice> choices(OffloadUpdate);
 [[nodiscard]] std::span<const Choice> choices(ScheduleName);
 [[nodiscard]] std::span<const Choice> choices(Augmentation);
+[[nodiscard]] std::span<const Choice> choices(EraseFill);
+[[nodiscard]] std::span<const Choice> choices(Decoder);
+[[nodiscard]] std::span<const Choice> choices(Pack);
+[[nodiscard]] std::span<const Choice> choices(BatchNormOver);
+[[nodiscard]] std::span<const Choice> choices(EnsembleAverage);
 [[nodiscard]] std::span<const Choice> choices(Fit);
 [[nodiscard]] std::span<const Choice> choices(Interpolation);
 [[nodiscard]] std::span<const Choice> choices(DatasetName);

@@ -21,15 +21,24 @@ constexpr DataKeys kPathKeys = {kPathPaths, {}, "data.name {} reads no files"};
 constexpr Paths kSizePaths[] = {"data.samples"};
 constexpr DataKeys kSizeKeys = {kSizePaths, {}, "only data.name random has it, here it is {}"};
 
-constexpr Paths kImagePaths[] = {"data.augment", "data.normalize.scale", "data.normalize.mean",
-                                 "data.normalize.std", "data.crop_padding"};
+constexpr Paths kImagePaths[] = {
+    "data.augment",           "data.normalize.scale",       "data.normalize.mean",
+    "data.normalize.std",     "data.crop_padding",          "data.crop_scale",
+    "data.crop_ratio",        "data.randaugment_ops",       "data.randaugment_magnitude",
+    "data.erase_probability", "data.erase_area",            "data.erase_fill",
+    "data.mixup_alpha",       "data.cutmix_alpha"};
 constexpr DataKeys kImageKeys = {kImagePaths, images, "data.name {} has no images"};
 /// Images become squares of one size.
-constexpr Paths kSquarePaths[] = {"data.resize", "data.resize_side", "data.jpeg_scaling"};
+constexpr Paths kSquarePaths[] = {"data.resize", "data.resize_side", "data.jpeg_scaling",
+                                  "data.decode", "data.pack", "data.pack_side"};
 constexpr DataKeys kSquareKeys = {kSquarePaths, images, "images of data.name {} have one size"};
 constexpr Paths kFilterPaths[] = {"data.interpolation"};
 constexpr DataKeys kFilterKeys = {kFilterPaths, images,
                                   "data.name {} makes images of the model's size"};
+
+constexpr Paths kClipPaths[] = {"data.frames"};
+constexpr DataKeys kClipKeys = {kClipPaths, images,
+                                "only data.name frames has it, here it is {}"};
 
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
@@ -42,11 +51,13 @@ constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
 constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys, &kImageKeys, &kSquareKeys,
-                                        &kFilterKeys, &kRowKeys,  &kTextKeys,  &kTemplateKeys};
+                                        &kFilterKeys, &kClipKeys, &kRowKeys,  &kTextKeys,  &kTemplateKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.
 constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys};
 constexpr const DataKeys* kFiles[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys};
+constexpr const DataKeys* kClips[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
+                                      &kClipKeys};
 constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys};
 constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kTemplateKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kRowKeys};
@@ -78,6 +89,11 @@ constexpr DatasetRow kDatasets[] = {
      .text = "Food-101 as published, with images/ and meta/",
      .modality = images,
      .keys = kFiles},
+    {.name = DatasetName::frames,
+     .spelling = "frames",
+     .text = "clips of JPEG or PNG frames as path/train/CLASS/CLIP and path/test/CLASS/CLIP",
+     .modality = images,
+     .keys = kClips},
     {.name = DatasetName::squad,
      .spelling = "squad",
      .text = "SQuAD v1.1 or v2; path is the folder with its JSON or parquet files",

@@ -36,9 +36,11 @@ void describe(Recipe& r, Visitor& v) {
             "What is trained. Sizes left at 0 are those of the folder weights, else of the name.");
   v.section("lora", r.lora, "Low-rank adapters trained in place of the weights.");
   v.section("experts", r.experts, "How the experts of a mixture are made and trained.");
+  v.section("batch_norm", r.batch_norm, "How batch norm takes its statistics.");
   v.section("data", r.data, "What it is trained on.");
   v.section("batch", r.batch, "How many samples make an optimizer step.");
   v.section("optimizer", r.optimizer, "How the weights are updated.");
+  v.section("ema", r.ema, "Average of the weights over the steps, evaluated beside them.");
   v.section("precision", r.precision, "Number formats of the computation and of the states.");
   v.section("parallel", r.parallel,
             "How the work is split over the ranks; the data axis is what the degrees leave over.");
@@ -128,6 +130,24 @@ void describe(ModelConfig& c, Visitor& v) {
           {.text = "Base of the rotary positions; 0 takes what folder or name say.",
            .min = 0,
            .source = "arXiv:2104.09864"});
+  v.field("dropout", c.dropout,
+          {.text = "Share of the features set to zero before the classifier; -1 takes what the "
+                   "name says.",
+           .min = -1,
+           .max = 1,
+           .below_max = true});
+  v.field("drop_path", c.drop_path,
+          {.text = "Share of samples that skip the last block; it grows in a straight line from 0 "
+                   "at the first block. -1 takes what the name says.",
+           .min = -1,
+           .max = 1,
+           .below_max = true,
+           .source = "stochastic depth, arXiv:1603.09382"});
+  v.field("trunk", c.trunk, {.text = "Model whose features the LSTM reads (cnn-lstm)."});
+  v.field("members", c.members, {.text = "Names of the models of an ensemble."});
+  v.field("member_weights", c.member_weights,
+          {.text = "Weight of each member in the average; empty: equal.", .min = 0});
+  v.field("average", c.average, {.text = "What an ensemble averages."});
   v.field("frozen", c.frozen,
           {.text = "Patterns (* and ?) of the names of tensors that are not trained."});
 }
@@ -149,6 +169,19 @@ void describe(ExpertsConfig& c, Visitor& v) {
           {.text = "Rows of a rank's experts that memory is planned for, over the even share.",
            .min = 1,
            .max = 64});
+}
+
+void describe(BatchNormConfig& c, Visitor& v) {
+  v.field("over", c.over,
+          {.text = "Samples of which a training step takes mean and variance.",
+           .source = "arXiv:1502.03167"});
+  v.field("momentum", c.momentum,
+          {.text = "Share of a step's statistics in the running ones; 0 takes what the model's name "
+                   "says.",
+           .min = 0,
+           .max = 1});
+  v.field("eps", c.eps,
+          {.text = "Added to the variance; 0 takes what the model's name says.", .min = 0});
 }
 
 void describe(LoraConfig& c, Visitor& v) {
@@ -202,6 +235,51 @@ void describe(DataConfig& c, Visitor& v) {
            .unit = "pixels",
            .min = 0,
            .max = 1024});
+  v.field("crop_scale", c.crop_scale,
+          {.text = "Smallest and largest share of the area that random_resized_crop cuts.",
+           .min = 0,
+           .max = 1,
+           .above_min = true,
+           .length = 2});
+  v.field("crop_ratio", c.crop_ratio,
+          {.text = "Smallest and largest width / height of what random_resized_crop cuts.",
+           .min = 0,
+           .above_min = true,
+           .length = 2});
+  v.field("randaugment_ops", c.randaugment_ops,
+          {.text = "Operations of rand_augment on an image.", .min = 1, .max = 16});
+  v.field("randaugment_magnitude", c.randaugment_magnitude,
+          {.text = "Strength of rand_augment's operations.", .min = 0, .max = 30});
+  v.field("erase_probability", c.erase_probability,
+          {.text = "Share of the images of which random_erasing fills a part.",
+           .min = 0,
+           .max = 1});
+  v.field("erase_area", c.erase_area,
+          {.text = "Smallest and largest share of the area that random_erasing fills.",
+           .min = 0,
+           .max = 1,
+           .length = 2});
+  v.field("erase_fill", c.erase_fill, {.text = "What random_erasing fills it with."});
+  v.field("mixup_alpha", c.mixup_alpha,
+          {.text = "Both parameters of the beta distribution of mixup's shares.",
+           .min = 0,
+           .above_min = true});
+  v.field("cutmix_alpha", c.cutmix_alpha,
+          {.text = "Both parameters of the beta distribution of cutmix's areas.",
+           .min = 0,
+           .above_min = true});
+  v.field("decode", c.decode, {.text = "What decodes JPEG files."});
+  v.field("pack", c.pack, {.text = "One file for all images, made by dstrain data prepare."});
+  v.field("pack_side", c.pack_side,
+          {.text = "Shorter side of packed images; 0 takes resize_side.",
+           .unit = "pixels",
+           .min = 0,
+           .max = 16384});
+  v.field("frames", c.frames,
+          {.text = "Frames of a clip, spread evenly over it.",
+           .unit = "frames",
+           .min = 1,
+           .max = 4096});
   v.field("samples", c.samples,
           {.text = "Training samples of an epoch of random data.",
            .unit = "samples",
@@ -295,7 +373,14 @@ void describe(OptimizerConfig& c, Visitor& v) {
        .max = 1,
        .below_max = true});
   v.field("nesterov", c.nesterov,
-          {.text = "The gradient counts once more beside the average (muon)."});
+          {.text = "The gradient counts once more beside the average (muon, where it is the "
+                   "default; sgd)."});
+  v.field("alpha", c.alpha,
+          {.text = "Decay of the average of squares (rmsprop).",
+           .min = 0,
+           .max = 1,
+           .below_max = true});
+  v.field("rmsprop", c.rmsprop, {.text = "Form of rmsprop."});
   v.field("ns_steps", c.ns_steps,
           {.text = "Newton-Schulz iterations that orthogonalise an update (muon).",
            .min = 1,
@@ -308,6 +393,9 @@ void describe(OptimizerConfig& c, Visitor& v) {
            .min = 0});
   v.field("no_decay", c.no_decay,
           {.text = "Patterns (* and ?) of the names of tensors without weight decay."});
+  v.field("decay_vectors", c.decay_vectors,
+          {.text = "false leaves norms and biases, all tensors of one dimension, without weight "
+                   "decay."});
   v.field("clip_norm", c.clip_norm,
           {.text = "Gradients are scaled down to this global norm; 0 leaves them as they are.",
            .min = 0,
@@ -320,12 +408,47 @@ void describe(OptimizerConfig& c, Visitor& v) {
            .source = "arXiv:1512.00567, sec. 7"});
   v.field("schedule", c.schedule, {.text = "Course of the learning rate after the warm-up."});
   v.field("warmup_steps", c.warmup_steps,
-          {.text = "Steps over which the learning rate rises in a straight line from 0.",
+          {.text = "Steps over which the learning rate rises to lr.",
            .unit = "steps",
            .min = 0,
            .max = kMaxSteps});
+  v.field("warmup", c.warmup, {.text = "Course of the rise."});
+  v.field("warmup_shift", c.warmup_shift,
+          {.text = "Step i, from 0, counts as i + warmup_shift: 1 begins above the start, 0 at it "
+                   "(Trainer), -1 with two steps at it (DeepSpeed).",
+           .min = -1,
+           .max = 1});
+  v.field("warmup_ratio", c.warmup_ratio,
+          {.text = "Learning rate where the rise starts, as a share of lr.", .min = 0, .max = 1});
   v.field("final_lr_ratio", c.final_lr_ratio,
           {.text = "Learning rate of the last step, as a share of lr.", .min = 0, .max = 1});
+  v.field("decay_steps", c.decay_steps,
+          {.text = "Step at which the decay of schedule linear or cosine ends; 0: the run's last.",
+           .unit = "steps",
+           .min = 0,
+           .max = kMaxSteps});
+  v.field("step_epochs", c.step_epochs,
+          {.text = "Epochs, also parts of one, between two drops of schedule step.",
+           .unit = "epochs",
+           .min = 0,
+           .above_min = true});
+  v.field("step_factor", c.step_factor,
+          {.text = "Factor of each drop of schedule step.", .min = 0, .max = 1, .above_min = true});
+}
+
+void describe(EmaConfig& c, Visitor& v) {
+  v.field("decay", c.decay,
+          {.text = "Share of the old average that an update keeps; 0: there is no average.",
+           .min = 0,
+           .max = 1,
+           .below_max = true});
+  v.field("every", c.every,
+          {.text = "Steps from one update to the next.",
+           .unit = "steps",
+           .min = 1,
+           .max = kMaxSteps});
+  v.field("warmup", c.warmup,
+          {.text = "The decay is at most (1 + t) / (10 + t) at update t, from 0."});
 }
 
 void describe(PrecisionConfig& c, Visitor& v) {
@@ -360,6 +483,12 @@ void describe(LossScaleConfig& c, Visitor& v) {
            .min = 1,
            .max = kMaxSteps,
            .source = "arXiv:1710.03740, sec. 3.2"});
+  v.field("fixed", c.fixed, {.text = "A factor that never changes; 0: it is dynamic.", .min = 0});
+  v.field("hysteresis", c.hysteresis,
+          {.text = "Steps that are not finite before it is halved.", .min = 1, .max = 1000});
+  v.field("consecutive", c.consecutive,
+          {.text = "Each finite step sets the count of hysteresis back."});
+  v.field("minimum", c.minimum, {.text = "Smallest factor.", .min = 0, .above_min = true});
 }
 
 void describe(ParallelConfig& c, Visitor& v) {
@@ -394,6 +523,12 @@ void describe(ParallelConfig& c, Visitor& v) {
            .min = 1,
            .max = kMaxSize,
            .source = "GShard, arXiv:2006.16668"});
+  v.field("bucket", c.bucket,
+          {.text = "Neighbouring blocks share a group of parameters, gathered and reduced at once, "
+                   "up to this size of their fp32 gradients; 0 gives each block its own.",
+           .unit = "MiB",
+           .min = 0,
+           .max = 65536});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
 }
 

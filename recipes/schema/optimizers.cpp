@@ -14,7 +14,7 @@ using Names = std::string_view;
 constexpr Names kAdamMoments[] = {"exp_avg", "exp_avg_sq"};
 constexpr Names kAdamKeys[] = {"optimizer.betas", "optimizer.eps"};
 constexpr Names kSgdMoments[] = {"momentum_buffer"};
-constexpr Names kSgdKeys[] = {"optimizer.momentum"};
+constexpr Names kSgdKeys[] = {"optimizer.momentum", "optimizer.nesterov"};
 
 constexpr Names kLionMoments[] = {"exp_avg"};
 constexpr Names kLionKeys[] = {"optimizer.betas"};
@@ -22,6 +22,10 @@ constexpr Names kLionKeys[] = {"optimizer.betas"};
 constexpr Names kMuonMoments[] = {"momentum_buffer"};
 constexpr Names kMuonKeys[] = {"optimizer.betas",    "optimizer.eps",      "optimizer.momentum",
                                "optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr"};
+
+constexpr Names kRmspropMoments[] = {"square_avg", "momentum_buffer"};
+constexpr Names kRmspropKeys[] = {"optimizer.momentum", "optimizer.eps", "optimizer.alpha",
+                                  "optimizer.rmsprop"};
 
 constexpr OptimizerRow kRows[] = {
     {.name = OptimizerName::adamw,
@@ -49,6 +53,11 @@ constexpr OptimizerRow kRows[] = {
      .keys = kMuonKeys,
      .momentum = 0.95,
      .weight_decay = 0.1},
+    {.name = OptimizerName::rmsprop,
+     .spelling = "rmsprop",
+     .text = "gradients divided by the root of the average of their squares, with momentum",
+     .moments = kRmspropMoments,
+     .keys = kRmspropKeys},
 };
 
 consteval bool in_order() {

@@ -10,8 +10,12 @@
 /// JSON schema are all made from it.
 namespace dstrain {
 
-enum class Schedule { constant, linear, cosine };
-enum class OptimizerName { adamw, sgd, lion, muon };
+enum class Schedule { constant, linear, cosine, step };
+/// Course of the learning rate during the warm-up.
+enum class Warmup { linear, log };
+enum class OptimizerName { adamw, sgd, lion, muon, rmsprop };
+/// Whose RMSprop: they differ in where eps is added and where lr enters.
+enum class RmspropForm { torch, tensorflow };
 enum class AdjustLr { original, match_rms_adamw };
 enum class ComputeType { fp32, bf16, fp16, fp8 };
 enum class StateType { fp32, bf16 };
@@ -34,13 +38,33 @@ enum class WandbMode { never, offline, online };
 enum class Timing { automatic, off, every_step };
 enum class Fit { crop, stretch };
 enum class Interpolation { bilinear, bicubic, lanczos };
-enum class Augmentation { random_crop, horizontal_flip };
+enum class Augmentation {
+  random_crop,
+  random_resized_crop,
+  horizontal_flip,
+  trivial_augment,
+  rand_augment,
+  random_erasing,
+  mixup,
+  cutmix
+};
+/// What an erased rectangle is filled with.
+enum class EraseFill { zeros, noise };
+/// What decodes JPEG files.
+enum class Decoder { automatic, cpu, gpu };
+/// How a data set of image files is packed into one file.
+enum class Pack { none, jpeg, pixels };
+/// Over which samples batch norm takes mean and variance in training.
+enum class BatchNormOver { micro_batch, ranks, running };
+/// What an ensemble averages.
+enum class EnsembleAverage { logits, probabilities };
 enum class DatasetName {
   digits,
   cifar10,
   cifar100,
   images,
   food101,
+  frames,
   squad,
   metamathqa,
   jsonl,
@@ -71,6 +95,12 @@ struct ModelConfig {
   int expert_width = 0;  ///< hidden width of one expert
   int shared_width = 0;  ///< of the expert that every token takes
   double rope_theta = 0;
+  double dropout = -1;    ///< before the classifier; -1: what the name says
+  double drop_path = -1;  ///< of the last block, growing from the first; -1: what the name says
+  std::string trunk = "mobilenet-v2";  ///< of cnn-lstm
+  std::vector<std::string> members;    ///< of an ensemble
+  std::vector<double> member_weights;  ///< empty: equal
+  EnsembleAverage average = EnsembleAverage::logits;
   std::vector<std::string> frozen;  ///< patterns of tensor names that are not trained
 
   bool operator==(const ModelConfig&) const = default;
@@ -106,6 +136,14 @@ struct ExpertsConfig {
   bool operator==(const ExpertsConfig&) const = default;
 };
 
+struct BatchNormConfig {
+  BatchNormOver over = BatchNormOver::micro_batch;
+  double momentum = 0;  ///< share of the new statistics; 0: what the model's name says
+  double eps = 0;       ///< 0: what the model's name says
+
+  bool operator==(const BatchNormConfig&) const = default;
+};
+
 struct DataConfig {
   DatasetName name = DatasetName::digits;
   std::string path;  ///< file or folder of the data set; empty where it needs none
@@ -116,6 +154,19 @@ struct DataConfig {
   bool jpeg_scaling = true;  ///< large JPEG files are decoded at a fraction of their size
   NormalizeConfig normalize;
   int crop_padding = 4;   ///< pixels around the image before the random crop
+  std::vector<double> crop_scale = {0.08, 1};  ///< area of random_resized_crop
+  std::vector<double> crop_ratio = {0.75, 4.0 / 3};
+  int randaugment_ops = 2;
+  int randaugment_magnitude = 9;  ///< of 30
+  double erase_probability = 0.25;
+  std::vector<double> erase_area = {0.02, 1.0 / 3};
+  EraseFill erase_fill = EraseFill::zeros;
+  double mixup_alpha = 0.2;
+  double cutmix_alpha = 1;
+  Decoder decode = Decoder::automatic;
+  Pack pack = Pack::none;
+  int pack_side = 0;      ///< pixels; 0: as resize_side
+  int frames = 16;        ///< of a clip
   int samples = 10000;    ///< only for `random`: training samples
   std::string tokenizer;  ///< folder or file of the tokenizer; empty: model.weights
   int sequence = 512;     ///< tokens of a sample, filled up or cut
@@ -148,15 +199,24 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double momentum = 0.9;
   bool nesterov = true;
+  double alpha = 0.99;  ///< decay of the average of squares
+  RmspropForm rmsprop = RmspropForm::torch;
   int ns_steps = 5;  ///< iterations that orthogonalise an update
   AdjustLr adjust_lr = AdjustLr::match_rms_adamw;
   double weight_decay = 0.01;
   std::vector<std::string> no_decay;  ///< patterns of tensor names without weight decay
+  bool decay_vectors = true;          ///< false: no weight decay of norms and biases
   double clip_norm = 1.0;             ///< 0: no clipping
   double label_smoothing = 0;
   Schedule schedule = Schedule::cosine;
   int warmup_steps = 0;
+  Warmup warmup = Warmup::linear;
+  int warmup_shift = 1;       ///< step i counts as i + warmup_shift
+  double warmup_ratio = 0;    ///< lr where the warm-up starts / lr
   double final_lr_ratio = 0;  ///< lr at the last step / lr
+  int decay_steps = 0;        ///< step at which the decay ends; 0: the run's last
+  double step_epochs = 30;    ///< of schedule step
+  double step_factor = 0.1;
 
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -164,6 +224,10 @@ struct OptimizerConfig {
 struct LossScaleConfig {
   double initial = 65536;
   int growth_interval = 2000;
+  double fixed = 0;  ///< 0: dynamic
+  int hysteresis = 1;
+  bool consecutive = false;
+  double minimum = 1;
 
   bool operator==(const LossScaleConfig&) const = default;
 };
@@ -207,6 +271,7 @@ struct ParallelConfig {
   SequenceAttention sequence_attention = SequenceAttention::gather;
   int pipeline = 1;
   int expert = 1;
+  double bucket = 8;  ///< MiB of fp32 gradients that small blocks share a group up to
   Backend backend = Backend::automatic;
 
   bool operator==(const ParallelConfig&) const = default;
@@ -255,6 +320,15 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// Average of the weights over the steps.
+struct EmaConfig {
+  double decay = 0;  ///< 0: no average
+  int every = 1;     ///< steps
+  bool warmup = false;
+
+  bool operator==(const EmaConfig&) const = default;
+};
+
 /// Steps of which everything is recorded.
 struct TraceConfig {
   int steps = 0;   ///< of a window; 0: no trace
@@ -289,9 +363,11 @@ struct Recipe {
   ModelConfig model;
   LoraConfig lora;
   ExpertsConfig experts;
+  BatchNormConfig batch_norm;
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;
+  EmaConfig ema;
   PrecisionConfig precision;
   ParallelConfig parallel;
   MemoryConfig memory;
