@@ -18,6 +18,7 @@ double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
   double remaining = 1;
   switch (optimizer.schedule) {
     case Schedule::constant:
+    case Schedule::step:
       return optimizer.lr;
     case Schedule::linear:
       remaining = 1 - done;

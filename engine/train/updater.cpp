@@ -32,6 +32,7 @@ optimizer::Rule make_rule(OptimizerName name, const OptimizerConfig& config, dou
                              .beta2 = config.betas[1],
                              .weight_decay = weight_decay};
     case OptimizerName::muon:
+    case OptimizerName::rmsprop:
       break;
   }
   throw Error(ErrorKind::internal, "muon updates whole matrices");
