@@ -50,6 +50,7 @@ struct StepOutcome {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
+  double tolerated_steps = 0;        ///< that the hysteresis of the loss scale has taken up
   bool skipped = false;              ///< a gradient was not finite
   bool stop = false;                 ///< some rank was asked to stop
   int trace_steps = 0;               ///< that some rank was asked to trace from now on
@@ -104,7 +105,10 @@ struct ControlState {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
+  double tolerated_steps = 0;
 };
+/// Before the first step; what is fixed, is so in a run that goes on, too.
+[[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
 
 struct ExecutorOptions {
   c10::Device device{c10::kCPU};

@@ -333,7 +333,7 @@ void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
                 fmt::format("optimizer.name {} updates whole matrices, offloaded ones are updated "
                             "in chunks",
                             spelling(r.optimizer.name)),
-                "use optimizer.name: adamw, lion or sgd, or leave memory.offload out");
+                "use optimizer.name: adamw, lion, rmsprop or sgd, or leave memory.offload out");
 }
 
 void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
@@ -380,6 +380,36 @@ void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
                   fmt::format("use less than {}", r.run.steps));
 }
 
+/// log(steps) of a logarithmic warm-up divides by nothing.
+void logarithmic_warmup_has_steps(const Recipe& r, RuleContext& context) {
+  if (r.optimizer.warmup != Warmup::log || r.optimizer.warmup_steps != 1) return;
+  context.error("optimizer.warmup_steps", "1; optimizer.warmup log rises over 2 steps or more",
+                "use 2 or more, or 0 for no warm-up");
+}
+
+bool decays(Schedule schedule) {
+  return schedule == Schedule::linear || schedule == Schedule::cosine;
+}
+
+void decay_follows_the_warmup(const Recipe& r, RuleContext& context) {
+  const OptimizerConfig& o = r.optimizer;
+  if (!decays(o.schedule) || o.decay_steps == 0 || o.decay_steps > o.warmup_steps) return;
+  context.error("optimizer.decay_steps",
+                fmt::format("the decay ends at step {}, the warm-up (optimizer.warmup_steps) at {}",
+                            o.decay_steps, o.warmup_steps),
+                fmt::format("use more than {}, or 0 for the last step of the run", o.warmup_steps));
+}
+
+void loss_scale_starts_above_its_minimum(const Recipe& r, RuleContext& context) {
+  const LossScaleConfig& scale = r.precision.loss_scale;
+  if (r.precision.compute != ComputeType::fp16 || scale.fixed > 0 || scale.initial >= scale.minimum)
+    return;
+  context.error("precision.loss_scale.minimum",
+                fmt::format("{} is more than precision.loss_scale.initial ({})", scale.minimum,
+                            scale.initial),
+                fmt::format("use at most {}", scale.initial));
+}
+
 /// One rule and the fields without which it has nothing to say.
 struct Rule {
   void (*check)(const Recipe&, RuleContext&);
@@ -424,6 +454,12 @@ const std::vector<Rule>& rules() {
       {chunks_are_whole_blocks, {"memory.offload.chunk"}},
       {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
       {warmup_ends_in_the_run, {"optimizer.warmup_steps", "run.steps"}},
+      {logarithmic_warmup_has_steps, {"optimizer.warmup", "optimizer.warmup_steps"}},
+      {decay_follows_the_warmup,
+       {"optimizer.schedule", "optimizer.decay_steps", "optimizer.warmup_steps"}},
+      {loss_scale_starts_above_its_minimum,
+       {"precision.compute", "precision.loss_scale.initial", "precision.loss_scale.fixed",
+        "precision.loss_scale.minimum"}},
   };
   return all;
 }
@@ -445,7 +481,10 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "data.augment",
                                           "optimizer.name",
                                           "optimizer.schedule",
+                                          "optimizer.warmup_steps",
                                           "precision.compute",
+                                          "precision.loss_scale.fixed",
+                                          "precision.loss_scale.hysteresis",
                                           "precision.non_finite",
                                           "parallel.zero.stage",
                                           "parallel.sequence",
@@ -492,8 +531,21 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),
                            fmt::join(readers, ", ")));
   }
-  if (r.optimizer.schedule == Schedule::constant) {
-    add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");
+  const Schedule schedule = r.optimizer.schedule;
+  if (!decays(schedule)) {
+    add({"optimizer.final_lr_ratio", "optimizer.decay_steps"},
+        schedule == Schedule::constant ? "optimizer.schedule constant does not fall"
+                                       : "optimizer.schedule step has no end");
+  }
+  if (schedule != Schedule::step) {
+    add({"optimizer.step_epochs", "optimizer.step_factor"},
+        fmt::format("only optimizer.schedule step drops, here it is {}", spelling(schedule)));
+  }
+  if (r.optimizer.warmup_steps == 0) {
+    add({"optimizer.warmup", "optimizer.warmup_ratio"}, "optimizer.warmup_steps 0: no warm-up");
+    if (schedule != Schedule::linear)
+      add({"optimizer.warmup_shift"},
+          "optimizer.warmup_steps 0, and only schedule linear is moved, too");
   }
   if (r.lora.rank == 0) {
     add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
@@ -502,9 +554,19 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");
   }
   if (r.precision.compute != ComputeType::fp16) {
-    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval"},
+    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
+         "precision.loss_scale.fixed", "precision.loss_scale.hysteresis",
+         "precision.loss_scale.consecutive", "precision.loss_scale.minimum"},
         fmt::format("only precision.compute fp16 scales the loss, here it is {}",
                     spelling(r.precision.compute)));
+  } else if (r.precision.loss_scale.fixed > 0) {
+    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
+         "precision.loss_scale.hysteresis", "precision.loss_scale.consecutive",
+         "precision.loss_scale.minimum"},
+        "precision.loss_scale.fixed: the factor never changes");
+  } else if (r.precision.loss_scale.hysteresis == 1) {
+    add({"precision.loss_scale.consecutive"},
+        "precision.loss_scale.hysteresis 1 counts no steps");
   }
   if (r.precision.non_finite == NonFinite::stop) {
     add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");
