@@ -402,7 +402,9 @@ void decay_follows_the_warmup(const Recipe& r, RuleContext& context) {
 
 void loss_scale_starts_above_its_minimum(const Recipe& r, RuleContext& context) {
   const LossScaleConfig& scale = r.precision.loss_scale;
-  if (r.precision.compute != ComputeType::fp16 || scale.fixed > 0 || scale.initial >= scale.minimum)
+  // A factor that starts below the default minimum stays there.
+  if (r.precision.compute != ComputeType::fp16 || scale.fixed > 0 || scale.minimum <= 1 ||
+      scale.initial >= scale.minimum)
     return;
   context.error("precision.loss_scale.minimum",
                 fmt::format("{} is more than precision.loss_scale.initial ({})", scale.minimum,
