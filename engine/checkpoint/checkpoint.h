@@ -24,7 +24,7 @@ struct CheckpointState {
   std::int64_t good_steps = 0;  ///< since the last change of the loss scale
   std::int64_t skipped_steps = 0;
   std::int64_t tolerated_steps = 0;  ///< that the hysteresis of the loss scale has taken up
-  int world_size = 1;  ///< of the run that saved
+  int world_size = 1;                ///< of the run that saved
   std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
 };

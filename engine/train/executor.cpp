@@ -583,16 +583,16 @@ void Executor::norm(const StepInputs& inputs) {
   communicator(kWorldChannel).all_reduce(sums_, ReduceOp::sum);
   timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
   const LossScaleConfig& scale = options_.precision.loss_scale;
-  optimizer::finish_gradients(control_, sums_,
-                              {.clip_norm = options_.optimizer.clip_norm,
-                               .loss_scaling = {.dynamic = options_.compute == at::kHalf &&
-                                                           scale.fixed == 0,
-                                                .growth_interval = scale.growth_interval,
-                                                .hysteresis = scale.hysteresis,
-                                                .consecutive = scale.consecutive,
-                                                .minimum = static_cast<float>(scale.minimum)},
-                               .beta1 = options_.optimizer.betas[0],
-                               .beta2 = options_.optimizer.betas[1]});
+  optimizer::finish_gradients(
+      control_, sums_,
+      {.clip_norm = options_.optimizer.clip_norm,
+       .loss_scaling = {.dynamic = options_.compute == at::kHalf && scale.fixed == 0,
+                        .growth_interval = scale.growth_interval,
+                        .hysteresis = scale.hysteresis,
+                        .consecutive = scale.consecutive,
+                        .minimum = static_cast<float>(scale.minimum)},
+       .beta1 = options_.optimizer.betas[0],
+       .beta2 = options_.optimizer.betas[1]});
   offloader_.copy_control(control_);
 }
 

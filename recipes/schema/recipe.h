@@ -153,7 +153,7 @@ struct DataConfig {
   Interpolation interpolation = Interpolation::bilinear;
   bool jpeg_scaling = true;  ///< large JPEG files are decoded at a fraction of their size
   NormalizeConfig normalize;
-  int crop_padding = 4;   ///< pixels around the image before the random crop
+  int crop_padding = 4;                        ///< pixels around the image before the random crop
   std::vector<double> crop_scale = {0.08, 1};  ///< area of random_resized_crop
   std::vector<double> crop_ratio = {0.75, 4.0 / 3};
   int randaugment_ops = 2;

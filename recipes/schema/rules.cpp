@@ -567,8 +567,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
          "precision.loss_scale.minimum"},
         "precision.loss_scale.fixed: the factor never changes");
   } else if (r.precision.loss_scale.hysteresis == 1) {
-    add({"precision.loss_scale.consecutive"},
-        "precision.loss_scale.hysteresis 1 counts no steps");
+    add({"precision.loss_scale.consecutive"}, "precision.loss_scale.hysteresis 1 counts no steps");
   }
   if (r.precision.non_finite == NonFinite::stop) {
     add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");

@@ -44,8 +44,7 @@ struct SgdBounds {
   void step(const Bounded& gradient, double lr, double beta, double decay, bool nesterov = false) {
     const Bounded decayed = gradient + constant(decay) * master;
     momentum = constant(beta) * momentum + decayed;
-    master = master -
-             constant(lr) * (nesterov ? decayed + constant(beta) * momentum : momentum);
+    master = master - constant(lr) * (nesterov ? decayed + constant(beta) * momentum : momentum);
   }
 };
 
@@ -58,8 +57,7 @@ struct RmspropBounds {
     const Bounded g = gradient + constant(decay) * master;
     square = constant(alpha) * square + constant(1 - alpha) * g * g;
     if (tensorflow) {
-      momentum = constant(beta) * momentum +
-                 constant(lr) * g / square_root(square + constant(eps));
+      momentum = constant(beta) * momentum + constant(lr) * g / square_root(square + constant(eps));
       master = master - momentum;
     } else {
       momentum = constant(beta) * momentum + g / (square_root(square) + constant(eps));

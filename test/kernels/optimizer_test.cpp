@@ -344,8 +344,8 @@ TEST_CASE("hysteresis takes up non-finite steps until the scale grows, or until 
   using Pairs = std::vector<std::pair<float, float>>;
   LossScaling scaling{.dynamic = true, .growth_interval = 3, .hysteresis = 3};
   // Two are taken up, also apart; the third and each one after it halve, until growth sets it back.
-  CHECK(scales("x.xxx...x", 64, scaling) == Pairs{{64, 1}, {64, 1}, {64, 2}, {32, 2}, {16, 2},
-                                                  {16, 2}, {16, 2}, {32, 0}, {32, 1}});
+  CHECK(scales("x.xxx...x", 64, scaling) ==
+        Pairs{{64, 1}, {64, 1}, {64, 2}, {32, 2}, {16, 2}, {16, 2}, {16, 2}, {32, 0}, {32, 1}});
   scaling.consecutive = true;
   CHECK(scales("x.xxxx.x", 64, scaling) ==
         Pairs{{64, 1}, {64, 0}, {64, 1}, {64, 2}, {32, 2}, {16, 2}, {16, 0}, {16, 1}});
@@ -355,7 +355,8 @@ TEST_CASE("hysteresis takes up non-finite steps until the scale grows, or until 
 
 TEST_CASE("the loss scale stays at its minimum", "[kernels]") {
   const LossScaling scaling{.dynamic = true, .growth_interval = 2, .minimum = 24};
-  const std::vector<std::pair<float, float>> expected = {{32, 0}, {24, 0}, {24, 0}, {24, 0}, {48, 0}};
+  const std::vector<std::pair<float, float>> expected = {
+      {32, 0}, {24, 0}, {24, 0}, {24, 0}, {48, 0}};
   CHECK(scales("xxx..", 64, scaling) == expected);
   CHECK(scales("x", 8, scaling).front().first == 8);  // below it from the start
 }

@@ -13,8 +13,7 @@
 int main(int argc, char** argv) {
   if (argc < 3) return 64;
   const std::vector<std::string> overrides(argv + 3, argv + argc);
-  const dstrain::Recipe recipe =
-      dstrain::load_recipe("recipes/quickstart.yaml", overrides).recipe;
+  const dstrain::Recipe recipe = dstrain::load_recipe("recipes/quickstart.yaml", overrides).recipe;
   const dstrain::ScheduleSpan span{.steps = std::atoll(argv[1]), .steps_per_epoch = 10};
   for (long step = 0; step < std::atol(argv[2]); ++step)
     fmt::print("{}\n", dstrain::learning_rate(recipe.optimizer, step, span));

@@ -51,8 +51,8 @@ TEST_CASE("each shift and course of the warm-up follows its formula for 1,000 st
   config.warmup = course;
   for (int step = 0; step < 1000; ++step) {
     const double position = std::max(0, step + shift);
-    const double rise = course == Warmup::linear ? position / steps
-                                                 : std::log(position + 1) / std::log(steps);
+    const double rise =
+        course == Warmup::linear ? position / steps : std::log(position + 1) / std::log(steps);
     CAPTURE(step);
     REQUIRE(learning_rate(config, step, kSpan) ==
             Approx(start + (1 - start) * std::min(1.0, rise)).epsilon(1e-12));
@@ -80,7 +80,8 @@ TEST_CASE("a decay may end before the run, and stays where it ended", "[train]")
   OptimizerConfig config = config_of(GENERATE(Schedule::linear, Schedule::cosine));
   config.decay_steps = 60;
   CHECK(learning_rate(config, 35, kSpan) == Approx(0.55));
-  for (const int step : {60, 61, 109, 1000}) CHECK(learning_rate(config, step, kSpan) == Approx(0.1));
+  for (const int step : {60, 61, 109, 1000})
+    CHECK(learning_rate(config, step, kSpan) == Approx(0.1));
 }
 
 TEST_CASE("schedule step drops after whole intervals, also of parts of an epoch", "[train]") {

@@ -1,7 +1,8 @@
 """Learning rates of 1,000 steps against the schedules of transformers and DeepSpeed: what the optimizer is given before each of its steps,
 under schedulers that step once after it, as both trainers do.
 
-usage: schedules.py SCHEDULE_PROBE; exit code 77 where transformers is not installed, without DeepSpeed its part is left out."""
+usage: schedules.py SCHEDULE_PROBE; exit code 77 where transformers is not installed, without DeepSpeed (scripts/setup --tests) its part is
+left out."""
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,9 @@ try:
 except ImportError as missing:
     print(f"skipped: this python has no transformers ({missing}); scripts/test installs it")
     sys.exit(77)
+
+cache = os.environ.get("DSTRAIN_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "dstrain"
+sys.path += map(str, pathlib.Path(cache, "import-venv").glob("lib/python3*/site-packages"))
 
 PROBE, ROOT = sys.argv[1], pathlib.Path(__file__).resolve().parents[2]
 LR, COUNT = 3e-4, 1000

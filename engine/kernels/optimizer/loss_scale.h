@@ -9,7 +9,7 @@ namespace dstrain::optimizer {
 struct LossScaling {
   bool dynamic = false;
   int growth_interval = 2000;  ///< finite steps before the scale doubles
-  int hysteresis = 1;  ///< non-finite steps before it halves; the next ones halve it at once
+  int hysteresis = 1;        ///< non-finite steps before it halves; the next ones halve it at once
   bool consecutive = false;  ///< each finite step sets the count of hysteresis back; else growth
   float minimum = kMinLossScale;
 };
