@@ -109,8 +109,13 @@ Given* one_of_both(Import& import, std::string_view path, std::string_view other
   return ours;
 }
 
+bool uses_trainer(const Import& import) {
+  return !import.options().trainer.empty() || import.has(Table::trainer);
+}
+
 bool uses_deepspeed(const Import& import) {
-  return import.has(Table::deepspeed) || import.has(Table::accelerate, "deepspeed_config") ||
+  return !import.options().deepspeed.empty() || import.has(Table::deepspeed) ||
+         import.has(Table::accelerate, "deepspeed_config") ||
          import.has(Table::accelerate_command, "use_deepspeed") ||
          import.has(Table::accelerate_command, "zero_stage");
 }
@@ -137,13 +142,16 @@ void derive_ranks(Import& import) {
     ranks = {};
   }
   if (ranks.per_node > 0) ranks.total = std::max(1L, ranks.nodes) * ranks.per_node;
-  const std::optional<std::string> launcher = import.word(deepspeed_command, "launcher");
-  const bool slurm = import.has(sbatch) || launcher == "slurm";
   if (import.options().ranks > 0) {
     ranks.total = import.options().ranks;
     if (ranks.total % std::max(1L, ranks.nodes) == 0)
       ranks.per_node = ranks.total / std::max(1L, ranks.nodes);
   }
+}
+
+void derive_launch(Import& import) {
+  const Import::Ranks& ranks = import.ranks;
+  using enum Table;
   if (import.flag(deepspeed_command, "elastic_training").value_or(false)) {
     import.result.launch.insert(import.result.launch.end(), {"--max-restarts", "3"});
     const long least = import.whole(deepspeed_command, "min_elastic_nodes").value_or(0);
@@ -151,7 +159,8 @@ void derive_ranks(Import& import) {
       import.result.launch.insert(import.result.launch.end(),
                                   {"--min-ranks", fmt::format("{}", least * ranks.per_node)});
   }
-  launch_words(import, slurm);
+  const std::optional<std::string> launcher = import.word(deepspeed_command, "launcher");
+  launch_words(import, import.has(sbatch) || launcher == "slurm");
 }
 
 namespace {
@@ -198,7 +207,7 @@ void derive_batch(Import& import) {
   Given* micro = first_given(import, {{Table::deepspeed, "train_micro_batch_size_per_gpu"},
                                       {Table::trainer, "per_device_train_batch_size"}});
   Given* steps = accumulation(import);
-  const bool trainer = import.has(Table::trainer);
+  const bool trainer = uses_trainer(import);
   const long ranks = data_ranks(import);
   Batch batch = {.micro = whole_of(micro), .steps = whole_of(steps), .global = whole_of(global)};
   if (trainer && micro == nullptr && global == nullptr) batch.micro = 8;  // Trainer's default

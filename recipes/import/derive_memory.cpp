@@ -267,7 +267,7 @@ void accelerate_fsdp(Import& import) {
 
 void derive_precision(Import& import) {
   const bool known =
-      uses_deepspeed(import) || import.has(Table::trainer) || import.has(Table::accelerate);
+      uses_deepspeed(import) || uses_trainer(import) || import.has(Table::accelerate);
   const Format format = compute_format(import);
   if (format.given != nullptr)
     import.set("precision.compute", format.name, format.given);

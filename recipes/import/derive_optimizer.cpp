@@ -156,8 +156,7 @@ void clipping(Import& import) {
                    "DeepSpeed clips by its own gradient_clipping, which is absent");
     return import.set("optimizer.clip_norm", "0", std::string("no gradient_clipping"));
   }
-  if (import.has(Table::trainer))
-    trainer_number(import, "optimizer.clip_norm", "max_grad_norm", "1.0");
+  if (uses_trainer(import)) trainer_number(import, "optimizer.clip_norm", "max_grad_norm", "1.0");
 }
 
 /// What DeepSpeed's three schedules share.
@@ -281,7 +280,7 @@ void trainer_schedule(Import& import) {
 }  // namespace
 
 void derive_optimizer(Import& import) {
-  const bool trainer = import.has(Table::trainer);
+  const bool trainer = uses_trainer(import);
   if (Given* type = import.find(kDs, "optimizer.type")) {
     deepspeed_optimizer(import, type);
     for (const char* name :
@@ -290,7 +289,7 @@ void derive_optimizer(Import& import) {
                      "the optimizer of ds_config.json holds");
   } else if (trainer) {
     trainer_optimizer(import);
-  } else if (import.has(kDs)) {
+  } else if (uses_deepspeed(import)) {
     import.result.notes.emplace_back(
         "ds_config.json has no optimizer: the script made its own, whose name and rates no file "
         "says");
@@ -311,7 +310,7 @@ void derive_schedule(Import& import) {
     for (const char* name : {"lr_scheduler_type", "warmup_steps", "warmup_ratio"})
       import.outcome(import.find(Table::trainer, name), Fate::no_effect,
                      "the scheduler of ds_config.json holds");
-  } else if (import.has(Table::trainer)) {
+  } else if (uses_trainer(import)) {
     trainer_schedule(import);
   } else if (uses_deepspeed(import)) {
     import.set("optimizer.schedule", "constant", std::string("no scheduler"));

@@ -112,7 +112,7 @@ void reports(Import& import) {
 }  // namespace
 
 void derive_run(Import& import) {
-  if (!import.has(kTrainer)) return;
+  if (!uses_trainer(import)) return;
   length(import);
   evaluations(import);
   checkpoints(import);

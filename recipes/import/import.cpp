@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <tuple>
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
@@ -68,6 +69,11 @@ void leave_out_what_is_off(Import& import) {
   }
 }
 
+std::string with_reason(std::string text, const KeyRule& rule) {
+  if (!rule.reason.empty()) text += fmt::format(": {}", rule.reason);
+  return text;
+}
+
 /// The fate of a key by its value: an error where there is no counterpart or numbers would change.
 void judge(Import& import, Given& given, std::set<std::string>& accepted) {
   const KeyRule& rule = *given.rule;
@@ -83,18 +89,20 @@ void judge(Import& import, Given& given, std::set<std::string>& accepted) {
       given.why += given.why.empty() ? "accepted" : "; accepted";
     } else {
       import.error(&given,
-                   fmt::format("{} would give other numbers here{}{}", given.value,
-                               rule.reason.empty() ? "" : ": ", rule.reason),
+                   with_reason(fmt::format("{} would give other numbers here", given.value), rule),
                    fmt::format("take it out, or accept that: --accept {}", given.path));
     }
   } else if (given.fate == Fate::refused) {
     given.counts = false;
-    const std::string wanted =
-        rule.only.empty() ? "take it out" : fmt::format("use {}", wanted_values(rule));
-    import.error(&given,
-                 fmt::format("{} has no counterpart{}{}", given.value,
-                             rule.reason.empty() ? "" : ": ", rule.reason),
-                 wanted);
+    if (rule.only.empty()) {
+      import.error(&given, with_reason(fmt::format("{} has no counterpart", given.value), rule),
+                   "take it out");
+    } else {
+      const std::string wanted = wanted_values(rule);
+      import.error(&given,
+                   with_reason(fmt::format("{}, but only {} is taken", given.value, wanted), rule),
+                   fmt::format("use {}, or take it out", wanted));
+    }
   }
 }
 
@@ -178,7 +186,7 @@ void check_recipe(Import& import, const std::string& text) {
   };
   std::vector<Diagnostic> problems;
   try {
-    import.result.warnings = parse_recipe(text, "recipe").warnings;
+    import.result.warnings = parse_recipe(text.empty() ? "{}" : text, "recipe").warnings;
   } catch (const RecipeError& error) {
     problems = error.diagnostics();
   }
@@ -237,6 +245,7 @@ Imported import_settings(const ImportOptions& given_options) {
   resolve_auto(import);
   leave_out_what_is_off(import);
   judge_all(import);
+  derive_launch(import);
   derive_parallel(import);
   derive_batch(import);
   derive_memory(import);
@@ -249,7 +258,12 @@ Imported import_settings(const ImportOptions& given_options) {
   const std::string text = recipe_text(import);
   refuse_unknown_settings(import);
   if (import.errors().empty()) check_recipe(import, text);
-  if (!import.errors().empty()) throw RecipeError(std::move(import.errors()));
+  if (!import.errors().empty()) {
+    std::ranges::stable_sort(import.errors(), {}, [](const Diagnostic& one) {
+      return std::tuple(one.file, one.line, one.column);
+    });
+    throw RecipeError(std::move(import.errors()));
+  }
   import.result.recipe = heading(import) + text;
   import.result.keys.assign(import.keys().begin(), import.keys().end());
   return std::move(import.result);

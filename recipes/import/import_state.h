@@ -91,7 +91,8 @@ void read_sbatch(Import& import, const std::string& path);
 void resolve_auto(Import& import);
 
 // Keys that are read together become values of the recipe (derive*.cpp).
-void derive_ranks(Import& import);  ///< --ranks, --nodes, ...
+void derive_ranks(Import& import);
+void derive_launch(Import& import);  ///< --ranks, --nodes, ...
 void derive_parallel(Import& import);
 void derive_batch(Import& import);
 void derive_precision(Import& import);
@@ -104,6 +105,8 @@ void derive_metrics(Import& import);
 /// The value of `path` in ds_config.json or, where it is not there, of `other`, a key of
 /// accelerate's file or command line. Two different values are reported.
 [[nodiscard]] Given* one_of_both(Import& import, std::string_view path, std::string_view other);
+/// Whether the training is Trainer's, with all its defaults.
+[[nodiscard]] bool uses_trainer(const Import& import);
 /// Whether DeepSpeed runs the training.
 [[nodiscard]] bool uses_deepspeed(const Import& import);
 

@@ -115,9 +115,12 @@ Node read_json_tree(std::string_view text, const std::string& file) {
     (void)parse_json(text, file, kLimits);
   } catch (const Error& error) {
     const auto holds = [&](std::string_view part) { return text.find(part) != text.npos; };
+    const bool twice = std::string_view(error.what()).ends_with("twice");
     const bool comment = holds("//") || holds("/*") || holds("\n#");
     throw Error(error.kind(), error.what(),
-                comment ? "JSON has no comments: take them out" : "write plain JSON");
+                twice     ? "keep one of the two"
+                : comment ? "JSON has no comments: take them out"
+                          : "write plain JSON");
   }
   return PlaceScanner(text).value();
 }
