@@ -44,6 +44,7 @@ constexpr KeyRule kArguments[] = {
     {"fp16", flag, translated, "precision.compute"},
     {"bf16_full_eval", flag, no_effect, "", "evaluations compute as the training does"},
     {"fp16_full_eval", flag, no_effect, "", "evaluations compute as the training does"},
+    {"mixed_precision", any, no_effect, "", "follows from bf16 and fp16"},
     {"tf32", any, no_effect, "", "fp32 computes in fp32", "null|false", changes},
     {"fp16_backend", text, no_effect, "", "one way of fp16"},
     {"half_precision_backend", text, no_effect, "", "one way of fp16"},
