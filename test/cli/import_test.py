@@ -22,7 +22,7 @@ with tempfile.TemporaryDirectory() as scratch:
     made = folder / "made.yaml"
     started = time.monotonic()
     text = expect_success(run("recipe", "import-deepspeed", folder / "ds.json", "--ranks", 2, "--model", "vit-tiny", "--set", "data.name=digits",
-                              "--set", "run.steps=3", "--set", "model.channels=1", "--set", "model.image_size=8", "--set", "model.patch_size=4", "-o", made, "--report", folder / "report.md"))
+                              "--set", "run.steps=3", "--set", "model.channels=1", "--set", "model.image_size=8", "--set", "model.patch_size=4", "--set", "model.width=32", "--set", "model.heads=4", "--set", "model.mlp_width=64", "--set", "model.layers=2", "-o", made, "--report", folder / "report.md"))
     print(f"imported in {time.monotonic() - started:.3f} s")
     assert f"start: dstrain launch {made} --ranks 2" in text, text
     expect_success(run("recipe", "check", made))
