@@ -68,9 +68,12 @@ std::string model_part(const fs::path& recipe) {
   return stem.substr(0, stem.find('_'));
 }
 
+/// "resnet" begins "resnet18_food101_ddp" and "mobilenet" "mobilenet-v2_...", but "vi" not
+/// "vit-base".
 bool begins_with(const std::string& stem, const std::string& word) {
-  return stem == word || stem.starts_with(word + "_") || stem.starts_with(word + "-") ||
-         stem.starts_with(word + ".");
+  if (!stem.starts_with(word) || word.empty()) return false;
+  const char next = stem.size() == word.size() ? '_' : stem[word.size()];
+  return !(next >= 'a' && next <= 'z');
 }
 
 fs::path choose(const std::string& word, const std::string& ending,

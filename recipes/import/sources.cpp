@@ -30,6 +30,14 @@ void take_keys(Import& import, Table table, const std::string& file, const Node&
   }
 }
 
+}  // namespace
+
+void take_object(Import& import, Table table, const std::string& file, const Node& map) {
+  take_keys(import, table, file, map, "");
+}
+
+namespace {
+
 Node read_json(Import& import, const std::string& path, std::string_view what) {
   import.result.sources.push_back(path);
   Node root = read_json_tree(import.options().open(path), shown(path, 200));

@@ -43,6 +43,7 @@ TEST_CASE("every strategy fits every model whose recipes name it", "[import]") {
 }
 
 TEST_CASE("words that are not known give the known ones, the nearest first", "[import]") {
+  CHECK(mistake({"vi", "zero2", "8", "64", "10"}).find("is not known") != std::string::npos);
   CHECK(mistake({"vit-bose", "zero2", "8", "64", "10"}).find("did you mean vit-base?") !=
         std::string::npos);
   CHECK(mistake({"vit-base", "fsdp_stag2", "8", "64", "10"})
