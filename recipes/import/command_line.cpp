@@ -135,12 +135,11 @@ class CommandReader {
       else
         while (at_ < words_.size() && !words_[at_].starts_with("--"))
           values.push_back(words_[at_++]);
-      take_script_argument(name, word, values);
+      take_script_argument(name, values);
     }
   }
 
-  void take_script_argument(const std::string& name, const std::string& word,
-                            const std::vector<std::string>& values) {
+  void take_script_argument(const std::string& name, const std::vector<std::string>& values) {
     const bool config = name == "deepspeed_config" ||
                         (name == "deepspeed" && !values.empty() && values[0].ends_with(".json"));
     if (config && !values.empty()) {

@@ -53,6 +53,18 @@ std::string trimmed(std::string_view line) {
   return std::string(line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1));
 }
 
+/// "export WANDB_API_KEY (not shown)": cut after the first name of a secret.
+std::string without_secret(const std::string& line) {
+  std::size_t begin = 0;
+  while (begin < line.size()) {
+    const std::size_t end = std::min(line.find_first_of(" \t=;\"'", begin), line.size());
+    const std::string_view word = std::string_view(line).substr(begin, end - begin);
+    if (names_secret(word)) return line.substr(0, end) + " (not shown)";
+    begin = end + 1;
+  }
+  return line;
+}
+
 /// "--nodes=4" and "-N 4" of a #SBATCH line.
 void take_sbatch_options(Import& import, const std::string& path, int number,
                          const std::string& text) {
@@ -137,7 +149,8 @@ void read_sbatch(Import& import, const std::string& path) {
     if (line.starts_with("#SBATCH")) {
       take_sbatch_options(import, path, number, line.substr(7));
     } else if (!line.empty() && line[0] != '#') {
-      import.result.unread.push_back(fmt::format("{}:{}: {}", path, number, shown(line, 200)));
+      import.result.unread.push_back(
+          fmt::format("{}:{}: {}", path, number, shown(without_secret(line), 200)));
     }
   }
 }

@@ -302,6 +302,11 @@ TEST_CASE("keys and passwords are neither shown nor copied", "[import]") {
   CHECK(!holds(importing::report_markdown(imported, "r.yaml") + importing::report_json(imported),
                "xyz"));
   CHECK(imported.launch == std::vector<std::string>{"--env", "WANDB_API_KEY", "--ranks", "2"});
+  const ImportOptions script = test::options_of(
+      {{"job.sbatch", "export A=1 WANDB_API_KEY=xyz\nsrun t.py --hf_token xyz\n"}});
+  CHECK(importing::import_settings(script).unread ==
+        std::vector<std::string>{"job.sbatch:1: export A=1 WANDB_API_KEY (not shown)",
+                                 "job.sbatch:2: srun t.py --hf_token (not shown)"});
 }
 
 TEST_CASE("#SBATCH lines become options of a submission", "[import]") {
