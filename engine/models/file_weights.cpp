@@ -126,8 +126,7 @@ class FileWeights final : public WeightSource {
 
   /// timm has the same elements in another shape.
   [[nodiscard]] bool is_timms(const FileTensor& found, const Piece& part) const {
-    return family_.timm_tensor != nullptr &&
-           family_.timm_tensor({part.name, part.shape}) == found;
+    return family_.timm_tensor != nullptr && family_.timm_tensor({part.name, part.shape}) == found;
   }
 
   void place(const Piece& part, Misfits& misfits) {

@@ -19,7 +19,7 @@ using Matcher = bool (*)(const std::string& pattern, const std::string& tensor);
 
 /// Sets `flag` to `value` where a pattern matches all parts of a parameter.
 void mark(const Model& model, const std::vector<std::string>& patterns, const std::string& key,
-          Matcher matcher, bool Parameter::* flag, bool value) {
+          Matcher matcher, bool Parameter::*flag, bool value) {
   const std::vector<Parameter*> parameters = all_parameters(model);
   for (const std::string& pattern : patterns) {
     bool found = false;

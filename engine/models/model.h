@@ -37,10 +37,10 @@ struct Model {
 
 /// What the data, the ranks and the recipe beside its section model say of a model.
 struct ModelInputs {
-  int classes = 0;             ///< of images; 0: unknown
-  int sequence = 0;            ///< tokens of a sample of text; 0: unknown, then costs are too
-  Splits splits = {};          ///< parts that this rank has; whole for export
-  ExpertsConfig experts = {};  ///< of the recipe: losses of routers, planned load
+  int classes = 0;                  ///< of images; 0: unknown
+  int sequence = 0;                 ///< tokens of a sample of text; 0: unknown, then costs are too
+  Splits splits = {};               ///< parts that this rank has; whole for export
+  ExpertsConfig experts = {};       ///< of the recipe: losses of routers, planned load
   BatchNormConfig batch_norm = {};  ///< of the recipe
   /// Model::bucket of families whose blocks are small.
   Bytes bucket = 0;

@@ -44,9 +44,9 @@ ops::BatchNormCall BatchNorm::call_of(const Call& call) {
 }
 
 LayerCost BatchNorm::cost(const ImageShape& input, int compute_bytes) const {
-  LayerCost cost{.name = layer_name_of(weight_),
-                 .saved_bytes = input.bytes(compute_bytes) +
-                                ops::batch_norm_saved_bytes(input.channels)};
+  LayerCost cost{
+      .name = layer_name_of(weight_),
+      .saved_bytes = input.bytes(compute_bytes) + ops::batch_norm_saved_bytes(input.channels)};
   count(weight_, cost);
   count(bias_, cost);
   return cost;

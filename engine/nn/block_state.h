@@ -34,7 +34,8 @@ enum class StateChange {
 struct BlockState {
   Piece part;  ///< whole
   double initial = 0;
-  at::ScalarType type = at::kFloat;  ///< kFloat or kLong; of step_mean the first, of applied_steps the second
+  at::ScalarType type =
+      at::kFloat;  ///< kFloat or kLong; of step_mean the first, of applied_steps the second
   StateChange change = StateChange::by_block;
   double share = 0;          ///< step_mean: of the new mean in the value
   at::Tensor value = {};     ///< bound by the state store

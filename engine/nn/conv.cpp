@@ -5,8 +5,8 @@ namespace dstrain {
 Conv::Conv(const std::string& name, const ops::ConvShape& shape, const InitialWeights& init,
            bool has_bias)
     : shape_(shape), has_bias_(has_bias) {
-  weight_.hold({{name + ".weight",
-                 {shape.out, shape.in / shape.groups, shape.kernel, shape.kernel}}});
+  weight_.hold(
+      {{name + ".weight", {shape.out, shape.in / shape.groups, shape.kernel, shape.kernel}}});
   weight_.init = init.kind;
   weight_.init_std = init.std;
   bias_.hold({{name + ".bias", {shape.out}}});

@@ -21,8 +21,8 @@ class Conv {
        bool has_bias = false);
 
   /// [B, H, W, in] -> [B, H', W', out].
-  [[nodiscard]] at::Tensor forward(
-      const at::Tensor& x_BHWC, ops::ImageActivation activation = ops::ImageActivation::none) {
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC,
+                                   ops::ImageActivation activation = ops::ImageActivation::none) {
     return ops::conv(x_BHWC, shape_, weight_, bias(), activation);
   }
 

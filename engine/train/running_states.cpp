@@ -63,8 +63,8 @@ RunningStates::RunningStates(const std::vector<BlockState*>& states, const at::T
     const auto count = static_cast<std::int64_t>(shares.size());
     const at::Tensor host = at::empty({count}, at::kFloat);
     std::ranges::copy(shares, host.mutable_data_ptr<float>());
-    runs_.push_back({elements_from(first, count), sums.narrow(0, first_sum, count),
-                     host.to(first.device())});
+    runs_.push_back(
+        {elements_from(first, count), sums.narrow(0, first_sum, count), host.to(first.device())});
   }
 }
 

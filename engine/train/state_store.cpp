@@ -244,7 +244,7 @@ at::Tensor StateStore::own_gradient(int group) const {
   return resident_gradient(group).narrow(0, own.begin, own.size());
 }
 
-void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::* member) {
+void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::*member) {
   const auto& parameters = groups_[to_index(group)];
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->*member =

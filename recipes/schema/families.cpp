@@ -413,8 +413,7 @@ ModelNames list_names() {
   }
   for (const ModelFamily& family : kFamilies) {
     for (const PublishedModel& model : family.published)
-      names.add(model.name,
-                model.text.empty() ? sizes_text(model.sizes) : std::string(model.text));
+      names.add(model.name, model.text.empty() ? sizes_text(model.sizes) : std::string(model.text));
     for (std::size_t i = 0; i < std::size(PublishedModel{}.aliases); ++i) {
       for (const PublishedModel& model : family.published) {
         if (!model.aliases[i].empty())

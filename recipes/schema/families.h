@@ -36,8 +36,8 @@ struct ModelSizes {
 struct ModelSize {
   std::string_view key;                  ///< under model
   std::array<const char*, 2> file_keys;  ///< as written today and, or null, in earlier files
-  int ModelConfig::* member;
-  std::int64_t ModelSizes::* size;
+  int ModelConfig::*member;
+  std::int64_t ModelSizes::*size;
   std::int64_t max;
   bool image = false;     ///< of the image: the model's name leaves it open
   bool optional = false;  ///< follows from the other sizes where it is not given

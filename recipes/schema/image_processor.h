@@ -32,7 +32,8 @@ struct ImageProcessor {
                                                int image_size, int channels);
 
 /// The same in timm's words: adds to `pretrained_cfg` of a config.json's text.
-[[nodiscard]] std::string with_pretrained_cfg(const std::string& config_json, const DataConfig& data,
-                                              int stored_side, int image_size, int channels);
+[[nodiscard]] std::string with_pretrained_cfg(const std::string& config_json,
+                                              const DataConfig& data, int stored_side,
+                                              int image_size, int channels);
 
 }  // namespace dstrain

@@ -435,8 +435,7 @@ const std::vector<Rule>& rules() {
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
-      {convolutions_are_whole,
-       {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},
+      {convolutions_are_whole, {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},
       {statistics_have_samples, {"model.name", "batch_norm.over", "batch.micro"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
@@ -517,8 +516,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (!by_name(r)) {
     add({"model.dropout"}, fmt::format("model.name {} has none", r.model.name));
     add({"parallel.bucket"},
-        fmt::format("model.name {} has large blocks, each with a group of its own",
-                    r.model.name));
+        fmt::format("model.name {} has large blocks, each with a group of its own", r.model.name));
   } else {
     if (r.parallel.pipeline > 1)
       add({"parallel.bucket"}, "parallel.pipeline above 1: each block has a group of its own");

@@ -82,8 +82,7 @@ at::Tensor logits_of(Model& model, const Batch& batch, Mode mode) {
   Tensors state;
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
     state = model.blocks[i]->forward(state, batch, context);
-  return dynamic_cast<ImageHead&>(*model.blocks.back())
-      .logits(state, Call::of(batch, context));
+  return dynamic_cast<ImageHead&>(*model.blocks.back()).logits(state, Call::of(batch, context));
 }
 
 void probe(Model model, const std::string& weights, const std::string& input,
@@ -150,9 +149,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (what == "run" && argc == 10) {
-      dstrain::probe(
-          dstrain::model_of(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), argv[5]), argv[5],
-          argv[6], argv[7], argv[8], argv[9]);
+      dstrain::probe(dstrain::model_of(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), argv[5]),
+                     argv[5], argv[6], argv[7], argv[8], argv[9]);
       return 0;
     }
   } catch (const dstrain::Error& error) {

@@ -10,7 +10,8 @@
 /// First weights as torch.nn and torchvision draw them.
 namespace dstrain {
 
-/// kaiming_normal_(mode="fan_out", nonlinearity="relu"). He et al. 2015, arXiv:1502.01852, sec. 2.2.
+/// kaiming_normal_(mode="fan_out", nonlinearity="relu"). He et al. 2015, arXiv:1502.01852,
+/// sec. 2.2.
 [[nodiscard]] inline InitialWeights he_normal(const ops::ConvShape& shape) {
   const auto fan_out = static_cast<double>(shape.out * shape.kernel * shape.kernel);
   return {.kind = Init::normal, .std = std::sqrt(2 / fan_out)};

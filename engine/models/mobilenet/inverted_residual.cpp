@@ -27,8 +27,7 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
   const at::Tensor d =
       expand_ ? expand_->norm.forward_conv(expand_->conv.forward(x), call, depthwise_.conv)
               : depthwise_.conv.forward(x);
-  return {project_.forward(depthwise_.norm.forward(d, call), call,
-                           residual_ ? x : at::Tensor())};
+  return {project_.forward(depthwise_.norm.forward(d, call), call, residual_ ? x : at::Tensor())};
 }
 
 BlockCost InvertedResidual::cost(const BatchShape& shape) const {

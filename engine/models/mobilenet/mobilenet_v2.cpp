@@ -22,8 +22,8 @@ struct MobileStage {
   int blocks;
   std::int64_t stride;
 };
-constexpr MobileStage kStages[] = {{1, 16, 1, 1},  {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
-                                   {6, 96, 3, 1},  {6, 160, 3, 2}, {6, 320, 1, 1}};
+constexpr MobileStage kStages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
+                                   {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
 constexpr std::int64_t kStem = 32, kFeatures = 1280;
 constexpr double kDropout = 0.2;
 
@@ -68,8 +68,7 @@ std::unique_ptr<InvertedResidual> make_block(const std::string& name, const Feat
 Model mobilenet_v2_model(const ModelConfig& recipe, const ModelFamily& family,
                          const ModelInputs& inputs) {
   using enum ops::ImageActivation;
-  const ImageModelConfig config =
-      image_model_config(recipe, family, inputs, {.dropout = kDropout});
+  const ImageModelConfig config = image_model_config(recipe, family, inputs, {.dropout = kDropout});
   Blocks blocks;
   const ops::ConvShape stem_shape = {
       .in = config.channels, .out = kStem, .kernel = 3, .stride = 2, .before = 1, .after = 1};
@@ -91,12 +90,12 @@ Model mobilenet_v2_model(const ModelConfig& recipe, const ModelFamily& family,
   const std::string last = fmt::format("features.{}", blocks.size());
   blocks.push_back(std::make_unique<ImageHead>(
       last, size,
-      HeadLayers{.conv = conv_norm_named(last + ".0", last + ".1",
-                                         {.in = size.channels, .out = kFeatures}, config.norm,
-                                         relu6),
-                 .dropout = config.dropout,
-                 .classifier = Linear({{"classifier.1", config.classes}}, {kFeatures},
-                                      {.kind = Init::normal, .std = 0.01})}));
+      HeadLayers{
+          .conv = conv_norm_named(last + ".0", last + ".1", {.in = size.channels, .out = kFeatures},
+                                  config.norm, relu6),
+          .dropout = config.dropout,
+          .classifier = Linear({{"classifier.1", config.classes}}, {kFeatures},
+                               {.kind = Init::normal, .std = 0.01})}));
   return image_model(config, inputs, std::move(blocks));
 }
 
@@ -104,12 +103,16 @@ FileTensor mobilenet_v2_timm_tensor(const FileTensor& tensor) {
   struct Renamed {
     std::string_view ours, theirs;
   };
-  constexpr Renamed kOutside[] = {{"features.0.0.", "conv_stem."}, {"features.0.1.", "bn1."},
-                                  {"features.18.0.", "conv_head."}, {"features.18.1.", "bn2."},
+  constexpr Renamed kOutside[] = {{"features.0.0.", "conv_stem."},
+                                  {"features.0.1.", "bn1."},
+                                  {"features.18.0.", "conv_head."},
+                                  {"features.18.1.", "bn2."},
                                   {"classifier.1.", "classifier."}};
   // Of a block without a first 1x1 convolution, and of the others.
-  constexpr Renamed kNarrow[] = {
-      {"conv.0.0.", "conv_dw."}, {"conv.0.1.", "bn1."}, {"conv.1.", "conv_pw."}, {"conv.2.", "bn2."}};
+  constexpr Renamed kNarrow[] = {{"conv.0.0.", "conv_dw."},
+                                 {"conv.0.1.", "bn1."},
+                                 {"conv.1.", "conv_pw."},
+                                 {"conv.2.", "bn2."}};
   constexpr Renamed kWide[] = {{"conv.0.0.", "conv_pw."}, {"conv.0.1.", "bn1."},
                                {"conv.1.0.", "conv_dw."}, {"conv.1.1.", "bn2."},
                                {"conv.2.", "conv_pwl."},  {"conv.3.", "bn3."}};
@@ -127,8 +130,8 @@ FileTensor mobilenet_v2_timm_tensor(const FileTensor& tensor) {
       const std::string prefix = fmt::format("features.{}.", block);
       if (!tensor.name.starts_with(prefix)) continue;
       const std::string layer = tensor.name.substr(prefix.size());
-      const auto inside = kStages[stage].expansion == 1 ? renamed(kNarrow, layer)
-                                                        : renamed(kWide, layer);
+      const auto inside =
+          kStages[stage].expansion == 1 ? renamed(kNarrow, layer) : renamed(kWide, layer);
       return {fmt::format("blocks.{}.{}.{}", stage, i, inside), tensor.shape};
     }
   }

@@ -22,8 +22,8 @@ struct ResNetKind {
   bool bottleneck = false;    ///< 1x1, 3x3, 1x1 instead of twice 3x3
 };
 constexpr ResNetKind kKinds[] = {{"resnet18", {2, 2, 2, 2}}, {"resnet50", {3, 4, 6, 3}, true}};
-constexpr std::int64_t kWidth = 64;         ///< of the first stage; each further one has twice as many
-constexpr std::int64_t kExpansion = 4;      ///< of a bottleneck's output over its 3x3
+constexpr std::int64_t kWidth = 64;     ///< of the first stage; each further one has twice as many
+constexpr std::int64_t kExpansion = 4;  ///< of a bottleneck's output over its 3x3
 constexpr std::int64_t kSmallestImage = 2;  ///< the stem's pool has an output
 
 ConvNorm conv_norm(const std::string& conv, const std::string& norm, const ops::ConvShape& shape,
@@ -75,9 +75,9 @@ Model resnet_model(const ModelConfig& recipe, const ModelFamily& family,
   std::vector<ConvStage::Layer> stem_layers;
   stem_layers.push_back({Conv("conv1", stem_shape, he_normal(stem_shape)),
                          BatchNorm("bn1", kWidth, config.norm, ops::ImageActivation::relu)});
-  auto stem = std::make_unique<ConvStage>(
-      "conv1", config.image(), /*stem=*/true, std::move(stem_layers),
-      ops::PoolShape{.kernel = 3, .stride = 2, .padding = 1});
+  auto stem =
+      std::make_unique<ConvStage>("conv1", config.image(), /*stem=*/true, std::move(stem_layers),
+                                  ops::PoolShape{.kernel = 3, .stride = 2, .padding = 1});
   FeatureSize size = stem->output();
   blocks.push_back(std::move(stem));
   for (std::size_t stage = 0; stage < kind.blocks.size(); ++stage) {
