@@ -489,9 +489,9 @@ void Executor::set_dropout_seeds(std::int64_t step) {
       random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
   const at::Tensor host = host_tensor(dropout_seeds_.sizes(), at::kLong, options_.device);
   auto* seeds = host.mutable_data_ptr<std::int64_t>();
-  const std::int64_t micro_batches = dropout_seeds_.numel();
-  for (std::int64_t m = 0; m < micro_batches; ++m) {
-    const std::int64_t place = options_.data_rank * micro_batches + m;
+  const std::int64_t data_ranks = layout_.extent(CommAxis::batch).ranks;
+  for (std::int64_t m = 0; m < dropout_seeds_.numel(); ++m) {
+    const std::int64_t place = m * data_ranks + options_.data_rank;
     const Philox random =
         Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
     seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);
