@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as scratch:
     verified = expect_success(run("verify", DIGITS, "--ranks", 2, "--steps", 3))
     assert "passed" in verified, verified
 
-TINY = ["model.image_size=32", "model.classes=10", "precision.compute=fp32", "data.samples=24", "run.steps=2", "batch.global=8", "batch.micro=2",
+TINY = ["model.image_size=64", "optimizer.lr=0.01", "precision.compute=fp32", "data.samples=32", "run.steps=2", "batch.global=16", "batch.micro=4",
         "parallel.backend=gloo"]
 for recipe in sorted((ROOT / "recipes/cnn").glob("*_random_zero3.yaml")):
     with tempfile.TemporaryDirectory() as scratch:

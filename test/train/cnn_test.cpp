@@ -102,7 +102,8 @@ TEST_CASE("statistics are those of the batch, of the ranks, or stay", "[train][c
 TEST_CASE("a step that is skipped leaves the running statistics", "[train][cnn]") {
   // The first scale overflows fp16's gradients; it is halved until they fit.
   const Recipe recipe = test::small_recipe(
-      "cnn", with(6, {"precision.compute=fp16", "precision.loss_scale.initial=1e12", "run.steps=60"}));
+      "cnn",
+      with(6, {"precision.compute=fp16", "precision.loss_scale.initial=1e12", "run.steps=60"}));
   test::with_sessions(
       2, [&](int) { return recipe; },
       [&](int, Session& session) {
