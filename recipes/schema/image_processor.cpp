@@ -278,7 +278,7 @@ std::string image_processor_json(const DataConfig& data, int stored_side, int im
 
 std::string with_pretrained_cfg(const std::string& config_json, const DataConfig& data,
                                 int stored_side, int image_size, int channels) {
-  nlohmann::json json = nlohmann::json::parse(config_json);
+  nlohmann::json json = parse_json(config_json, "config.json");
   nlohmann::json& about = json["pretrained_cfg"];
   const auto by_channel = [&](const std::vector<double>& values) {
     std::vector<double> all;
