@@ -235,8 +235,8 @@ void convolutions_are_whole(const Recipe& r, RuleContext& context) {
 /// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
 void statistics_have_samples(const Recipe& r, RuleContext& context) {
   constexpr int kFew = 16;
-  if (!has_batch_norm(r) || r.batch_norm.over != BatchNormOver::micro_batch) return;
-  if (r.batch.micro >= kFew) return;
+  if (r.batch.micro >= kFew || !has_batch_norm(r)) return;
+  if (r.batch_norm.over != BatchNormOver::micro_batch) return;
   context.warning("batch.micro",
                   fmt::format("{} samples are few for the statistics of batch norm", r.batch.micro),
                   fmt::format("use {} or more, or batch_norm.over: ranks", kFew));
@@ -515,8 +515,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   }
   if (!by_name(r)) {
     add({"model.dropout"}, fmt::format("model.name {} has none", r.model.name));
-    add({"parallel.bucket"},
-        fmt::format("model.name {} has large blocks, each with a group of its own", r.model.name));
+    add({"parallel.bucket"}, fmt::format("model.name {} has large blocks", r.model.name));
   } else {
     if (r.parallel.pipeline > 1)
       add({"parallel.bucket"}, "parallel.pipeline above 1: each block has a group of its own");
