@@ -57,4 +57,9 @@ double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
   return optimizer.lr * (optimizer.final_lr_ratio + (1 - optimizer.final_lr_ratio) * remaining);
 }
 
+double first_loss_scale(const PrecisionConfig& precision) {
+  if (precision.compute != ComputeType::fp16) return 1;
+  return precision.loss_scale.fixed > 0 ? precision.loss_scale.fixed : precision.loss_scale.initial;
+}
+
 }  // namespace dstrain

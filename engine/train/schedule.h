@@ -22,4 +22,7 @@ struct ScheduleSpan {
 [[nodiscard]] double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
                                    const ScheduleSpan& span);
 
+/// The factor on the loss before the first step; what is fixed, is so in a run that goes on, too.
+[[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
+
 }  // namespace dstrain
