@@ -144,6 +144,7 @@ class Parser {
     state.skipped_steps = integer(json, "skipped_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
     if (json.contains("base")) state.base = text(json, "base");
+    if (json.contains("origin")) state.origin = text(json, "origin");
     state.recipe = text(json, "recipe");
     return state;
   }
@@ -331,6 +332,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"world_size", s.world_size},
                 {"recipe", s.recipe}};
   if (!s.base.empty()) state["base"] = s.base;
+  if (!s.origin.empty()) state["origin"] = s.origin;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
                   kVersion, json_text(state));
