@@ -41,7 +41,6 @@ struct ForeignCheckpoint {
   std::map<std::string, ForeignRule> rules;  ///< of the trained tensors
   /// What the forward pass used, where that is another copy: the master weight, rounded.
   Tensors copies;
-  Tensors padding;  ///< what fills partitions up; zero
   /// Names of one tensor; the first has no values of its own.
   std::map<std::string, std::string> shared;
   bool has_moments = true;

@@ -85,14 +85,6 @@ struct Item {
   CheckpointPart::Read read;
 };
 
-void check_zero(const std::string& name, const ForeignTensor& padding) {
-  std::vector<float> values(to_index(padding.numel()));
-  padding.read(0, values);
-  if (std::ranges::all_of(values, [](float v) { return v == 0; })) return;
-  fail(fmt::format("{}: what fills up '{}' is not zero", padding.file_of(0), name),
-       "the order of tensors in its files is another than they say");
-}
-
 /// Frozen weights stay with the recipe: those of the checkpoint must be the same.
 void check_frozen(const WantedTensor& wanted, const ForeignTensor& found) {
   std::vector<float> ours, theirs;
@@ -199,7 +191,6 @@ ImportResult import_checkpoint(const ForeignCheckpoint& foreign,
   if (!options.weights_only) check_rules(foreign, matches, rules, options.accept, result.notes);
   result.state = state_of(foreign, rules, options);
 
-  for (const auto& [name, tensor] : foreign.padding) check_zero(name, tensor);
   std::vector<Item> items;
   for (const Match& match : matches) {
     if (!match.wanted->trained) {

@@ -63,7 +63,7 @@ struct ImportResult {
 /// Writes what `foreign` holds as a checkpoint that dstrain goes on from, chunk by chunk, renamed
 /// into place when it is whole. Beforehand every name, shape and rule is compared; while it is
 /// read, master weights are held against the copy that the forward pass used, bit for bit, tied
-/// tensors and frozen ones against each other, padding against zero, and values must be finite.
+/// tensors and frozen ones against each other, and values must be finite.
 /// Error{data} or Error{usage} lists what does not fit; then nothing is written.
 [[nodiscard]] ImportResult import_checkpoint(const ForeignCheckpoint& foreign,
                                              const std::vector<WantedTensor>& wanted,

@@ -75,9 +75,11 @@ PartFile::PartFile(const std::filesystem::path& path) : path_(path), fd_(open_in
 
 void PartFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   constexpr std::size_t kMost = std::size_t{1} << 30;  // the kernel takes no more at once
+  const UniqueFd again = fd_ ? UniqueFd() : open_input_file(path_);
+  const int fd = fd_ ? fd_.get() : again.get();
   while (!out.empty()) {
     const auto got =
-        ::pread(fd_.get(), out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
+        ::pread(fd, out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       throw Error(ErrorKind::data,
