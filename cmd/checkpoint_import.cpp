@@ -140,7 +140,6 @@ int import(const ImportArguments& arguments) {
                           .momentum = recipe.optimizer.momentum,
                           .betas = recipe.optimizer.betas,
                           .batch = recipe.batch.global};
-  if (!arguments.dry_run) run.make_folders();
   const ImportResult result =
       import_checkpoint(foreign, wanted.tensors, wanted.states, rules,
                         {.root = run.checkpoints(),
@@ -162,6 +161,7 @@ int import(const ImportArguments& arguments) {
       "not taken: random states, and the place in the data: the samples of the rest of this "
       "epoch come in another order\n");
   if (arguments.dry_run) return 0;
+  run.make_folders();
   if (!path_exists(run.recipe())) write_file_atomically(run.recipe(), resolved_yaml(loaded));
   print_text("{}\ngo on: dstrain launch {} --resume {}\n", result.path.string(), arguments.recipe,
              run.root().string());
@@ -197,7 +197,10 @@ Command add_checkpoint_import(CLI::App& root) {
   app->add_option("--accept", arguments->accept,
                   "Take a difference between the checkpoint and the recipe: optimizer.betas, "
                   "optimizer.eps, optimizer.weight_decay, optimizer.momentum, batch.global, or "
-                  "step (a count of updates that does not fit the steps).");
+                  "step (a count of updates that does not fit the steps). Repeatable.")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"optimizer.betas", "optimizer.eps", "optimizer.weight_decay",
+                             "optimizer.momentum", "batch.global", "step"}));
   app->add_flag("--weights-only", arguments->weights_only,
                 "Weights alone: a checkpoint of step 0 with new moments.");
   app->add_flag("--dry-run", arguments->dry_run, "Read and check everything, write nothing.");

@@ -2,12 +2,14 @@
 dstrain: every weight and moment, bit for bit, what was in the writer's memory by name; step, samples, skipped steps and loss scale as it
 counted them; the next losses are the writer's within 1e-5, on other numbers of ranks, too. With --all the whole matrix of ZeRO stages,
 types, ranks and variants is compared; else one case of each kind."""
+import importlib.machinery
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 try:
     import numpy as np
@@ -19,6 +21,8 @@ except ImportError as missing:
 from support import ROOT, expect_success, losses, run
 
 MAKER = ROOT / "scripts/make-import-files"
+sys.dont_write_bytecode = True
+maker = importlib.machinery.SourceFileLoader("maker", str(MAKER)).load_module()
 ALL = "--all" in sys.argv[1:]
 SAMPLES, FROZEN = 12, ["model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
 CONTINUED = {"zero0_fp32_2_plain": (1, 0), "zero1_fp32_2_groups": (3, 1), "zero2_fp32_2_tied": (2, 3), "zero3_fp32_2_plain": (1, 0), "fsdp2_3": (2, 2),
@@ -117,7 +121,8 @@ def refused(case, files, scratch, words, *arguments, source=None, recipe_change=
     assert result.returncode in code, (words, result.returncode, result.stderr)
     for word in words if isinstance(words, tuple) else (words,):
         assert word in result.stderr, (word, result.stderr)
-    assert not list(target.rglob("step-*")), list(target.rglob("*"))
+    left = list(target.rglob("*"))  # empty folders at most
+    assert all(path.is_dir() and path.name == "checkpoints" for path in left), left
     shutil.rmtree(target, ignore_errors=True)
 
 
@@ -137,7 +142,7 @@ def check_rules(files, scratch):
     refused("zero2_fp32_2_tied", files, scratch, "no tensor 'transformer.word_embeddings.weight'", source=files / "zero2_fp16_2_plain/checkpoint")
     recipe = write_recipe(scratch / "accepted.yaml", case, files)
     recipe.write_text(recipe.read_text().replace("[0.9, 0.95]", "[0.9, 0.99]"))
-    text = expect_success(run("checkpoint", "import", files / case / "checkpoint", scratch / "accepted", "--recipe", recipe, "--accept", "optimizer.betas"))
+    text = expect_success(run("checkpoint", "import", files / case / "checkpoint", scratch / "accepted", "--accept", "optimizer.betas", "--recipe", recipe))
     assert "optimizer.betas: they were [0.9, 0.95], the recipe has [0.9, 0.99] (accepted)" in text, text
     result = run("checkpoint", "import", files / case / "checkpoint", scratch / "accepted", "--recipe", recipe, "--accept", "optimizer.betas")
     assert result.returncode == 64 and "has checkpoints, the newest of step 11" in result.stderr, result.stderr
@@ -170,7 +175,6 @@ def check_damage(files, scratch):
 
     def poison(path, value=b"\x00\x00\xc0\x7f"):
         """NaN into the middle of the largest record."""
-        import zipfile
         with zipfile.ZipFile(path) as archive:
             record = max(archive.infolist(), key=lambda r: r.file_size)
             with archive.open(record) as stream:
@@ -218,15 +222,46 @@ def check_damage(files, scratch):
     refused("fsdp2_2", files, scratch, "LOCAL_STATE_DICT", source=damaged("fsdp2_2", local))
 
 
+def check_hostile(files, scratch):
+    """Pickles that run a command where Python reads them: nothing runs, and the file is named; a zip that leads out of its folder."""
+    canary = scratch / "canary"
+    payload = b"cos\nsystem\nX" + len(str(canary) + "touch ").to_bytes(4, "little") + b"touch " + str(canary).encode() + b"\x85R"
+    programs = {"alone": b"\x80\x02" + payload + b".", "as a weight": b"\x80\x02}X\x06\x00\x00\x00module" + payload + b"s."}
+    case, model = "zero2_fp32_2_tied", "global_step3/mp_rank_00_model_states.pt"
+    for name, program in programs.items():
+        folder = scratch / "hostile"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(files / case / "checkpoint", folder)
+        with zipfile.ZipFile(folder / model, "w") as archive:
+            archive.writestr("archive/data.pkl", program)
+        refused(case, files, scratch, "mp_rank_00_model_states.pt", source=folder)
+        text = expect_success(run("checkpoint", "inspect", folder / model))
+        assert "os.system" in text or "posix.system" in text, text
+        assert not canary.exists(), name
+    with zipfile.ZipFile(folder / model, "w") as archive:
+        archive.writestr("archive/../../../tmp/out", b"x")
+    refused(case, files, scratch, "a record with the name 'archive/../../../tmp/out'", source=folder)
+    with zipfile.ZipFile(folder / model, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * 10_000_000)
+    refused(case, files, scratch, ("is compressed", "torch.save(torch.load("), source=folder)
+    # A distributed checkpoint that names a file elsewhere.
+    folder = scratch / "elsewhere"
+    shutil.copytree(files / "fsdp2_2/checkpoint", folder)
+    metadata = folder / "pytorch_model_fsdp_0/.metadata"
+    metadata.write_bytes(metadata.read_bytes().replace(b"__0_0.distcp", b"../../../etc"))
+    refused("fsdp2_2", files, scratch, "which is no file beside it", source=folder)
+
+
 def main():
     folder = files()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        cases = sorted(p.name for p in folder.iterdir() if (p / "truth.json").exists())
+        cases = dict.fromkeys(maker.DEFAULT + (maker.all_cases() if ALL else []))
         for case in cases:
             check_case(case, folder, scratch)
         check_rules(folder, scratch)
         check_damage(folder, scratch)
+        check_hostile(folder, scratch)
     print(f"import_checkpoint: ok, {len(cases)} checkpoints")
 
 
