@@ -27,6 +27,7 @@ struct CheckpointState {
   int world_size = 1;                ///< of the run that saved
   std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
+  std::string origin = {};  ///< the program and layout that it was imported from; or empty
 };
 
 /// One rank's part of a save: boxes of fp32 tensors ("vit.embeddings.cls_token",

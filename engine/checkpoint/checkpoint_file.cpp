@@ -85,7 +85,7 @@ CheckpointDirectory::CheckpointDirectory(std::filesystem::path path) : path_(std
 CheckpointDirectory::~CheckpointDirectory() { ::close(fd_); }
 
 std::int64_t CheckpointDirectory::size_of(const std::string& name) const {
-  struct stat status{};
+  struct stat status {};
   if (::fstatat(fd_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     throw Error(ErrorKind::checkpoint,
                 fmt::format("cannot open {}: {}", (path_ / name).string(), std::strerror(errno)));

@@ -146,6 +146,7 @@ class Parser {
       state.tolerated_steps = integer(json, "tolerated_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
     if (json.contains("base")) state.base = text(json, "base");
+    if (json.contains("origin")) state.origin = text(json, "origin");
     state.recipe = text(json, "recipe");
     return state;
   }
@@ -334,6 +335,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"recipe", s.recipe}};
   if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
   if (!s.base.empty()) state["base"] = s.base;
+  if (!s.origin.empty()) state["origin"] = s.origin;
   std::string text =
       fmt::format("{{\"format\": \"{}\",\n\"version\": {},\n\"state\": {},\n\"files\": [", kFormat,
                   kVersion, json_text(state));

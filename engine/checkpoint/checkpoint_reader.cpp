@@ -37,7 +37,7 @@ class Reader final : public CheckpointReader {
  public:
   explicit Reader(const std::filesystem::path& path) : directory_(path) {
     const std::filesystem::path manifest_path = path / run_file::kManifest;
-    struct stat status{};
+    struct stat status {};
     const Descriptor fd(directory_.open(run_file::kManifest, status));
     if (status.st_size > kManifestLimit) {
       throw Error(ErrorKind::checkpoint,
@@ -129,7 +129,7 @@ class Reader final : public CheckpointReader {
   struct Verified {
     std::unique_ptr<std::mutex> mutex = std::make_unique<std::mutex>();
     bool done = false;
-    struct stat status{};
+    struct stat status {};
   };
 
   /// The part of `wanted` that `box` holds.
@@ -187,7 +187,7 @@ class Reader final : public CheckpointReader {
     const FileRecord& file = manifest_.files[index];
     Verified& verified = verified_[index];
     const std::scoped_lock lock(*verified.mutex);
-    struct stat status{};
+    struct stat status {};
     const int fd = directory_.open(file.name, status);
     try {
       check_size(file, status.st_size);

@@ -97,7 +97,8 @@ void Trainer::restore() {
   const SectionScope section(record_, RankSection::checkpoint);
   record_.enter(-1, "resume");
   const CheckpointState& state = place_.resume->state();
-  if (state.samples != session_.samples_before(state.step)) {
+  // Other programs count other samples in the last step of an epoch.
+  if (state.origin.empty() && state.samples != session_.samples_before(state.step)) {
     throw Error(ErrorKind::usage,
                 fmt::format("the checkpoint has seen {} samples in {} steps; with batch.global {} "
                             "and {} training samples "

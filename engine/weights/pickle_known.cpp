@@ -86,7 +86,8 @@ PickleValue* PickleMachine::call_known(const std::string& function, PickleValue*
     for (std::size_t i = 0; i < text.size(); ++i) {
       auto c = static_cast<std::uint8_t>(text[i]);
       if (c >= 0x80 && i + 1 < text.size())
-        c = static_cast<std::uint8_t>(c << 6 | (static_cast<std::uint8_t>(text[++i]) & 0x3FU));
+        c = static_cast<std::uint8_t>(static_cast<unsigned>(c) << 6U |
+                                      (static_cast<unsigned>(text[++i]) & 0x3FU));
       value->text += static_cast<char>(c);
     }
     return value;

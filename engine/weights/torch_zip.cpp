@@ -75,9 +75,11 @@ PartFile::PartFile(const std::filesystem::path& path) : path_(path), fd_(open_in
 
 void PartFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   constexpr std::size_t kMost = std::size_t{1} << 30;  // the kernel takes no more at once
+  const UniqueFd again = fd_ ? UniqueFd() : open_input_file(path_);
+  const int fd = fd_ ? fd_.get() : again.get();
   while (!out.empty()) {
     const auto got =
-        ::pread(fd_.get(), out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
+        ::pread(fd, out.data(), std::min(out.size(), kMost), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       throw Error(ErrorKind::data,
@@ -91,14 +93,17 @@ void PartFile::read(std::uint64_t offset, std::span<std::byte> out) const {
 }
 
 void PartFile::will_read(std::uint64_t offset, std::uint64_t bytes) const {
-  (void)::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                        POSIX_FADV_WILLNEED);
+  const UniqueFd again = fd_ ? UniqueFd() : open_input_file(path_);
+  (void)::posix_fadvise(fd_ ? fd_.get() : again.get(), static_cast<off_t>(offset),
+                        static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 TorchZip::TorchZip(const std::filesystem::path& path)
-    : TorchZip(std::make_shared<const PartFile>(path), 0, 0) {}
+    : TorchZip(std::make_shared<PartFile>(path), 0, 0) {
+  file_->close();
+}
 
-TorchZip::TorchZip(std::shared_ptr<const PartFile> file, std::uint64_t offset, std::uint64_t bytes)
+TorchZip::TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::uint64_t bytes)
     : file_(std::move(file)), begin_(offset) {
   const bool whole = offset == 0 && bytes == 0;
   if (!whole && (offset > file_->size() || bytes > file_->size() - offset)) {

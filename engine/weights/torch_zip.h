@@ -13,7 +13,7 @@
 
 namespace dstrain {
 
-/// A file from which parts are read where they lie.
+/// A file from which parts are read where they lie; from several threads, too.
 class PartFile {
  public:
   explicit PartFile(const std::filesystem::path& path);
@@ -22,6 +22,9 @@ class PartFile {
   [[nodiscard]] std::uint64_t size() const { return size_; }
   /// Fills `out` from byte `offset`. Error{data} names the file where it ends before.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
+  /// From now on the file is opened for each read: a checkpoint may have more files than a process
+  /// may hold open.
+  void close() { fd_.reset(); }
   /// The kernel may begin to read that part.
   void will_read(std::uint64_t offset, std::uint64_t bytes) const;
 
@@ -40,11 +43,11 @@ class TorchZip {
  public:
   explicit TorchZip(const std::filesystem::path& path);
   /// The zip in bytes [offset, offset + bytes) of `file`.
-  TorchZip(std::shared_ptr<const PartFile> file, std::uint64_t offset, std::uint64_t bytes);
+  TorchZip(std::shared_ptr<PartFile> file, std::uint64_t offset, std::uint64_t bytes);
 
   /// What data.pkl describes.
   [[nodiscard]] const PickleValue& root() const { return pickle_->root(); }
-  [[nodiscard]] const std::shared_ptr<const PartFile>& file() const { return file_; }
+  [[nodiscard]] const std::shared_ptr<PartFile>& file() const { return file_; }
   [[nodiscard]] const std::filesystem::path& path() const { return file_->path(); }
 
   struct Place {
@@ -60,7 +63,7 @@ class TorchZip {
   void add_record(const std::string& name, std::uint64_t header, std::uint64_t bytes);
   [[noreturn]] void fail(const std::string& what) const;
 
-  std::shared_ptr<const PartFile> file_;
+  std::shared_ptr<PartFile> file_;
   std::uint64_t begin_ = 0, end_ = 0;     ///< of the zip, bytes in the file
   std::map<std::string, Place> records_;  ///< without the name of the archive in front
   std::optional<Pickle> pickle_;

@@ -88,7 +88,7 @@ TEST_CASE("a torch file inside another is read from its place", "[weights][torch
   const test::TempDir folder;
   const std::string inner = test::zip_of(records());
   test::spit(folder / "x.distcp", std::string(100, 'x') + inner + std::string(50, 'y'));
-  const auto file = std::make_shared<const PartFile>(folder / "x.distcp");
+  const auto file = std::make_shared<PartFile>(folder / "x.distcp");
   const TorchZip zip(file, 100, inner.size());
   const PickleValue* tensor = zip.root().find("w");
   std::vector<float> values(6);
