@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/data/image_decode.h"
 
 /// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
@@ -43,16 +44,21 @@ extern const ImageFormat kRandomImages;
 /// Labelled image files, found but not yet read.
 struct ImageList {
   struct Item {
-    std::string file;  ///< relative to `root`
+    std::string file;  ///< relative to `root`; of a clip, its folder
     int label;
+    std::vector<std::string> frames = {};  ///< of a clip: its images, relative to `root`
   };
   std::filesystem::path root;
   int classes = 0;
   std::vector<Item> items;
+  int frames = 1;  ///< images of an item
+
+  [[nodiscard]] ImagePart decode(const Item& item, int frame, const DecodeRequest& request) const;
 };
-/// Decodes each file when it is read and makes it square, RGB, as data.resize says.
+/// Decodes each file when it is read, RGB, and resizes it as data.resize says: to squares for
+/// training, to the model's size for evaluation. A damaged file is handled as data.bad_record says.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
-                                                             int image_size);
+                                                             Split split, int image_size);
 /// Of the squares that open_image_files() makes.
 [[nodiscard]] ImageShape square_shape(const DataConfig& data, int image_size);
 /// What the list of the training files says; nothing where data.path is no folder.

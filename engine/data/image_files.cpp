@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -15,30 +16,58 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
+/// What read() makes of an image.
+enum class Stored {
+  square,  ///< what a random crop is cut from
+  middle,  ///< what evaluation takes
+};
+
 class ImageFiles final : public ImageDataset {
  public:
-  ImageFiles(ImageList list, const SquareResize& resize, bool jpeg_scaling)
-      : list_(std::move(list)),
-        resize_(resize),
-        least_side_(jpeg_scaling ? resize.side : kFullSize) {}
+  ImageFiles(ImageList list, const SquareResize& resize, Stored stored, bool jpeg_scaling)
+      : list_(std::move(list)), resize_(resize), stored_(stored), jpeg_scaling_(jpeg_scaling) {}
 
   [[nodiscard]] std::int64_t size() const override {
     return static_cast<std::int64_t>(list_.items.size());
   }
   [[nodiscard]] int classes() const override { return list_.classes; }
-  [[nodiscard]] ImageShape shape() const override { return {resize_.side, resize_.side, 3}; }
+  [[nodiscard]] ImageShape shape() const override {
+    const int side = stored_ == Stored::square ? resize_.side : resize_.input;
+    return {side, side, 3};
+  }
+  [[nodiscard]] int frames() const override { return list_.frames; }
+
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
+    const auto frame_bytes = static_cast<std::size_t>(shape().bytes());
+    return read_parts(index, {.least_side = resize_.side},
+                      [&](int frame, const ImagePart& part, const ImageView&) {
+                        const auto to = pixels.subspan(
+                            static_cast<std::size_t>(frame) * frame_bytes, frame_bytes);
+                        const auto resize =
+                            stored_ == Stored::square ? resize_to_square : resize_to_middle;
+                        resize(part.image, resize_, to);
+                      });
+  }
+  [[nodiscard]] int read_parts(
+      std::int64_t index, const DecodeRequest& request,
+      const std::function<void(int, const ImagePart&, const ImageView&)>& take) const override {
+    DecodeRequest own = request;
+    own.large = &large_;
+    if (!jpeg_scaling_) own.least_side = kFullSize;
     const auto& item = list_.items.at(static_cast<std::size_t>(index));
-    const auto path = list_.root / item.file;
-    const auto image = decode_image(read_file(path, kMaxFileBytes), least_side_, path.string());
-    resize_to_square(image, resize_, pixels);
+    for (int frame = 0; frame < list_.frames; ++frame) {
+      const ImagePart part = list_.decode(item, frame, own);
+      take(frame, part, {part.image.pixels, part.image.width, part.image.height});
+    }
     return item.label;
   }
 
  private:
   ImageList list_;
   SquareResize resize_;
-  int least_side_;
+  Stored stored_;
+  bool jpeg_scaling_;
+  mutable std::mutex large_;
 };
 
 /// 256 for 224 leaves the usual room for a random crop.
@@ -49,6 +78,12 @@ int square_side(const DataConfig& data, int image_size) {
 }
 
 }  // namespace
+
+ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request) const {
+  const auto path =
+      root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
+  return decode_part(read_file(path, kMaxFileBytes), request, path.string());
+}
 
 std::filesystem::path required_folder(const DataConfig& data, const char* what) {
   if (data.path.empty()) {
@@ -64,14 +99,21 @@ std::filesystem::path required_folder(const DataConfig& data, const char* what) 
   return data.path;
 }
 
-std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
+std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data, Split split,
                                                int image_size) {
   const int side = square_side(data, image_size);
   const SquareResize resize = {.fit = data.resize,
                                .side = side,
                                .input = std::min(side, image_size),
                                .filter = data.interpolation};
-  return std::make_unique<ImageFiles>(std::move(list), resize, data.jpeg_scaling);
+  const bool training = split == Split::train;
+  // Evaluation decodes at full size, so that it is what others' evaluation is.
+  auto images = std::make_unique<ImageFiles>(std::move(list), resize,
+                                             training ? Stored::square : Stored::middle,
+                                             training && data.jpeg_scaling);
+  if (data.bad_record == BadRecord::skip)
+    images->handle_damaged(training ? DamagedImage::replace : DamagedImage::blank);
+  return images;
 }
 
 ImageShape square_shape(const DataConfig& data, int image_size) {

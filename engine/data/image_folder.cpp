@@ -124,7 +124,7 @@ ImageList list_image_folder(const fs::path& root, Split split) {
 std::unique_ptr<ImageDataset> open_image_folder(const DataConfig& data, Split split, int image_size,
                                                 std::int64_t) {
   const fs::path root = required_folder(data, "the folder with one folder per class");
-  return open_image_files(list_image_folder(root, split), data, image_size);
+  return open_image_files(list_image_folder(root, split), data, split, image_size);
 }
 
 }  // namespace

@@ -149,6 +149,8 @@ constexpr Choice kEnsembleAverages[] = {
 };
 constexpr Choice kFits[] = {
     choice(Fit::crop, "crop", "the shorter side becomes resize_side, the middle square is kept"),
+    choice(Fit::crop_floor, "crop_floor",
+           "as crop; half a pixel beside the middle is rounded down, as transformers does"),
     choice(Fit::stretch, "stretch", "both sides become resize_side, whatever the shape was"),
 };
 constexpr Choice kInterpolations[] = {
