@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <png.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "engine/base/error.h"
@@ -30,23 +31,27 @@ ImagePart decode_png(std::string_view bytes, const DecodeRequest& request,
   if (png_image_finish_read(&png, nullptr, rgba.data(), 0, nullptr) == 0) {
     fail_damaged_image(name, "PNG", bytes.size(), png.message);
   }
-  const auto width = static_cast<int>(png.width), height = static_cast<int>(png.height);
+  return cut_part(rgba, static_cast<int>(png.width), static_cast<int>(png.height), 4, request);
+}
+
+}  // namespace
+
+ImagePart cut_part(std::span<const std::uint8_t> pixels, int width, int height, int channels,
+                   const DecodeRequest& request) {
   const ImageWindow window =
       request.window == nullptr ? ImageWindow{0, 0, width, height} : request.window(width, height);
   ImagePart part{.image = {window.width, window.height, {}},
                  .width = static_cast<double>(window.width),
                  .height = static_cast<double>(window.height)};
-  part.image.pixels.reserve(static_cast<std::size_t>(window.width) *
-                            static_cast<std::size_t>(window.height) * 3);
+  part.image.pixels.resize(static_cast<std::size_t>(window.width) *
+                           static_cast<std::size_t>(window.height) * 3);
+  std::uint8_t* to = part.image.pixels.data();
   for (int y = window.top; y < window.top + window.height; ++y) {
-    const std::uint8_t* from = rgba.data() + (std::int64_t{y} * width + window.left) * 4;
-    for (int x = 0; x < window.width; ++x, from += 4)
-      part.image.pixels.insert(part.image.pixels.end(), from, from + 3);
+    const std::uint8_t* from = pixels.data() + (std::int64_t{y} * width + window.left) * channels;
+    for (int x = 0; x < window.width; ++x, from += channels, to += 3) std::copy_n(from, 3, to);
   }
   return part;
 }
-
-}  // namespace
 
 ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
                       const std::string& name) {

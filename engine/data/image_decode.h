@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,7 @@ namespace dstrain {
 struct RgbImage {
   int width = 0;
   int height = 0;
-  std::vector<std::uint8_t> pixels;  ///< [height, width, 3]
+  std::vector<std::uint8_t> pixels = {};  ///< [height, width, 3]
 };
 
 /// Largest image that is decoded: a few hundred bytes may claim any size.
@@ -43,7 +44,7 @@ struct DecodeRequest {
 
 /// The part of an image that was asked for, and what is around it.
 struct ImagePart {
-  RgbImage image;
+  RgbImage image = {};
   /// Place and size of the part in `image`; fractions where the image was decoded smaller.
   double left = 0, top = 0, width = 0, height = 0;
 };
@@ -55,6 +56,9 @@ struct ImagePart {
 /// behind them goes unnoticed. Error{data} names `name` for anything damaged, cut off or too large.
 [[nodiscard]] ImagePart decode_part(std::string_view bytes, const DecodeRequest& request,
                                     const std::string& name);
+/// The part of pixels [height, width, channels], of 3 or 4 channels of which the fourth is dropped.
+[[nodiscard]] ImagePart cut_part(std::span<const std::uint8_t> pixels, int width, int height,
+                                 int channels, const DecodeRequest& request);
 /// All of it.
 [[nodiscard]] RgbImage decode_image(std::string_view bytes, int least_side,
                                     const std::string& name);

@@ -9,6 +9,7 @@
 #include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/image_decode.h"
+#include "engine/data/image_pack.h"
 #include "engine/data/image_resize.h"
 
 namespace dstrain::formats {
@@ -24,11 +25,17 @@ enum class Stored {
 
 class ImageFiles final : public ImageDataset {
  public:
-  ImageFiles(ImageList list, const SquareResize& resize, Stored stored, bool jpeg_scaling)
-      : list_(std::move(list)), resize_(resize), stored_(stored), jpeg_scaling_(jpeg_scaling) {}
+  /// `pack` may be null.
+  ImageFiles(ImageList list, std::shared_ptr<const PackedImages> pack, const SquareResize& resize,
+             Stored stored, bool jpeg_scaling)
+      : list_(std::move(list)),
+        pack_(std::move(pack)),
+        resize_(resize),
+        stored_(stored),
+        jpeg_scaling_(jpeg_scaling) {}
 
   [[nodiscard]] std::int64_t size() const override {
-    return static_cast<std::int64_t>(list_.items.size());
+    return pack_ ? pack_->size() : static_cast<std::int64_t>(list_.items.size());
   }
   [[nodiscard]] int classes() const override { return list_.classes; }
   [[nodiscard]] ImageShape shape() const override {
@@ -54,16 +61,18 @@ class ImageFiles final : public ImageDataset {
     DecodeRequest own = request;
     own.large = &large_;
     if (!jpeg_scaling_) own.least_side = kFullSize;
-    const auto& item = list_.items.at(static_cast<std::size_t>(index));
+    const auto at = static_cast<std::size_t>(index);
     for (int frame = 0; frame < list_.frames; ++frame) {
-      const ImagePart part = list_.decode(item, frame, own);
+      const ImagePart part =
+          pack_ ? pack_->decode(index, frame, own) : list_.decode(list_.items.at(at), frame, own);
       take(frame, part, {part.image.pixels, part.image.width, part.image.height});
     }
-    return item.label;
+    return pack_ ? pack_->label(index) : list_.items.at(at).label;
   }
 
  private:
-  ImageList list_;
+  ImageList list_;  ///< without items where they are packed
+  std::shared_ptr<const PackedImages> pack_;
   SquareResize resize_;
   Stored stored_;
   bool jpeg_scaling_;
@@ -79,10 +88,14 @@ int square_side(const DataConfig& data, int image_size) {
 
 }  // namespace
 
-ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request) const {
+ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request,
+                            std::string* file) const {
   const auto path =
       root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
-  return decode_part(read_file(path, kMaxFileBytes), request, path.string());
+  std::string bytes = read_file(path, kMaxFileBytes);
+  ImagePart part = decode_part(bytes, request, path.string());
+  if (file != nullptr) *file = std::move(bytes);
+  return part;
 }
 
 std::filesystem::path required_folder(const DataConfig& data, const char* what) {
@@ -100,18 +113,25 @@ std::filesystem::path required_folder(const DataConfig& data, const char* what) 
 }
 
 std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data, Split split,
-                                               int image_size) {
+                                               int image_size, ProgressSink* progress) {
   const int side = square_side(data, image_size);
   const SquareResize resize = {.fit = data.resize,
                                .side = side,
                                .input = std::min(side, image_size),
                                .filter = data.interpolation};
   const bool training = split == Split::train;
+  std::shared_ptr<const PackedImages> pack;
+  if (data.pack != Pack::none) {
+    pack = open_pack(list, data, split, data.pack_side > 0 ? data.pack_side : side, progress);
+    list.items.clear();
+  }
+  const bool packed = pack != nullptr;
   // Evaluation decodes at full size, so that it is what others' evaluation is.
-  auto images = std::make_unique<ImageFiles>(std::move(list), resize,
+  auto images = std::make_unique<ImageFiles>(std::move(list), std::move(pack), resize,
                                              training ? Stored::square : Stored::middle,
                                              training && data.jpeg_scaling);
-  if (data.bad_record == BadRecord::skip)
+  // What cannot be read has been left out of a packed file.
+  if (!packed && data.bad_record == BadRecord::skip)
     images->handle_damaged(training ? DamagedImage::replace : DamagedImage::blank);
   return images;
 }

@@ -35,12 +35,12 @@ BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int
   const std::int64_t steps = steps_per_epoch(size, options.global_batch);
   const std::int64_t first = step % steps * options.global_batch;
   const std::int64_t samples = std::min(options.global_batch, size - first);
-  const std::int64_t rank_first = samples * options.data_rank / options.data_ranks;
-  const std::int64_t rank_end = samples * (options.data_rank + 1) / options.data_ranks;
-  const std::int64_t mine = rank_end - rank_first;
-  const std::int64_t micro_first = mine * micro / options.micro_batches;
-  const std::int64_t micro_end = mine * (micro + 1) / options.micro_batches;
-  return {step / steps, first + rank_first + micro_first, micro_end - micro_first};
+  // One cut into all micro-batches of all ranks, so that N ranks of m micro-batches have those of
+  // one rank of N * m.
+  const std::int64_t parts = std::int64_t{options.data_ranks} * options.micro_batches;
+  const std::int64_t part = options.data_rank * std::int64_t{options.micro_batches} + micro;
+  const std::int64_t part_first = samples * part / parts;
+  return {step / steps, first + part_first, samples * (part + 1) / parts - part_first};
 }
 
 class ThreadedLoader final : public Loader {

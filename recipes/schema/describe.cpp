@@ -175,11 +175,12 @@ void describe(BatchNormConfig& c, Visitor& v) {
   v.field("over", c.over,
           {.text = "Samples of which a training step takes mean and variance.",
            .source = "arXiv:1502.03167"});
-  v.field("momentum", c.momentum,
-          {.text = "Share of a step's statistics in the running ones; 0 takes what the model's name "
-                   "says.",
-           .min = 0,
-           .max = 1});
+  v.field(
+      "momentum", c.momentum,
+      {.text = "Share of a step's statistics in the running ones; 0 takes what the model's name "
+               "says.",
+       .min = 0,
+       .max = 1});
   v.field("eps", c.eps,
           {.text = "Added to the variance; 0 takes what the model's name says.", .min = 0});
 }
@@ -250,10 +251,9 @@ void describe(DataConfig& c, Visitor& v) {
           {.text = "Operations of rand_augment on an image.", .min = 1, .max = 16});
   v.field("randaugment_magnitude", c.randaugment_magnitude,
           {.text = "Strength of rand_augment's operations.", .min = 0, .max = 30});
-  v.field("erase_probability", c.erase_probability,
-          {.text = "Share of the images of which random_erasing fills a part.",
-           .min = 0,
-           .max = 1});
+  v.field(
+      "erase_probability", c.erase_probability,
+      {.text = "Share of the images of which random_erasing fills a part.", .min = 0, .max = 1});
   v.field("erase_area", c.erase_area,
           {.text = "Smallest and largest share of the area that random_erasing fills.",
            .min = 0,
@@ -305,14 +305,16 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("response", c.response,
           {.text = "Template of the answer (jsonl); {NAME} stands for a field."});
   v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
-  v.field("bad_record", c.bad_record, {.text = "What becomes of a record that cannot be used."});
+  v.field("bad_record", c.bad_record,
+          {.text = "What becomes of a record or an image that cannot be used."});
   v.field("test_share", c.test_share,
           {.text = "Share of the samples held out for evaluation where there is no test split.",
            .min = 0,
            .max = 1,
            .below_max = true});
   v.field("cache", c.cache,
-          {.text = "Folder for tokenised data; empty takes tokens/ in dstrain's cache folder."});
+          {.text = "Folder for tokenised text and packed images; empty takes tokens/ and images/ "
+                   "in dstrain's cache folder."});
   v.field("workers", c.workers,
           {.text = "Threads that read and decode, per rank.",
            .unit = "threads",
@@ -442,11 +444,9 @@ void describe(EmaConfig& c, Visitor& v) {
            .min = 0,
            .max = 1,
            .below_max = true});
-  v.field("every", c.every,
-          {.text = "Steps from one update to the next.",
-           .unit = "steps",
-           .min = 1,
-           .max = kMaxSteps});
+  v.field(
+      "every", c.every,
+      {.text = "Steps from one update to the next.", .unit = "steps", .min = 1, .max = kMaxSteps});
   v.field("warmup", c.warmup,
           {.text = "The decay is at most (1 + t) / (10 + t) at update t, from 0."});
 }

@@ -152,6 +152,43 @@ void square_holds_the_input(const Recipe& r, RuleContext& context) {
                 fmt::format("use {} or more", input));
 }
 
+bool has(const Recipe& r, Augmentation wanted) {
+  return std::ranges::find(r.data.augment, wanted) != r.data.augment.end();
+}
+
+/// Two of a kind would undo each other, or twice the work.
+void one_augmentation_of_a_kind(const Recipe& r, RuleContext& context) {
+  using enum Augmentation;
+  const auto exclude = [&](Augmentation one, Augmentation two, std::string_view what) {
+    if (!has(r, one) || !has(r, two)) return;
+    context.error("data.augment",
+                  fmt::format("{} and {} both {}", spelling(one), spelling(two), what),
+                  fmt::format("take one of them out"));
+  };
+  exclude(random_crop, random_resized_crop, "cut a part of an image");
+  exclude(trivial_augment, rand_augment, "draw operations");
+}
+
+void ranges_are_in_order(const Recipe& r, RuleContext& context) {
+  const std::pair<std::string_view, const std::vector<double>*> ranges[] = {
+      {"data.crop_scale", &r.data.crop_scale},
+      {"data.crop_ratio", &r.data.crop_ratio},
+      {"data.erase_area", &r.data.erase_area}};
+  for (const auto& [path, range] : ranges) {
+    if (range->size() != 2 || (*range)[0] <= (*range)[1]) continue;
+    context.error(path, fmt::format("[{}, {}] goes down", (*range)[0], (*range)[1]),
+                  fmt::format("write [{}, {}]", (*range)[1], (*range)[0]));
+  }
+}
+
+void packs_hold_the_input(const Recipe& r, RuleContext& context) {
+  const int side = r.data.pack_side, input = r.model.image_size;
+  if (r.data.pack == Pack::none || side == 0 || side >= input) return;
+  context.error("data.pack_side",
+                fmt::format("{} pixels are less than model.image_size ({})", side, input),
+                fmt::format("use {} or more", input));
+}
+
 void samples_have_templates(const Recipe& r, RuleContext& context) {
   if (!reads(dataset_row(r.data.name), "data.response") || !r.data.response.empty()) return;
   context.error("data.response",
@@ -395,6 +432,9 @@ const std::vector<Rule>& rules() {
       {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
       {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
       {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
+      {one_augmentation_of_a_kind, {"data.augment"}},
+      {ranges_are_in_order, {"data.crop_scale", "data.crop_ratio", "data.erase_area"}},
+      {packs_hold_the_input, {"data.pack", "data.pack_side", "model.image_size"}},
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
@@ -443,6 +483,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "lora.rank",
                                           "data.name",
                                           "data.augment",
+                                          "data.pack",
                                           "optimizer.name",
                                           "optimizer.schedule",
                                           "precision.compute",
@@ -482,11 +523,21 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (!vision && r.run.evaluate.is_never()) {
     add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");
   }
-  const auto& augment = r.data.augment;
-  if (vision &&
-      std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
-    add({"data.crop_padding"}, "data.augment has no random_crop");
+  using Keys = std::initializer_list<std::string_view>;
+  const std::pair<Augmentation, Keys> augmentation_keys[] = {
+      {Augmentation::random_crop, {"data.crop_padding"}},
+      {Augmentation::random_resized_crop, {"data.crop_scale", "data.crop_ratio"}},
+      {Augmentation::rand_augment, {"data.randaugment_ops", "data.randaugment_magnitude"}},
+      {Augmentation::random_erasing,
+       {"data.erase_probability", "data.erase_area", "data.erase_fill"}},
+      {Augmentation::mixup, {"data.mixup_alpha"}},
+      {Augmentation::cutmix, {"data.cutmix_alpha"}}};
+  for (const auto& [augmentation, keys] : augmentation_keys) {
+    if (vision && !has(r, augmentation))
+      add(keys, fmt::format("data.augment has no {}", spelling(augmentation)));
   }
+  if (vision && r.data.pack == Pack::none && reads(dataset_row(r.data.name), "data.pack"))
+    add({"data.pack_side", "data.cache"}, "data.pack none: images are read from their own files");
   for (const auto& [key, readers] : optimizer_keys()) {
     if (std::ranges::find(readers, spelling(r.optimizer.name)) != readers.end()) continue;
     add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),

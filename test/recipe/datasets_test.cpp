@@ -57,7 +57,7 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
   CHECK(drawn.contains("data.path: data.name random reads no files"));
   CHECK(drawn.contains("data.interpolation: data.name random makes images of the model's size"));
   const auto tokens = without_effect(DatasetName::random, Modality::text);
-  CHECK(tokens.contains("data.cache: data.name random has no text"));
+  CHECK(tokens.contains("data.cache: data.name random has no text or image files"));
   CHECK(tokens.contains("data.response: only data.name jsonl has it, here it is random"));
   CHECK(tokens.contains("data.crop_padding: model.name bloom-560m takes text"));
 }
@@ -65,7 +65,7 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
 TEST_CASE("a data set that does not fit the model is one error, which names those that fit",
           "[recipe]") {
   CHECK(datasets_of(Modality::text) == "squad, metamathqa, jsonl or random");
-  CHECK(datasets_of(Modality::images) == "digits, cifar10, cifar100, images, food101 or random");
+  CHECK(datasets_of(Modality::images) == "digits, cifar10, cifar100, images, food101, frames or random");
   // The rest is said of data that fit.
   for (const std::string& line : without_effect(DatasetName::squad, Modality::images))
     CHECK((line.starts_with("data.samples") || line.ends_with("takes images")));
