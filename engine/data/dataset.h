@@ -103,6 +103,11 @@ class ImageDataset : public Dataset {
       const std::function<void(int frame, const ImagePart& part, const ImageView& image)>& take)
       const;
 
+  /// Reads what is stored of a sample without decoding it; its bytes.
+  [[nodiscard]] virtual std::int64_t stored_bytes(std::int64_t index) const;
+  /// Decodes what fill() needs of a sample and drops it; for measurements.
+  void decode_only(std::int64_t index, std::int64_t epoch) const;
+
   /// Random choices that fill() and finish() make from now on.
   void augment_with(const ImageChoices& choices);
   /// What fill() does from now on; without a call it throws.
@@ -116,6 +121,8 @@ class ImageDataset : public Dataset {
   void finish(HostBatch& batch) const final;
 
  private:
+  /// What random_resized_crop takes of a sample.
+  [[nodiscard]] DecodeRequest window_request(std::int64_t sample, std::int64_t epoch) const;
   [[nodiscard]] int draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
                          std::span<std::uint8_t> pixels) const;
 

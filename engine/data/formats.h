@@ -56,6 +56,7 @@ struct ImageList {
   std::vector<Item> items = {};
   int frames = 1;  ///< images of an item
 
+  [[nodiscard]] std::filesystem::path path(const Item& item, int frame) const;
   /// One of its images; its file goes into `file` where that is wanted.
   [[nodiscard]] ImagePart decode(const Item& item, int frame, const DecodeRequest& request,
                                  std::string* file = nullptr) const;

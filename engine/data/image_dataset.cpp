@@ -92,6 +92,29 @@ int ImageDataset::read_parts(
   return label;
 }
 
+std::int64_t ImageDataset::stored_bytes(std::int64_t index) const {
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(shape().bytes() * frames()));
+  static_cast<void>(read(index, pixels));
+  return std::ssize(pixels);
+}
+
+void ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) const {
+  DecodeRequest request = {.least_side = shape().height};
+  if (choices_ != nullptr && choices_->windows()) {
+    request = window_request(index, epoch);
+  } else {
+    request.window = [](int width, int height) { return ImageWindow{0, 0, width, height}; };
+  }
+  static_cast<void>(read_parts(index, request, [](int, const ImagePart&, const ImageView&) {}));
+}
+
+DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epoch) const {
+  return {.window = [this, sample, epoch](
+                        int width,
+                        int height) { return choices_->window(epoch, sample, width, height); },
+          .least_side = choices_->side()};
+}
+
 /// Sample `index` with the random choices of sample `choices_of`.
 int ImageDataset::draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
                        std::span<std::uint8_t> pixels) const {
@@ -103,14 +126,11 @@ int ImageDataset::draw(std::int64_t index, std::int64_t choices_of, std::int64_t
   };
   int label = 0;
   if (choices_->windows()) {
-    const DecodeRequest request = {
-        .window = [&](int width,
-                      int height) { return choices_->window(epoch, choices_of, width, height); },
-        .least_side = choices_->side()};
     label =
-        read_parts(index, request, [&](int frame, const ImagePart& part, const ImageView& view) {
-          resize_part(view, part, choices_->side(), choices_->filter(), of_frame(frame));
-        });
+        read_parts(index, window_request(choices_of, epoch),
+                   [&](int frame, const ImagePart& part, const ImageView& view) {
+                     resize_part(view, part, choices_->side(), choices_->filter(), of_frame(frame));
+                   });
   } else {
     label = read(index, pixels);
   }

@@ -55,6 +55,16 @@ class ImageFiles final : public ImageDataset {
                         resize(part.image, resize_, to);
                       });
   }
+  [[nodiscard]] std::int64_t stored_bytes(std::int64_t index) const override {
+    std::int64_t bytes = 0;
+    for (int frame = 0; frame < list_.frames; ++frame) {
+      bytes += pack_ ? pack_->stored_bytes(index, frame)
+                     : std::ssize(read_file(
+                           list_.path(list_.items.at(static_cast<std::size_t>(index)), frame),
+                           kMaxFileBytes));
+    }
+    return bytes;
+  }
   [[nodiscard]] int read_parts(
       std::int64_t index, const DecodeRequest& request,
       const std::function<void(int, const ImagePart&, const ImageView&)>& take) const override {
@@ -88,12 +98,15 @@ int square_side(const DataConfig& data, int image_size) {
 
 }  // namespace
 
+std::filesystem::path ImageList::path(const Item& item, int frame) const {
+  return root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
+}
+
 ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request,
                             std::string* file) const {
-  const auto path =
-      root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
-  std::string bytes = read_file(path, kMaxFileBytes);
-  ImagePart part = decode_part(bytes, request, path.string());
+  const auto file_path = path(item, frame);
+  std::string bytes = read_file(file_path, kMaxFileBytes);
+  ImagePart part = decode_part(bytes, request, file_path.string());
   if (file != nullptr) *file = std::move(bytes);
   return part;
 }

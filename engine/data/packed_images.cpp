@@ -78,26 +78,33 @@ int PackedImages::label(std::int64_t sample) const {
   return static_cast<int>(entry(sample, 0).label);
 }
 
-ImagePart PackedImages::decode(std::int64_t sample, int frame, const DecodeRequest& request) const {
-  const Entry& e = entry(sample, frame);
+std::span<const std::byte> PackedImages::checked_bytes(const Entry& e) const {
   const auto number = static_cast<std::size_t>(&e - index_.data());
   const auto bytes = file_.bytes().subspan(e.offset, e.bytes);
-  if (!checked_[number].load(std::memory_order_relaxed)) {
-    if (text::hash64(bytes) != e.hash) {
-      throw Error(ErrorKind::data,
-                  fmt::format("{}: image {} is damaged: its hash is not the one in the index",
-                              path_.string(), number),
-                  "the disk of data.cache may be failing; remove the file, and it is made again");
-    }
-    checked_[number].store(true, std::memory_order_relaxed);
+  if (checked_[number].load(std::memory_order_relaxed)) return bytes;
+  if (text::hash64(bytes) != e.hash) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: image {} is damaged: its hash is not the one in the index",
+                            path_.string(), number),
+                "the disk of data.cache may be failing; remove the file, and it is made again");
   }
+  checked_[number].store(true, std::memory_order_relaxed);
+  return bytes;
+}
+
+std::int64_t PackedImages::stored_bytes(std::int64_t sample, int frame) const {
+  return std::ssize(checked_bytes(entry(sample, frame)));
+}
+
+ImagePart PackedImages::decode(std::int64_t sample, int frame, const DecodeRequest& request) const {
+  const Entry& e = entry(sample, frame);
+  const auto bytes = checked_bytes(e);
   if (header_.raw == 0) {
-    return decode_part(file_.text().substr(e.offset, e.bytes), request,
-                       fmt::format("{}: image {}", path_.string(), number));
+    return decode_part({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, request,
+                       fmt::format("{}: image {}", path_.string(), &e - index_.data()));
   }
-  const auto width = static_cast<int>(e.width), height = static_cast<int>(e.height);
-  const auto* pixels = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  return cut_part({pixels, bytes.size()}, width, height, 3, request);
+  return cut_part({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()},
+                  static_cast<int>(e.width), static_cast<int>(e.height), 3, request);
 }
 
 PackWriter::PackWriter(const std::filesystem::path& path, bool raw, int frames, int classes)

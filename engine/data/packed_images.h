@@ -59,6 +59,8 @@ class PackedImages {
   [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
   [[nodiscard]] std::uint64_t bytes() const { return file_.bytes().size(); }
   [[nodiscard]] int label(std::int64_t sample) const;
+  /// Reads an image's bytes without decoding them; checks their hash when it is the first time.
+  [[nodiscard]] std::int64_t stored_bytes(std::int64_t sample, int frame) const;
   /// Error{data} for an image that is not what was written: the file itself is damaged.
   [[nodiscard]] ImagePart decode(std::int64_t sample, int frame,
                                  const DecodeRequest& request) const;
@@ -66,6 +68,7 @@ class PackedImages {
  private:
   explicit PackedImages(const std::filesystem::path& path) : path_(path), file_(path) {}
   std::string check();
+  [[nodiscard]] std::span<const std::byte> checked_bytes(const Entry& entry) const;
   [[nodiscard]] const Entry& entry(std::int64_t sample, int frame) const;
 
   std::filesystem::path path_;
