@@ -158,7 +158,7 @@ TEST_CASE("random windows lie in the image, keep area and shape, and follow seed
     same_seed += w == other.window(3, sample, 300, 200) ? 1 : 0;
   }
   CHECK((smallest < 0.09 && largest > 0.8));
-  CHECK(std::abs(mean - 0.5) < 0.1);  // areas near 1 seldom fit
+  CHECK((mean > 0.35 && mean < 0.54));  // areas near 1 seldom fit
   CHECK(same_epoch + same_seed < 4);
 }
 

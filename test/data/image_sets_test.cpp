@@ -133,7 +133,7 @@ TEST_CASE("digits as JPEG files go through decoder, packing and augmentation", "
 
 TEST_CASE("packed pixels of the evaluation are those of the files", "[data]") {
   const TempDir folder;
-  write_digits(folder.path() / "digits", 20);
+  write_digits(folder.path() / "digits", 60);
   DataConfig data = images_in(folder.path() / "digits");
   const auto files = open_images(data, Split::test, 14, 0);
   data.pack = Pack::pixels;

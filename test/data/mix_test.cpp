@@ -25,7 +25,7 @@ at::Tensor floats(const std::vector<float>& values) {
 at::Tensor samples(const std::vector<std::int64_t>& values) {
   return at::tensor(at::ArrayRef<std::int64_t>(values));
 }
-at::Tensor valid(int count) { return at::tensor(count); }
+at::Tensor valid(int count) { return at::tensor(count).squeeze(); }
 
 /// [left, top, width, height] of the images of a sample.
 at::Tensor inside(const at::Tensor& images, const std::vector<int>& window) {

@@ -80,9 +80,10 @@ TEST_CASE("erasing and mixing on the GPU give what the CPU gives", "[gpu][augmen
               .all()
               .item<bool>());
   if (!noise) REQUIRE(out.cpu().equal(expected));
+  const at::Tensor samples_in = at::tensor(valid).squeeze();
   at::Tensor mixed = before.clone(), mixed_out = gpu(before);
-  mix(mixed, share, cut, at::tensor(valid));
-  mix(mixed_out, gpu(share), gpu(cut), gpu(at::tensor(valid)));
+  mix(mixed, share, cut, samples_in);
+  mix(mixed_out, gpu(share), gpu(cut), gpu(samples_in));
   REQUIRE(mixed_out.cpu().equal(mixed));
 }
 
