@@ -37,6 +37,7 @@ Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);
 Command add_checkpoint_prune(CLI::App& root);
 Command add_checkpoint_export(CLI::App& root);
+Command add_checkpoint_inspect(CLI::App& root);
 Command add_bench_step(CLI::App& root);
 Command add_bench_kernel(CLI::App& root);
 Command add_bench_flops(CLI::App& root);

@@ -17,7 +17,7 @@ constexpr std::array kEngineCommands = {
     EngineCommand{"engine", "Run one rank of a training job; the environment says which one."},
     EngineCommand{
         "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
-    EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
+    EngineCommand{"checkpoint", "List, verify, prune, export and inspect checkpoints."},
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},

@@ -124,7 +124,7 @@ class FileWeights final : public WeightSource {
                                        shape_text(part.shape)));
       return;
     }
-    const SafetensorsFile::Entry& entry = found->entry();
+    const WeightFile::Entry& entry = found->entry();
     const std::string what =
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
     if (is_vocabulary(part.name) && entry.shape.size() == 2 && entry.shape[0] != part.shape[0] &&
