@@ -12,29 +12,11 @@
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/optimizers.h"
+#include "recipes/schema/rule.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
 namespace {
-
-/// What a rule sees and where it reports.
-class RuleContext {
- public:
-  RuleContext(const YamlReader& reader, Diagnostics& diagnostics)
-      : reader_(reader), diagnostics_(diagnostics) {}
-
-  [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
-  void error(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.error(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-  void warning(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.warning(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-
- private:
-  const YamlReader& reader_;
-  Diagnostics& diagnostics_;
-};
 
 /// The divisors of `number` that are nearest to `wish`, as a sentence.
 std::string divisors_near(int number, int wish) {
@@ -119,74 +101,6 @@ void data_fit_the_model(const Recipe& r, RuleContext& context) {
           ? fmt::format("use a data set of images, or a model of {}", families_of(Modality::text))
           : fmt::format("use {}, or a model of {}", datasets_of(Modality::text),
                         families_of(Modality::images)));
-}
-
-void normalize_by_channel(const Recipe& r, RuleContext& context) {
-  const auto& n = r.data.normalize;
-  const std::pair<std::string_view, std::size_t> lengths[] = {
-      {"data.normalize.mean", n.mean.size()}, {"data.normalize.std", n.deviation.size()}};
-  for (const auto& [path, length] : lengths) {
-    if (length != 1 && length != 3) {
-      context.error(path, fmt::format("{} numbers; images have 1 or 3 channels", length),
-                    "give one for all channels, or one for each of three");
-    }
-  }
-}
-
-/// Images of a fixed size are enlarged on the device, which has one filter.
-void fixed_sizes_are_bilinear(const Recipe& r, RuleContext& context) {
-  const DatasetRow& row = dataset_row(r.data.name);
-  if (r.data.interpolation == Interpolation::bilinear) return;
-  if (row.modality != Modality::images || reads(row, "data.resize")) return;
-  context.error("data.interpolation",
-                fmt::format("{}, but images of data.name {} are enlarged bilinearly",
-                            spelling(r.data.interpolation), spelling(r.data.name)),
-                "use interpolation: bilinear, or store the images as files (data.name images)");
-}
-
-void square_holds_the_input(const Recipe& r, RuleContext& context) {
-  const int side = r.data.resize_side, input = r.model.image_size;
-  if (side == 0 || side >= input || !reads(dataset_row(r.data.name), "data.resize_side")) return;
-  context.error("data.resize_side",
-                fmt::format("{} pixels are less than model.image_size ({})", side, input),
-                fmt::format("use {} or more", input));
-}
-
-bool has(const Recipe& r, Augmentation wanted) {
-  return std::ranges::find(r.data.augment, wanted) != r.data.augment.end();
-}
-
-/// Two of a kind would undo each other, or twice the work.
-void one_augmentation_of_a_kind(const Recipe& r, RuleContext& context) {
-  using enum Augmentation;
-  const auto exclude = [&](Augmentation one, Augmentation two, std::string_view what) {
-    if (!has(r, one) || !has(r, two)) return;
-    context.error("data.augment",
-                  fmt::format("{} and {} both {}", spelling(one), spelling(two), what),
-                  fmt::format("take one of them out"));
-  };
-  exclude(random_crop, random_resized_crop, "cut a part of an image");
-  exclude(trivial_augment, rand_augment, "draw operations");
-}
-
-void ranges_are_in_order(const Recipe& r, RuleContext& context) {
-  const std::pair<std::string_view, const std::vector<double>*> ranges[] = {
-      {"data.crop_scale", &r.data.crop_scale},
-      {"data.crop_ratio", &r.data.crop_ratio},
-      {"data.erase_area", &r.data.erase_area}};
-  for (const auto& [path, range] : ranges) {
-    if (range->size() != 2 || (*range)[0] <= (*range)[1]) continue;
-    context.error(path, fmt::format("[{}, {}] goes down", (*range)[0], (*range)[1]),
-                  fmt::format("write [{}, {}]", (*range)[1], (*range)[0]));
-  }
-}
-
-void packs_hold_the_input(const Recipe& r, RuleContext& context) {
-  const int side = r.data.pack_side, input = r.model.image_size;
-  if (r.data.pack == Pack::none || side == 0 || side >= input) return;
-  context.error("data.pack_side",
-                fmt::format("{} pixels are less than model.image_size ({})", side, input),
-                fmt::format("use {} or more", input));
 }
 
 void samples_have_templates(const Recipe& r, RuleContext& context) {
@@ -417,24 +331,12 @@ void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
                   fmt::format("use less than {}", r.run.steps));
 }
 
-/// One rule and the fields without which it has nothing to say.
-struct Rule {
-  void (*check)(const Recipe&, RuleContext&);
-  std::vector<std::string_view> reads;
-};
-
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
       {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
       {states_fit_compute, {"precision.compute", "precision.states"}},
       {data_fit_the_model, {"data.name", "model.name"}},
-      {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
-      {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
-      {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
-      {one_augmentation_of_a_kind, {"data.augment"}},
-      {ranges_are_in_order, {"data.crop_scale", "data.crop_ratio", "data.erase_area"}},
-      {packs_hold_the_input, {"data.pack", "data.pack_side", "model.image_size"}},
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
@@ -493,6 +395,10 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "memory.offload.optimizer",
                                           "memory.offload.parameters",
                                           "memory.offload.activations"};
+
+bool has(const Recipe& r, Augmentation wanted) {
+  return std::ranges::find(r.data.augment, wanted) != r.data.augment.end();
+}
 
 }  // namespace
 
@@ -586,9 +492,13 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
-  for (const Rule& rule : rules()) {
-    if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
-  }
+  const auto check = [&](std::span<const Rule> list) {
+    for (const Rule& rule : list) {
+      if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
+    }
+  };
+  check(rules());
+  check(image_rules());
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {
     if (context.given(field.path)) {
