@@ -429,19 +429,17 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (!vision && r.run.evaluate.is_never()) {
     add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");
   }
-  using Keys = std::initializer_list<std::string_view>;
-  const std::pair<Augmentation, Keys> augmentation_keys[] = {
-      {Augmentation::random_crop, {"data.crop_padding"}},
-      {Augmentation::random_resized_crop, {"data.crop_scale", "data.crop_ratio"}},
-      {Augmentation::rand_augment, {"data.randaugment_ops", "data.randaugment_magnitude"}},
-      {Augmentation::random_erasing,
-       {"data.erase_probability", "data.erase_area", "data.erase_fill"}},
-      {Augmentation::mixup, {"data.mixup_alpha"}},
-      {Augmentation::cutmix, {"data.cutmix_alpha"}}};
-  for (const auto& [augmentation, keys] : augmentation_keys) {
+  const auto of = [&](Augmentation augmentation, std::initializer_list<std::string_view> paths) {
     if (vision && !has(r, augmentation))
-      add(keys, fmt::format("data.augment has no {}", spelling(augmentation)));
-  }
+      add(paths, fmt::format("data.augment has no {}", spelling(augmentation)));
+  };
+  of(Augmentation::random_crop, {"data.crop_padding"});
+  of(Augmentation::random_resized_crop, {"data.crop_scale", "data.crop_ratio"});
+  of(Augmentation::rand_augment, {"data.randaugment_ops", "data.randaugment_magnitude"});
+  of(Augmentation::random_erasing,
+     {"data.erase_probability", "data.erase_area", "data.erase_fill"});
+  of(Augmentation::mixup, {"data.mixup_alpha"});
+  of(Augmentation::cutmix, {"data.cutmix_alpha"});
   if (vision && r.data.pack == Pack::none && reads(dataset_row(r.data.name), "data.pack"))
     add({"data.pack_side", "data.cache"}, "data.pack none: images are read from their own files");
   for (const auto& [key, readers] : optimizer_keys()) {

@@ -86,7 +86,8 @@ TEST_CASE("ranks of micro-batches have the micro-batches of one rank", "[data][p
     for (std::int64_t i = 0; i < options.last_step * micro_batches; ++i) {
       const std::int64_t at =
           i / micro_batches * parts + options.data_rank * micro_batches + i % micro_batches;
-      REQUIRE(own[static_cast<std::size_t>(i)] == whole[static_cast<std::size_t>(at)]);
+      const bool same = own[static_cast<std::size_t>(i)] == whole[static_cast<std::size_t>(at)];
+      REQUIRE(same);
     }
   }
 }
