@@ -37,10 +37,10 @@ int main(int argc, char** argv) {
 
   std::vector<Command> commands = {add_launch(app), add_verify(app), add_doctor(app),
                                    add_agent(app), add_report(app)};
-  CLI::App* recipe = app.add_subcommand("recipe", "Check, show and describe recipes.");
+  CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
-                                   add_recipe_schema(*recipe)});
+                                   add_recipe_schema(*recipe), add_recipe_import(*recipe)});
   CLI::App* trace =
       app.add_subcommand("trace", "Record, merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);
