@@ -138,13 +138,13 @@ at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& log
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& labels, const at::Tensor& weights, double smoothing,
-                            const at::Tensor& totals, const at::Tensor& second_labels,
-                            const at::Tensor& shares) {
+                            const at::Tensor& totals, const SecondLabels* second) {
     const at::Tensor logits = dense(input);
     const auto forward_on = logits.is_cuda() ? loss_forward_cuda : loss_forward_cpu;
-    const Scored out =
-        forward_on(logits, labels, weights, smoothing, totals, {second_labels, shares});
-    context->save_for_backward({logits, labels, weights, out.log_sum_exp, second_labels, shares});
+    const Scored out = forward_on(logits, labels, weights, smoothing, totals, *second);
+    variable_list saved = {logits, labels, weights, out.log_sum_exp};
+    if (second->labels.defined()) saved.insert(saved.end(), {second->labels, second->shares});
+    context->save_for_backward(saved);
     context->saved_data["smoothing"] = smoothing;
     return out.loss;
   }
@@ -152,9 +152,10 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const auto backward_on = saved[0].is_cuda() ? loss_backward_cuda : loss_backward_cpu;
+    const SecondLabels second =
+        saved.size() > 4 ? SecondLabels{saved[4], saved[5]} : SecondLabels{};
     return {backward_on(dense(grads[0]), saved[0], saved[1], saved[2], saved[3],
-                        context->saved_data.at("smoothing").toDouble(), {saved[4], saved[5]}),
-            {},
+                        context->saved_data.at("smoothing").toDouble(), second),
             {},
             {},
             {},
@@ -180,8 +181,7 @@ at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& lab
       !second.labels.defined() || (is_vector(second.labels, logits.size(0), at::kLong, logits) &&
                                    is_vector(second.shares, logits.size(0), at::kFloat, logits)),
       "softmax_cross_entropy: second labels [B] int64, shares [B] fp32");
-  return CrossEntropy::apply(logits, labels, weights, label_smoothing, totals, second.labels,
-                             second.shares);
+  return CrossEntropy::apply(logits, labels, weights, label_smoothing, totals, &second);
 }
 
 }  // namespace dstrain::ops
