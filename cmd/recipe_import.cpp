@@ -5,15 +5,13 @@
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
+#include "cmd/trainer_file.h"
 #include "engine/base/file.h"
-#include "engine/base/input_file.h"
 #include "engine/base/output.h"
 #include "recipes/import/import.h"
 
 namespace dstrain {
 namespace {
-
-constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 20;
 
 struct ImportRequest {
   importing::ImportOptions import;
@@ -22,15 +20,6 @@ struct ImportRequest {
   bool json = false;
   bool keys = false;
 };
-
-std::string open_source(const std::string& path) {
-  try {
-    return read_file(path, kMaxFile);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::usage, error.what(),
-                error.hint().empty() ? "give the path of the file" : error.hint());
-  }
-}
 
 void print_summary(const importing::Imported& imported, const std::string& recipe) {
   std::size_t counts[5] = {};
@@ -76,7 +65,7 @@ int import_recipe(const ImportRequest& request) {
 
 Command add_recipe_import(CLI::App& root) {
   auto request = std::make_shared<ImportRequest>();
-  request->import.open = open_source;
+  request->import.open = read_settings_file;
   CLI::App* app = root.add_subcommand(
       "import-deepspeed",
       "Make a recipe of ds_config.json, TrainingArguments, accelerate's file, a command line and "
@@ -91,7 +80,8 @@ Command add_recipe_import(CLI::App& root) {
   app->add_option("config", import.deepspeed,
                   "ds_config.json. Default: what the other files name.");
   app->add_option("--trainer", import.trainer,
-                  "TrainingArguments as JSON (to_json_string(), or a file for HfArgumentParser).");
+                  "TrainingArguments: training_args.bin, or JSON (to_json_string(), a file for "
+                  "HfArgumentParser).");
   app->add_option("--accelerate", import.accelerate, "File that accelerate config wrote (YAML).");
   app->add_option("--command", import.command,
                   "Command line of deepspeed, torchrun or accelerate launch, with the script's "

@@ -35,12 +35,13 @@ BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int
   const std::int64_t steps = steps_per_epoch(size, options.global_batch);
   const std::int64_t first = step % steps * options.global_batch;
   const std::int64_t samples = std::min(options.global_batch, size - first);
-  // One cut into all micro-batches of all ranks, so that N ranks of m micro-batches have those of
-  // one rank of N * m.
-  const std::int64_t parts = std::int64_t{options.data_ranks} * options.micro_batches;
-  const std::int64_t part = options.data_rank * std::int64_t{options.micro_batches} + micro;
-  const std::int64_t part_first = samples * part / parts;
-  return {step / steps, first + part_first, samples * (part + 1) / parts - part_first};
+  // Ranks and their micro-batches share a step as the micro-batches of one rank would, and those of
+  // all ranks at one time are neighbours, so that a batch norm sees the same samples together on
+  // any number of ranks.
+  const std::int64_t parts = options.data_ranks * options.micro_batches;
+  const std::int64_t part = micro * options.data_ranks + options.data_rank;
+  const std::int64_t begin = samples * part / parts, end = samples * (part + 1) / parts;
+  return {step / steps, first + begin, end - begin};
 }
 
 class ThreadedLoader final : public Loader {

@@ -27,9 +27,9 @@ struct LoaderOptions {
 };
 
 /// Hands out the micro-batches of this rank, step by step. Step s of an epoch covers the global
-/// samples [s * global_batch, min((s + 1) * global_batch, size)), split evenly over all
-/// micro-batches of all data ranks, rank by rank; missing samples are filled up with weight 0. So
-/// every sample is seen exactly once per epoch at any world size.
+/// samples [s * global_batch, min((s + 1) * global_batch, size)), split evenly over the data ranks
+/// and then over the micro-batches; missing samples are filled up with weight 0. So every sample is
+/// seen exactly once per epoch at any world size.
 class Loader {
  public:
   virtual ~Loader() = default;

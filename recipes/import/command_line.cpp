@@ -44,7 +44,12 @@ class CommandReader {
       const std::size_t equal = word.find('=');
       if (equal == std::string::npos || equal == 0 || word[0] == '-' || word.find('/') < equal)
         break;
-      import_.result.launch.insert(import_.result.launch.end(), {"--env", word});
+      const bool secret = names_secret(word.substr(0, equal));
+      import_.result.launch.insert(import_.result.launch.end(),
+                                   {"--env", secret ? word.substr(0, equal) : word});
+      if (secret)
+        import_.result.notes.push_back(
+            fmt::format("{} is not copied: export it before the launch", word.substr(0, equal)));
     }
   }
 
@@ -130,12 +135,11 @@ class CommandReader {
       else
         while (at_ < words_.size() && !words_[at_].starts_with("--"))
           values.push_back(words_[at_++]);
-      take_script_argument(name, word, values);
+      take_script_argument(name, values);
     }
   }
 
-  void take_script_argument(const std::string& name, const std::string& word,
-                            const std::vector<std::string>& values) {
+  void take_script_argument(const std::string& name, const std::vector<std::string>& values) {
     const bool config = name == "deepspeed_config" ||
                         (name == "deepspeed" && !values.empty() && values[0].ends_with(".json"));
     if (config && !values.empty()) {
@@ -145,8 +149,10 @@ class CommandReader {
     if (name == "deepspeed") return;  // a switch of scripts without Trainer
     const KeyRule* rule = find_rule(Table::trainer, name);
     if (rule == nullptr) {
-      import_.result.unread.push_back(fmt::format(
-          "{} {} {}", script_, shown(word), shown(fmt::format("{}", fmt::join(values, " ")))));
+      const std::string value =
+          names_secret(name) ? "(not shown)" : fmt::format("{}", fmt::join(values, " "));
+      import_.result.unread.push_back(
+          fmt::format("{} --{} {}", script_, shown(name), shown(value)));
       return;
     }
     Node node = scalar(values.empty() ? "true" : values[0]);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/base/input_file.h"
 #include "recipes/import/import_state.h"
+#include "recipes/import/json_tree.h"
 
 namespace dstrain::importing {
 namespace {
@@ -251,6 +253,40 @@ void derive_batch(Import& import) {
     steps->became = fmt::format("batch.global: {}", batch.global);
 }
 
+namespace {
+
+/// What a router's key must be equal to in the model's config.json.
+constexpr std::pair<std::string_view, std::string_view> kRouterKeys[] = {
+    {"expert_parallel.top_k", "num_experts_per_tok"},
+    {"expert_parallel.route_norm", "norm_topk_prob"}};
+
+void check_router(Import& import) {
+  const std::string& model = import.options().model;
+  for (const auto& [path, name] : kRouterKeys) {
+    Given* given = import.find(Table::deepspeed, path);
+    if (given == nullptr || given->node.text == "auto") continue;
+    if (model.empty() || path_kind(model, ErrorKind::usage) != PathKind::folder) {
+      import.outcome(
+          given, Fate::same,
+          fmt::format("must be {} of the model's config.json: --model FOLDER compares", name));
+      continue;
+    }
+    const std::string file = model + "/config.json";
+    const Node config = read_json_tree(import.options().open(file), file);
+    const auto entry = std::ranges::find(config.entries, name, &Entry::key);
+    if (entry == config.entries.end() || entry->value.text == given->node.text) {
+      import.outcome(given, Fate::same, fmt::format("as {} of {}", name, file));
+    } else {
+      import.error(
+          given,
+          fmt::format("{} here, but {} {} in {}", given->value, name, entry->value.text, file),
+          "take it out: the model says it");
+    }
+  }
+}
+
+}  // namespace
+
 void derive_parallel(Import& import) {
   const auto degree = [&](std::string_view path, std::string_view key) {
     Given* given = import.find(Table::deepspeed, path);
@@ -258,8 +294,10 @@ void derive_parallel(Import& import) {
   };
   degree("tensor_parallel.autotp_size", "parallel.tensor");
   degree("sequence_parallel_size", "parallel.sequence");
-  if (import.flag(Table::deepspeed, "expert_parallel.enabled").value_or(false))
+  if (import.flag(Table::deepspeed, "expert_parallel.enabled").value_or(false)) {
     degree("expert_parallel.autoep_size", "parallel.expert");
+    check_router(import);
+  }
   if (Given* stage = one_of_both(import, "zero_optimization.stage", "deepspeed_config.zero_stage"))
     import.set("parallel.zero.stage", stage->node.text, stage);
   else if (!import.has(Table::deepspeed) && import.has(Table::accelerate, "deepspeed_config"))

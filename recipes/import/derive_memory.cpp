@@ -288,7 +288,8 @@ void derive_memory(Import& import) {
   Given* share = import.find(kFile, "zero_optimization.offload_optimizer.ratio");
   if (share != nullptr && import.settings().contains("memory.offload.optimizer"))
     import.set("memory.offload.share", share->node.text, share);
-  for (const char* name : {"gradient_checkpointing", "activation_checkpointing"}) {
+  for (const char* name : {"gradient_checkpointing", "activation_checkpointing",
+                           "fsdp_config.activation_checkpointing"}) {
     if (Given* given = if_true(import, Table::trainer, name))
       import.set("memory.recompute", "blocks", given);
   }

@@ -37,6 +37,12 @@ void read_sources(Import& import) {
   }
   if (!options.trainer.empty()) read_trainer(import, options.trainer);
   if (!accelerate.empty()) read_accelerate(import, accelerate);
+  if (Given* inside = import.find(Table::trainer, "deepspeed");
+      inside != nullptr && inside->node.kind == Node::Kind::map) {
+    const Given copy = *inside;
+    take_object(import, Table::deepspeed, copy.file, copy.node);
+    import.outcome(inside, Fate::translated, "its keys are those of ds_config.json");
+  }
   named(import.find(Table::trainer, "deepspeed"), deepspeed, "ds_config.json");
   named(import.find(Table::accelerate, "deepspeed_config.deepspeed_config_file"), deepspeed,
         "ds_config.json");

@@ -85,6 +85,7 @@ Import::Import(const ImportOptions& options) : options_(options) {}
 void Import::take(Given given) {
   given.rule = find_rule(given.table, given.path);
   if (given.value.empty()) given.value = shown_node(given.node);
+  if (names_secret(given.path) && given.node.kind != Node::Kind::null) given.value = "(not shown)";
   if (given.rule == nullptr) {
     const std::size_t dot = given.path.rfind('.');
     const std::string section = dot == std::string::npos ? "" : given.path.substr(0, dot);
@@ -225,6 +226,15 @@ void Import::error(const Given* given, std::string message, std::string hint) {
     diagnostic.path = shown(given->path, 200);
   }
   errors_.push_back(std::move(diagnostic));
+}
+
+bool names_secret(std::string_view name) {
+  const std::string word = lower(std::string(name));
+  constexpr std::string_view kParts[] = {"api_key",      "apikey", "hub_token", "auth_token",
+                                         "access_token", "secret", "password",  "credential"};
+  return word == "token" || word.ends_with("_token") || word.ends_with("_key") ||
+         std::ranges::any_of(kParts,
+                             [&](std::string_view part) { return word.find(part) != word.npos; });
 }
 
 bool value_is_listed(const Given& given) {

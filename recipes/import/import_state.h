@@ -78,8 +78,13 @@ class Import {
 [[nodiscard]] bool value_is_listed(const Given& given);
 [[nodiscard]] std::string wanted_values(const KeyRule& rule);
 
+/// Whether a name is that of a key or password, whose value is never shown nor copied.
+[[nodiscard]] bool names_secret(std::string_view name);
+
 // Sources (sources.cpp, command_line.cpp): each takes all keys of a file or line into the import.
 void read_deepspeed(Import& import, const std::string& path);
+/// The keys of an object inside another file.
+void take_object(Import& import, Table table, const std::string& file, const Node& map);
 void read_trainer(Import& import, const std::string& path);
 void read_accelerate(Import& import, const std::string& path);
 void read_sbatch(Import& import, const std::string& path);

@@ -30,6 +30,14 @@ void take_keys(Import& import, Table table, const std::string& file, const Node&
   }
 }
 
+}  // namespace
+
+void take_object(Import& import, Table table, const std::string& file, const Node& map) {
+  take_keys(import, table, file, map, "");
+}
+
+namespace {
+
 Node read_json(Import& import, const std::string& path, std::string_view what) {
   import.result.sources.push_back(path);
   Node root = read_json_tree(import.options().open(path), shown(path, 200));
@@ -43,6 +51,18 @@ std::string trimmed(std::string_view line) {
   const auto begin = line.find_first_not_of(" \t\r");
   if (begin == std::string_view::npos) return {};
   return std::string(line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1));
+}
+
+/// "export WANDB_API_KEY (not shown)": cut after the first name of a secret.
+std::string without_secret(const std::string& line) {
+  std::size_t begin = 0;
+  while (begin < line.size()) {
+    const std::size_t end = std::min(line.find_first_of(" \t=;\"'", begin), line.size());
+    const std::string_view word = std::string_view(line).substr(begin, end - begin);
+    if (names_secret(word)) return line.substr(0, end) + " (not shown)";
+    begin = end + 1;
+  }
+  return line;
 }
 
 /// "--nodes=4" and "-N 4" of a #SBATCH line.
@@ -129,7 +149,8 @@ void read_sbatch(Import& import, const std::string& path) {
     if (line.starts_with("#SBATCH")) {
       take_sbatch_options(import, path, number, line.substr(7));
     } else if (!line.empty() && line[0] != '#') {
-      import.result.unread.push_back(fmt::format("{}:{}: {}", path, number, shown(line, 200)));
+      import.result.unread.push_back(
+          fmt::format("{}:{}: {}", path, number, shown(without_secret(line), 200)));
     }
   }
 }

@@ -16,16 +16,20 @@ constexpr double kMaxSteps = 2000000000;
 /// "ViT, arXiv:2010.11929, table 1; BLOOM, ...".
 std::string family_sources() {
   std::vector<std::string_view> sources;
-  for (const ModelFamily& family : model_families()) sources.push_back(family.source);
+  for (const ModelFamily& family : model_families()) {
+    if (!family.source.empty()) sources.push_back(family.source);
+  }
   return fmt::format("{}", fmt::join(sources, "; "));
 }
 
 /// "query, value (vit), query_key_value (bloom), ...".
 std::string usual_targets() {
   std::vector<std::string> of_families;
-  for (const ModelFamily& family : model_families())
+  for (const ModelFamily& family : model_families()) {
+    if (family.lora_targets.empty()) continue;
     of_families.push_back(
         fmt::format("{} ({})", fmt::join(family.lora_targets, ", "), family.name));
+  }
   return fmt::format("{}", fmt::join(of_families, "; "));
 }
 

@@ -85,7 +85,7 @@ TEST_CASE("ranks of micro-batches have the micro-batches of one rank", "[data][p
     const auto own = drain(*make_loader(dataset, options), options.last_step * micro_batches);
     for (std::int64_t i = 0; i < options.last_step * micro_batches; ++i) {
       const std::int64_t at =
-          i / micro_batches * parts + options.data_rank * micro_batches + i % micro_batches;
+          i / micro_batches * parts + i % micro_batches * ranks + options.data_rank;
       const bool same = own[static_cast<std::size_t>(i)] == whole[static_cast<std::size_t>(at)];
       REQUIRE(same);
     }

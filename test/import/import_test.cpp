@@ -5,6 +5,7 @@
 #include "recipes/schema/load.h"
 #include "test/import/sources.h"
 #include "test/support/catch.h"
+#include "test/support/temp_dir.h"
 
 namespace dstrain {
 namespace {
@@ -292,6 +293,22 @@ TEST_CASE("a command line gives ranks, hosts, files and the script's arguments",
               "'mpirun' is none of deepspeed, torchrun and accelerate launch"));
 }
 
+TEST_CASE("keys and passwords are neither shown nor copied", "[import]") {
+  ImportOptions options = test::options_of(
+      {{"args.json", R"({"hub_token": "hf_xyz", "per_device_train_batch_size": 1})"}});
+  options.command =
+      "WANDB_API_KEY=xyz torchrun --nproc_per_node 2 t.py --hf_token xyz --push_to_hub_token xyz";
+  const Imported imported = importing::import_settings(options);
+  CHECK(!holds(importing::report_markdown(imported, "r.yaml") + importing::report_json(imported),
+               "xyz"));
+  CHECK(imported.launch == std::vector<std::string>{"--env", "WANDB_API_KEY", "--ranks", "2"});
+  const ImportOptions script = test::options_of(
+      {{"job.sbatch", "export A=1 WANDB_API_KEY=xyz\nsrun t.py --hf_token xyz\n"}});
+  CHECK(importing::import_settings(script).unread ==
+        std::vector<std::string>{"job.sbatch:1: export A=1 WANDB_API_KEY (not shown)",
+                                 "job.sbatch:2: srun t.py --hf_token (not shown)"});
+}
+
 TEST_CASE("#SBATCH lines become options of a submission", "[import]") {
   ImportOptions options = test::options_of(
       {{"job.sbatch",
@@ -333,6 +350,39 @@ TEST_CASE("accelerate's file says ranks, format and sharding", "[import]") {
   CHECK(holds(
       said({{"accelerate.yaml", two}, {"ds.json", config(R"("zero_optimization": {"stage": 2})")}}),
       "3 here, but 2 in ds.json:1"));
+}
+
+TEST_CASE("settings inside other files are honoured, too", "[import]") {
+  const Recipe recipe = recipe_of(
+      Files{{"args.json",
+             R"({"per_device_train_batch_size": 2, "fsdp_config": {"activation_checkpointing": true,
+    "min_num_params": 0}, "deepspeed": {"zero_optimization": {"stage": 3}, "gradient_clipping": "auto"}})"}},
+      2);
+  CHECK(recipe.parallel.zero.stage == 3);
+  CHECK(recipe.optimizer.clip_norm == 1);
+  CHECK(recipe.memory.recompute == Recompute::blocks);
+  CHECK(holds(said({{"args.json", R"({"fsdp_config": "fsdp.json"})"}}), "is not an object"));
+  CHECK(holds(said({{"args.json", R"({"deepspeed": {"zero_optimisation": {}}})"}}),
+              "did you mean 'zero_optimization'?"));
+}
+
+TEST_CASE("what a router is told must be what the model says", "[import]") {
+  const test::TempDir folder;
+  const std::string file = (folder.path() / "config.json").string();
+  const auto router = [&](const std::string& keys) {
+    ImportOptions options = test::options_of(
+        {{"ds.json",
+          config(R"("expert_parallel": {"enabled": true, "autoep_size": 2, )" + keys + "}")},
+         {file,
+          R"({"model_type": "qwen2_moe", "num_experts_per_tok": 4, "norm_topk_prob": false})"}});
+    options.ranks = 2;
+    options.model = folder.path().string();
+    return test::refusal(options);
+  };
+  CHECK(holds(router(R"("top_k": 8)"), "8 here, but num_experts_per_tok 4 in"));
+  CHECK(holds(router(R"("route_norm": true)"), "norm_topk_prob false"));
+  CHECK(!holds(router(R"("top_k": 4, "route_norm": false)"), "here, but"));
+  CHECK(holds(router(R"("num_expert_groups": 2)"), "only null is taken"));
 }
 
 TEST_CASE("--set and --model have the last word, and name keys of a recipe", "[import]") {

@@ -101,8 +101,13 @@ at::Tensor batch_norm_sums(const at::Tensor& x, const at::Tensor& shift, const a
   const ValidRows rows(x, valid);
   const at::Tensor d = rows.masked(rows.of(x).sub(shift));
   const at::ScalarType type = sum_type(x);
-  return at::cat(
-      {d.sum(0, false, type), d.mul(d).sum(0, false, type), rows.count(x.options().dtype(type))});
+  const at::Tensor sum = d.sum(0, false, type), count = rows.count(x.options().dtype(type));
+  if (x.is_cuda()) return at::cat({sum, d.mul(d).sum(0, false, type), count});
+  // Squares about the mean: those of d, rounded in fp32, would not do where d is mostly its mean.
+  const at::Tensor mean = (sum / count.clamp_min(1)).to(at::kFloat);
+  const at::Tensor centred = d.sub(mean), wide = mean.to(type);
+  const at::Tensor squares = centred.square_().sum(0, false, type);
+  return at::cat({sum, squares + wide * (sum * 2 - wide * count), count});
 }
 
 ChannelStatistics statistics_of_sums(const at::Tensor& sums, const at::Tensor& shift, double eps) {

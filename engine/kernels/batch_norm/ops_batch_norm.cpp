@@ -118,6 +118,7 @@ struct BatchNorm : torch::autograd::Function<BatchNorm> {
     at::Tensor y = batch_norm_apply(x, normalisation(x, statistics, call), added);
     const bool by_output = residual && call.activation == ImageActivation::relu;
     context->save_for_backward({x, statistics.all, by_output ? y : at::Tensor()});
+    context->saved_data["residual"] = residual.has_value();
     keep_call(context, call);
     return y;
   }
@@ -127,7 +128,9 @@ struct BatchNorm : torch::autograd::Function<BatchNorm> {
     BatchNormGradient gradient(context, saved[0], saved[1], saved[2]);
     const at::Tensor dy = dense(grads[0]);
     const at::Tensor dx = gradient.input(dy, context->needs_input_grad(0));
-    return {dx, context->needs_input_grad(1) ? gradient.residual() : at::Tensor(), {}, {}};
+    const bool residual = context->saved_data.at("residual").toBool();
+    const bool for_residual = residual && context->needs_input_grad(1);
+    return {dx, for_residual ? gradient.residual() : at::Tensor(), {}, {}};
   }
 };
 
