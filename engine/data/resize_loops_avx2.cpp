@@ -1,3 +1,3 @@
-#include "engine/data/resize_loops.h"
+#include "engine/data/resize_loops_body.h"
 
 template struct dstrain::resize::Loops<dstrain::resize::Avx2>;
