@@ -51,7 +51,6 @@ class BatchNorm {
     list.insert(list.end(), {&weight_, &bias_});
   }
   void add_states(std::vector<BlockState*>& list);
-  [[nodiscard]] Parameter& weight() { return weight_; }
   /// Its parameters, and what it keeps of x and its statistics.
   [[nodiscard]] LayerCost cost(const ImageShape& input, int compute_bytes) const;
   void add_exchanges(std::vector<Exchange>& list) const;

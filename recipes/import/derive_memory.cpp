@@ -274,6 +274,14 @@ void derive_precision(Import& import) {
   else if (known)
     import.set("precision.compute", "fp32", std::string("neither bf16 nor fp16"));
   if (format.name == "fp16" && uses_deepspeed(import)) loss_scale(import);
+  const auto stage = import.settings().find("parallel.zero.stage");
+  const bool stage_0 = stage == import.settings().end() || stage->second.value == "0";
+  if (uses_deepspeed(import) && stage_0 && format.name != "fp32") {
+    import.result.notes.emplace_back(
+        "DeepSpeed's stage 0 in 16 bits begins with an update of zero gradients, which decays "
+        "weights "
+        "and counts as a step of Adam; dstrain does not");
+  }
   reduction(import, format.name);
   bf16_states(import);
 }

@@ -122,11 +122,17 @@ void Import::take(Given given) {
 bool Import::check_kind(Given& given) {
   Node& node = given.node;
   const Kind kind = given.rule->kind;
+  const bool command = given.table != Table::deepspeed && given.table != Table::trainer &&
+                       given.table != Table::accelerate;
   const auto refuse = [&] {
-    error(&given, fmt::format("{} is not {}", given.value, title(kind)), "correct the value");
+    const bool variable = command && node.text.find('$') != std::string::npos;
+    error(&given, fmt::format("{} is not {}", given.value, title(kind)),
+          variable ? "no shell reads this line: write the variable's value" : "correct the value");
     return false;
   };
-  if (kind == Kind::any) return true;
+  // A variable of the shell does no harm where nothing depends on it.
+  const bool ignored = command && given.rule->fate == Fate::no_effect && given.rule->only.empty();
+  if (kind == Kind::any || ignored) return true;
   if (kind == Kind::object) {
     // A switch in place of a section: "elasticity": false.
     const bool off = node.kind == Node::Kind::scalar && lower(node.text) == "false";

@@ -38,6 +38,8 @@ constexpr KeyRule kArguments[] = {
     {"optim", text, translated, "optimizer.name", "adamw_*, sgd; others: refused",
      "adamw_torch|adamw_torch_fused|adamw_torch_xla|adamw_torch_npu_fused|adamw_hf|"
      "adamw_apex_fused|paged_adamw_32bit|sgd"},
+    {"adafactor", flag, no_effect, "", "optim says it, and takes no adafactor", "false"},
+    {"use_legacy_prediction_loop", flag, no_effect, "", kEvaluation},
     {"optim_args", any, no_effect, "", "none of the optimizers taken has any", "null"},
     {"optim_target_modules", any, no_effect, "", "of GaLore and APOLLO", "null"},
     {"bf16", flag, translated, "precision.compute", "neither bf16 nor fp16: fp32"},

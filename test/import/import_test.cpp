@@ -286,6 +286,10 @@ TEST_CASE("a command line gives ranks, hosts, files and the script's arguments",
       "--per_device_train_batch_size 1";
   CHECK(importing::import_settings(options).launch ==
         std::vector<std::string>{"--max-restarts", "3", "--ranks", "16"});
+  options.command = "deepspeed --master_port $PORT --num_gpus $GPUS t.py";
+  CHECK(holds(test::refusal(options),
+              "num_gpus: $GPUS is not a whole number\n  hint: no shell reads this line"));
+  CHECK(!holds(test::refusal(options), "master_port"));
   options.command = "torchrun --nprocs 2 t.py";
   CHECK(holds(test::refusal(options), "torchrun has no such key"));
   options.command = "mpirun -n 2 t.py";

@@ -29,9 +29,18 @@ TEST_CASE("five words are a recipe with strategy, batch and length", "[import]")
   CHECK(recipe.run.epochs == 10);
 }
 
+TEST_CASE("a model's first word is enough", "[import]") {
+  const auto recipes = recipes_below("recipes");
+  CHECK(read_short_form({"mobilenet", "fsdp_stage2", "8", "64", "10"}, recipes).recipe ==
+        "recipes/cnn/mobilenet-v2_food101_zero2.yaml");
+  CHECK(read_short_form({"resnet", "ddp", "2", "4", "1"}, recipes).recipe ==
+        "recipes/cnn/resnet50_food101_ddp.yaml");
+}
+
 TEST_CASE("every strategy fits every model whose recipes name it", "[import]") {
   const auto recipes = recipes_below("recipes");
-  for (const char* model : {"vit", "vit-huge", "vit-huge_food101", "quickstart"}) {
+  for (const char* model :
+       {"vit", "vit-huge", "vit-huge_food101", "quickstart", "mobilenet", "vgg16"}) {
     for (const char* strategy :
          {"ddp", "zero1", "zero2", "zero3", "zeropp", "fsdp", "fsdp_stage3"}) {
       CAPTURE(model, strategy);

@@ -35,8 +35,6 @@ class ImageBlock : public Block {
   [[nodiscard]] ImageShape input_shape(const BatchShape& shape) const {
     return input_.of(shape.micro_batch);
   }
-  /// Of a cost whose input is the batch's: its gradient is not made.
-  [[nodiscard]] bool stem() const { return stem_; }
 
  private:
   std::string name_;
