@@ -43,6 +43,7 @@ Command add_checkpoint_inspect(CLI::App& root);
 Command add_bench_step(CLI::App& root);
 Command add_bench_kernel(CLI::App& root);
 Command add_bench_flops(CLI::App& root);
+Command add_bench_images(CLI::App& root);
 Command add_bench_run(CLI::App& root);
 Command add_bench_zero(CLI::App& root);
 Command add_bench_parallel(CLI::App& root);

@@ -8,6 +8,7 @@
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
+#include "cmd/planned_model.h"
 #include "engine/base/error.h"
 #include "engine/base/json.h"
 #include "engine/base/output.h"
@@ -99,18 +100,46 @@ nlohmann::ordered_json to_json(const TextStatistics& s) {
           {"packed_share", s.packed_share()}};
 }
 
+/// What the model takes; a size that only its name says is looked up there.
+int input_size(const Recipe& recipe) {
+  if (recipe.model.image_size > 0) return recipe.model.image_size;
+  return planned_model(recipe).model.image_size;
+}
+
+int prepare_images(const Recipe& recipe, const PrepareOptions& options, Terminal& terminal) {
+  const int size = input_size(recipe);
+  nlohmann::ordered_json json;
+  for (const Split split : {Split::train, Split::test}) {
+    const char* name = split == Split::train ? "train" : "test";
+    if (split == Split::test && recipe.run.evaluate.is_never()) continue;
+    const auto images = open_images(recipe.data, split, size, recipe.run.seed, &terminal);
+    if (options.json) {
+      json[name] = {{"samples", images->size()}, {"classes", images->classes()}};
+    } else {
+      print_text("{}\n  samples          {}\n  classes          {}\n", name,
+                 with_commas(images->size()), images->classes());
+    }
+  }
+  if (options.json) print_text("{}\n", json_text(json, 2));
+  return 0;
+}
+
 int prepare(const PrepareOptions& options) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
   const Recipe& recipe = loaded.recipe;
+  Terminal terminal;
+  if (recipe.data.pack != Pack::none && reads(dataset_row(recipe.data.name), "data.pack"))
+    return prepare_images(recipe, options, terminal);
   if (dataset_row(recipe.data.name).modality != Modality::text) {
     throw Error(ErrorKind::usage,
-                "this recipe's data needs no preparation: it is not text of files",
-                "only text is tokenised ahead of a run, such as data.name: jsonl");
+                "this recipe's data needs no preparation: it is not text of files, and no images "
+                "are packed",
+                "text is tokenised ahead of a run, such as data.name: jsonl, and files of images "
+                "are packed with data.pack: jpeg or pixels");
   }
-  Terminal terminal;
   nlohmann::ordered_json json;
   for (const Split split : {Split::train, Split::test}) {
     const char* name = split == Split::train ? "train" : "test";
@@ -134,7 +163,8 @@ Command add_data_prepare(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
       "prepare",
       "Tokenise a recipe's text ahead of a run and count it: samples, lengths, what is cut or left "
-      "out, what packing saves. A run that finds its text tokenised starts at once.\n"
+      "out, what packing saves. With data.pack, pack a recipe's images into one file. A run that "
+      "finds its data prepared starts at once.\n"
       "Example: dstrain data prepare recipes/bloom/bloom-560m_squad.yaml");
   app->add_option("recipe,--recipe", options->recipe, "Recipe file (YAML).")->required();
   add_overrides(*app, options->overrides);

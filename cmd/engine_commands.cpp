@@ -21,7 +21,7 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
       "bench", "Measure steps, kernels and blocks on this device; compare runs of recipes.");
   bench->require_subcommand(1);
   commands.insert(commands.end(),
-                  {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench),
+                  {add_bench_step(*bench), add_bench_kernel(*bench), add_bench_flops(*bench), add_bench_images(*bench),
                    add_bench_run(*bench), add_bench_zero(*bench), add_bench_parallel(*bench)});
   CLI::App* data = app.add_subcommand("data", "Look at data as the model sees it.");
   data->require_subcommand(1);

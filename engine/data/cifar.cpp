@@ -93,7 +93,8 @@ std::unique_ptr<ImageDataset> open_cifar(const std::filesystem::path& folder, in
 }
 
 template <int kClasses>
-std::unique_ptr<ImageDataset> open_binary(const DataConfig& data, Split split, int, std::int64_t) {
+std::unique_ptr<ImageDataset> open_binary(const DataConfig& data, Split split, int, std::int64_t,
+                                          ProgressSink*) {
   const char* what = kClasses == 100
                          ? "the folder with train.bin and test.bin"
                          : "the folder with data_batch_1.bin ... data_batch_5.bin, test_batch.bin";

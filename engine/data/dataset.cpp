@@ -2,13 +2,14 @@
 
 #include "engine/base/error.h"
 #include "engine/data/formats.h"
+#include "engine/data/image_choices.h"
 
 namespace dstrain {
 namespace {
 
 constexpr const formats::ImageFormat* kImageFormats[] = {
-    &formats::kDigits,      &formats::kCifar10, &formats::kCifar100,
-    &formats::kImageFolder, &formats::kFood101, &formats::kRandomImages};
+    &formats::kDigits,  &formats::kCifar10, &formats::kCifar100,    &formats::kImageFolder,
+    &formats::kFood101, &formats::kFrames,  &formats::kRandomImages};
 
 /// Null of a data set of text.
 const formats::ImageFormat* image_format(DatasetName name) {
@@ -21,10 +22,13 @@ const formats::ImageFormat* image_format(DatasetName name) {
 }  // namespace
 
 std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split, int image_size,
-                                          std::int64_t seed) {
+                                          std::int64_t seed, ProgressSink* progress) {
   DSTRAIN_CHECK(image_size > 0, "open_images needs the model's image size");
-  if (const formats::ImageFormat* format = image_format(data.name))
-    return format->open(data, split, image_size, seed);
+  if (const formats::ImageFormat* format = image_format(data.name)) {
+    auto images = format->open(data, split, image_size, seed, progress);
+    if (split == Split::train) images->augment_with(ImageChoices(data, image_size, seed));
+    return images;
+  }
   throw Error(ErrorKind::usage, "data.name is a data set of text, but the model takes images",
               "use a language model, or a data set of images");
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,13 @@
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
+
+class DamagedFiles;
+class ImageChoices;
+struct DecodeRequest;
+struct ImagePart;
+struct ImageView;
+class ProgressSink;
 
 /// Size of the stored images of a data set; decoded images of other sizes are resized to it.
 struct ImageShape {
@@ -26,7 +34,7 @@ enum class Split { train, test };
 /// One micro-batch on the host, before augmentation: of images or of text. `T` is the length of a
 /// sample of text.
 struct HostBatch {
-  at::Tensor pixels;   ///< [B, H, W, C] uint8
+  at::Tensor pixels;   ///< [B, H, W, C] uint8; of clips of T frames [B * T, H, W, C]
   at::Tensor tokens;   ///< [B, T] int64
   at::Tensor labels;   ///< [B] int64; of text [B * T]: the token that follows
   at::Tensor weights;  ///< as `labels`, fp32: 1 where the label counts; 0 for all of a sample that
@@ -41,6 +49,13 @@ struct HostBatch {
   /// Of a rank that has a part of each sample (own_rows.h): [M] int32, place of each of its rows
   /// among all B * T, and in its sequence.
   at::Tensor own_rows, own_positions;
+  /// Of images in training. Rectangles are left, top, width and height in the model's image; a
+  /// width of 0 means none.
+  at::Tensor erased;  ///< [B, 4] int32
+  /// Sample r of v that are no fillers is mixed with sample v - 1 - r.
+  at::Tensor mixed_shares;                 ///< [B] fp32, of the sample's own pixels
+  at::Tensor mixed_windows;                ///< [B, 4] int32, pixels of the other one
+  at::Tensor second_labels, label_shares;  ///< [B] int64 and fp32; the share is the first label's
   std::int64_t epoch = 0;
 };
 
@@ -60,18 +75,60 @@ class Dataset {
   virtual void finish(HostBatch&) const {}
 };
 
-/// Labelled images.
+/// What fill() does about an image that cannot be read.
+enum class DamagedImage {
+  stop,     ///< throws the error
+  replace,  ///< the next image that can be read takes its place
+  blank,    ///< zeros of weight 0
+};
+
+/// Labelled images, or clips of several images.
 class ImageDataset : public Dataset {
  public:
+  ImageDataset();
+  ~ImageDataset() override;
+
   [[nodiscard]] virtual int classes() const = 0;
+  /// Of what read() makes.
   [[nodiscard]] virtual ImageShape shape() const = 0;
-  /// Pixels [height, width, channels] uint8 into `pixels`; returns the label. Error{data} names
-  /// file and record.
+  /// Images of a sample, one after the other in its pixels.
+  [[nodiscard]] virtual int frames() const { return 1; }
+  /// Pixels [frames, height, width, channels] uint8 into `pixels`; returns the label. Error{data}
+  /// names file and record.
   [[nodiscard]] virtual int read(std::int64_t index, std::span<std::uint8_t> pixels) const = 0;
+  /// Hands `request.window` of each frame to `take`, decoded no larger than needed; returns the
+  /// label. A base class decodes by read().
+  [[nodiscard]] virtual int read_parts(
+      std::int64_t index, const DecodeRequest& request,
+      const std::function<void(int frame, const ImagePart& part, const ImageView& image)>& take)
+      const;
+
+  /// Reads what is stored of a sample without decoding it; its bytes.
+  [[nodiscard]] virtual std::int64_t stored_bytes(std::int64_t index) const;
+  /// Decodes what fill() needs of a sample and drops it; for measurements.
+  void decode_only(std::int64_t index, std::int64_t epoch) const;
+
+  /// Random choices that fill() and finish() make from now on.
+  void augment_with(const ImageChoices& choices);
+  /// What fill() does from now on; without a call it throws.
+  void handle_damaged(DamagedImage how);
+  /// Of each image in a batch.
+  [[nodiscard]] ImageShape batch_shape() const;
 
   [[nodiscard]] std::int64_t targets(std::int64_t) const final { return 1; }
   [[nodiscard]] HostBatch allocate(std::int64_t rows, bool pinned) const final;
   void fill(HostBatch& batch, std::int64_t row, std::int64_t index) const final;
+  void finish(HostBatch& batch) const final;
+
+ private:
+  /// What random_resized_crop takes of a sample.
+  [[nodiscard]] DecodeRequest window_request(std::int64_t sample, std::int64_t epoch) const;
+  [[nodiscard]] int draw(std::int64_t index, std::int64_t choices_of, std::int64_t epoch,
+                         std::span<std::uint8_t> pixels) const;
+
+  std::unique_ptr<const ImageChoices> choices_;
+  DamagedImage damaged_ = DamagedImage::stop;
+  std::unique_ptr<DamagedFiles> named_;
 };
 
 /// A row of text to be filled; each span is as long as a sample.
@@ -98,13 +155,16 @@ class TextDataset : public Dataset {
   void finish(HostBatch& batch) const final;
 };
 
-/// Opens the split that `data` names. `image_size` is what the model takes: files are decoded
-/// and made square as data.resize says (256 for 224, so that the random crop has room); fixed-size
-/// sets ignore it.
+/// Opens the split that `data` names. `image_size` is what the model takes: files are decoded and
+/// resized as data.resize says, training's to squares (256 for 224, so that the random crop has
+/// room), evaluation's to the model's size; fixed-size sets ignore it. Training makes the random
+/// choices of data.augment. With data.pack files come from the packed file, which is made first
+/// where needed; `progress` (may be null) hears how far that is.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_images(const DataConfig& data, Split split,
-                                                        int image_size, std::int64_t seed);
+                                                        int image_size, std::int64_t seed,
+                                                        ProgressSink* progress = nullptr);
 
-/// Shape of the stored images; none of text.
+/// Shape of the stored images, before a random crop; none of text.
 [[nodiscard]] ImageShape stored_shape(const DataConfig& data, int image_size);
 
 /// Classes and stored image shape without reading samples (what `plan` needs; also when the files

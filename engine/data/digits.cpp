@@ -123,7 +123,8 @@ class Digits final : public ImageDataset {
   std::vector<Digit> digits_;
 };
 
-std::unique_ptr<ImageDataset> open_digits(const DataConfig& data, Split split, int, std::int64_t) {
+std::unique_ptr<ImageDataset> open_digits(const DataConfig& data, Split split, int, std::int64_t,
+                                          ProgressSink*) {
   const std::filesystem::path path = data.path;
   const std::string name = path.empty() ? "digits.csv.gz" : path.string();
   std::string content;
@@ -141,7 +142,10 @@ std::unique_ptr<ImageDataset> open_digits(const DataConfig& data, Split split, i
 const ImageFormat kDigits = {
     .name = DatasetName::digits,
     .open = open_digits,
-    .shape = [](const DataConfig&, int) { return ImageShape{kDigitsSide, kDigitsSide, 1}; },
+    .shape =
+        [](const DataConfig&, int) {
+          return ImageShape{kDigitsSide, kDigitsSide, 1};
+        },
     .facts =
         [](const DataConfig& data) {
           return DatasetFacts{.classes = kClasses,

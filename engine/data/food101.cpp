@@ -96,9 +96,9 @@ ImageList list_food101(const fs::path& root, Split split) {
 }
 
 std::unique_ptr<ImageDataset> open_food101(const DataConfig& data, Split split, int image_size,
-                                           std::int64_t) {
+                                           std::int64_t, ProgressSink* progress) {
   const fs::path root = required_folder(data, "the folder with images/ and meta/");
-  return open_image_files(list_food101(root, split), data, image_size);
+  return open_image_files(list_food101(root, split), data, split, image_size, progress);
 }
 
 }  // namespace

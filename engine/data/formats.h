@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/data/dataset.h"
+#include "engine/data/image_decode.h"
 
 /// The formats behind open_images(), one .cpp each. All throw Error{data} that names file and
 /// record.
@@ -15,8 +16,9 @@ namespace dstrain::formats {
 /// A format of images: a file of this folder that defines it, and a row of dataset.cpp.
 struct ImageFormat {
   DatasetName name;
+  /// `progress` may be null.
   std::unique_ptr<ImageDataset> (*open)(const DataConfig& data, Split split, int image_size,
-                                        std::int64_t seed);
+                                        std::int64_t seed, ProgressSink* progress);
   /// Of the stored images.
   ImageShape (*shape)(const DataConfig& data, int image_size);
   /// DatasetFacts but for the shape; also where the files are absent.
@@ -32,6 +34,8 @@ extern const ImageFormat kCifar10, kCifar100;
 /// Files in a folder per class.
 extern const ImageFormat kImageFolder;
 extern const ImageFormat kFood101;
+/// Clips: folders of frames in a folder per class.
+extern const ImageFormat kFrames;
 /// Noise that costs no decoding; a pure function of (seed, split, index).
 extern const ImageFormat kRandomImages;
 
@@ -43,16 +47,26 @@ extern const ImageFormat kRandomImages;
 /// Labelled image files, found but not yet read.
 struct ImageList {
   struct Item {
-    std::string file;  ///< relative to `root`
+    std::string file;  ///< relative to `root`; of a clip, its folder
     int label;
+    std::vector<std::string> frames = {};  ///< of a clip: its images, relative to `root`
   };
-  std::filesystem::path root;
+  std::filesystem::path root = {};
   int classes = 0;
-  std::vector<Item> items;
+  std::vector<Item> items = {};
+  int frames = 1;  ///< images of an item
+
+  [[nodiscard]] std::filesystem::path path(const Item& item, int frame) const;
+  /// One of its images; its file goes into `file` where that is wanted.
+  [[nodiscard]] ImagePart decode(const Item& item, int frame, const DecodeRequest& request,
+                                 std::string* file = nullptr) const;
 };
-/// Decodes each file when it is read and makes it square, RGB, as data.resize says.
+/// Decodes each file when it is read, RGB, and resizes it as data.resize says: to squares for
+/// training, to the model's size for evaluation; with data.pack from the packed file. A damaged
+/// file is handled as data.bad_record says.
 [[nodiscard]] std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
-                                                             int image_size);
+                                                             Split split, int image_size,
+                                                             ProgressSink* progress);
 /// Of the squares that open_image_files() makes.
 [[nodiscard]] ImageShape square_shape(const DataConfig& data, int image_size);
 /// What the list of the training files says; nothing where data.path is no folder.

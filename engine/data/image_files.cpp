@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/input_file.h"
 #include "engine/data/formats.h"
 #include "engine/data/image_decode.h"
+#include "engine/data/image_pack.h"
 #include "engine/data/image_resize.h"
 
 namespace dstrain::formats {
@@ -15,30 +17,76 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
+/// What read() makes of an image.
+enum class Stored {
+  square,  ///< what a random crop is cut from
+  middle,  ///< what evaluation takes
+};
+
 class ImageFiles final : public ImageDataset {
  public:
-  ImageFiles(ImageList list, const SquareResize& resize, bool jpeg_scaling)
+  /// `pack` may be null.
+  ImageFiles(ImageList list, std::shared_ptr<const PackedImages> pack, const SquareResize& resize,
+             Stored stored, bool jpeg_scaling)
       : list_(std::move(list)),
+        pack_(std::move(pack)),
         resize_(resize),
-        least_side_(jpeg_scaling ? resize.side : kFullSize) {}
+        stored_(stored),
+        jpeg_scaling_(jpeg_scaling) {}
 
   [[nodiscard]] std::int64_t size() const override {
-    return static_cast<std::int64_t>(list_.items.size());
+    return pack_ ? pack_->size() : static_cast<std::int64_t>(list_.items.size());
   }
   [[nodiscard]] int classes() const override { return list_.classes; }
-  [[nodiscard]] ImageShape shape() const override { return {resize_.side, resize_.side, 3}; }
+  [[nodiscard]] ImageShape shape() const override {
+    const int side = stored_ == Stored::square ? resize_.side : resize_.input;
+    return {side, side, 3};
+  }
+  [[nodiscard]] int frames() const override { return list_.frames; }
+
   [[nodiscard]] int read(std::int64_t index, std::span<std::uint8_t> pixels) const override {
-    const auto& item = list_.items.at(static_cast<std::size_t>(index));
-    const auto path = list_.root / item.file;
-    const auto image = decode_image(read_file(path, kMaxFileBytes), least_side_, path.string());
-    resize_to_square(image, resize_, pixels);
-    return item.label;
+    const auto frame_bytes = static_cast<std::size_t>(shape().bytes());
+    return read_parts(index, {.least_side = resize_.side},
+                      [&](int frame, const ImagePart& part, const ImageView&) {
+                        const auto to = pixels.subspan(
+                            static_cast<std::size_t>(frame) * frame_bytes, frame_bytes);
+                        const auto resize =
+                            stored_ == Stored::square ? resize_to_square : resize_to_middle;
+                        resize(part.image, resize_, to);
+                      });
+  }
+  [[nodiscard]] std::int64_t stored_bytes(std::int64_t index) const override {
+    std::int64_t bytes = 0;
+    for (int frame = 0; frame < list_.frames; ++frame) {
+      bytes += pack_ ? pack_->stored_bytes(index, frame)
+                     : std::ssize(read_file(
+                           list_.path(list_.items.at(static_cast<std::size_t>(index)), frame),
+                           kMaxFileBytes));
+    }
+    return bytes;
+  }
+  [[nodiscard]] int read_parts(
+      std::int64_t index, const DecodeRequest& request,
+      const std::function<void(int, const ImagePart&, const ImageView&)>& take) const override {
+    DecodeRequest own = request;
+    own.large = &large_;
+    if (!jpeg_scaling_) own.least_side = kFullSize;
+    const auto at = static_cast<std::size_t>(index);
+    for (int frame = 0; frame < list_.frames; ++frame) {
+      const ImagePart part =
+          pack_ ? pack_->decode(index, frame, own) : list_.decode(list_.items.at(at), frame, own);
+      take(frame, part, {part.image.pixels, part.image.width, part.image.height});
+    }
+    return pack_ ? pack_->label(index) : list_.items.at(at).label;
   }
 
  private:
-  ImageList list_;
+  ImageList list_;  ///< without items where they are packed
+  std::shared_ptr<const PackedImages> pack_;
   SquareResize resize_;
-  int least_side_;
+  Stored stored_;
+  bool jpeg_scaling_;
+  mutable std::mutex large_;
 };
 
 /// 256 for 224 leaves the usual room for a random crop.
@@ -49,6 +97,19 @@ int square_side(const DataConfig& data, int image_size) {
 }
 
 }  // namespace
+
+std::filesystem::path ImageList::path(const Item& item, int frame) const {
+  return root / (item.frames.empty() ? item.file : item.frames.at(static_cast<std::size_t>(frame)));
+}
+
+ImagePart ImageList::decode(const Item& item, int frame, const DecodeRequest& request,
+                            std::string* file) const {
+  const auto file_path = path(item, frame);
+  std::string bytes = read_file(file_path, kMaxFileBytes);
+  ImagePart part = decode_part(bytes, request, file_path.string());
+  if (file != nullptr) *file = std::move(bytes);
+  return part;
+}
 
 std::filesystem::path required_folder(const DataConfig& data, const char* what) {
   if (data.path.empty()) {
@@ -64,14 +125,28 @@ std::filesystem::path required_folder(const DataConfig& data, const char* what) 
   return data.path;
 }
 
-std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data,
-                                               int image_size) {
+std::unique_ptr<ImageDataset> open_image_files(ImageList list, const DataConfig& data, Split split,
+                                               int image_size, ProgressSink* progress) {
   const int side = square_side(data, image_size);
   const SquareResize resize = {.fit = data.resize,
                                .side = side,
                                .input = std::min(side, image_size),
                                .filter = data.interpolation};
-  return std::make_unique<ImageFiles>(std::move(list), resize, data.jpeg_scaling);
+  const bool training = split == Split::train;
+  std::shared_ptr<const PackedImages> pack;
+  if (data.pack != Pack::none) {
+    pack = open_pack(list, data, split, data.pack_side > 0 ? data.pack_side : side, progress);
+    list.items.clear();
+  }
+  const bool packed = pack != nullptr;
+  // Evaluation decodes at full size, so that it is what others' evaluation is.
+  auto images = std::make_unique<ImageFiles>(std::move(list), std::move(pack), resize,
+                                             training ? Stored::square : Stored::middle,
+                                             training && data.jpeg_scaling);
+  // What cannot be read has been left out of a packed file.
+  if (!packed && data.bad_record == BadRecord::skip)
+    images->handle_damaged(training ? DamagedImage::replace : DamagedImage::blank);
+  return images;
 }
 
 ImageShape square_shape(const DataConfig& data, int image_size) {

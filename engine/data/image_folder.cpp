@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/data/formats.h"
+#include "engine/data/image_listing.h"
 
 namespace dstrain::formats {
 namespace {
@@ -13,76 +14,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kTestEvery = 10;
-constexpr std::array kTestNames = {"test", "val", "validation"};
-
-bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
-/// Names of the folders in `root`, sorted; those that start with a dot are not meant as classes.
-std::vector<std::string> list_classes(const fs::path& root) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !name.starts_with('.')) names.push_back(name);
-  }
-  std::ranges::sort(names);
-  if (names.empty()) {
-    throw Error(ErrorKind::data,
-                fmt::format("{} holds no folder; it needs one per class", root.string()),
-                "expected ROOT/train/CLASS/*.jpg and ROOT/test/CLASS/*.jpg, or ROOT/CLASS/*.jpg");
-  }
-  return names;
-}
-
-/// Image files below root/name, relative to root, sorted.
-std::vector<std::string> list_images(const fs::path& root, const std::string& name) {
-  std::vector<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(root / name)) {
-    std::error_code unknown;  // of what cannot be looked up, such as a circle of links
-    if (!is_image(entry.path()) || entry.is_directory(unknown)) continue;
-    // A pipe or a link to nothing: left out, it would change what an epoch is.
-    if (!entry.is_regular_file(unknown)) (void)open_input_file(entry.path());
-    files.push_back(entry.path().lexically_relative(root).string());
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-fs::path find_test_folder(const fs::path& root) {
-  for (const char* name : kTestNames) {
-    if (path_kind(root / name) == PathKind::folder) return root / name;
-  }
-  throw Error(
-      ErrorKind::data,
-      fmt::format("{} has a folder 'train' but none of {}", root.string(), "test, val, validation"),
-      "put the test images into ROOT/test/CLASS/");
-}
 
 /// ROOT/train and ROOT/test: the training folder says which classes there are.
 ImageList list_split_folders(const fs::path& root, Split split) {
   const auto classes = list_classes(root / "train");
   const fs::path folder = split == Split::train ? root / "train" : find_test_folder(root);
   ImageList list{folder, static_cast<int>(classes.size()), {}};
-  for (const auto& name : list_classes(folder)) {
-    const auto found = std::ranges::lower_bound(classes, name);
-    if (found == classes.end() || *found != name) {
-      throw Error(ErrorKind::data,
-                  fmt::format("{} is a class that {} does not have", (folder / name).string(),
-                              (root / "train").string()));
-    }
+  for (const auto& [name, label] : labelled_folders(root / "train", classes, folder)) {
     const auto files = list_images(folder, name);
-    if (files.empty() && split == Split::train) {
-      throw Error(ErrorKind::data,
-                  fmt::format("{} holds no .jpg, .jpeg or .png file", (folder / name).string()));
-    }
-    for (const auto& file : files) {
-      list.items.push_back({file, static_cast<int>(found - classes.begin())});
-    }
+    if (files.empty() && split == Split::train) fail_empty_class(folder / name);
+    for (const auto& file : files) list.items.push_back({file, label});
   }
   return list;
 }
@@ -108,23 +49,16 @@ ImageList list_single_folder(const fs::path& root, Split split) {
 }
 
 ImageList list_image_folder(const fs::path& root, Split split) {
-  try {
-    auto list = path_kind(root / "train") == PathKind::folder ? list_split_folders(root, split)
-                                                              : list_single_folder(root, split);
-    if (list.items.empty()) {
-      throw Error(ErrorKind::data, fmt::format("{} holds no images", list.root.string()));
-    }
-    return list;
-  } catch (const fs::filesystem_error& error) {
-    throw Error(ErrorKind::data,
-                fmt::format("cannot list {}: {}", error.path1().string(), error.code().message()));
-  }
+  return listing([&] {
+    return path_kind(root / "train") == PathKind::folder ? list_split_folders(root, split)
+                                                         : list_single_folder(root, split);
+  });
 }
 
 std::unique_ptr<ImageDataset> open_image_folder(const DataConfig& data, Split split, int image_size,
-                                                std::int64_t) {
+                                                std::int64_t, ProgressSink* progress) {
   const fs::path root = required_folder(data, "the folder with one folder per class");
-  return open_image_files(list_image_folder(root, split), data, image_size);
+  return open_image_files(list_image_folder(root, split), data, split, image_size, progress);
 }
 
 }  // namespace

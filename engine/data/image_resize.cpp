@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/data/resize_loops.h"
 
 namespace dstrain {
 namespace {
 
-constexpr std::size_t kChannels = 3;
-constexpr int kWeightBits = 22;  ///< of a weight's fraction: 8 bits of pixel and 2 of overshoot fit
+using namespace resize;
 
 double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
 
@@ -50,23 +50,17 @@ Filter filter_of(Interpolation interpolation) {
   return {triangle, 1};
 }
 
-/// What one output position reads: source positions from `first` on, with weights that add up to
-/// 2^kWeightBits.
-struct Taps {
-  int first;
-  std::vector<std::int32_t> weights;
-};
-
-/// Taps of `side` outputs from `offset` on, of an axis of `length` that is resized to `resized`.
-std::vector<Taps> make_taps(int length, std::int64_t resized, std::int64_t offset, int side,
-                            const Filter& filter) {
-  const double scale = static_cast<double>(length) / static_cast<double>(resized);
+/// Taps of the wanted outputs of an axis of `length`.
+Taps make_taps(int length, const AxisResize& axis, const Filter& filter) {
+  const double scale = axis.extent / static_cast<double>(axis.resized);
   const double widening = std::max(scale, 1.0);
   const double support = filter.support * widening;
-  std::vector<Taps> all;
+  Taps taps;
+  taps.first.reserve(static_cast<std::size_t>(axis.count));
+  taps.begin.reserve(static_cast<std::size_t>(axis.count) + 1);
   std::vector<double> weights;
-  for (int i = 0; i < side; ++i) {
-    const double center = (static_cast<double>(offset + i) + 0.5) * scale;
+  for (int i = 0; i < axis.count; ++i) {
+    const double center = axis.start + (static_cast<double>(axis.first + i) + 0.5) * scale;
     const int first = std::max(0, static_cast<int>(center - support + 0.5));
     const int end = std::min(length, static_cast<int>(center + support + 0.5));
     weights.clear();
@@ -75,129 +69,195 @@ std::vector<Taps> make_taps(int length, std::int64_t resized, std::int64_t offse
       weights.push_back(filter.weight((j - center + 0.5) * (1.0 / widening)));
       sum += weights.back();
     }
-    Taps taps{first, {}};
+    taps.first.push_back(first);
     for (const double weight : weights) {
       const double share = sum == 0 ? weight : weight / sum;
       taps.weights.push_back(
           static_cast<std::int32_t>(share * (1 << kWeightBits) + (share < 0 ? -0.5 : 0.5)));
     }
-    all.push_back(std::move(taps));
+    taps.begin.push_back(static_cast<int>(taps.weights.size()));
   }
-  return all;
+  return taps;
 }
-
-std::uint8_t round_to_byte(std::int32_t sum) {
-  return static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
-}
-
-constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
 
 /// Where the first and the last source position is that the taps read, and the end behind it.
 struct Range {
-  std::size_t begin = SIZE_MAX, end = 0;
+  int begin, end;
+  [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(end - begin); }
 };
-Range range_of(const std::vector<Taps>& all) {
-  Range range;
-  for (const Taps& taps : all) {
-    const auto first = static_cast<std::size_t>(taps.first);
-    range.begin = std::min(range.begin, first);
-    range.end = std::max(range.end, first + taps.weights.size());
+Range range_of(const Taps& taps) {
+  Range range{taps.first.front(), 0};
+  for (std::size_t i = 0; i < taps.size(); ++i) {
+    range.begin = std::min(range.begin, taps.first[i]);
+    range.end = std::max(range.end, taps.first[i] + taps.count(i));
   }
   return range;
 }
 
-/// Pixels [height, width, 3] that begin at column `left` and row `top` of an image.
-struct Part {
-  std::span<const std::uint8_t> pixels;
-  std::size_t width;
-  std::size_t left = 0, top = 0;
+/// Reads from position `range.begin` on of what holds only the range.
+Taps moved(Taps taps, const Range& range) {
+  for (int& first : taps.first) first -= range.begin;
+  return taps;
+}
 
-  [[nodiscard]] const std::uint8_t* at(std::size_t column, std::size_t row) const {
-    return &pixels[((row - top) * width + column - left) * kChannels];
+/// The two passes for one vector unit. Rows of images follow one another; each buffer has a byte
+/// behind its last row, which rgb_columns() may read.
+template <class Unit>
+struct Passes {
+  int channels;
+
+  /// `rows` rows, with the columns that `taps` say.
+  [[nodiscard]] std::vector<std::uint8_t> resize_columns(const std::uint8_t* from, int width,
+                                                         std::size_t rows, const Taps& taps) const {
+    const std::ptrdiff_t stride = std::ptrdiff_t{width} * channels;
+    const auto made = static_cast<std::ptrdiff_t>(taps.size()) * channels;
+    std::vector<std::uint8_t> resized(rows * static_cast<std::size_t>(made) + 1);
+    std::uint8_t* to = resized.data();
+    for (std::size_t y = 0; y < rows; y += 2, from += 2 * stride, to += 2 * made) {
+      const bool pair = y + 1 < rows;
+      if (channels == 3 && pair) {
+        Loops<Unit>::rgb_columns(from, from + stride, taps, to, to + made);
+        continue;
+      }
+      Loops<Unit>::columns(from, channels, taps, to);
+      if (pair) Loops<Unit>::columns(from + stride, channels, taps, to + made);
+    }
+    return resized;
+  }
+
+  /// Rows of `values` bytes that are `stride` apart, as `taps` say.
+  [[nodiscard]] static std::vector<std::uint8_t> resize_rows(const std::uint8_t* from,
+                                                             std::ptrdiff_t stride,
+                                                             std::size_t values, const Taps& taps) {
+    std::vector<std::uint8_t> resized(taps.size() * values + 1);
+    for (std::size_t i = 0; i < taps.size(); ++i) {
+      Loops<Unit>::rows(from + taps.first[i] * stride, stride, taps.of(i), taps.count(i),
+                        static_cast<std::ptrdiff_t>(values), &resized[i * values]);
+    }
+    return resized;
+  }
+
+  /// In the order of Pillow 13, which rounds in between.
+  [[nodiscard]] std::vector<std::uint8_t> run(const ImageView& image, const Taps& columns,
+                                              const Taps& rows, bool rows_first) const {
+    const std::ptrdiff_t stride = std::ptrdiff_t{image.width} * channels;
+    if (rows_first) {
+      const Range needed = range_of(columns);
+      const auto resized =
+          resize_rows(image.pixels.data() + std::ptrdiff_t{needed.begin} * channels, stride,
+                      needed.size() * static_cast<std::size_t>(channels), rows);
+      return resize_columns(resized.data(), static_cast<int>(needed.size()), rows.size(),
+                            moved(columns, needed));
+    }
+    const Range needed = range_of(rows);
+    const std::uint8_t* first = image.pixels.data() + needed.begin * stride;
+    std::vector<std::uint8_t> copy;
+    std::size_t whole = needed.size();
+    // The byte behind the last row is not ours.
+    const bool at_end = channels == 3 && needed.end == image.height && whole % 2 == 0;
+    if (at_end) {
+      whole -= 2;
+      copy.assign(first + static_cast<std::ptrdiff_t>(whole) * stride,
+                  first + static_cast<std::ptrdiff_t>(whole + 2) * stride);
+      copy.push_back(0);
+    }
+    auto resized = resize_columns(first, image.width, whole, columns);
+    if (at_end) {
+      const auto last = resize_columns(copy.data(), image.width, 2, columns);
+      resized.pop_back();
+      resized.insert(resized.end(), last.begin(), last.end());
+    }
+    const std::size_t values = columns.size() * static_cast<std::size_t>(channels);
+    return resize_rows(resized.data(), static_cast<std::ptrdiff_t>(values), values,
+                       moved(rows, needed));
   }
 };
 
-/// The rows in `range`, with the columns that `taps` say.
-std::vector<std::uint8_t> resize_columns(const Part& part, const std::vector<Taps>& taps,
-                                         const Range& range) {
-  std::vector<std::uint8_t> resized((range.end - range.begin) * taps.size() * kChannels);
-  std::uint8_t* to = resized.data();
-  for (std::size_t y = range.begin; y < range.end; ++y) {
-    for (const Taps& column : taps) {
-      const std::uint8_t* from = part.at(static_cast<std::size_t>(column.first), y);
-      std::int32_t sum[kChannels] = {kHalf, kHalf, kHalf};
-      for (const std::int32_t weight : column.weights) {
-        for (std::int32_t& channel : sum) channel += weight * *from++;
-      }
-      for (const std::int32_t channel : sum) *to++ = round_to_byte(channel);
-    }
-  }
-  return resized;
-}
-
-/// The columns in `range`, with the rows that `taps` say.
-std::vector<std::uint8_t> resize_rows(const Part& part, const std::vector<Taps>& taps,
-                                      const Range& range) {
-  const std::size_t values = (range.end - range.begin) * kChannels;
-  std::vector<std::uint8_t> resized(taps.size() * values);
-  std::vector<std::int32_t> line(values);
-  std::uint8_t* to = resized.data();
-  for (const Taps& row : taps) {
-    std::ranges::fill(line, kHalf);
-    for (std::size_t i = 0; i < row.weights.size(); ++i) {
-      const std::uint8_t* from = part.at(range.begin, static_cast<std::size_t>(row.first) + i);
-      for (std::int32_t& value : line) value += row.weights[i] * *from++;
-    }
-    to = std::ranges::transform(line, to, round_to_byte).out;
-  }
-  return resized;
-}
-
-/// Sizes of the whole resized image, as transformers has them, and the place of the square in it.
+/// Of the whole resized image, and the place of what is wanted in it.
 struct Geometry {
   std::int64_t width, height, left, top;
 };
 
-Geometry make_geometry(const RgbImage& image, const SquareResize& how) {
+/// PIL's sizes: the longer side is cut off to a whole number.
+Geometry resized_size(const RgbImage& image, const SquareResize& how) {
   if (how.fit == Fit::stretch) return {how.side, how.side, 0, 0};
   const bool wide = image.width > image.height;
   const int shorter = std::min(image.width, image.height);
   const int longer = std::max(image.width, image.height);
   const std::int64_t resized = std::int64_t{how.side} * longer / shorter;
-  // So that the middle of the square is the middle of the image where halves are rounded down.
-  const std::int64_t offset = std::clamp<std::int64_t>(
-      (resized - how.input) / 2 - (how.side - how.input) / 2, 0, resized - how.side);
-  return wide ? Geometry{resized, how.side, offset, 0} : Geometry{how.side, resized, 0, offset};
+  return wide ? Geometry{resized, how.side, 0, 0} : Geometry{how.side, resized, 0, 0};
+}
+
+/// Where the middle of `size` pixels of `length` begins.
+std::int64_t middle(std::int64_t length, std::int64_t size, Fit fit) {
+  const std::int64_t apart = length - size;
+  // Python's round(): a half goes to the even neighbour.
+  const bool up = fit == Fit::crop && apart % 4 == 3;
+  return apart / 2 + (up ? 1 : 0);
+}
+
+void resize_whole(const RgbImage& image, const Geometry& whole, int side, Interpolation filter,
+                  std::span<std::uint8_t> pixels) {
+  resize_image({image.pixels, image.width, image.height},
+               {.extent = static_cast<double>(image.width),
+                .resized = whole.width,
+                .first = whole.left,
+                .count = side},
+               {.extent = static_cast<double>(image.height),
+                .resized = whole.height,
+                .first = whole.top,
+                .count = side},
+               filter, pixels);
 }
 
 }  // namespace
 
+void resize_image(const ImageView& image, const AxisResize& columns, const AxisResize& rows,
+                  Interpolation interpolation, std::span<std::uint8_t> pixels) {
+  const auto channels = static_cast<std::size_t>(image.channels);
+  DSTRAIN_CHECK(image.pixels.size() == static_cast<std::size_t>(image.width) *
+                                           static_cast<std::size_t>(image.height) * channels &&
+                    pixels.size() == static_cast<std::size_t>(columns.count) *
+                                         static_cast<std::size_t>(rows.count) * channels,
+                "wrong pixel buffer");
+  const Filter filter = filter_of(interpolation);
+  const Taps column_taps = make_taps(image.width, columns, filter);
+  const Taps row_taps = make_taps(image.height, rows, filter);
+  // Columns first, unless the height is reduced by much more than the width.
+  const bool rows_first = image.height > rows.resized &&
+                          image.height - rows.resized > 2 * (image.width - columns.resized);
+  static const bool avx2 = __builtin_cpu_supports("avx2") != 0;
+  const auto resized =
+      avx2 ? Passes<Avx2>{image.channels}.run(image, column_taps, row_taps, rows_first)
+           : Passes<Plain>{image.channels}.run(image, column_taps, row_taps, rows_first);
+  std::copy_n(resized.begin(), pixels.size(), pixels.begin());
+}
+
 void resize_to_square(const RgbImage& image, const SquareResize& how,
                       std::span<std::uint8_t> pixels) {
-  const auto side = static_cast<std::size_t>(how.side);
-  DSTRAIN_CHECK(pixels.size() == side * side * kChannels, "wrong pixel buffer");
-  const Filter filter = filter_of(how.filter);
-  const Geometry whole = make_geometry(image, how);
-  const auto columns = make_taps(image.width, whole.width, whole.left, how.side, filter);
-  const auto rows = make_taps(image.height, whole.height, whole.top, how.side, filter);
+  Geometry whole = resized_size(image, how);
+  const auto place = [&](std::int64_t resized) {
+    return std::clamp<std::int64_t>((resized - how.input) / 2 - (how.side - how.input) / 2, 0,
+                                    resized - how.side);
+  };
+  whole.left = place(whole.width);
+  whole.top = place(whole.height);
+  resize_whole(image, whole, how.side, how.filter, pixels);
+}
 
-  // In the order of Pillow 13, which rounds in between: columns first, unless the height is reduced
-  // by much more than the width.
-  const bool rows_first =
-      image.height > whole.height && image.height - whole.height > 2 * (image.width - whole.width);
-  const Part source{image.pixels, static_cast<std::size_t>(image.width)};
-  const Range all{0, side};
-  std::vector<std::uint8_t> resized;
-  if (rows_first) {
-    const Range needed = range_of(columns);
-    resized = resize_rows(source, rows, needed);
-    resized = resize_columns({resized, needed.end - needed.begin, needed.begin}, columns, all);
-  } else {
-    const Range needed = range_of(rows);
-    resized = resize_columns(source, columns, needed);
-    resized = resize_rows({resized, side, 0, needed.begin}, rows, all);
-  }
-  std::ranges::copy(resized, pixels.begin());
+void resize_to_middle(const RgbImage& image, const SquareResize& how,
+                      std::span<std::uint8_t> pixels) {
+  Geometry whole = resized_size(image, how);
+  whole.left = middle(whole.width, how.input, how.fit);
+  whole.top = middle(whole.height, how.input, how.fit);
+  resize_whole(image, whole, how.input, how.filter, pixels);
+}
+
+void resize_part(const ImageView& image, const ImagePart& part, int side, Interpolation filter,
+                 std::span<std::uint8_t> pixels) {
+  resize_image(image, {.start = part.left, .extent = part.width, .resized = side, .count = side},
+               {.start = part.top, .extent = part.height, .resized = side, .count = side}, filter,
+               pixels);
 }
 
 }  // namespace dstrain

@@ -8,18 +8,46 @@
 
 namespace dstrain {
 
-/// How images of any size become the stored square.
+/// Pixels [height, width, channels].
+struct ImageView {
+  std::span<const std::uint8_t> pixels;
+  int width = 0, height = 0, channels = 3;
+};
+
+/// What becomes of one axis of an image.
+struct AxisResize {
+  double start = 0, extent = 0;  ///< the part, in source pixels, that is resized to ...
+  std::int64_t resized = 0;      ///< ... this many pixels,
+  std::int64_t first = 0;        ///< of which those from `first` on
+  int count = 0;                 ///< are wanted
+};
+
+/// `pixels` [rows.count, columns.count, channels]. The filter widens with the reduction and ends at
+/// the image's border, weights are of 22 bits and each of the two passes rounds to 8: the bits of
+/// PIL's resize.
+void resize_image(const ImageView& image, const AxisResize& columns, const AxisResize& rows,
+                  Interpolation filter, std::span<std::uint8_t> pixels);
+
+/// How images of any size become squares.
 struct SquareResize {
   Fit fit = Fit::crop;
   int side = 0;   ///< pixels of the square
-  int input = 0;  ///< pixels of its middle that evaluation takes; at most `side`
+  int input = 0;  ///< pixels of its middle that the model takes; at most `side`
   Interpolation filter = Interpolation::bilinear;
 };
 
-/// `pixels` [side, side, 3]: the image resized as `how` says. The filter widens with the reduction,
-/// weights are of 22 bits and each of the two passes rounds to 8: the bits of PIL's resize, and its
-/// middle square of `input` pixels those of transformers' center_crop after it.
+/// `pixels` [side, side, 3]: what a random crop is cut from. Its middle square of `input` pixels is
+/// that of the image where halves are rounded down.
 void resize_to_square(const RgbImage& image, const SquareResize& how,
                       std::span<std::uint8_t> pixels);
+
+/// `pixels` [input, input, 3]: what evaluation takes. Fit::crop is torchvision's Resize and
+/// CenterCrop on PIL images, bit for bit, crop_floor the center_crop of transformers.
+void resize_to_middle(const RgbImage& image, const SquareResize& how,
+                      std::span<std::uint8_t> pixels);
+
+/// `pixels` [side, side, channels]: the part of the decoded image, resized.
+void resize_part(const ImageView& image, const ImagePart& part, int side, Interpolation filter,
+                 std::span<std::uint8_t> pixels);
 
 }  // namespace dstrain

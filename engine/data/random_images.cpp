@@ -59,12 +59,14 @@ std::int64_t random_size(const DataConfig& data, Split split) {
 
 const ImageFormat kRandomImages = {
     .name = DatasetName::random,
-    .open = [](const DataConfig& data, Split split, int image_size,
-               std::int64_t seed) -> std::unique_ptr<ImageDataset> {
+    .open = [](const DataConfig& data, Split split, int image_size, std::int64_t seed,
+               ProgressSink*) -> std::unique_ptr<ImageDataset> {
       return std::make_unique<RandomImages>(random_size(data, split), image_size, seed, split);
     },
-    .shape = [](const DataConfig&,
-                int image_size) { return ImageShape{image_size, image_size, 3}; },
+    .shape =
+        [](const DataConfig&, int image_size) {
+          return ImageShape{image_size, image_size, 3};
+        },
     .facts =
         [](const DataConfig& data) {
           return DatasetFacts{.classes = kRandomClasses, .train_size = data.samples};

@@ -161,13 +161,21 @@ struct AttentionShape {
 /// Row 0 of each sample: x [B * T, D] -> [B, D].
 [[nodiscard]] at::Tensor first_token(const at::Tensor& x, std::int64_t batch);
 
+/// What samples that were mixed with others are as well (mixup, cutmix).
+struct SecondLabels {
+  at::Tensor labels = {};  ///< [B] int64; undefined: samples have one label
+  at::Tensor shares = {};  ///< [B] fp32 in [0, 1], of the first label; the second has the rest
+};
+
 /// Sum over samples of weight * cross entropy with label smoothing (Szegedy et al. 2016,
 /// arXiv:1512.00567, sec. 7), fp32 scalar. logits [B, classes]; labels [B] int64; weights [B] fp32.
 /// Adds [loss, top-1, top-5, samples] to `totals` (a sample counts as top-k when fewer than k
-/// classes score higher; ties broken by the lower index).
+/// classes score higher; ties broken by the lower index). With second labels the loss of a sample
+/// is that of both labels by their shares, and the first one counts as right.
 [[nodiscard]] at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
                                                const at::Tensor& weights, double label_smoothing,
-                                               const at::Tensor& totals);
+                                               const at::Tensor& totals,
+                                               const SecondLabels& second = {});
 
 /// Cross entropy of the tokens that follow: sum over rows of weight * -log softmax(x
 /// table^T)[label], fp32 scalar, in chunks of rows so that the logits are never whole. x [M, D],

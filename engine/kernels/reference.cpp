@@ -140,7 +140,16 @@ void cross_entropy(const CrossEntropy& a) {
       }
       log_sum_exp = most + std::log(exponentials);
       const double smooth = smoothing > 0 ? smoothing * (log_sum_exp - mean) : 0;
-      const double loss = (1 - smoothing) * (log_sum_exp - own) + smooth;
+      double target = own;
+      if (a.shares != nullptr) {
+        const std::int64_t second = a.second_labels[row];
+        const double other = second >= 0 && second < a.classes
+                                 ? logits.at(first + second)
+                                 : std::numeric_limits<double>::quiet_NaN();
+        const auto share = static_cast<double>(a.shares[row]);
+        target = share * own + (1 - share) * other;
+      }
+      const double loss = (1 - smoothing) * (log_sum_exp - target) + smooth;
       totals[0] += weight * loss;
       totals[1] += std::isfinite(loss) && better < 1 ? weight : 0;
       totals[2] += std::isfinite(loss) && better < 5 ? weight : 0;
@@ -158,8 +167,10 @@ void cross_entropy_backward(const CrossEntropyBackward& a) {
   for (std::int64_t row = 0; row < a.batch; ++row) {
     for (std::int64_t i = 0; i < a.classes; ++i) {
       const std::int64_t index = row * a.classes + i;
-      const double target =
-          smoothing / static_cast<double>(a.classes) + (i == a.labels[row] ? 1 - smoothing : 0);
+      const double share = a.shares == nullptr ? 1 : static_cast<double>(a.shares[row]);
+      double target = smoothing / static_cast<double>(a.classes);
+      if (i == a.labels[row]) target += share * (1 - smoothing);
+      if (a.shares != nullptr && i == a.second_labels[row]) target += (1 - share) * (1 - smoothing);
       const double softmax = std::exp(logits.at(index) - static_cast<double>(a.log_sum_exp[row]));
       const double factor = static_cast<double>(a.weights[row]) * static_cast<double>(*a.grad_loss);
       grad.set(index, a.weights[row] == 0 ? 0 : factor * (softmax - target));

@@ -28,10 +28,12 @@ using Tensors = std::vector<at::Tensor>;
 ///
 /// Legend: B samples, T tokens of a sample (padded at the end), S sequences after unpacking.
 struct Batch {
-  at::Tensor images = {};         ///< [B, C, H, W], compute dtype, normalised
+  at::Tensor images = {};         ///< [B, C, H, W], compute dtype, normalised; of clips, frame by
+                                  ///< frame, [B * T, C, H, W]
   at::Tensor tokens = {};         ///< [B, T] int64
   at::Tensor labels = {};         ///< [B] int64; of text [B * T]: the token that follows each one
   at::Tensor weights = {};        ///< [B] or [B * T] fp32: 1 where the label counts, else 0
+  ops::SecondLabels second = {};  ///< of images that are mixed with others
   ops::Sequences sequences = {};  ///< of text: where sequences begin
   /// Of text whose samples are spread over the sequence axis, in s parts each: the rows that are
   /// here; then tokens, labels and weights are of B * T / s rows, `sequences` of all.

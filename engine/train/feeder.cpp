@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "engine/kernels/image/mix.h"
+
 namespace dstrain {
 
 Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
@@ -26,6 +28,18 @@ void Feeder::load_images(const HostBatch& host, Slot& slot) const {
   }
   copy(host.pixels, slot.pixels);
   augment(slot.pixels, slot.samples, augmentation, slot.batch.images);
+  if (host.erased.defined()) {
+    copy(host.erased, slot.erased);
+    erase(slot.batch.images, slot.erased, slot.samples,
+          {.noise = options_.erase_noise, .seed = augmentation.seed, .epoch = host.epoch});
+  }
+  if (host.mixed_shares.defined()) {
+    copy(host.mixed_shares, slot.mixed_shares);
+    copy(host.mixed_windows, slot.mixed_windows);
+    mix(slot.batch.images, slot.mixed_shares, slot.mixed_windows, slot.batch.valid);
+    copy(host.second_labels, slot.batch.second.labels);
+    copy(host.label_shares, slot.batch.second.shares);
+  }
 }
 
 std::size_t Feeder::load(const Stream& stream) {

@@ -14,9 +14,10 @@ namespace dstrain {
 struct FeederOptions {
   c10::Device device{c10::kCPU};
   at::ScalarType compute = at::kFloat;
-  int channels = 3;         ///< of images
-  AugmentOptions augment;   ///< of images; the epoch comes with each batch
-  std::size_t buffers = 2;  ///< that the program fills in turn
+  int channels = 3;          ///< of images
+  AugmentOptions augment;    ///< of images; the epoch comes with each batch
+  bool erase_noise = false;  ///< what erased rectangles are filled with
+  std::size_t buffers = 2;   ///< that the program fills in turn
 };
 
 /// Where a program's micro-batches come from.
@@ -46,6 +47,7 @@ class Feeder final : public BatchSource {
     Batch batch;
     at::Tensor pixels;
     at::Tensor samples;
+    at::Tensor erased, mixed_shares, mixed_windows;  ///< as those of the host's batch
   };
   void load_images(const HostBatch& host, Slot& slot) const;
   /// Copies into `to`, which is made when it is not there yet.

@@ -46,6 +46,10 @@ float of_channel(const std::vector<double>& values, std::size_t channel) {
 /// "images: shorter side to 256 pixels (bilinear), the middle 224; (value x 0.0039 - [0.5]) / ...".
 std::string describe_images(const DataConfig& data, const ImageShape& stored, int image_size) {
   std::string text = "images: ";
+  if (has(data.augment, Augmentation::random_resized_crop)) {
+    text += fmt::format("in training a random part of {:.3g} to {:.3g} of the area ({}), else ",
+                        data.crop_scale[0], data.crop_scale[1], spelling(data.interpolation));
+  }
   if (reads(dataset_row(data.name), "data.resize")) {
     text += fmt::format("{} to {} pixels ({}), ",
                         data.resize == Fit::stretch ? "both sides" : "shorter side", stored.height,
@@ -155,7 +159,8 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
   const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
   {
     const SectionScope section(record, RankSection::data);
-    is_language_model(recipe.model) ? open_text_data(splits, progress) : open_image_data(splits);
+    is_language_model(recipe.model) ? open_text_data(splits, progress)
+                                    : open_image_data(splits, progress);
   }
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
@@ -270,12 +275,12 @@ int Session::timed_every(const Machine& machine) const {
   return timing_interval(training, simulate(training, strategy_->layout, cost_, machine).step_s);
 }
 
-void Session::open_image_data(const Splits& splits) {
+void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
   // The model may take its classes from the data, the data its image size from the model.
   const int first_size = recipe_.model.image_size > 0 ? recipe_.model.image_size : kUsualImageSize;
   const auto open = [&](Split split, int size) {
     return std::shared_ptr<const ImageDataset>(
-        open_images(recipe_.data, split, size, recipe_.run.seed));
+        open_images(recipe_.data, split, size, recipe_.run.seed, progress));
   };
   auto train = open(Split::train, first_size);
   model_ =
@@ -410,6 +415,7 @@ FeederOptions Session::feeder_options(bool training) const {
   options.augment.random_crop = training && has(wanted, Augmentation::random_crop);
   options.augment.horizontal_flip = training && has(wanted, Augmentation::horizontal_flip);
   options.augment.crop_padding = options.augment.random_crop ? recipe_.data.crop_padding : 0;
+  options.erase_noise = recipe_.data.erase_fill == EraseFill::noise;
   return options;
 }
 

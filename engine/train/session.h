@@ -75,7 +75,7 @@ class Session {
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
-  void open_image_data(const Splits& splits);
+  void open_image_data(const Splits& splits, ProgressSink* progress);
   void open_text_data(const Splits& splits, ProgressSink* progress);
   /// Of each sample, of text.
   [[nodiscard]] Zigzag own_tokens() const;

@@ -129,9 +129,9 @@ constexpr Choice kEraseFills[] = {
     choice(EraseFill::noise, "noise", "normal noise for each pixel"),
 };
 constexpr Choice kDecoders[] = {
-    choice(Decoder::automatic, "auto", "the CPU, helped by the GPU's decoder where it is late"),
+    choice(Decoder::automatic, "auto", "what this version has: the CPU"),
     choice(Decoder::cpu, "cpu", "libjpeg-turbo on the threads of data.workers"),
-    choice(Decoder::gpu, "gpu", "the GPU's decoder, and the CPU for what it cannot read"),
+    choice(Decoder::gpu, "gpu", "the GPU's decoder; this version has none, and says so"),
 };
 constexpr Choice kPacks[] = {
     choice(Pack::none, "none", "each image is read from its own file"),
@@ -149,6 +149,8 @@ constexpr Choice kEnsembleAverages[] = {
 };
 constexpr Choice kFits[] = {
     choice(Fit::crop, "crop", "the shorter side becomes resize_side, the middle square is kept"),
+    choice(Fit::crop_floor, "crop_floor",
+           "as crop; half a pixel beside the middle is rounded down, as transformers does"),
     choice(Fit::stretch, "stretch", "both sides become resize_side, whatever the shape was"),
 };
 constexpr Choice kInterpolations[] = {

@@ -22,44 +22,48 @@ constexpr Paths kSizePaths[] = {"data.samples"};
 constexpr DataKeys kSizeKeys = {kSizePaths, {}, "only data.name random has it, here it is {}"};
 
 constexpr Paths kImagePaths[] = {
-    "data.augment",           "data.normalize.scale",       "data.normalize.mean",
-    "data.normalize.std",     "data.crop_padding",          "data.crop_scale",
-    "data.crop_ratio",        "data.randaugment_ops",       "data.randaugment_magnitude",
-    "data.erase_probability", "data.erase_area",            "data.erase_fill",
+    "data.augment",           "data.normalize.scale", "data.normalize.mean",
+    "data.normalize.std",     "data.crop_padding",    "data.crop_scale",
+    "data.crop_ratio",        "data.randaugment_ops", "data.randaugment_magnitude",
+    "data.erase_probability", "data.erase_area",      "data.erase_fill",
     "data.mixup_alpha",       "data.cutmix_alpha"};
 constexpr DataKeys kImageKeys = {kImagePaths, images, "data.name {} has no images"};
 /// Images become squares of one size.
 constexpr Paths kSquarePaths[] = {"data.resize", "data.resize_side", "data.jpeg_scaling",
-                                  "data.decode", "data.pack", "data.pack_side"};
+                                  "data.decode", "data.pack",        "data.pack_side"};
 constexpr DataKeys kSquareKeys = {kSquarePaths, images, "images of data.name {} have one size"};
 constexpr Paths kFilterPaths[] = {"data.interpolation"};
 constexpr DataKeys kFilterKeys = {kFilterPaths, images,
                                   "data.name {} makes images of the model's size"};
 
 constexpr Paths kClipPaths[] = {"data.frames"};
-constexpr DataKeys kClipKeys = {kClipPaths, images,
-                                "only data.name frames has it, here it is {}"};
+constexpr DataKeys kClipKeys = {kClipPaths, images, "only data.name frames has it, here it is {}"};
 
 constexpr Paths kRowPaths[] = {"data.sequence"};
 constexpr DataKeys kRowKeys = {kRowPaths, text, "data.name {} has no text"};
 constexpr Paths kTextPaths[] = {"data.tokenizer", "data.loss",       "data.packing",
-                                "data.too_long",  "data.bad_record", "data.test_share",
-                                "data.subset",    "data.cache"};
+                                "data.too_long",  "data.test_share", "data.subset"};
 constexpr DataKeys kTextKeys = {kTextPaths, text, "data.name {} has no text"};
+/// Records of files, in text or as an image each.
+constexpr Paths kRecordPaths[] = {"data.bad_record", "data.cache"};
+constexpr DataKeys kRecordKeys = {kRecordPaths, {}, "data.name {} has no text or image files"};
 constexpr Paths kTemplatePaths[] = {"data.prompt", "data.response"};
 constexpr DataKeys kTemplateKeys = {kTemplatePaths, text,
                                     "only data.name jsonl has it, here it is {}"};
 
-constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys, &kImageKeys, &kSquareKeys,
-                                        &kFilterKeys, &kClipKeys, &kRowKeys,  &kTextKeys,  &kTemplateKeys};
+constexpr const DataKeys* kAllKeys[] = {&kPathKeys,   &kSizeKeys,    &kImageKeys, &kSquareKeys,
+                                        &kFilterKeys, &kClipKeys,    &kRowKeys,   &kTextKeys,
+                                        &kRecordKeys, &kTemplateKeys};
 
 /// Read by images of one size, images of any size, text of files, JSON Lines and random data.
 constexpr const DataKeys* kStored[] = {&kPathKeys, &kImageKeys, &kFilterKeys};
-constexpr const DataKeys* kFiles[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys};
-constexpr const DataKeys* kClips[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
-                                      &kClipKeys};
-constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys};
-constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kTemplateKeys};
+constexpr const DataKeys* kFiles[] = {&kPathKeys, &kImageKeys, &kFilterKeys, &kSquareKeys,
+                                      &kRecordKeys};
+constexpr const DataKeys* kClips[] = {&kPathKeys,   &kImageKeys,  &kFilterKeys,
+                                      &kSquareKeys, &kRecordKeys, &kClipKeys};
+constexpr const DataKeys* kText[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys};
+constexpr const DataKeys* kJsonl[] = {&kPathKeys, &kRowKeys, &kTextKeys, &kRecordKeys,
+                                      &kTemplateKeys};
 constexpr const DataKeys* kRandom[] = {&kSizeKeys, &kImageKeys, &kRowKeys};
 
 constexpr DatasetRow kDatasets[] = {

@@ -309,14 +309,16 @@ void describe(DataConfig& c, Visitor& v) {
   v.field("response", c.response,
           {.text = "Template of the answer (jsonl); {NAME} stands for a field."});
   v.field("too_long", c.too_long, {.text = "What becomes of a sample longer than sequence."});
-  v.field("bad_record", c.bad_record, {.text = "What becomes of a record that cannot be used."});
+  v.field("bad_record", c.bad_record,
+          {.text = "What becomes of a record or an image that cannot be used."});
   v.field("test_share", c.test_share,
           {.text = "Share of the samples held out for evaluation where there is no test split.",
            .min = 0,
            .max = 1,
            .below_max = true});
   v.field("cache", c.cache,
-          {.text = "Folder for tokenised data; empty takes tokens/ in dstrain's cache folder."});
+          {.text = "Folder for tokenised text and packed images; empty takes tokens/ and images/ "
+                   "in dstrain's cache folder."});
   v.field("workers", c.workers,
           {.text = "Threads that read and decode, per rank.",
            .unit = "threads",

@@ -104,7 +104,7 @@ class Reader {
     if (file_.flag("do_pad", false)) file_.refuse("do_pad", "false");
     if (file_.has("crop_pct")) file_.refuse("crop_pct", "null");
     const Side size = read_side("size", {class_.size, class_.shortest_edge});
-    found.resize = size.shorter ? Fit::crop : Fit::stretch;
+    found.resize = size.shorter ? Fit::crop_floor : Fit::stretch;
     found.resize_side = found.image_size = size.pixels;
     if (file_.flag("do_center_crop", class_.center_crop)) {
       const Side crop = read_side("crop_size", {kCropSize, false});

@@ -36,7 +36,7 @@ enum class TraceDetail { kernels, operators, shapes };
 enum class Compression { none, gzip, zstd };
 enum class WandbMode { never, offline, online };
 enum class Timing { automatic, off, every_step };
-enum class Fit { crop, stretch };
+enum class Fit { crop, crop_floor, stretch };
 enum class Interpolation { bilinear, bicubic, lanczos };
 enum class Augmentation {
   random_crop,

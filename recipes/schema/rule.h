@@ -45,4 +45,7 @@ struct Rule {
 /// Those of lengths, learning rates and loss scales.
 [[nodiscard]] std::span<const Rule> training_rules();
 
+/// Those of image data.
+[[nodiscard]] std::span<const Rule> image_rules();
+
 }  // namespace dstrain

@@ -104,37 +104,6 @@ void data_fit_the_model(const Recipe& r, RuleContext& context) {
                         families_of(Modality::images)));
 }
 
-void normalize_by_channel(const Recipe& r, RuleContext& context) {
-  const auto& n = r.data.normalize;
-  const std::pair<std::string_view, std::size_t> lengths[] = {
-      {"data.normalize.mean", n.mean.size()}, {"data.normalize.std", n.deviation.size()}};
-  for (const auto& [path, length] : lengths) {
-    if (length != 1 && length != 3) {
-      context.error(path, fmt::format("{} numbers; images have 1 or 3 channels", length),
-                    "give one for all channels, or one for each of three");
-    }
-  }
-}
-
-/// Images of a fixed size are enlarged on the device, which has one filter.
-void fixed_sizes_are_bilinear(const Recipe& r, RuleContext& context) {
-  const DatasetRow& row = dataset_row(r.data.name);
-  if (r.data.interpolation == Interpolation::bilinear) return;
-  if (row.modality != Modality::images || reads(row, "data.resize")) return;
-  context.error("data.interpolation",
-                fmt::format("{}, but images of data.name {} are enlarged bilinearly",
-                            spelling(r.data.interpolation), spelling(r.data.name)),
-                "use interpolation: bilinear, or store the images as files (data.name images)");
-}
-
-void square_holds_the_input(const Recipe& r, RuleContext& context) {
-  const int side = r.data.resize_side, input = r.model.image_size;
-  if (side == 0 || side >= input || !reads(dataset_row(r.data.name), "data.resize_side")) return;
-  context.error("data.resize_side",
-                fmt::format("{} pixels are less than model.image_size ({})", side, input),
-                fmt::format("use {} or more", input));
-}
-
 void samples_have_templates(const Recipe& r, RuleContext& context) {
   if (!reads(dataset_row(r.data.name), "data.response") || !r.data.response.empty()) return;
   context.error("data.response",
@@ -382,9 +351,6 @@ const std::vector<Rule>& rules() {
       {heads_divide_width, {"model.width", "model.heads", "model.head_dim"}},
       {states_fit_compute, {"precision.compute", "precision.states"}},
       {data_fit_the_model, {"data.name", "model.name"}},
-      {normalize_by_channel, {"data.normalize.mean", "data.normalize.std"}},
-      {fixed_sizes_are_bilinear, {"data.name", "data.interpolation"}},
-      {square_holds_the_input, {"data.name", "data.resize_side", "model.image_size"}},
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
@@ -433,6 +399,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "lora.rank",
                                           "data.name",
                                           "data.augment",
+                                          "data.pack",
                                           "optimizer.name",
                                           "optimizer.schedule",
                                           "optimizer.warmup_steps",
@@ -446,6 +413,10 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "memory.offload.optimizer",
                                           "memory.offload.parameters",
                                           "memory.offload.activations"};
+
+bool has(const Recipe& r, Augmentation wanted) {
+  return std::ranges::find(r.data.augment, wanted) != r.data.augment.end();
+}
 
 }  // namespace
 
@@ -490,11 +461,19 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (!vision && r.run.evaluate.is_never()) {
     add({"run.generate", "run.generate_tokens"}, "run.evaluate never: answers follow evaluations");
   }
-  const auto& augment = r.data.augment;
-  if (vision &&
-      std::find(augment.begin(), augment.end(), Augmentation::random_crop) == augment.end()) {
-    add({"data.crop_padding"}, "data.augment has no random_crop");
-  }
+  const auto of = [&](Augmentation augmentation, std::initializer_list<std::string_view> paths) {
+    if (vision && !has(r, augmentation))
+      add(paths, fmt::format("data.augment has no {}", spelling(augmentation)));
+  };
+  of(Augmentation::random_crop, {"data.crop_padding"});
+  of(Augmentation::random_resized_crop, {"data.crop_scale", "data.crop_ratio"});
+  of(Augmentation::rand_augment, {"data.randaugment_ops", "data.randaugment_magnitude"});
+  of(Augmentation::random_erasing,
+     {"data.erase_probability", "data.erase_area", "data.erase_fill"});
+  of(Augmentation::mixup, {"data.mixup_alpha"});
+  of(Augmentation::cutmix, {"data.cutmix_alpha"});
+  if (vision && r.data.pack == Pack::none && reads(dataset_row(r.data.name), "data.pack"))
+    add({"data.pack_side", "data.cache"}, "data.pack none: images are read from their own files");
   for (const auto& [key, readers] : optimizer_keys()) {
     if (std::ranges::find(readers, spelling(r.optimizer.name)) != readers.end()) continue;
     add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),
@@ -565,11 +544,14 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
-  const auto check = [&](const Rule& rule) {
-    if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
+  const auto check = [&](std::span<const Rule> list) {
+    for (const Rule& rule : list) {
+      if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
+    }
   };
-  for (const Rule& rule : rules()) check(rule);
-  for (const Rule& rule : training_rules()) check(rule);
+  check(rules());
+  check(image_rules());
+  check(training_rules());
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {
     if (context.given(field.path)) {

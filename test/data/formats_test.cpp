@@ -170,10 +170,11 @@ TEST_CASE("image folders are read with classes in name order and their own test 
   REQUIRE(labels_of(*test) == std::vector<int>{1});
   REQUIRE(test->classes() == 2);
 
-  // The middle 40 columns of 60, reduced to 32: column 0 is around 10.1 of 59.
+  // The middle 28 of 32 pixels to which 40 rows are reduced: column 0 is around 12.6 of 59.
+  REQUIRE(test->shape() == ImageShape{28, 28, 3});
   const Sample sample = read(*test, 0);
-  REQUIRE(std::abs(sample.pixels[16 * 96] - 10.1 * 255 / 59) < 3);
-  REQUIRE(sample.pixels[16 * 96 + 2] == 100);
+  REQUIRE(std::abs(sample.pixels[14 * 84] - 12.6 * 255 / 59) < 3);
+  REQUIRE(sample.pixels[14 * 84 + 2] == 100);
 }
 
 TEST_CASE("a folder of classes without parts keeps every tenth image for the test", "[data]") {
@@ -224,7 +225,7 @@ TEST_CASE("Food-101 is read by its lists, in text or JSON, with labels by classe
   const auto test = open_images(data, Split::test, 14, 0);
   REQUIRE(labels_of(*test) == std::vector<int>{1});
   REQUIRE(test->classes() == 2);
-  REQUIRE(test->shape() == ImageShape{16, 16, 3});
+  REQUIRE(test->shape() == ImageShape{14, 14, 3});
 }
 
 TEST_CASE("random images are a pure function of seed, part and index", "[data]") {

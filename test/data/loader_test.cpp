@@ -68,6 +68,30 @@ std::vector<std::vector<Row>> drain(Loader& loader, std::int64_t batches) {
   return all;
 }
 
+TEST_CASE("ranks of micro-batches have the micro-batches of one rank", "[data][property]") {
+  const int ranks = GENERATE(2, 3, 4);
+  const int micro_batches = GENERATE(1, 2, 3);
+  const std::int64_t size = GENERATE(41, 84, 100);
+  CAPTURE(ranks, micro_batches, size);
+  const auto dataset = std::make_shared<Counting>(size);
+  const int parts = ranks * micro_batches;
+  LoaderOptions options = {.global_batch = 5 * parts, .micro_batch = 5, .seed = 3};
+  options.last_step = steps_per_epoch(size, options.global_batch);
+  options.micro_batches = parts;
+  const auto whole = drain(*make_loader(dataset, options), options.last_step * parts);
+  options.micro_batches = micro_batches;
+  options.data_ranks = ranks;
+  for (options.data_rank = 0; options.data_rank < ranks; ++options.data_rank) {
+    const auto own = drain(*make_loader(dataset, options), options.last_step * micro_batches);
+    for (std::int64_t i = 0; i < options.last_step * micro_batches; ++i) {
+      const std::int64_t at =
+          i / micro_batches * parts + i % micro_batches * ranks + options.data_rank;
+      const bool same = own[static_cast<std::size_t>(i)] == whole[static_cast<std::size_t>(at)];
+      REQUIRE(same);
+    }
+  }
+}
+
 TEST_CASE("an epoch holds every sample exactly once at any world size", "[data][property]") {
   const int ranks = GENERATE(1, 2, 3, 4, 7);
   const int micro_batches = GENERATE(1, 2, 3);

@@ -1,8 +1,13 @@
 #include "engine/kernels/image/augment.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <vector>
 
 #include "engine/base/philox.h"
+#include "engine/kernels/image/mix.h"
 #include "test/support/catch.h"
 
 namespace dstrain {
@@ -39,6 +44,47 @@ TEST_CASE("augmentation on the GPU gives the bits of the CPU", "[gpu][augment]")
   auto out = at::empty({9, channels, size, size}, at::TensorOptions(type).device(at::kCUDA));
   augment(pixels.to(at::kCUDA), samples.to(at::kCUDA), options, out);
   REQUIRE(out.cpu().equal(expected));
+}
+
+TEST_CASE("erasing and mixing on the GPU give what the CPU gives", "[gpu][augment]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool last = GENERATE(false, true);
+  const bool noise = GENERATE(false, true);
+  const int frames = GENERATE(1, 3);
+  const int valid = GENERATE(0, 5, 6);
+  CAPTURE(last, noise, frames, valid);
+  const auto list = [](std::vector<int> values) {
+    return at::tensor(at::ArrayRef<int>(values)).view({-1, 4}).contiguous();
+  };
+  const at::Tensor erased =
+      list({3, 4, 20, 9, 0, 0, 0, 0, 0, 0, 33, 33, 5, 5, 1, 1, 9, 0, 8, 8, 1, 1, 9, 9});
+  const at::Tensor cut =
+      list({0, 0, 0, 0, 4, 6, 11, 3, 0, 0, 0, 0, 0, 0, 33, 33, 0, 0, 0, 0, 2, 2, 30, 31});
+  const std::vector<float> shares = {0.3f, 1, 0.9f, 1, 0.01f, 1};
+  const std::vector<std::int64_t> numbers = {7, 1000, 3, 5, 11, valid == 6 ? 12 : -1};
+  const at::Tensor share = at::tensor(at::ArrayRef<float>(shares));
+  const at::Tensor samples = at::tensor(at::ArrayRef<std::int64_t>(numbers));
+  at::Tensor expected = noise_images(6 * frames, 33, 3).permute({0, 3, 1, 2}).to(type) / 64;
+  expected = last ? expected.contiguous(at::MemoryFormat::ChannelsLast) : expected.contiguous();
+  at::Tensor out = expected.to(at::kCUDA);
+  const EraseOptions options = {.noise = noise, .seed = 5, .epoch = 2};
+  const auto gpu = [](const at::Tensor& tensor) { return tensor.to(at::kCUDA); };
+  const at::Tensor before = expected.clone();
+  erase(expected, erased, samples, options);
+  erase(out, gpu(erased), gpu(samples), options);
+  // The logarithm and the cosine of both differ by a few units in the last place of 24 bits; a
+  // value of 16 bits may round to its neighbour.
+  const double step = type == at::kFloat ? 16 * 0x1p-24 : type == at::kHalf ? 0x1p-10 : 0x1p-7;
+  const at::Tensor apart = (out.cpu().to(at::kDouble) - expected.to(at::kDouble)).abs();
+  REQUIRE((apart <= expected.to(at::kDouble).abs() * step + 8 * step * (noise ? 0x1p-3 : 0))
+              .all()
+              .item<bool>());
+  if (!noise) REQUIRE(out.cpu().equal(expected));
+  const at::Tensor samples_in = at::tensor(valid).squeeze();
+  at::Tensor mixed = before.clone(), mixed_out = gpu(before);
+  mix(mixed, share, cut, samples_in);
+  mix(mixed_out, gpu(share), gpu(cut), gpu(samples_in));
+  REQUIRE(mixed_out.cpu().equal(mixed));
 }
 
 }  // namespace

@@ -180,11 +180,22 @@ TEST_CASE("GPU: cross entropy equals its reference", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::int64_t batch = GENERATE(1, 300), classes = GENERATE(2, 10, 1000, 21843);
   const float smoothing = GENERATE(0.0f, 0.1f);
-  CAPTURE(c10::toString(type), batch, classes, smoothing);
+  const bool mixed = GENERATE(false, true);
+  CAPTURE(c10::toString(type), batch, classes, smoothing, mixed);
   test::Random random(4);
   const at::Tensor logits = random({batch, classes}, type),
                    weights = random({batch}).gt(-1).to(at::kFloat);
   const at::Tensor labels = (random({batch}).abs() * 100).to(at::kLong).remainder(classes);
+  const at::Tensor second = (labels * 7 + 1).remainder(classes), shares = random({batch}).sigmoid();
+  const at::Tensor gpu_second = second.to(at::kCUDA), gpu_shares = shares.to(at::kCUDA);
+  const auto second_of = [&](const Tensors& t) -> const std::int64_t* {
+    if (!mixed) return nullptr;
+    return (t[0].is_cuda() ? gpu_second : second).const_data_ptr<std::int64_t>();
+  };
+  const auto shares_of = [&](const Tensors& t) -> const float* {
+    if (!mixed) return nullptr;
+    return (t[0].is_cuda() ? gpu_shares : shares).const_data_ptr<float>();
+  };
   const at::Tensor scratch = at::empty({4, batch}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
   compare(
       {logits, labels, weights, at::zeros({batch}), at::zeros({1}), random({4})}, 3,
@@ -200,7 +211,9 @@ TEST_CASE("GPU: cross entropy equals its reference", "[gpu][kernels]") {
                                      .batch = batch,
                                      .classes = classes,
                                      .smoothing = smoothing,
-                                     .dtype = ops::kernel_dtype(t[0])};
+                                     .dtype = ops::kernel_dtype(t[0]),
+                                     .second_labels = second_of(t),
+                                     .shares = shares_of(t)};
       },
       kernels::cuda::cross_entropy, kernels::reference::cross_entropy);
   compare(
@@ -217,7 +230,9 @@ TEST_CASE("GPU: cross entropy equals its reference", "[gpu][kernels]") {
                                              .batch = batch,
                                              .classes = classes,
                                              .smoothing = smoothing,
-                                             .dtype = ops::kernel_dtype(t[0])};
+                                             .dtype = ops::kernel_dtype(t[0]),
+                                             .second_labels = second_of(t),
+                                             .shares = shares_of(t)};
       },
       kernels::cuda::cross_entropy_backward, kernels::reference::cross_entropy_backward);
 }

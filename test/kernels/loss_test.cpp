@@ -1,4 +1,5 @@
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +42,40 @@ TEST_CASE("softmax_cross_entropy equals cross_entropy_loss with label smoothing"
   REQUIRE(test::far(logits.grad(), logits64.grad(), rounded(bounds.dlogits, dtype)) == "");
   REQUIRE(totals[0].equal(loss));
   REQUIRE(totals[3].item<float>() == 6);
+}
+
+TEST_CASE("the loss of two labels is that of both by their shares, with its gradient",
+          "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const double smoothing = GENERATE(0.0, 0.1);
+  CAPTURE(c10::toString(dtype), smoothing);
+  test::Random random(7);
+  const at::Tensor logits = test::leaf(random({5, 8}, dtype)), logits64 = test::exact(logits);
+  const at::Tensor labels = indices({0, 7, 4, 3, 2}), weights = floats({1, 1, 0, 1, 2});
+  const ops::SecondLabels second = {indices({1, 7, 2, 0, 5}), floats({0.75, 0.5, 0.6F, 1, 0.9F})};
+  const at::Tensor totals = at::zeros({4});
+  const at::Tensor loss =
+      ops::softmax_cross_entropy(logits, labels, weights, smoothing, totals, second);
+  (loss * 3).backward();
+  const auto each = [&](const at::Tensor& of) {
+    return at::cross_entropy_loss(logits64, of, {}, at::Reduction::None, -100, smoothing);
+  };
+  const at::Tensor share = second.shares.to(at::kDouble);
+  const at::Tensor loss64 =
+      ((each(labels) * share + each(second.labels) * (1 - share)) * weights.to(at::kDouble)).sum();
+  (loss64 * 3).backward();
+  // Two products of shares and their sum more than with one label, of the same sizes.
+  test::LossBounds bounds = test::cross_entropy(logits, labels, weights, smoothing, 3);
+  const test::LossBounds other = test::cross_entropy(logits, second.labels, weights, smoothing, 3);
+  bounds.loss.error = 2 * (bounds.loss.error + other.loss.error);
+  bounds.dlogits.error = 2 * (bounds.dlogits.error + other.dlogits.error);
+  REQUIRE(test::far(loss, loss64, bounds.loss) == "");
+  REQUIRE(test::far(logits.grad(), logits64.grad(), rounded(bounds.dlogits, dtype)) == "");
+  REQUIRE(totals[3].item<float>() == 5);
+  const at::Tensor again = at::zeros({4});
+  const ops::SecondLabels whole = {second.labels, at::ones({5})};
+  REQUIRE(ops::softmax_cross_entropy(logits, labels, weights, smoothing, again, whole)
+              .equal(ops::softmax_cross_entropy(logits, labels, weights, smoothing, again)));
 }
 
 TEST_CASE("top-1 and top-5 count classes that score higher, ties going to the lower index",

@@ -57,7 +57,7 @@ TEST_CASE("the reasons name the data set and what it lacks", "[recipe]") {
   CHECK(drawn.contains("data.path: data.name random reads no files"));
   CHECK(drawn.contains("data.interpolation: data.name random makes images of the model's size"));
   const auto tokens = without_effect(DatasetName::random, Modality::text);
-  CHECK(tokens.contains("data.cache: data.name random has no text"));
+  CHECK(tokens.contains("data.cache: data.name random has no text or image files"));
   CHECK(tokens.contains("data.response: only data.name jsonl has it, here it is random"));
   CHECK(tokens.contains("data.crop_padding: model.name bloom-560m takes text"));
 }

@@ -209,7 +209,7 @@ TEST_CASE("the folder's image processor says how images are prepared", "[recipe]
                                         {"do_normalize", false},
                                         {"do_rescale", false}}}});
   const DataConfig crop = vit.load(kImages).recipe.data;
-  CHECK(crop.resize == Fit::crop);
+  CHECK(crop.resize == Fit::crop_floor);
   CHECK(crop.resize_side == 40);
   CHECK(crop.normalize.scale == 1.0);
   CHECK(crop.normalize.mean == std::vector{0.0});
@@ -267,7 +267,7 @@ TEST_CASE("what an export writes is read back as it was", "[recipe][folder]") {
   CHECK(again(data, 48).resize_side == 48);
   CHECK(again(data, 48).image_size == 32);
   data.resize = Fit::crop;
-  CHECK(again(data, 40).resize == Fit::crop);
+  CHECK(again(data, 40).resize == Fit::crop_floor);
   CHECK(again(data, 40).resize_side == 40);
   CHECK(again(data, 8).resize_side == 32);  // enlarged on the device
 }

@@ -30,6 +30,10 @@ const char* variable(const char* name) {
   return value == nullptr || *value == '\0' ? nullptr : value;
 }
 
+std::string_view contents_of(std::string_view kind) {
+  return kind == "tokens" ? "tokenised data" : "packed images";
+}
+
 /// Everything that the tokens depend on.
 std::string key_of(const DataConfig& data, const SourceFiles& sources, const EncoderSource& encoder,
                    const fs::path& folder) {
@@ -55,23 +59,23 @@ TokenFileSummary build(const DataConfig& data, const SourceFiles& sources,
 
 }  // namespace
 
-fs::path cache_folder(const DataConfig& data) {
+fs::path cache_folder(const DataConfig& data, const char* kind) {
   if (!data.cache.empty()) return data.cache;
-  if (const char* cache = variable("DSTRAIN_CACHE")) return fs::path(cache) / "tokens";
-  if (const char* cache = variable("XDG_CACHE_HOME")) return fs::path(cache) / "dstrain/tokens";
-  if (const char* home = variable("HOME")) return fs::path(home) / ".cache/dstrain/tokens";
-  throw Error(ErrorKind::usage, "no folder for tokenised data: HOME is not set",
+  if (const char* cache = variable("DSTRAIN_CACHE")) return fs::path(cache) / kind;
+  if (const char* cache = variable("XDG_CACHE_HOME")) return fs::path(cache) / "dstrain" / kind;
+  if (const char* home = variable("HOME")) return fs::path(home) / ".cache/dstrain" / kind;
+  throw Error(ErrorKind::usage, fmt::format("no folder for {}: HOME is not set", contents_of(kind)),
               "name one in data.cache");
 }
 
-fs::path make_cache_folder(const DataConfig& data) {
-  fs::path folder = cache_folder(data);
+fs::path make_cache_folder(const DataConfig& data, const char* kind) {
+  fs::path folder = cache_folder(data, kind);
   std::error_code error;
   fs::create_directories(folder, error);
   if (path_kind(folder, ErrorKind::usage) != PathKind::folder) {
     throw Error(ErrorKind::usage,
-                fmt::format("cannot make the folder {} for tokenised data: {}", folder.string(),
-                            error.message()),
+                fmt::format("cannot make the folder {} for {}: {}", folder.string(),
+                            contents_of(kind), error.message()),
                 "name a folder that can be written in data.cache");
   }
   return folder;
@@ -91,7 +95,7 @@ TokenFile open_tokens(const DataConfig& data, const SourceFiles& sources,
   if (progress != nullptr && path_exists(path)) {
     progress->note(fmt::format("{} is made again: {}", path.string(), problem));
   }
-  if (lock.held()) TokenFileWriter::remove_leftovers(path);
+  if (lock.held()) BuildFile::remove_leftovers(path);
   const auto begin = std::chrono::steady_clock::now();
   const TokenFileSummary summary =
       build(data, sources, encoder, path, [&](double share, const std::string& text) {

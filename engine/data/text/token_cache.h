@@ -9,12 +9,13 @@
 
 namespace dstrain::text {
 
-/// data.cache, else $DSTRAIN_CACHE/tokens, else tokens/ in dstrain's folder below XDG_CACHE_HOME or
-/// ~/.cache.
-[[nodiscard]] std::filesystem::path cache_folder(const DataConfig& data);
+/// For "tokens" or "images": data.cache, else $DSTRAIN_CACHE/tokens, else tokens/ in dstrain's
+/// folder below XDG_CACHE_HOME or ~/.cache.
+[[nodiscard]] std::filesystem::path cache_folder(const DataConfig& data,
+                                                 const char* kind = "tokens");
 
 /// The same, made where it is missing. Error{usage} when it cannot be.
-std::filesystem::path make_cache_folder(const DataConfig& data);
+std::filesystem::path make_cache_folder(const DataConfig& data, const char* kind = "tokens");
 
 /// The tokenised samples of `sources`, made first where the cache does not have them: the name of
 /// its file holds a hash of the files' content, the tokenizer, and what `data` says of the text.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/file.h"
+#include "engine/data/text/build_file.h"
 #include "engine/data/text/hash.h"
 
 namespace dstrain::text {
@@ -90,35 +91,22 @@ class TokenFile {
   TokenFileSummary summary_;
 };
 
-/// Writes a TokenFile sample by sample. Until finish() it is a temporary file beside `path`, which
-/// the destructor removes. Error{usage} when it cannot be written.
+/// Writes a TokenFile sample by sample; it appears at `path` in finish().
 class TokenFileWriter {
  public:
-  TokenFileWriter(std::filesystem::path path, int token_bytes);
-  ~TokenFileWriter();
-  TokenFileWriter(const TokenFileWriter&) = delete;
-  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+  TokenFileWriter(const std::filesystem::path& path, int token_bytes);
 
   /// `sample.end` is set here.
   void add(std::span<const std::uint32_t> tokens, TokenFile::Sample sample);
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(index_.size()); }
-  /// Writes index and header, and renames the file to `path`.
+  /// Writes index and header.
   void finish(const TokenFileSummary& summary);
 
-  /// Removes what killed writers of `path` left; only under the lock of `path`.
-  static void remove_leftovers(const std::filesystem::path& path);
-
  private:
-  void write(std::span<const std::byte> bytes);
-  void flush();
-
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int fd_ = -1;
+  BuildFile file_;
   int token_bytes_;
   std::uint64_t tokens_ = 0;
   std::vector<TokenFile::Sample> index_;
-  std::vector<std::byte> buffer_;
   Hasher tokens_hash_;
 };
 

@@ -23,7 +23,7 @@ template <class T>
 void augment_sample(const ImageAugment& a, std::int64_t item, T* out) {
   const std::int64_t values = std::int64_t{a.channels} * a.size * a.size;
   T* to = out + item * values;
-  const std::int64_t sample = a.samples[item];
+  const std::int64_t sample = a.samples[item / a.frames];
   if (sample < 0) {
     std::fill_n(to, values, T(0.0f));
     return;
@@ -58,6 +58,7 @@ ImageAugment make_arguments(const at::Tensor& pixels, const at::Tensor& samples,
   a.pixels = pixels.const_data_ptr<std::uint8_t>();
   a.samples = samples.const_data_ptr<std::int64_t>();
   a.batch = pixels.size(0);
+  a.frames = static_cast<int>(a.batch / std::max<std::int64_t>(1, samples.size(0)));
   a.height = static_cast<int>(pixels.size(1));
   a.width = static_cast<int>(pixels.size(2));
   a.channels = static_cast<int>(pixels.size(3));
@@ -83,7 +84,7 @@ void check_tensors(const at::Tensor& pixels, const at::Tensor& samples,
                 "pixels must be [B, H, W, C] uint8");
   const std::int64_t batch = pixels.size(0), channels = pixels.size(3), size = options.image_size;
   DSTRAIN_CHECK(channels == 1 || channels == 3, "images have 1 or 3 channels");
-  DSTRAIN_CHECK(samples.dim() == 1 && samples.size(0) == batch &&
+  DSTRAIN_CHECK(samples.dim() == 1 && batch % std::max<std::int64_t>(1, samples.size(0)) == 0 &&
                     samples.scalar_type() == at::kLong && samples.is_contiguous(),
                 "samples must be [B] int64");
   DSTRAIN_CHECK(size > 0 && options.crop_padding >= 0, "wrong image size or padding");

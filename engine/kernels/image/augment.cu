@@ -33,14 +33,15 @@ template <class T>
 __global__ void augment_kernel(const ImageAugment a, T* out, int blocks_per_image) {
   const std::int64_t item = blockIdx.x / blocks_per_image;
   __shared__ Window window;
-  if (threadIdx.x == 0) window = choose_window(a, a.samples[item]);
+  const std::int64_t sample = a.samples[item / a.frames];
+  if (threadIdx.x == 0) window = choose_window(a, sample);
   __syncthreads();
 
   const int plane = a.size * a.size;
   const int pixel =
       static_cast<int>(blockIdx.x % blocks_per_image) * kBlock + static_cast<int>(threadIdx.x);
   if (pixel >= plane) return;
-  const bool filler = a.samples[item] < 0;
+  const bool filler = sample < 0;
   const std::int64_t image_bytes = std::int64_t{a.height} * a.width * a.channels;
   const std::uint8_t* image = a.pixels + item * image_bytes;
   const int x = pixel % a.size;

@@ -21,7 +21,8 @@ struct AugmentOptions {
   float stddev[4] = {0.229f, 0.224f, 0.225f, 1};
 };
 
-/// pixels [B, H, W, C] uint8, samples [B] int64 (-1: filler, gives zeros) -> out [B, C, S, S] in
+/// pixels [B, H, W, C] uint8, samples [B] int64 (-1: filler, gives zeros; of clips of T images
+/// [B / T], with the same choices for all of a clip) -> out [B, C, S, S] in
 /// out's dtype, on their device (host: in parallel over samples; GPU: on the current stream), in
 /// one pass, with the same bits on both: crop or centre crop, flip, bilinear resize to S
 /// (half-pixel centres, as align_corners=False without antialiasing), scale, normalise.

@@ -11,8 +11,9 @@ namespace dstrain {
 /// Arguments of augment() (augment.h) for kernel and CPU loop.
 struct ImageAugment {
   const std::uint8_t* pixels;   ///< [batch, height, width, channels]
-  const std::int64_t* samples;  ///< [batch], -1: filler
-  std::int64_t batch;
+  const std::int64_t* samples;  ///< [batch / frames], -1: filler
+  std::int64_t batch;           ///< of images
+  int frames;                   ///< images of a sample, with the same choices
   int height, width, channels;
   int size;                     ///< of the output: [batch, channels, size, size]
   int crop_height, crop_width;  ///< window that is resized to the output

@@ -24,6 +24,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
   const std::int64_t label = a.labels[row];
   const bool known = label >= 0 && label < a.classes;
   const float own = known ? to_float(logits[label]) : nanf("");
+  // Of both labels: the logits are weighted as their losses are.
+  float target = own;
+  if (a.shares != nullptr) {
+    const std::int64_t second = a.second_labels[row];
+    const float other = second >= 0 && second < a.classes ? to_float(logits[second]) : nanf("");
+    target = a.shares[row] * own + (1 - a.shares[row]) * other;
+  }
 
   float most = -INFINITY;
   for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads)
@@ -44,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(const CrossEntr
   if (threadIdx.x == 0) {
     const float log_sum_exp = most + logf(exponentials);
     const float smooth = a.smoothing * (log_sum_exp - total / static_cast<float>(a.classes));
-    const float loss = (1 - a.smoothing) * (log_sum_exp - own) + (a.smoothing > 0 ? smooth : 0.0f);
+    const float loss = (1 - a.smoothing) * (log_sum_exp - target) + (a.smoothing > 0 ? smooth : 0.0f);
     a.log_sum_exp[row] = log_sum_exp;
     a.rows[row] = weight * loss;
     // Beside a nan no class scores higher: only a row with a finite loss counts.
@@ -83,8 +90,11 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t label = a.labels[row];
   const float factor = weight * *a.grad_loss, log_sum_exp = a.log_sum_exp[row];
   const float uniform = a.smoothing / static_cast<float>(a.classes);
+  const std::int64_t second = a.shares == nullptr ? -1 : a.second_labels[row];
+  const float share = a.shares == nullptr ? 1.0f : a.shares[row];
   for (std::int64_t i = threadIdx.x; i < a.classes; i += kThreads) {
-    const float target = uniform + (i == label ? 1 - a.smoothing : 0.0f);
+    float target = uniform + (i == label ? share * (1 - a.smoothing) : 0.0f);
+    if (i == second) target += (1 - share) * (1 - a.smoothing);
     grad[i] = from_float<T>(factor * (expf(to_float(logits[i]) - log_sum_exp) - target));
   }
 }

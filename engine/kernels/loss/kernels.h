@@ -75,6 +75,8 @@ struct CrossEntropy {
   std::int64_t batch, classes;
   float smoothing;
   DType dtype;
+  const std::int64_t* second_labels = nullptr;  ///< [batch]; null: a row has one label
+  const float* shares = nullptr;  ///< [batch], of the first label; the second has the rest
 };
 
 /// grad_logits = grad_loss * weight * (softmax - smoothed target).
@@ -88,6 +90,8 @@ struct CrossEntropyBackward {
   std::int64_t batch, classes;
   float smoothing;
   DType dtype;
+  const std::int64_t* second_labels = nullptr;
+  const float* shares = nullptr;
 };
 
 namespace cuda {

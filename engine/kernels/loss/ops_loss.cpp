@@ -32,13 +32,24 @@ std::pair<at::Tensor, at::Tensor> known_labels(const at::Tensor& labels, std::in
   return {at::where(known, labels, at::zeros_like(labels)).unsqueeze(1), known.unsqueeze(1)};
 }
 
-Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels,
-                        const at::Tensor& weights, double smoothing, const at::Tensor& totals) {
-  const at::Tensor z = logits.to(at::kFloat), log_sum_exp = at::logsumexp(z, 1);
+/// Labels [B, 1] as known_labels() has them, and the logits of these, nan of an unknown one.
+std::pair<at::Tensor, at::Tensor> logits_of(const at::Tensor& z, const at::Tensor& labels) {
   const auto [index, known] = known_labels(labels, z.size(1));
-  const at::Tensor own =
-      z.gather(1, index).masked_fill(known.logical_not(), std::numeric_limits<float>::quiet_NaN());
-  at::Tensor loss = (log_sum_exp - own.squeeze(1)) * (1 - smoothing);
+  return {index, z.gather(1, index).masked_fill(known.logical_not(),
+                                                std::numeric_limits<float>::quiet_NaN())};
+}
+
+Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels,
+                        const at::Tensor& weights, double smoothing, const at::Tensor& totals,
+                        const SecondLabels& second) {
+  const at::Tensor z = logits.to(at::kFloat), log_sum_exp = at::logsumexp(z, 1);
+  const auto [index, own] = logits_of(z, labels);
+  at::Tensor target = own.squeeze(1);
+  if (second.labels.defined()) {
+    const at::Tensor other = logits_of(z, second.labels).second.squeeze(1);
+    target = target * second.shares + other * (1 - second.shares);
+  }
+  at::Tensor loss = (log_sum_exp - target) * (1 - smoothing);
   if (smoothing > 0) loss = loss + (log_sum_exp - z.mean(1)) * smoothing;
   const at::Tensor lower = at::arange(z.size(1), index.options()).unsqueeze(0).lt(index);
   const at::Tensor better = z.gt(own).logical_or(z.eq(own).logical_and(lower)).sum(1);
@@ -54,18 +65,34 @@ Scored loss_forward_cpu(const at::Tensor& logits, const at::Tensor& labels,
 
 at::Tensor loss_backward_cpu(const at::Tensor& grad_loss, const at::Tensor& logits,
                              const at::Tensor& labels, const at::Tensor& weights,
-                             const at::Tensor& log_sum_exp, double smoothing) {
+                             const at::Tensor& log_sum_exp, double smoothing,
+                             const SecondLabels& second) {
   at::Tensor grad = (logits.to(at::kFloat) - log_sum_exp.unsqueeze(1)).exp();
   const auto [index, known] = known_labels(labels, logits.size(1));
   grad.sub_(smoothing / static_cast<double>(logits.size(1)));
-  grad.scatter_add_(1, index, known.to(at::kFloat) * (smoothing - 1));
+  at::Tensor share = known.to(at::kFloat) * (smoothing - 1);
+  if (second.labels.defined()) {
+    const auto [other, other_known] = known_labels(second.labels, logits.size(1));
+    const at::Tensor rest = (1 - second.shares).unsqueeze(1);
+    grad.scatter_add_(1, other, other_known.to(at::kFloat) * (smoothing - 1) * rest);
+    share = share * second.shares.unsqueeze(1);
+  }
+  grad.scatter_add_(1, index, share);
   grad.mul_((weights * grad_loss).unsqueeze(1));
   // Not a product with 0: a filler's logits may be anything.
   return grad.masked_fill_(weights.eq(0).unsqueeze(1), 0).to(logits.scalar_type());
 }
 
+const std::int64_t* second_labels(const SecondLabels& second) {
+  return second.labels.defined() ? second.labels.const_data_ptr<std::int64_t>() : nullptr;
+}
+const float* shares(const SecondLabels& second) {
+  return second.labels.defined() ? second.shares.const_data_ptr<float>() : nullptr;
+}
+
 Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels,
-                         const at::Tensor& weights, double smoothing, const at::Tensor& totals) {
+                         const at::Tensor& weights, double smoothing, const at::Tensor& totals,
+                         const SecondLabels& second) {
   const Scored out{scratch(logits, {}), scratch(logits, {logits.size(0)})};
   const at::Tensor rows = scratch(logits, {4, logits.size(0)});
   kernels::cuda::cross_entropy({.logits = logits.const_data_ptr(),
@@ -78,14 +105,17 @@ Scored loss_forward_cuda(const at::Tensor& logits, const at::Tensor& labels,
                                 .batch = logits.size(0),
                                 .classes = logits.size(1),
                                 .smoothing = static_cast<float>(smoothing),
-                                .dtype = kernel_dtype(logits)},
+                                .dtype = kernel_dtype(logits),
+                                .second_labels = second_labels(second),
+                                .shares = shares(second)},
                                current_stream());
   return out;
 }
 
 at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& logits,
                               const at::Tensor& labels, const at::Tensor& weights,
-                              const at::Tensor& log_sum_exp, double smoothing) {
+                              const at::Tensor& log_sum_exp, double smoothing,
+                              const SecondLabels& second) {
   at::Tensor grad = at::empty_like(logits);
   kernels::cuda::cross_entropy_backward({.logits = logits.const_data_ptr(),
                                          .labels = labels.const_data_ptr<std::int64_t>(),
@@ -96,7 +126,9 @@ at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& log
                                          .batch = logits.size(0),
                                          .classes = logits.size(1),
                                          .smoothing = static_cast<float>(smoothing),
-                                         .dtype = kernel_dtype(logits)},
+                                         .dtype = kernel_dtype(logits),
+                                         .second_labels = second_labels(second),
+                                         .shares = shares(second)},
                                         current_stream());
   return grad;
 }
@@ -106,11 +138,13 @@ at::Tensor loss_backward_cuda(const at::Tensor& grad_loss, const at::Tensor& log
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& labels, const at::Tensor& weights, double smoothing,
-                            const at::Tensor& totals) {
+                            const at::Tensor& totals, const SecondLabels* second) {
     const at::Tensor logits = dense(input);
     const auto forward_on = logits.is_cuda() ? loss_forward_cuda : loss_forward_cpu;
-    const Scored out = forward_on(logits, labels, weights, smoothing, totals);
-    context->save_for_backward({logits, labels, weights, out.log_sum_exp});
+    const Scored out = forward_on(logits, labels, weights, smoothing, totals, *second);
+    variable_list saved = {logits, labels, weights, out.log_sum_exp};
+    if (second->labels.defined()) saved.insert(saved.end(), {second->labels, second->shares});
+    context->save_for_backward(saved);
     context->saved_data["smoothing"] = smoothing;
     return out.loss;
   }
@@ -118,8 +152,11 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const auto backward_on = saved[0].is_cuda() ? loss_backward_cuda : loss_backward_cpu;
+    const SecondLabels second =
+        saved.size() > 4 ? SecondLabels{saved[4], saved[5]} : SecondLabels{};
     return {backward_on(dense(grads[0]), saved[0], saved[1], saved[2], saved[3],
-                        context->saved_data.at("smoothing").toDouble()),
+                        context->saved_data.at("smoothing").toDouble(), second),
+            {},
             {},
             {},
             {},
@@ -131,7 +168,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 
 at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
                                  const at::Tensor& weights, double label_smoothing,
-                                 const at::Tensor& totals) {
+                                 const at::Tensor& totals, const SecondLabels& second) {
   DSTRAIN_CHECK(
       logits.dim() == 2 && logits.size(1) > 0 &&
           is_vector(labels, logits.size(0), at::kLong, logits) &&
@@ -140,7 +177,11 @@ at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& lab
       fmt::format(
           "softmax_cross_entropy: logits {}, labels {} int64, weights {} fp32, totals {} fp32",
           shape_of(logits), shape_of(labels), shape_of(weights), shape_of(totals)));
-  return CrossEntropy::apply(logits, labels, weights, label_smoothing, totals);
+  DSTRAIN_CHECK(
+      !second.labels.defined() || (is_vector(second.labels, logits.size(0), at::kLong, logits) &&
+                                   is_vector(second.shares, logits.size(0), at::kFloat, logits)),
+      "softmax_cross_entropy: second labels [B] int64, shares [B] fp32");
+  return CrossEntropy::apply(logits, labels, weights, label_smoothing, totals, &second);
 }
 
 }  // namespace dstrain::ops

@@ -51,7 +51,7 @@ at::Tensor ImageHead::logits(const Tensors& input, const Call& call) {
 Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   return {ops::softmax_cross_entropy(logits(input, Call::of(batch, context)), batch.labels,
                                      batch.weights, context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal))};
+                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
 }
 
 BlockCost ImageHead::cost(const BatchShape& shape) const {

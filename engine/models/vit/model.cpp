@@ -149,7 +149,7 @@ Tensors VitHead::forward(const Tensors& input, const Batch& batch, const BlockCo
       ranks == nullptr ? batch.weights : batch.weights * (ranks->rank() == 0 ? 1 : 0);
   return {ops::softmax_cross_entropy(logits(input, ranks), batch.labels, weights,
                                      context.label_smoothing,
-                                     context.totals.narrow(0, 0, kBalanceTotal))};
+                                     context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
 }
 
 BlockCost VitHead::cost(const BatchShape& shape) const {

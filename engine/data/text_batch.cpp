@@ -1,43 +1,11 @@
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/data/batch_tensors.h"
 #include "engine/data/dataset.h"
 
 namespace dstrain {
-namespace {
-
-template <class T>
-std::span<T> row_of(const at::Tensor& tensor, std::int64_t row, std::int64_t size) {
-  return {tensor.mutable_data_ptr<T>() + row * size, static_cast<std::size_t>(size)};
-}
-
-at::Tensor host(at::IntArrayRef sizes, at::ScalarType type, bool pinned) {
-  return at::empty(sizes, at::TensorOptions(type).pinned_memory(pinned));
-}
-
-}  // namespace
-
-HostBatch ImageDataset::allocate(std::int64_t rows, bool pinned) const {
-  const ImageShape image = shape();
-  HostBatch batch;
-  batch.pixels = host({rows, image.height, image.width, image.channels}, at::kByte, pinned);
-  batch.labels = host({rows}, at::kLong, pinned);
-  batch.weights = host({rows}, at::kFloat, pinned);
-  batch.samples = host({rows}, at::kLong, pinned);
-  return batch;
-}
-
-void ImageDataset::fill(HostBatch& batch, std::int64_t row, std::int64_t index) const {
-  const auto pixels = row_of<std::uint8_t>(batch.pixels, row, shape().bytes());
-  if (index < 0) std::ranges::fill(pixels, std::uint8_t{0});
-  batch.labels.mutable_data_ptr<std::int64_t>()[row] = index < 0 ? 0 : read(index, pixels);
-  batch.weights.mutable_data_ptr<float>()[row] = index < 0 ? 0.0F : 1.0F;
-  batch.samples.mutable_data_ptr<std::int64_t>()[row] = index;
-}
-
 /// Until finish(), `starts` of row r holds its places at [r * most, (r + 1) * most), unused ones
 /// negative.
 HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
@@ -45,13 +13,13 @@ HostBatch TextDataset::allocate(std::int64_t rows, bool pinned) const {
   DSTRAIN_CHECK(rows * length <= std::numeric_limits<std::int32_t>::max(),
                 "a batch of too many tokens");
   HostBatch batch;
-  batch.tokens = host({rows, length}, at::kLong, pinned);
-  batch.labels = host({rows * length}, at::kLong, pinned);
-  batch.weights = host({rows * length}, at::kFloat, pinned);
-  batch.samples = host({rows}, at::kLong, pinned);
+  batch.tokens = host_tensor({rows, length}, at::kLong, pinned);
+  batch.labels = host_tensor({rows * length}, at::kLong, pinned);
+  batch.weights = host_tensor({rows * length}, at::kFloat, pinned);
+  batch.samples = host_tensor({rows}, at::kLong, pinned);
   if (most_packed() > 0) {
-    batch.positions = host({rows * length}, at::kInt, pinned);
-    batch.starts = host({rows * most_packed() + 1}, at::kInt, pinned);
+    batch.positions = host_tensor({rows * length}, at::kInt, pinned);
+    batch.starts = host_tensor({rows * most_packed() + 1}, at::kInt, pinned);
     batch.longest = length;
   }
   return batch;

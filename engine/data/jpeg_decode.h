@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/data/image_decode.h"
+
+namespace dstrain {
+
+/// decode_part() of a JPEG.
+[[nodiscard]] ImagePart decode_jpeg(std::string_view bytes, const DecodeRequest& request,
+                                    const std::string& name);
+
+/// Error{data} for an image of no pixels, or of more than kMaxImagePixels.
+void check_image_size(const std::string& name, std::int64_t width, std::int64_t height);
+[[noreturn]] void fail_damaged_image(const std::string& name, const char* format, std::size_t bytes,
+                                     const std::string& detail);
+
+/// The image as a JPEG with colours at half the resolution, `quality` from 1 to 100.
+[[nodiscard]] std::string encode_jpeg(const RgbImage& image, int quality);
+
+}  // namespace dstrain

@@ -1,0 +1,83 @@
+"""The digits as JPEG files: packed ahead, trained with every augmentation on one and two ranks alike, in spite of a damaged file."""
+import gzip
+import json
+import pathlib
+import tempfile
+
+try:
+    import numpy
+    from PIL import Image
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    raise SystemExit(77)
+
+from support import ROOT, expect_success, losses, metrics, only_run, run
+
+
+def write_digits(folder, count):
+    """Enlarged to 32 x 32; every fifth one is test data."""
+    for i, line in enumerate(gzip.open(ROOT / "engine/data/digits/digits.csv.gz", "rt").read().split()[:count]):
+        *pixels, label = (int(value) for value in line.split(","))
+        square = (numpy.array(pixels).reshape(8, 8) * 255 // 16).astype(numpy.uint8)
+        path = folder / ("test" if i % 5 == 0 else "train") / str(label) / f"{i:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(square).resize((32, 32), Image.BICUBIC).save(path, quality=95)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    scratch = pathlib.Path(scratch)
+    write_digits(scratch / "digits", 400)
+    damaged = sorted((scratch / "digits/train/3").iterdir())[2]
+    damaged.write_bytes(damaged.read_bytes()[:400])
+    recipe = scratch / "digits.yaml"
+    recipe.write_text(f"""
+model:     {{ name: vit-tiny, image_size: 24, patch_size: 8, width: 32, layers: 2, heads: 2, mlp_width: 64 }}
+data:
+  name: images
+  path: "{scratch / 'digits'}"
+  cache: "{scratch / 'cache'}"
+  augment: [random_resized_crop, horizontal_flip, trivial_augment, random_erasing, mixup, cutmix]
+  crop_scale: [0.5, 1]
+  erase_fill: noise
+  pack: jpeg
+batch:     {{ global: 36, micro: 9 }}
+optimizer: {{ lr: 2.0e-3, schedule: constant }}
+precision: {{ compute: fp32 }}
+parallel:  {{ zero: {{ stage: 2 }}, backend: gloo }}
+run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
+""")
+    refused = run("data", "prepare", recipe, "--set", "data.bad_record=stop")
+    assert refused.returncode == 65 and str(damaged) in refused.stderr and "damaged or cut off JPEG" in refused.stderr, refused.stderr
+    prepared = run("data", "prepare", recipe, "--json")
+    expect_success(prepared)
+    sizes = json.loads(prepared.stdout)
+    assert sizes["train"] == {"samples": 319, "classes": 10} and sizes["test"]["samples"] == 80, sizes
+    assert str(damaged) in prepared.stderr and "packed 319 train samples" in prepared.stderr, prepared.stderr
+    again = run("data", "prepare", recipe)
+    expect_success(again)
+    assert "packed" not in again.stderr and str(damaged) in again.stderr, again.stderr
+
+    timed = run("bench", "images", recipe, "--threads", "1,2", "--seconds", 0.1, "--json")
+    expect_success(timed)
+    rates = json.loads(timed.stdout)
+    assert [row["threads"] for row in rates] == [1, 2] and all(row["read"] > row["prepare"] > 0 for row in rates), rates
+
+    # 18 steps are two epochs, whose last steps the ranks and micro-batches do not divide.
+    curves = {}
+    for ranks in (1, 2):
+        output = expect_success(run("launch", recipe, "--ranks", ranks, "--set", f"run.output={scratch / str(ranks)}"))
+        assert "a random part of 0.5 to 1 of the area" in output, output
+        curves[ranks] = losses(only_run(scratch / str(ranks)))
+    assert sorted(curves[1]) == list(range(1, 19)), curves
+    apart = max(abs(curves[1][step] - curves[2][step]) / curves[1][step] for step in curves[1])
+    assert apart < 1e-5, (apart, curves)
+
+    # From the files: the damaged one is named, and another stands in its place or it ends the run.
+    files = ["--set", "data.pack=none", "--set", f"run.output={scratch / 'files'}", "--set", "run.steps=9"]
+    named = run("launch", recipe, *files)
+    expect_success(named)
+    assert "the image after it takes its place" in named.stdout + named.stderr, named.stderr
+    assert metrics(only_run(scratch / "files"), "evaluation"), "no evaluation"
+    stopped = run("launch", recipe, *files, "--set", "data.bad_record=stop")
+    assert stopped.returncode == 65 and str(damaged) in stopped.stderr, (stopped.returncode, stopped.stderr)
+    print(f"augment: losses of one and two ranks within {apart:.2g}, {curves[1][1]:.3f} to {curves[1][18]:.3f}")
