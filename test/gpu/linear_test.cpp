@@ -198,7 +198,10 @@ TEST_CASE("GPU: FP8 codes and scale equal the reference bit for bit", "[gpu][ker
 
 TEST_CASE("GPU: the vocabulary loss equals its reference", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const std::int64_t rows = GENERATE(1, 70), classes = GENERATE(2, 10, 1003, 8200, 50257);
+  // From 65,536 classes on a cluster of blocks takes a row, up to 262,144.
+  const std::int64_t rows = GENERATE(1, 70);
+  const std::int64_t classes =
+      GENERATE(2, 10, 1003, 8200, 50257, 65536, 100003, 151936, 250887, 262144, 300001);
   const bool training = GENERATE(true, false);
   CAPTURE(c10::toString(type), rows, classes, training);
   test::Random random(5);
