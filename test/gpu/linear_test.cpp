@@ -50,7 +50,8 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
       },
       kernels::cuda::bias_gelu, kernels::reference::bias_gelu);
   compare(
-      {z, bias, random({rows, cols}, type), z, random({cols})}, 3, std::max<std::int64_t>(rows, 8),
+      {z, bias, random({rows, cols}, type), z, random({cols}), z}, 3,
+      std::max<std::int64_t>(rows, 8),
       [&](const Tensors& t) {
         return kernels::BiasGeluBackward{.z = in(t[0]),
                                          .bias = in(t[1]),
@@ -61,7 +62,8 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
                                          .rows = rows,
                                          .cols = cols,
                                          .dtype = ops::kernel_dtype(t[0]),
-                                         .kind = kernels::Gelu::tanh};
+                                         .kind = kernels::Gelu::tanh,
+                                         .y = bias_too ? out(t[5]) : nullptr};
       },
       kernels::cuda::bias_gelu_backward, kernels::reference::bias_gelu_backward);
 }
