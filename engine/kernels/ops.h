@@ -31,12 +31,17 @@ enum class Gelu { erf, tanh };
 [[nodiscard]] at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias,
                                      Gelu kind);
 
+/// gelu(z + input_bias) weight^T (+ bias); z [M, F], weight [N, F] -> [M, N]. Saves z only; GELU's
+/// output is computed again for the weight's gradient.
+[[nodiscard]] at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
+                                     Parameter& weight, Parameter* bias, Gelu kind);
+
 /// (silu(gate) * up) weight^T, where gate_up [M, 2F] holds gate, then up, of each row; weight [N,
 /// F] -> [M, N]. Saves gate_up only; the product is computed again for the weight's gradient.
 /// Shazeer 2020, arXiv:2002.05202, eq. 5.
 [[nodiscard]] at::Tensor swiglu_linear(const at::Tensor& gate_up, Parameter& weight);
 
-/// The parts of the two operators above, for where something is added before or read between:
+/// Parts of the operators above, for where something is added before or read between:
 /// gelu(z + bias) with z [M, N] and bias [N] saves z; silu(gate) * up of gate_up [M, 2F] -> [M, F]
 /// saves gate_up.
 [[nodiscard]] at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind);

@@ -54,8 +54,10 @@ void bias_gelu_backward(const BiasGeluBackward& a) {
     double sum = 0;
     for (std::int64_t row = 0; row < a.rows; ++row) {
       const std::int64_t i = row * a.cols + column;
-      const double grad = grad_y.at(i) * gelu(z.at(i) + bias.at(column), a.kind).slope;
+      const Activation own = gelu(z.at(i) + bias.at(column), a.kind);
+      const double grad = grad_y.at(i) * own.slope;
       grad_z.set(i, grad);
+      if (a.y != nullptr) View(a.y, a.dtype).set(i, own.value);
       sum += grad;
     }
     if (a.grad_bias != nullptr) add_to(a.grad_bias[column], sum);

@@ -56,6 +56,13 @@ at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Ca
   return ops::bias_gelu(adapted(z, x_MK, call), bias_, kind);
 }
 
+at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias, ops::Gelu kind,
+                                   const Call& call) {
+  DSTRAIN_CHECK(has_bias_ && adapters_.empty(), parts_.at(0).name + ": no bias, or adapters");
+  if (!cut_.columns()) return ops::gelu_linear(z_MK, input_bias, weight_, &bias_, kind);
+  return summed(ops::gelu_linear(z_MK, input_bias, weight_, nullptr, kind), call);
+}
+
 at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const Call& call) {
   DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
   if (!adapters_.empty()) return forward(ops::swiglu(gate_up), call);

@@ -56,6 +56,10 @@ class Linear {
   /// gelu(x weight^T + bias); needs a bias and whole columns.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
                                         const Call& call = {});
+  /// gelu(z + input_bias) weight^T + bias of z [M, K], of which GELU's output is not kept; needs a
+  /// bias and no adapters.
+  [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
+                                           ops::Gelu kind, const Call& call = {});
   /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
   [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up, const Call& call = {});
 

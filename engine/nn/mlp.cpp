@@ -15,23 +15,28 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
 
 at::Tensor Mlp::forward(const at::Tensor& x_mD, const Call& call) {
   const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
-  return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
+  if (has_adapters()) return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
+  return down_.forward_of_gelu(ops::linear(x_MD, up_.weight(), nullptr), *up_.bias(), kind_, call);
 }
+
+bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }
 
 std::vector<LayerCost> Mlp::layers(std::int64_t rows, int compute_bytes) const {
   return {up_.cost(rows, compute_bytes),
           {.name = "GELU", .saved_bytes = rows * mlp_width_ * compute_bytes},  // its input
-          down_.cost(rows, compute_bytes)};
+          // GELU's output only for adapters; the weight's gradient makes it again.
+          down_.cost(rows, compute_bytes, !has_adapters())};
 }
 
 Workspace Mlp::workspace(std::int64_t rows, int compute_bytes) const {
   const Bytes stream = rows * width_ * compute_bytes;
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
-  const bool adapters = up_.has_adapters() || down_.has_adapters();
+  // GELU's output until it is multiplied. Backward, its gradient, that of its input, and the output
+  // once more.
+  if (!has_adapters()) return {.forward = hidden, .backward = 3 * hidden};
   // In the GELU's linear: gradients of the output, of GELU's output and input and of the norm's
-  // output; GELU's output has gone, unless adapters keep it.
-  return {.backward = 2 * stream + 3 * hidden - total(layers(rows, compute_bytes)).saved_bytes +
-                      (adapters ? hidden : 0)};
+  // output; adapters keep GELU's output.
+  return {.backward = 2 * stream + 4 * hidden - total(layers(rows, compute_bytes)).saved_bytes};
 }
 
 void Mlp::add_parameters(std::vector<Parameter*>& list) {

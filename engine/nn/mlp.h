@@ -33,6 +33,8 @@ class Mlp {
   [[nodiscard]] Workspace workspace(std::int64_t rows, int compute_bytes) const;
 
  private:
+  [[nodiscard]] bool has_adapters() const;
+
   std::int64_t width_;
   std::int64_t mlp_width_;  ///< of this rank
   ops::Gelu kind_;

@@ -15,11 +15,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 DSTRAIN = os.environ["DSTRAIN"]
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
-AT_ONCE = 1 if CPU else 6
+RANKS_AT_ONCE = 8 if CPU else 12  # 12 and what NCCL holds for them fit into 80 GB
 STEPS = 6  # graphs are recorded in the fourth
 SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
@@ -66,6 +67,27 @@ LAYOUTS = {
 }
 
 
+class Ranks:
+    """Lets runs begin while no more than so many ranks are under way."""
+
+    def __init__(self, max_ranks):
+        self.free = max_ranks
+        self.changed = threading.Condition()
+
+    def take(self, ranks):
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= ranks)
+            self.free -= ranks
+
+    def give(self, ranks):
+        with self.changed:
+            self.free += ranks
+            self.changed.notify_all()
+
+
+RANKS = Ranks(RANKS_AT_ONCE)
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -80,6 +102,7 @@ def steps(ranks, model, changes, compute):
     values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
     command = [DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     running = []
+    RANKS.take(ranks)
     try:
         for rank in range(ranks):
             environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -98,6 +121,8 @@ def steps(ranks, model, changes, compute):
     finally:
         for process in running:
             process.kill()
+            process.wait()
+        RANKS.give(ranks)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -123,7 +148,7 @@ def main():
     names = sys.argv[1:] or list(LAYOUTS)
     failed = []
     for compute in ("fp32",) if CPU else ("fp32", "bf16"):
-        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(LAYOUTS) + len(MODELS)) as pool:
             expected = {model: pool.submit(steps, 1, model, {}, compute) for model in {LAYOUTS[name][1] for name in names}}
             begun = time.monotonic()
             found = {pool.submit(steps, *LAYOUTS[name], compute): name for name in names

@@ -14,7 +14,7 @@ namespace dstrain {
 namespace {
 
 struct Weights {
-  Parameter main, bias, low, high;
+  Parameter main, bias, low, high, input_bias;
 };
 
 struct Form {
@@ -36,6 +36,17 @@ std::vector<Form> forms() {
       {.name = "linear_gelu",
        .run = [](const at::Tensor& x,
                  Weights& w) { return ops::linear_gelu(x, w.main, w.bias, ops::Gelu::erf); }},
+      {.name = "gelu_linear",
+       .run =
+           [](const at::Tensor& x, Weights& w) {
+             return ops::gelu_linear(x, w.input_bias, w.main, &w.bias, ops::Gelu::erf);
+           }},
+      {.name = "gelu_linear in FP8",
+       .fp8 = true,
+       .run =
+           [](const at::Tensor& x, Weights& w) {
+             return ops::gelu_linear(x, w.input_bias, w.main, nullptr, ops::Gelu::tanh);
+           }},
       {.name = "swiglu_linear",
        .run = [](const at::Tensor& x,
                  Weights& w) { return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main); }},
@@ -57,7 +68,8 @@ std::vector<at::Tensor> gradients(const Form& form, at::ScalarType dtype, bool l
   Weights w{.main = random.parameter({48, 32}, dtype),
             .bias = random.parameter({48}, dtype),
             .low = random.parameter({4, 32}, dtype),
-            .high = random.parameter({48, 4}, dtype)};
+            .high = random.parameter({48, 4}, dtype),
+            .input_bias = random.parameter({32}, dtype)};
   w.main.fp8 = form.fp8;
   w.main.gradient.fill_(7);
   w.main.gradient_empty = true;

@@ -1,4 +1,5 @@
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mm.h>
@@ -104,6 +105,37 @@ TEST_CASE("linear_gelu in both forms equals that of ATen and its gradients", "[k
   if (frozen) return;
   REQUIRE(far(weight.gradient, weight64.grad(), test::weight_gradient(dz, x)) == "");
   REQUIRE(far(bias.gradient, bias64.grad(), test::row_sum(dz)) == "");
+}
+
+TEST_CASE("gelu_linear equals the linear map of bias_gelu bit for bit", "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto kind = GENERATE(ops::Gelu::erf, ops::Gelu::tanh);
+  const bool weight_frozen = GENERATE(false, true), bias_frozen = GENERATE(false, true),
+             with_bias = GENERATE(false, true), fp8 = GENERATE(false, true);
+  if (fp8 && dtype == at::kFloat) return;
+  CAPTURE(c10::toString(dtype), weight_frozen, bias_frozen, with_bias, fp8);
+  const auto gradients = [&](bool fused) {
+    test::Random random(6);
+    const at::Tensor z = leaf(random({16, 32}, dtype)), dy = random({16, 48}, dtype);
+    Parameter input_bias = random.parameter({32}, dtype), bias = random.parameter({48}, dtype),
+              weight = random.parameter({48, 32}, dtype);
+    weight.fp8 = fp8;
+    if (weight_frozen) freeze(weight);
+    if (bias_frozen) freeze(input_bias), freeze(bias);
+    Parameter* own = with_bias ? &bias : nullptr;
+    const at::Tensor y =
+        fused ? ops::gelu_linear(z, input_bias, weight, own, kind)
+              : ops::linear(ops::bias_gelu(z, input_bias, kind), weight, own);
+    y.backward(dy);
+    return std::vector<at::Tensor>{y.detach(), z.grad(), input_bias.gradient, weight.gradient,
+                                   bias.gradient};
+  };
+  const auto fused = gradients(true), apart = gradients(false);
+  for (std::size_t i = 0; i < fused.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(fused[i].defined() == apart[i].defined());
+    if (fused[i].defined()) REQUIRE(at::equal(fused[i], apart[i]));
+  }
 }
 
 TEST_CASE("swiglu_linear equals its formula and gradients, the weight frozen or not", "[kernels]") {

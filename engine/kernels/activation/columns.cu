@@ -108,9 +108,10 @@ struct GeluColumns {
   const void* z;
   const void* grad_y;
   void* grad_z;
+  void* y;
   float bias[V];
   __device__ GeluColumns(const BiasGeluBackward& a, std::int64_t pack)
-      : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z) {
+      : z(a.z), grad_y(a.grad_y), grad_z(a.grad_z), y(a.y) {
     load<T, V>(a.bias, pack).unpack(bias);
   }
   __device__ void operator()(std::int64_t index, float (&out)[V]) const {
@@ -122,8 +123,10 @@ struct GeluColumns {
       x[i] += bias[i];
       const Normal n = gate<T, kKind>(x[i]);
       out[i] *= n.cdf + x[i] * n.pdf;
+      x[i] *= n.cdf;
     }
     store(grad_z, index, Pack<T, V>::of(out));
+    if (y != nullptr) store(y, index, Pack<T, V>::of(x));
   }
 };
 

@@ -25,7 +25,8 @@ struct BiasGelu {
   Gelu kind = Gelu::erf;
 };
 
-/// grad_z = grad_y * gelu'(z + bias), and grad_bias += its sum over rows (before rounding).
+/// grad_z = grad_y * gelu'(z + bias), and grad_bias += its sum over rows (before rounding); y once
+/// more in the same pass.
 struct BiasGeluBackward {
   const void* z;
   const void* bias;
@@ -36,6 +37,7 @@ struct BiasGeluBackward {
   std::int64_t rows, cols;
   DType dtype;
   Gelu kind = Gelu::erf;
+  void* y = nullptr;  ///< gelu(z + bias); null: not wanted. Equal to what bias_gelu gives.
 };
 
 /// sum += sum of x over rows.

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/activation/gelu.h"
 #include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -22,55 +24,104 @@ kernels::Gelu kernel_kind(Gelu kind) {
   return kind == Gelu::tanh ? kernels::Gelu::tanh : kernels::Gelu::erf;
 }
 
+}  // namespace
+
+at::Tensor gelu_of(const at::Tensor& z, const Parameter& bias, Gelu kind) {
+  const at::Tensor& b = value_of(bias, z);
+  if (!z.is_cuda()) return at::gelu(z.to(at::kFloat) + b, aten_name(kind)).to(z.scalar_type());
+  at::Tensor y = at::empty_like(z);
+  kernels::cuda::bias_gelu({.z = z.const_data_ptr(),
+                            .bias = b.const_data_ptr(),
+                            .y = y.mutable_data_ptr(),
+                            .rows = z.size(0),
+                            .cols = z.size(1),
+                            .dtype = kernel_dtype(z),
+                            .kind = kernel_kind(kind)},
+                           current_stream());
+  return y;
+}
+
+GeluGradients gelu_gradients(const at::Tensor& z, Parameter& bias, const at::Tensor& dy, Gelu kind,
+                             bool again) {
+  const at::Tensor& b = value_of(bias, z);
+  if (!z.is_cuda()) {
+    const at::Tensor dz =
+        at::gelu_backward(dy.to(at::kFloat), z.to(at::kFloat) + b, aten_name(kind));
+    if (bias.trainable) gradient_of(bias, z).add_(dz.sum(0));
+    return {dz.to(z.scalar_type()), again ? gelu_of(z, bias, kind) : at::Tensor()};
+  }
+  GeluGradients out{at::empty_like(z), again ? at::empty_like(z) : at::Tensor()};
+  at::Tensor partial;
+  if (bias.trainable)
+    partial = scratch(z, {kernels::column_partials(z.size(0), z.size(1)), z.size(1)});
+  kernels::cuda::bias_gelu_backward(
+      {.z = z.const_data_ptr(),
+       .bias = b.const_data_ptr(),
+       .grad_y = dy.const_data_ptr(),
+       .grad_z = out.z.mutable_data_ptr(),
+       .grad_bias = bias.trainable ? gradient_of(bias, z).mutable_data_ptr<float>() : nullptr,
+       .partial = bias.trainable ? partial.mutable_data_ptr<float>() : nullptr,
+       .rows = z.size(0),
+       .cols = z.size(1),
+       .dtype = kernel_dtype(z),
+       .kind = kernel_kind(kind),
+       .y = again ? out.y.mutable_data_ptr() : nullptr},
+      current_stream());
+  return out;
+}
+
+namespace {
+
+Gelu kind_of(AutogradContext* context) {
+  return context->saved_data.at("tanh").toBool() ? Gelu::tanh : Gelu::erf;
+}
+
 struct BiasGelu : torch::autograd::Function<BiasGelu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* bias, bool tanh) {
     const at::Tensor z = dense(input);
-    const Gelu kind = tanh ? Gelu::tanh : Gelu::erf;
     context->save_for_backward({z});
     keep(context, "bias", bias);
     context->saved_data["tanh"] = tanh;
-    const at::Tensor& b = value_of(*bias, z);
-    if (!z.is_cuda()) return at::gelu(z.to(at::kFloat) + b, aten_name(kind)).to(z.scalar_type());
-    at::Tensor y = at::empty_like(z);
-    kernels::cuda::bias_gelu({.z = z.const_data_ptr(),
-                              .bias = b.const_data_ptr(),
-                              .y = y.mutable_data_ptr(),
-                              .rows = z.size(0),
-                              .cols = z.size(1),
-                              .dtype = kernel_dtype(z),
-                              .kind = kernel_kind(kind)},
-                             current_stream());
-    return y;
+    return gelu_of(z, *bias, kind_of(context));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const at::Tensor z = context->get_saved_variables()[0], dy = dense(grads[0]);
-    const Gelu kind = context->saved_data.at("tanh").toBool() ? Gelu::tanh : Gelu::erf;
-    Parameter& bias = kept(context, "bias");
-    const at::Tensor& b = value_of(bias, z);
-    if (!z.is_cuda()) {
-      const at::Tensor dz =
-          at::gelu_backward(dy.to(at::kFloat), z.to(at::kFloat) + b, aten_name(kind));
-      if (bias.trainable) gradient_of(bias, z).add_(dz.sum(0));
-      return {dz.to(z.scalar_type()), {}, {}, {}};
-    }
-    at::Tensor dz = at::empty_like(z), partial;
-    if (bias.trainable)
-      partial = scratch(z, {kernels::column_partials(z.size(0), z.size(1)), z.size(1)});
-    kernels::cuda::bias_gelu_backward(
-        {.z = z.const_data_ptr(),
-         .bias = b.const_data_ptr(),
-         .grad_y = dy.const_data_ptr(),
-         .grad_z = dz.mutable_data_ptr(),
-         .grad_bias = bias.trainable ? gradient_of(bias, z).mutable_data_ptr<float>() : nullptr,
-         .partial = bias.trainable ? partial.mutable_data_ptr<float>() : nullptr,
-         .rows = z.size(0),
-         .cols = z.size(1),
-         .dtype = kernel_dtype(z),
-         .kind = kernel_kind(kind)},
-        current_stream());
-    return {dz, {}, {}, {}};
+    const at::Tensor z = context->get_saved_variables()[0];
+    return {gelu_gradients(z, kept(context, "bias"), dense(grads[0]), kind_of(context), false).z,
+            {},
+            {},
+            {}};
+  }
+};
+
+struct GeluLinear : torch::autograd::Function<GeluLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>&, Parameter* input_bias,
+                            Parameter* weight, Parameter* bias, bool tanh) {
+    const at::Tensor z = dense(input);
+    context->saved_data["tanh"] = tanh;
+    const LinearOutput out =
+        apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias);
+    context->save_for_backward({z, out.scale});
+    keep(context, "input_bias", input_bias);
+    keep(context, "weight", weight);
+    keep(context, "bias", bias);
+    return out.y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &z = saved[0], &scale = saved[1];
+    Parameter& weight = kept(context, "weight");
+    const LinearGradient dy(grads[0], weight, /*for_input=*/true);
+    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input(),
+                                             kind_of(context), weight.trainable);
+    at::Tensor& y = gradients.y;
+    if (y.defined() && scale.defined())
+      y = quantize(y, kernels::Fp8Format::e4m3, Sides::columns, scale).columns;
+    dy.add_to_parameters(y, scale, kept_or_null(context, "bias"));
+    return {gradients.z, {}, {}, {}, {}, {}};
   }
 };
 
@@ -80,6 +131,18 @@ at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
   DSTRAIN_CHECK(z_MN.dim() == 2 && value_of(bias, z_MN).numel() == z_MN.size(1),
                 fmt::format("bias_gelu: z {}, bias {}", shape_of(z_MN), shape_of(bias.value)));
   return BiasGelu::apply(z_MN, anchor_for(z_MN, bias.trainable), &bias, kind == Gelu::tanh);
+}
+
+at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
+                       Parameter* bias, Gelu kind) {
+  check_linear(z_MF, weight, bias);
+  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
+                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
+                            shape_of(input_bias.value)));
+  const bool any_trainable =
+      weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
+  return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
+                           kind == Gelu::tanh);
 }
 
 }  // namespace dstrain::ops

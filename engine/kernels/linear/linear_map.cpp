@@ -14,6 +14,10 @@ namespace {
 
 using kernels::Fp8Format;
 
+/// Longest sum of an FP8 product of gradients that may be kept shorter than fp32: with 13 bits its
+/// rounding is far below that of its codes.
+constexpr std::int64_t kMaxShortSum = 2560;
+
 /// Weight and bias gradient by one product that reads dy once, where that is faster.
 bool add_together(const at::Tensor& x, const at::Tensor& dy, Parameter& weight, Parameter& bias) {
   if (!dy.is_cuda()) return false;
@@ -79,7 +83,10 @@ at::Tensor LinearGradient::input() const {
     multiply(dy_, matrix, dx);
   } else {
     const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns);
-    multiply(fp8_.rows, weight8.columns.t(), dx, {.a_scale = fp8_.scale, .b_scale = weight8.scale});
+    multiply(fp8_.rows, weight8.columns.t(), dx,
+             {.a_scale = fp8_.scale,
+              .b_scale = weight8.scale,
+              .fast = dy_.size(1) <= kMaxShortSum});
   }
   return dx;
 }

@@ -2,9 +2,11 @@
 
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/loss/kernels.h"
+#include "engine/kernels/loss/vocab_loss.cuh"
 
-/// Cross entropy over rows of 10^5 classes: one block a row. The row is read twice, the second time
-/// from its end, so that what L2 still holds of it is met first.
+/// Cross entropy over rows of 10^5 classes: one block a row, where vocab_loss_cluster.cu does not
+/// take it. The row is read twice, the second time from its end, so that what L2 still holds of it
+/// is met first.
 namespace dstrain::kernels::cuda {
 namespace {
 
@@ -128,10 +130,17 @@ __global__ void __launch_bounds__(kThreads) vocab_totals_kernel(const VocabTotal
   }
 }
 
+bool has_clusters() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major >= 9;
+}
+
 }  // namespace
 
 void vocab_loss(const VocabLoss& args, cudaStream_t stream) {
-  if (args.rows == 0) return;
+  if (args.rows == 0 || (has_clusters() && vocab_loss_cluster(args, stream))) return;
   with_type(args.dtype, [&](auto zero) {
     vocab_loss_kernel<decltype(zero)>
         <<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
