@@ -23,7 +23,8 @@ struct CheckpointState {
   double loss_scale = 1;
   std::int64_t good_steps = 0;  ///< since the last change of the loss scale
   std::int64_t skipped_steps = 0;
-  int world_size = 1;  ///< of the run that saved
+  std::int64_t tolerated_steps = 0;  ///< that the hysteresis of the loss scale has taken up
+  int world_size = 1;                ///< of the run that saved
   std::string base;    ///< the frozen weights, which are left out: see base_reference(); or empty
   std::string recipe;  ///< resolved YAML
   std::string origin = {};  ///< the program and layout that it was imported from; or empty

@@ -142,6 +142,8 @@ class Parser {
     state.loss_scale = scale.get<double>();
     state.good_steps = integer(json, "good_steps", 0, kMost);
     state.skipped_steps = integer(json, "skipped_steps", 0, kMost);
+    if (json.contains("tolerated_steps"))
+      state.tolerated_steps = integer(json, "tolerated_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
     if (json.contains("base")) state.base = text(json, "base");
     if (json.contains("origin")) state.origin = text(json, "origin");
@@ -331,6 +333,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"skipped_steps", s.skipped_steps},
                 {"world_size", s.world_size},
                 {"recipe", s.recipe}};
+  if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
   if (!s.base.empty()) state["base"] = s.base;
   if (!s.origin.empty()) state["origin"] = s.origin;
   std::string text =

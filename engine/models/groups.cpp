@@ -91,6 +91,12 @@ void exempt_from_decay(const Model& model, const std::vector<std::string>& patte
   mark(model, patterns, key, matches, &Parameter::decay, false);
 }
 
+void exempt_vectors_from_decay(const Model& model) {
+  for (Parameter* parameter : all_parameters(model)) {
+    if (parameter->shape.size() < 2) parameter->decay = false;
+  }
+}
+
 namespace {
 
 /// What the weights of a group have in common.

@@ -30,6 +30,8 @@ void train(const Model& model, const std::vector<std::string>& patterns, const s
 /// As freeze, for tensors that weight decay leaves alone.
 void exempt_from_decay(const Model& model, const std::vector<std::string>& patterns,
                        const std::string& key);
+/// The same for norms and biases: all tensors of one dimension.
+void exempt_vectors_from_decay(const Model& model);
 
 [[nodiscard]] bool matches(const std::string& pattern, const std::string& name);
 /// The same for the name of a module: a pattern without a dot is held against its last part.

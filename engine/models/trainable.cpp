@@ -45,6 +45,7 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
   if (recipe.precision.compute == ComputeType::fp8) run_inner_layers_in_fp8(model);
   exempt_from_decay(model, recipe.optimizer.no_decay, "optimizer.no_decay");
+  if (!recipe.optimizer.decay_vectors) exempt_vectors_from_decay(model);
   return model;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "engine/train/schedule.h"
 #include "engine/train/step_totals.h"
 
 namespace dstrain {
@@ -26,7 +27,6 @@ constexpr std::int64_t kStopVotes = kTotals + kNumTotals;
 constexpr std::int64_t kTraceSteps = kStopVotes + 1;
 constexpr std::int64_t kNumSums = kTraceSteps + 1;
 static_assert(kNumSums == kNumStepSums, "the program names the bytes of norm's all-reduce");
-
 constexpr std::int64_t kEagerSteps = 3;  ///< until handles, plans and tuned products are there
 
 /// The point that `stream` has been given work up to, with its time.
@@ -134,8 +134,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }
-  set_control(
-      {.loss_scale = options.compute == at::kHalf ? options.precision.loss_scale.initial : 1.0});
+  set_control({.loss_scale = first_loss_scale(options.precision)});
 }
 
 void Executor::set_control(const ControlState& state) {
@@ -146,6 +145,7 @@ void Executor::set_control(const ControlState& state) {
   values[kGoodSteps] = static_cast<float>(state.good_steps);
   values[kAppliedSteps] = static_cast<float>(state.applied_steps);
   values[kSkippedSteps] = static_cast<float>(state.skipped_steps);
+  values[kToleratedSteps] = static_cast<float>(state.tolerated_steps);
   control_.copy_(host);
   synchronize(options_.device);
 }
@@ -277,6 +277,7 @@ StepOutcome Executor::take_outcome() {
           .good_steps = control[optimizer::kGoodSteps],
           .applied_steps = control[optimizer::kAppliedSteps],
           .skipped_steps = control[optimizer::kSkippedSteps],
+          .tolerated_steps = control[optimizer::kToleratedSteps],
           .skipped = control[optimizer::kSkip] != 0,
           .stop = sums[kStopVotes] > 0,
           .trace_steps = static_cast<int>(sums[kTraceSteps]),
@@ -581,12 +582,17 @@ void Executor::norm(const StepInputs& inputs) {
   timer_.begin_action(Lane::compute, compute);
   communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);
   timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
-  optimizer::finish_gradients(control_, sums_,
-                              {.clip_norm = options_.optimizer.clip_norm,
-                               .dynamic_loss_scale = options_.compute == at::kHalf,
-                               .growth_interval = options_.precision.loss_scale.growth_interval,
-                               .beta1 = options_.optimizer.betas[0],
-                               .beta2 = options_.optimizer.betas[1]});
+  const LossScaleConfig& scale = options_.precision.loss_scale;
+  optimizer::finish_gradients(
+      control_, sums_,
+      {.clip_norm = options_.optimizer.clip_norm,
+       .loss_scaling = {.dynamic = options_.compute == at::kHalf && scale.fixed == 0,
+                        .growth_interval = scale.growth_interval,
+                        .hysteresis = scale.hysteresis,
+                        .consecutive = scale.consecutive,
+                        .minimum = static_cast<float>(scale.minimum)},
+       .beta1 = options_.optimizer.betas[0],
+       .beta2 = options_.optimizer.betas[1]});
   running_states_->apply(control_.select(0, optimizer::kSkip), inputs.samples);
   offloader_.copy_control(control_);
 }

@@ -51,6 +51,7 @@ struct StepOutcome {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
+  double tolerated_steps = 0;        ///< that the hysteresis of the loss scale has taken up
   bool skipped = false;              ///< a gradient was not finite
   bool stop = false;                 ///< some rank was asked to stop
   int trace_steps = 0;               ///< that some rank was asked to trace from now on
@@ -105,6 +106,7 @@ struct ControlState {
   double good_steps = 0;
   double applied_steps = 0;
   double skipped_steps = 0;
+  double tolerated_steps = 0;
 };
 
 struct ExecutorOptions {

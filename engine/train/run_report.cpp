@@ -163,7 +163,7 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
                  .loss = outcome.loss,
                  .accuracy = outcome.top1,
                  .balance_loss = outcome.balance_loss > 0 ? outcome.balance_loss : kUnknown,
-                 .lr = learning_rate(session_.recipe().optimizer, outcome.step, total),
+                 .lr = session_.learning_rate(outcome.step),
                  .grad_norm = outcome.gradient_norm,
                  .samples_per_s = samples / step_s,
                  .tokens_per_s = samples * sequence / step_s,

@@ -6,10 +6,23 @@
 
 namespace dstrain {
 
-/// Learning rate of optimizer step `step` (from 0) of `total_steps`. Linear warm-up from lr /
-/// warmup_steps to lr, then constant, linear or cosine (Loshchilov & Hutter 2017, arXiv:1608.03983,
-/// eq. 5, one period) to final_lr_ratio * lr.
+/// What a schedule spans.
+struct ScheduleSpan {
+  std::int64_t steps = 1;
+  std::int64_t steps_per_epoch = 1;
+};
+
+/// Learning rate of optimizer step `step`, from 0. With position p = step + warmup_shift and w =
+/// warmup_steps: while p < w it rises from warmup_ratio * lr to lr by p / w or by log(p + 1) /
+/// log(w). Then it is constant, falls to final_lr_ratio * lr at the last step or decay_steps in a
+/// straight line or by half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983, eq. 5, one
+/// period), or is multiplied by step_factor each step_epochs epochs. A negative shift moves the
+/// line, too, not the cosine. So warmup_shift -1 is DeepSpeed's WarmupLR and WarmupDecayLR, 0 the
+/// schedules of transformers.
 [[nodiscard]] double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
-                                   std::int64_t total_steps);
+                                   const ScheduleSpan& span);
+
+/// The factor on the loss before the first step; what is fixed, is so in a run that goes on, too.
+[[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
 
 }  // namespace dstrain

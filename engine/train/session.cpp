@@ -180,6 +180,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .compute = compute,
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
+                   .first_moments = first_moments(recipe.optimizer),
                    .mesh = strategy_->mesh,
                    .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
@@ -367,6 +368,11 @@ std::int64_t Session::total_steps() const {
   return recipe_.run.steps > 0 ? recipe_.run.steps : recipe_.run.epochs * steps_per_epoch();
 }
 
+double Session::learning_rate(std::int64_t step) const {
+  return dstrain::learning_rate(recipe_.optimizer, step,
+                                {.steps = total_steps(), .steps_per_epoch = steps_per_epoch()});
+}
+
 std::int64_t Session::samples_of_step(std::int64_t step) const {
   const std::int64_t begin = step % steps_per_epoch() * recipe_.batch.global;
   return std::min<std::int64_t>(recipe_.batch.global, train_->size() - begin);
@@ -436,7 +442,7 @@ void Session::enqueue_step(const StepRequests& requests) {
   if (!rehearsed_ && device_.is_cuda() && strategy_->layout.pipeline_degree() > 1) rehearse();
   const std::int64_t step = next_step_++;
   executor_->enqueue({.step = step,
-                      .lr = learning_rate(recipe_.optimizer, step, total_steps()),
+                      .lr = learning_rate(step),
                       .targets = targets_of_step(step),
                       .samples = samples_of_step(step),
                       .requests = requests},

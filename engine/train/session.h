@@ -39,6 +39,7 @@ class Session {
   [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const;
   [[nodiscard]] std::int64_t total_steps() const;
+  [[nodiscard]] double learning_rate(std::int64_t step) const;
   /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
   [[nodiscard]] std::int64_t samples_of_step(std::int64_t step) const;
   /// Labels that count in the global batch of `step`: its samples, or its labelled tokens.

@@ -2,26 +2,29 @@
 
 namespace dstrain {
 
-/// How many steps in a row were skipped as not finite. A step that lowers a dynamic loss scale is
-/// part of the search for it and not counted; the least scale (engine/kernels/optimizer/control.h)
-/// ends that.
+/// How many steps in a row were skipped as not finite. A step that lowers a dynamic loss scale, or
+/// that its hysteresis takes up, is part of the search for it and not counted; the least scale
+/// (engine/kernels/optimizer/loss_scale.h) ends that.
 class SkipStreak {
  public:
-  /// `loss_scale`: before the next step.
-  void restart(double loss_scale) {
+  /// Loss scale and steps that hysteresis has taken up, before the next step.
+  void restart(double loss_scale, double tolerated = 0) {
     loss_scale_ = loss_scale;
+    tolerated_ = tolerated;
     length_ = 0;
   }
-  /// `loss_scale`: after the step.
-  void add(bool skipped, double loss_scale) {
+  /// The same after the step.
+  void add(bool skipped, double loss_scale, double tolerated = 0) {
     if (!skipped) length_ = 0;
-    if (skipped && loss_scale >= loss_scale_) ++length_;
+    if (skipped && loss_scale >= loss_scale_ && tolerated <= tolerated_) ++length_;
     loss_scale_ = loss_scale;
+    tolerated_ = tolerated;
   }
   [[nodiscard]] int length() const { return length_; }
 
  private:
   double loss_scale_ = 1;
+  double tolerated_ = 0;
   int length_ = 0;
 };
 

@@ -361,8 +361,24 @@ void StateStore::initialize(const WeightSource& source) {
     const std::span out(values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel()));
     if (source.read_state(*state, out)) state->value.copy_(values);
   }
+  start_moments();
   synchronize(options_.device);
   refresh_own_parameters();
+}
+
+void StateStore::start_moments() {
+  for (std::size_t m = 0; m < options_.first_moments.size(); ++m) {
+    const double first = options_.first_moments[m];
+    if (first == 0) continue;  // memory starts as zeros
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      if (!trainable(g)) continue;
+      const Range held = moment_range(g, static_cast<int>(m));
+      for (std::int64_t begin = held.begin; begin < held.end; begin += kChunk) {
+        const Range chunk{begin, std::min(begin + kChunk, held.end)};
+        store_state(g, static_cast<int>(m) + 1, chunk, at::full({chunk.size()}, first, at::kFloat));
+      }
+    }
+  }
 }
 
 template <class Visit>

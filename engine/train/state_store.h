@@ -27,6 +27,7 @@ struct StateOptions {
   bool narrow_states =
       false;  ///< moments in the compute dtype, no master weights beside the parameters
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
+  std::vector<double> first_moments = {};          ///< what each starts from; none given: 0
   Mesh mesh = Mesh(1, {});                         ///< of the layout
   int rank = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
@@ -119,7 +120,7 @@ class StateStore {
   void settle_gradients(int group);
   void unbind_values(int group);
 
-  /// Draws or reads this rank's own part.
+  /// Draws or reads this rank's own part; moments are where they start.
   void initialize(const WeightSource& source);
   /// The boxes of master weights and moments that this rank writes, where replicas share the work,
   /// and on the first rank the untrained tensors. States on the device are copied at once; those on
@@ -163,6 +164,8 @@ class StateStore {
   template <class Visit>
   void for_each_saved(Visit visit) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
+  /// Fills the moments that start from another number than 0.
+  void start_moments();
   /// Compute copy of the own part from the master weights.
   void refresh_own_parameters();
 

@@ -12,6 +12,7 @@
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
 #include "engine/trace/request.h"
+#include "engine/train/schedule.h"
 #include "engine/train/stop_signal.h"
 
 namespace dstrain {
@@ -59,8 +60,7 @@ Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile&
                                     .world_size = world.size,
                                     .keep = recipe_.run.checkpoint.keep,
                                     .attempt = place_.attempt});
-  if (recipe_.precision.compute == ComputeType::fp16)
-    skipped_.restart(recipe_.precision.loss_scale.initial);
+  skipped_.restart(first_loss_scale(recipe_.precision));
   if (place_.resume) restore();
   if (world.rank == 0) open_report(start);
   place_.resume.reset();
@@ -108,17 +108,20 @@ void Trainer::restore() {
                 "resume with the data set and batch.global of the run that saved it");
   }
   session_.states().restore(*place_.resume);
-  session_.executor().set_control({.loss_scale = state.loss_scale,
-                                   .good_steps = static_cast<double>(state.good_steps),
-                                   .applied_steps = static_cast<double>(state.optimizer_steps),
-                                   .skipped_steps = static_cast<double>(state.skipped_steps)});
-  first_step_ = state.step;
-  if (place_.resumes_here) saved_step_ = state.step;
-  skipped_.restart(state.loss_scale);
-  last_.loss_scale = state.loss_scale;
+  const bool fixed = recipe_.precision.loss_scale.fixed > 0;
+  last_.loss_scale = fixed ? first_loss_scale(recipe_.precision) : state.loss_scale;
   last_.good_steps = static_cast<double>(state.good_steps);
   last_.applied_steps = static_cast<double>(state.optimizer_steps);
   last_.skipped_steps = static_cast<double>(state.skipped_steps);
+  last_.tolerated_steps = static_cast<double>(state.tolerated_steps);
+  session_.executor().set_control({.loss_scale = last_.loss_scale,
+                                   .good_steps = last_.good_steps,
+                                   .applied_steps = last_.applied_steps,
+                                   .skipped_steps = last_.skipped_steps,
+                                   .tolerated_steps = last_.tolerated_steps});
+  first_step_ = state.step;
+  if (place_.resumes_here) saved_step_ = state.step;
+  skipped_.restart(last_.loss_scale, last_.tolerated_steps);
 }
 
 void Trainer::run() {
@@ -214,7 +217,7 @@ void Trainer::drain() {
 }
 
 void Trainer::handle(const StepOutcome& outcome) {
-  skipped_.add(outcome.skipped, outcome.loss_scale);
+  skipped_.add(outcome.skipped, outcome.loss_scale, outcome.tolerated_steps);
   last_ = outcome;
   stop_ = stop_ || outcome.stop;
   // When outcomes are handled two steps may have been enqueued on one rank, one on another.
@@ -278,6 +281,7 @@ void Trainer::save() {
                  .loss_scale = last_.loss_scale,
                  .good_steps = static_cast<std::int64_t>(last_.good_steps),
                  .skipped_steps = static_cast<std::int64_t>(last_.skipped_steps),
+                 .tolerated_steps = static_cast<std::int64_t>(last_.tolerated_steps),
                  .world_size = world_.size,
                  .base = base_.valid() ? base_.get() : std::string(),
                  .recipe = resolved_yaml(loaded_)},

@@ -10,9 +10,28 @@
 #include "engine/base/index.h"
 #include "engine/kernels/optimizer/matrix_update.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "recipes/schema/optimizers.h"
 
 namespace dstrain {
 namespace {
+
+optimizer::Rule make_rmsprop(const OptimizerConfig& config, double lr, double weight_decay) {
+  switch (config.rmsprop) {
+    case RmspropForm::torch:
+      return optimizer::Rmsprop{.lr = lr,
+                                .alpha = config.alpha,
+                                .momentum = config.momentum,
+                                .eps = config.eps,
+                                .weight_decay = weight_decay};
+    case RmspropForm::tensorflow:
+      return optimizer::RmspropTensorflow{.lr = lr,
+                                          .alpha = config.alpha,
+                                          .momentum = config.momentum,
+                                          .eps = config.eps,
+                                          .weight_decay = weight_decay};
+  }
+  throw Error(ErrorKind::internal, "an RMSprop without a form");
+}
 
 /// The rules of single elements.
 optimizer::Rule make_rule(OptimizerName name, const OptimizerConfig& config, double lr,
@@ -25,14 +44,18 @@ optimizer::Rule make_rule(OptimizerName name, const OptimizerConfig& config, dou
                               .eps = config.eps,
                               .weight_decay = weight_decay};
     case OptimizerName::sgd:
-      return optimizer::Sgd{.lr = lr, .momentum = config.momentum, .weight_decay = weight_decay};
+      return optimizer::Sgd{.lr = lr,
+                            .momentum = config.momentum,
+                            .weight_decay = weight_decay,
+                            .nesterov = config.nesterov};
     case OptimizerName::lion:
       return optimizer::Lion{.lr = lr,
                              .beta1 = config.betas[0],
                              .beta2 = config.betas[1],
                              .weight_decay = weight_decay};
-    case OptimizerName::muon:
     case OptimizerName::rmsprop:
+      return make_rmsprop(config, lr, weight_decay);
+    case OptimizerName::muon:
       break;
   }
   throw Error(ErrorKind::internal, "muon updates whole matrices");
@@ -51,6 +74,13 @@ double adjusted(AdjustLr adjust, const StateStore::Matrix& matrix) {
 }
 
 }  // namespace
+
+std::vector<double> first_moments(const OptimizerConfig& config) {
+  std::vector<double> first(optimizer_row(config.name).moments.size(), 0.0);
+  if (config.name == OptimizerName::rmsprop && config.rmsprop == RmspropForm::tensorflow)
+    first.front() = optimizer::RmspropTensorflow::kFirstSquare;
+  return first;
+}
 
 /// One launch per range of one rule and weight decay that the part meets.
 template <class Visit>

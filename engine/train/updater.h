@@ -12,6 +12,9 @@
 
 namespace dstrain {
 
+/// What each moment of a rule starts from.
+[[nodiscard]] std::vector<double> first_moments(const OptimizerConfig& config);
+
 struct UpdaterOptions {
   OptimizerConfig optimizer;
   at::ScalarType compute = at::kFloat;

@@ -66,6 +66,7 @@ void take_optimizer_defaults(OptimizerConfig& config, const YamlReader& reader) 
   const auto open = [&](std::string_view key) { return reader.given(key) == nullptr; };
   if (open("optimizer.betas")) config.betas = {row.betas[0], row.betas[1]};
   if (open("optimizer.momentum")) config.momentum = row.momentum;
+  if (open("optimizer.nesterov")) config.nesterov = row.nesterov;
   if (open("optimizer.weight_decay")) config.weight_decay = row.weight_decay;
 }
 

@@ -52,6 +52,7 @@ constexpr OptimizerRow kRows[] = {
      .others = OptimizerName::adamw,
      .keys = kMuonKeys,
      .momentum = 0.95,
+     .nesterov = true,
      .weight_decay = 0.1},
     {.name = OptimizerName::rmsprop,
      .spelling = "rmsprop",

@@ -25,6 +25,7 @@ struct OptimizerRow {
   // Defaults of keys whose default is not the same for all.
   std::array<double, 2> betas = {0.9, 0.999};
   double momentum = 0.9;
+  bool nesterov = false;
   double weight_decay = 0.01;
 };
 

@@ -153,7 +153,7 @@ struct DataConfig {
   Interpolation interpolation = Interpolation::bilinear;
   bool jpeg_scaling = true;  ///< large JPEG files are decoded at a fraction of their size
   NormalizeConfig normalize;
-  int crop_padding = 4;   ///< pixels around the image before the random crop
+  int crop_padding = 4;                        ///< pixels around the image before the random crop
   std::vector<double> crop_scale = {0.08, 1};  ///< area of random_resized_crop
   std::vector<double> crop_ratio = {0.75, 4.0 / 3};
   int randaugment_ops = 2;
@@ -198,7 +198,7 @@ struct OptimizerConfig {
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
   double momentum = 0.9;
-  bool nesterov = true;
+  bool nesterov = false;
   double alpha = 0.99;  ///< decay of the average of squares
   RmspropForm rmsprop = RmspropForm::torch;
   int ns_steps = 5;  ///< iterations that orthogonalise an update
@@ -327,6 +327,18 @@ struct EmaConfig {
   bool warmup = false;
 
   bool operator==(const EmaConfig&) const = default;
+};
+
+/// A part of a run with trained tensors, learning rate and image size of its own.
+struct PhaseConfig {
+  int epochs = 0;  ///< this or `steps`
+  int steps = 0;
+  std::vector<std::string> frozen;  ///< patterns of tensor names, beside model.frozen
+  double lr = 0;                    ///< 0: optimizer.lr
+  int warmup_steps = -1;            ///< -1: optimizer.warmup_steps
+  int image_size = 0;               ///< pixels; 0: model.image_size
+
+  bool operator==(const PhaseConfig&) const = default;
 };
 
 /// Steps of which everything is recorded.

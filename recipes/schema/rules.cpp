@@ -12,29 +12,11 @@
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/optimizers.h"
+#include "recipes/schema/rule.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
 namespace {
-
-/// What a rule sees and where it reports.
-class RuleContext {
- public:
-  RuleContext(const YamlReader& reader, Diagnostics& diagnostics)
-      : reader_(reader), diagnostics_(diagnostics) {}
-
-  [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
-  void error(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.error(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-  void warning(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.warning(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-
- private:
-  const YamlReader& reader_;
-  Diagnostics& diagnostics_;
-};
 
 /// The divisors of `number` that are nearest to `wish`, as a sentence.
 std::string divisors_near(int number, int wish) {
@@ -173,18 +155,6 @@ void micro_fits_in_global(const Recipe& r, RuleContext& context) {
   context.error("batch.micro",
                 fmt::format("{} is more than batch.global ({})", r.batch.micro, r.batch.global),
                 fmt::format("use at most {}, or raise batch.global", r.batch.global));
-}
-
-void one_length(const Recipe& r, RuleContext& context) {
-  if (r.run.epochs > 0 && r.run.steps > 0) {
-    context.error("run.steps",
-                  fmt::format("the length is given twice: run.epochs is {} and run.steps {}",
-                              r.run.epochs, r.run.steps),
-                  "keep one; with --set put the other to 0");
-  } else if (r.run.epochs == 0 && r.run.steps == 0) {
-    context.error("run.epochs", "missing; the run has no length",
-                  "give run.epochs or run.steps, from 1");
-  }
 }
 
 /// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
@@ -367,7 +337,7 @@ void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
                 fmt::format("optimizer.name {} updates whole matrices, offloaded ones are updated "
                             "in chunks",
                             spelling(r.optimizer.name)),
-                "use optimizer.name: adamw, lion or sgd, or leave memory.offload out");
+                "use optimizer.name: adamw, lion, rmsprop or sgd, or leave memory.offload out");
 }
 
 void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
@@ -406,20 +376,6 @@ void reduce_not_below_compute(const Recipe& r, RuleContext& context) {
                 "use reduce: fp32, or compute: bf16");
 }
 
-void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
-  if (r.run.steps == 0 || r.optimizer.warmup_steps < r.run.steps) return;
-  context.warning("optimizer.warmup_steps",
-                  fmt::format("{} steps of warm-up in a run of {} (run.steps): lr is never reached",
-                              r.optimizer.warmup_steps, r.run.steps),
-                  fmt::format("use less than {}", r.run.steps));
-}
-
-/// One rule and the fields without which it has nothing to say.
-struct Rule {
-  void (*check)(const Recipe&, RuleContext&);
-  std::vector<std::string_view> reads;
-};
-
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
@@ -434,7 +390,6 @@ const std::vector<Rule>& rules() {
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
-      {one_length, {"run.epochs", "run.steps"}},
       {convolutions_are_whole, {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},
       {statistics_have_samples, {"model.name", "batch_norm.over", "batch.micro"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
@@ -459,7 +414,6 @@ const std::vector<Rule>& rules() {
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
       {chunks_are_whole_blocks, {"memory.offload.chunk"}},
       {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
-      {warmup_ends_in_the_run, {"optimizer.warmup_steps", "run.steps"}},
   };
   return all;
 }
@@ -481,7 +435,10 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "data.augment",
                                           "optimizer.name",
                                           "optimizer.schedule",
+                                          "optimizer.warmup_steps",
                                           "precision.compute",
+                                          "precision.loss_scale.fixed",
+                                          "precision.loss_scale.hysteresis",
                                           "precision.non_finite",
                                           "parallel.zero.stage",
                                           "parallel.sequence",
@@ -543,8 +500,21 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({key}, fmt::format("optimizer.name {} has none, only {}", spelling(r.optimizer.name),
                            fmt::join(readers, ", ")));
   }
-  if (r.optimizer.schedule == Schedule::constant) {
-    add({"optimizer.final_lr_ratio"}, "optimizer.schedule constant does not fall");
+  const Schedule schedule = r.optimizer.schedule;
+  if (!decays(schedule)) {
+    add({"optimizer.final_lr_ratio", "optimizer.decay_steps"},
+        schedule == Schedule::constant ? "optimizer.schedule constant does not fall"
+                                       : "optimizer.schedule step has no end");
+  }
+  if (schedule != Schedule::step) {
+    add({"optimizer.step_epochs", "optimizer.step_factor"},
+        fmt::format("only optimizer.schedule step drops, here it is {}", spelling(schedule)));
+  }
+  if (r.optimizer.warmup_steps == 0) {
+    add({"optimizer.warmup", "optimizer.warmup_ratio"}, "optimizer.warmup_steps 0: no warm-up");
+    if (schedule != Schedule::linear)
+      add({"optimizer.warmup_shift"},
+          "optimizer.warmup_steps 0, and only schedule linear is moved, too");
   }
   if (r.lora.rank == 0) {
     add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
@@ -553,9 +523,18 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"model.frozen"}, "lora.rank above 0 freezes all but lora.also_train");
   }
   if (r.precision.compute != ComputeType::fp16) {
-    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval"},
+    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
+         "precision.loss_scale.fixed", "precision.loss_scale.hysteresis",
+         "precision.loss_scale.consecutive", "precision.loss_scale.minimum"},
         fmt::format("only precision.compute fp16 scales the loss, here it is {}",
                     spelling(r.precision.compute)));
+  } else if (r.precision.loss_scale.fixed > 0) {
+    add({"precision.loss_scale.initial", "precision.loss_scale.growth_interval",
+         "precision.loss_scale.hysteresis", "precision.loss_scale.consecutive",
+         "precision.loss_scale.minimum"},
+        "precision.loss_scale.fixed: the factor never changes");
+  } else if (r.precision.loss_scale.hysteresis == 1) {
+    add({"precision.loss_scale.consecutive"}, "precision.loss_scale.hysteresis 1 counts no steps");
   }
   if (r.precision.non_finite == NonFinite::stop) {
     add({"precision.max_skipped"}, "precision.non_finite stop ends the run at the first one");
@@ -586,9 +565,11 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
-  for (const Rule& rule : rules()) {
+  const auto check = [&](const Rule& rule) {
     if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
-  }
+  };
+  for (const Rule& rule : rules()) check(rule);
+  for (const Rule& rule : training_rules()) check(rule);
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {
     if (context.given(field.path)) {

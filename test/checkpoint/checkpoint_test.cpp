@@ -68,6 +68,7 @@ TEST_CASE("a checkpoint of any world size is read bit-equal by any other",
   REQUIRE(reader->state().loss_scale == 32768);
   REQUIRE(reader->state().good_steps == 7);
   REQUIRE(reader->state().skipped_steps == 1);
+  REQUIRE(reader->state().tolerated_steps == 2);
   REQUIRE(reader->state().world_size == saved);
   REQUIRE(reader->state().recipe == test_state(100, saved).recipe);
 }
@@ -105,9 +106,13 @@ TEST_CASE("what does not match the checkpoint is an error that names it", "[chec
   REQUIRE(all_ok(save_on(dir.path(), 2, 8)));
   const auto reader = CheckpointReader::open(dir / "step-00000008", true);
   std::vector<float> three(3);
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"tail.bias", {3}}, three); }),
+  REQUIRE(contains(checkpoint_error([&] {
+                     reader->read({"tail.bias", {3}}, three);
+                   }),
                    "no tensor 'tail.bias'"));
-  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {1, 3}}, three); }),
+  REQUIRE(contains(checkpoint_error([&] {
+                     reader->read({"head.bias", {1, 3}}, three);
+                   }),
                    "'head.bias' has shape [3]"));
   const auto misfit = [&](Range rows, Range columns) {
     return checkpoint_error([&] { reader->read({"head.bias", {3}, rows, columns}, three); });

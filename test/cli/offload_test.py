@@ -213,7 +213,7 @@ def test_refusals(folder, disk):
     expect_refusal(folder, PAGEABLE | {"memory.host_limit": 0.0001}, 64, "memory.host_limit", "memory.offload", "2 ranks")
     expect_refusal(folder, PAGEABLE | {"memory.offload.update": "gpu"}, 64, "memory.offload.update", "pinned")
     expect_refusal(folder, PINNED | {"memory.offload.parameters": "pinned", "parallel.zero.stage": 2}, 64, "memory.offload.parameters", "2")
-    expect_refusal(folder, PINNED | {"optimizer.name": "muon"}, 64, "muon", "adamw, lion or sgd")
+    expect_refusal(folder, PINNED | {"optimizer.name": "muon"}, 64, "muon", "adamw, lion, rmsprop or sgd")
     expect_refusal(folder, PINNED | {"memory.offload.chunk": 100}, 64, "memory.offload.chunk", "128")
     expect_refusal(folder, PINNED | {"memory.offload.chunk": 200}, 64, "memory.offload.chunk", "128")
     expect_refusal(folder, {"memory.offload.activations": "pinned", "memory.recompute": "none"}, 64, "memory.offload.activations",

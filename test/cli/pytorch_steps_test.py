@@ -1,6 +1,6 @@
 """20 steps of the engine, with micro-batches, two ranks and ZeRO, have the losses of PyTorch's optimizers on transformers' model of the
-same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped. AdamW and
-Muon are torch.optim's; Lion is written here after the paper's algorithm."""
+same weights: BLOOM and Qwen2, of which the recipe says the folder alone, norms and biases without weight decay, gradients clipped. AdamW,
+Muon, SGD and RMSprop are torch.optim's, RMSprop of TensorFlow is timm's; Lion is written here after the paper's algorithm."""
 import copy
 import json
 import pathlib
@@ -15,12 +15,19 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     raise SystemExit(77)
 
+try:
+    from timm.optim import RMSpropTF
+except ImportError as missing:
+    print(f"left out: RMSprop of TensorFlow ({missing})")
+    RMSpropTF = None
+
 from support import expect_success, losses, only_run, run
 
 STEPS, SAMPLES, SEQUENCE = 20, 12, 24
 LR, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 0.7
 LION_LR, LION_BETAS = 3e-4, (0.9, 0.99)
 MUON_LR = 2e-3
+SGD_LR, RMSPROP_LR, TENSORFLOW_LR, ALPHA, MOMENTUM = 0.05, 3e-4, 1e-2, 0.9, 0.8
 
 
 def write_tokenizer(folder, texts):
@@ -69,6 +76,18 @@ def muon_of(model):
             torch.optim.AdamW(decayed(rest), lr=MUON_LR, betas=BETAS, eps=EPS, weight_decay=DECAY)]
 
 
+def sgd_of(model):
+    return [torch.optim.SGD(decayed(model.parameters()), lr=SGD_LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY)]
+
+
+def rmsprop_of(model):
+    return [torch.optim.RMSprop(decayed(model.parameters()), lr=RMSPROP_LR, alpha=ALPHA, eps=EPS, momentum=MOMENTUM, weight_decay=DECAY)]
+
+
+def tensorflow_rmsprop_of(model):
+    return [RMSpropTF(decayed(model.parameters()), lr=TENSORFLOW_LR, alpha=ALPHA, eps=1e-3, momentum=MOMENTUM, weight_decay=DECAY)]
+
+
 def decayed(parameters):
     """Vectors have no weight decay."""
     parameters = list(parameters)
@@ -80,7 +99,13 @@ OPTIMIZERS = {
     "adamw": (f"name: adamw, lr: {LR}, betas: [{BETAS[0]}, {BETAS[1]}], eps: {EPS:.1e}", adamw_of, 1e-5),
     "muon": (f"name: muon, lr: {MUON_LR}, betas: [{BETAS[0]}, {BETAS[1]}]", muon_of, 1e-5),
     "lion": (f"name: lion, lr: {LION_LR}", lion_of, 1e-5),
+    "sgd": (f"name: sgd, lr: {SGD_LR}, momentum: {MOMENTUM}, nesterov: true", sgd_of, 1e-5),
+    "rmsprop": (f"name: rmsprop, lr: {RMSPROP_LR}, alpha: {ALPHA}, momentum: {MOMENTUM}, eps: {EPS:.1e}", rmsprop_of, 1e-5),
+    "rmsprop_tf": (f"name: rmsprop, rmsprop: tensorflow, lr: {TENSORFLOW_LR}, alpha: {ALPHA}, momentum: {MOMENTUM}, eps: 1.0e-3",
+                   tensorflow_rmsprop_of, 1e-5),
 }
+# These leave vectors without weight decay by a key, the others by patterns of names.
+BY_KEY = ("sgd", "rmsprop", "rmsprop_tf")
 
 
 def expected_losses(model, rows, optimizers):
@@ -117,6 +142,7 @@ def check(name, config, stage, optimizer, scratch, tokenizer, texts):
     rows = [(tokenizer.encode(text).ids + [end])[:SEQUENCE] for text in texts]
     expected = expected_losses(twin, rows, make_optimizers(twin))
     last = ', "*ln_f*"' if config.model_type == "bloom" else ""
+    no_decay = "decay_vectors: false" if optimizer in BY_KEY else f'no_decay: ["*norm*", "*.bias"{last}]'
     recipe = scratch / f"{name}.yaml"
     recipe.write_text(f"""
 model:     {{ weights: "{scratch / name}" }}
@@ -124,7 +150,7 @@ data:      {{ name: jsonl, path: "{scratch / 'train.jsonl'}", test_share: 0, res
              cache: "{scratch / 'cache'}" }}
 batch:     {{ global: {SAMPLES}, micro: 2 }}
 optimizer: {{ {keys}, weight_decay: {DECAY}, clip_norm: {CLIP},
-             schedule: constant, no_decay: ["*norm*", "*.bias"{last}] }}
+             schedule: constant, {no_decay} }}
 precision: {{ compute: fp32 }}
 parallel:  {{ zero: {{ stage: {stage} }}, backend: gloo }}
 run:       {{ steps: {STEPS}, evaluate: never, checkpoint: {{ every: {STEPS} }}, output: "{scratch / (name + '_runs')}" }}
@@ -162,5 +188,7 @@ with tempfile.TemporaryDirectory() as scratch:
     for name, config, stage, optimizer in (
             ("bloom", bloom, 2, "adamw"), ("qwen2_tied", tied, 3, "adamw"), ("qwen2_untied", untied, 0, "adamw"),
             ("bloom", bloom, 0, "lion"), ("qwen2_tied", tied, 3, "lion"),
-            ("bloom", bloom, 1, "muon"), ("qwen2_untied", untied, 3, "muon")):
-        check(name, config, stage, optimizer, scratch, tokenizer, texts)
+            ("bloom", bloom, 1, "muon"), ("qwen2_untied", untied, 3, "muon"),
+            ("bloom", bloom, 2, "sgd"), ("qwen2_tied", tied, 1, "rmsprop"), ("bloom", bloom, 3, "rmsprop_tf")):
+        if optimizer != "rmsprop_tf" or RMSpropTF is not None:
+            check(name, config, stage, optimizer, scratch, tokenizer, texts)

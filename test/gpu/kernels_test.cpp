@@ -283,17 +283,23 @@ TEST_CASE("GPU: finish_gradients decides as its reference", "[gpu][kernels]") {
   const float sum = GENERATE(0.0f, 4.0f, 1e6f, std::numeric_limits<float>::infinity());
   const bool dynamic = GENERATE(false, true);
   const float scale = GENERATE(1.0f, 1024.0f, 16777216.0f), good = GENERATE(0.0f, 2.0f);
-  CAPTURE(sum, dynamic, scale, good);
+  const float tolerated = GENERATE(0.0f, 1.0f);
+  const bool consecutive = GENERATE(false, true);
+  CAPTURE(sum, dynamic, scale, good, tolerated, consecutive);
   const at::Tensor control = at::zeros({optimizer::kControlSize});
   control[optimizer::kLossScale] = scale;
   control[optimizer::kGoodSteps] = good;
+  control[optimizer::kToleratedSteps] = tolerated;
   const at::Tensor expected = control.clone(), sums = at::full({1}, sum, at::kFloat);
   const auto args = [&](const at::Tensor& state, const at::Tensor& squares) {
     return kernels::FinishGradients{.control = fp32(state),
                                     .sum = fp32(squares),
                                     .clip_norm = 1,
-                                    .dynamic_loss_scale = dynamic,
-                                    .growth_interval = 3,
+                                    .loss_scaling = {.dynamic = dynamic,
+                                                     .growth_interval = 3,
+                                                     .hysteresis = 2,
+                                                     .consecutive = consecutive,
+                                                     .minimum = 0.5f},
                                     .beta1 = 0.9,
                                     .beta2 = 0.999};
   };

@@ -122,8 +122,8 @@ TEST_CASE("results do not depend on how parameters are divided into shards", "[k
   test::Random random(2);
   const std::int64_t count = 40'000, cut = GENERATE(8, 1001, 33'000);
   const at::Tensor start = random({count}, at::kBFloat16), gradient = random({count});
-  const Rule rule =
-      GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 1e-2}), Rule(Lion{.lr = 1e-2}));
+  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 1e-2}), Rule(Lion{.lr = 1e-2}),
+                             Rule(Rmsprop{.lr = 1e-2}), Rule(RmspropTensorflow{.lr = 1e-2}));
   const auto run = [&](std::int64_t first, std::int64_t size, std::uint64_t seed, int step) {
     Step part = states_of(rule, start.narrow(0, first, size), gradient.narrow(0, first, size));
     part.seed = seed;
@@ -178,9 +178,11 @@ TEST_CASE("the bf16 optimizer references agree with the CPU's loops", "[kernels]
   test::Random random(5);
   const std::int64_t count = 10'001, first = 5;
   const at::Tensor control = control_at(3);
-  const Rule rule = GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}),
-                             Rule(Lion{.lr = 1e-2, .weight_decay = 0.1}),
-                             Rule(MuonStep{.step = 1e-2, .shrink = 1e-3}), Rule(MuonMomentum{}));
+  const Rule rule =
+      GENERATE(Rule(AdamW{.lr = 1e-2}), Rule(Sgd{.lr = 0.1, .weight_decay = 0.1}),
+               Rule(Lion{.lr = 1e-2, .weight_decay = 0.1}), Rule(Sgd{.lr = 0.1, .nesterov = true}),
+               Rule(Rmsprop{.lr = 1e-2}), Rule(RmspropTensorflow{.lr = 1e-2}),
+               Rule(MuonStep{.step = 1e-2, .shrink = 1e-3}), Rule(MuonMomentum{}));
   CAPTURE(rule.index());
   Step step = states_of(rule, random({count}, at::kBFloat16), random({count}));
   for (const at::Tensor& moment : step.moments)

@@ -92,6 +92,9 @@ inline std::vector<UpdateBits> all_updates(std::int64_t count) {
   const double lr = 1e-2, decay = 0.1;
   for (const Rule& rule :
        {Rule(AdamW{.lr = lr, .weight_decay = decay}), Rule(Sgd{.lr = lr, .weight_decay = decay}),
+        Rule(Sgd{.lr = lr, .weight_decay = decay, .nesterov = true}),
+        Rule(Rmsprop{.lr = lr, .weight_decay = decay}),
+        Rule(RmspropTensorflow{.lr = lr, .weight_decay = decay}),
         Rule(Lion{.lr = lr, .weight_decay = decay}), Rule(MuonMomentum{}),
         Rule(MuonMomentum{.nesterov = false}), Rule(MuonStep{.step = lr, .shrink = 1e-3})}) {
     const bool direction = is_direction(rule);

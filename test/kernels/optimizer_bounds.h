@@ -41,9 +41,28 @@ struct AdamBounds {
 struct SgdBounds {
   Bounded master, momentum;
 
-  void step(const Bounded& gradient, double lr, double beta, double decay) {
-    momentum = constant(beta) * momentum + (gradient + constant(decay) * master);
-    master = master - constant(lr) * momentum;
+  void step(const Bounded& gradient, double lr, double beta, double decay, bool nesterov = false) {
+    const Bounded decayed = gradient + constant(decay) * master;
+    momentum = constant(beta) * momentum + decayed;
+    master = master - constant(lr) * (nesterov ? decayed + constant(beta) * momentum : momentum);
+  }
+};
+
+struct RmspropBounds {
+  Bounded master, square, momentum;
+  bool tensorflow = false;
+
+  void step(const Bounded& gradient, double lr, double alpha, double beta, double eps,
+            double decay) {
+    const Bounded g = gradient + constant(decay) * master;
+    square = constant(alpha) * square + constant(1 - alpha) * g * g;
+    if (tensorflow) {
+      momentum = constant(beta) * momentum + constant(lr) * g / square_root(square + constant(eps));
+      master = master - momentum;
+    } else {
+      momentum = constant(beta) * momentum + g / (square_root(square) + constant(eps));
+      master = master - constant(lr) * momentum;
+    }
   }
 };
 

@@ -90,6 +90,75 @@ TEST_CASE("SGD follows torch.optim.SGD's rule for 20 steps", "[kernels]") {
   REQUIRE(test::far(ours.moments[0], buffer, bounds.momentum) == "");
 }
 
+TEST_CASE("SGD with Nesterov's momentum follows torch.optim.SGD's rule for 20 steps", "[kernels]") {
+  test::Random random(2);
+  const std::int64_t count = 40003;
+  Step ours{.master = random({count}),
+            .moments = {at::zeros({count})},
+            .gradient = {},
+            .compute = {},
+            .rule = Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}};
+  at::Tensor master = ours.master.to(at::kDouble), buffer = at::zeros({count}, at::kDouble);
+  test::SgdBounds bounds{ours.master, ours.moments[0]};
+  const at::Tensor control = fresh_control();
+  for (int step = 1; step <= 20; ++step) {
+    ours.gradient = random({count});
+    finish(control, 1);
+    update(ours, control);
+    const at::Tensor g = ours.gradient.to(at::kDouble) + 0.01 * master;
+    buffer = 0.9 * buffer + g;
+    master = master - 0.1 * (g + 0.9 * buffer);
+    bounds.step(ours.gradient, 0.1, 0.9, 0.01, /*nesterov=*/true);
+  }
+  REQUIRE(test::far(ours.master, master, bounds.master) == "");
+  REQUIRE(test::far(ours.moments[0], buffer, bounds.momentum) == "");
+}
+
+TEST_CASE("both forms of RMSprop follow their rule for 20 steps", "[kernels]") {
+  test::Random random(3);
+  const bool tensorflow = GENERATE(false, true);
+  const std::int64_t count = 40003;
+  const double lr = 1e-2, alpha = 0.9, momentum = 0.8, eps = 1e-3, decay = 0.05;
+  const double first = tensorflow ? RmspropTensorflow::kFirstSquare : 0;
+  Step ours{.master = random({count}),
+            .moments = {at::full({count}, first, at::kFloat), at::zeros({count})},
+            .gradient = {},
+            .compute = at::empty({count}, at::kBFloat16),
+            .rule = tensorflow ? Rule(RmspropTensorflow{.lr = lr,
+                                                        .alpha = alpha,
+                                                        .momentum = momentum,
+                                                        .eps = eps,
+                                                        .weight_decay = decay})
+                               : Rule(Rmsprop{.lr = lr,
+                                              .alpha = alpha,
+                                              .momentum = momentum,
+                                              .eps = eps,
+                                              .weight_decay = decay})};
+  at::Tensor master = ours.master.to(at::kDouble), buffer = at::zeros({count}, at::kDouble),
+             square = at::full({count}, first, at::kDouble);
+  test::RmspropBounds bounds{ours.master, ours.moments[0], ours.moments[1], tensorflow};
+  const at::Tensor control = fresh_control();
+  for (int step = 1; step <= 20; ++step) {
+    ours.gradient = random({count});
+    finish(control, 1);
+    update(ours, control);
+    const at::Tensor g = ours.gradient.to(at::kDouble) + decay * master;
+    square = alpha * square + (1 - alpha) * g * g;
+    if (tensorflow) {
+      buffer = momentum * buffer + lr * g / (square + eps).sqrt();
+      master = master - buffer;
+    } else {
+      buffer = momentum * buffer + g / (square.sqrt() + eps);
+      master = master - lr * buffer;
+    }
+    bounds.step(ours.gradient, lr, alpha, momentum, eps, decay);
+  }
+  REQUIRE(test::far(ours.master, master, bounds.master) == "");
+  REQUIRE(test::far(ours.moments[0], square, bounds.square) == "");
+  REQUIRE(test::far(ours.moments[1], buffer, bounds.momentum) == "");
+  REQUIRE(ours.compute.equal(ours.master.to(at::kBFloat16)));
+}
+
 TEST_CASE("Lion follows the paper's algorithm for 20 steps", "[kernels]") {
   test::Random random(7);
   const std::int64_t count = 40003;
@@ -175,6 +244,10 @@ TEST_CASE("an orthogonalised matrix keeps its singular vectors, with values near
 Rule rule_of(const std::string& name, double lr, double weight_decay) {
   if (name == "adamw") return AdamW{.lr = lr, .weight_decay = weight_decay};
   if (name == "lion") return Lion{.lr = lr, .weight_decay = weight_decay};
+  if (name == "rmsprop") return Rmsprop{.lr = lr, .weight_decay = weight_decay};
+  if (name == "rmsprop of TensorFlow") {
+    return RmspropTensorflow{.lr = lr, .weight_decay = weight_decay};
+  }
   return Sgd{.lr = lr, .weight_decay = weight_decay};
 }
 
@@ -182,7 +255,7 @@ TEST_CASE("a skipped step leaves every state bit as it was", "[kernels]") {
   test::Random random(3);
   const double bad =
       GENERATE(std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN());
-  const std::string name = GENERATE("adamw", "sgd", "lion");
+  const std::string name = GENERATE("adamw", "sgd", "lion", "rmsprop", "rmsprop of TensorFlow");
   CAPTURE(bad, name);
   Step step{.master = random({100}),
             .moments = {},
@@ -229,7 +302,7 @@ TEST_CASE("clipping scales gradients above the limit only", "[kernels]") {
 
 TEST_CASE("the loss scale halves at a non-finite step and doubles after enough finite ones",
           "[kernels]") {
-  const FinishOptions dynamic{.dynamic_loss_scale = true, .growth_interval = 3};
+  const FinishOptions dynamic{.loss_scaling = {.dynamic = true, .growth_interval = 3}};
   const double inf = std::numeric_limits<double>::infinity();
   const at::Tensor control = fresh_control(1024);
   finish(control, 1, dynamic);
@@ -248,8 +321,44 @@ TEST_CASE("the loss scale halves at a non-finite step and doubles after enough f
   REQUIRE(get(control, kSkippedSteps) == 31);
 
   const at::Tensor fixed = fresh_control(8);
-  for (int i = 0; i < 5; ++i) finish(fixed, i == 0 ? inf : 1, {.growth_interval = 3});
+  for (int i = 0; i < 5; ++i)
+    finish(fixed, i == 0 ? inf : 1, {.loss_scaling = {.growth_interval = 3}});
   REQUIRE(get(fixed, kLossScale) == 8);
+}
+
+/// The scale and the steps that hysteresis has taken up after each of `steps`: '.' is finite.
+std::vector<std::pair<float, float>> scales(const std::string& steps, float scale,
+                                            const LossScaling& scaling) {
+  const at::Tensor control = fresh_control(scale);
+  std::vector<std::pair<float, float>> after;
+  for (const char step : steps) {
+    finish(control, step == '.' ? 1 : std::numeric_limits<double>::infinity(),
+           {.loss_scaling = scaling});
+    after.emplace_back(get(control, kLossScale), get(control, kToleratedSteps));
+  }
+  return after;
+}
+
+TEST_CASE("hysteresis takes up non-finite steps until the scale grows, or until a finite one",
+          "[kernels]") {
+  using Pairs = std::vector<std::pair<float, float>>;
+  LossScaling scaling{.dynamic = true, .growth_interval = 3, .hysteresis = 3};
+  // Two are taken up, also apart; the third and each one after it halve, until growth sets it back.
+  CHECK(scales("x.xxx...x", 64, scaling) ==
+        Pairs{{64, 1}, {64, 1}, {64, 2}, {32, 2}, {16, 2}, {16, 2}, {16, 2}, {32, 0}, {32, 1}});
+  scaling.consecutive = true;
+  CHECK(scales("x.xxxx.x", 64, scaling) ==
+        Pairs{{64, 1}, {64, 0}, {64, 1}, {64, 2}, {32, 2}, {16, 2}, {16, 0}, {16, 1}});
+  scaling.dynamic = false;
+  CHECK(scales("xxxx", 64, scaling) == Pairs{{64, 0}, {64, 0}, {64, 0}, {64, 0}});
+}
+
+TEST_CASE("the loss scale stays at its minimum", "[kernels]") {
+  const LossScaling scaling{.dynamic = true, .growth_interval = 2, .minimum = 24};
+  const std::vector<std::pair<float, float>> expected = {
+      {32, 0}, {24, 0}, {24, 0}, {24, 0}, {48, 0}};
+  CHECK(scales("xxx..", 64, scaling) == expected);
+  CHECK(scales("x", 8, scaling).front().first == 8);  // below it from the start
 }
 
 TEST_CASE("add_squares adds the scaled sum of squares and repeats bit for bit", "[kernels]") {

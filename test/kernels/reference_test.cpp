@@ -249,6 +249,18 @@ TEST_CASE("the optimizer references agree with the CPU's loops", "[kernels][refe
   descent.step(gradient, 0.1, 0.9, 0.1);
   check(optimizer::Sgd{.lr = 0.1, .weight_decay = 0.1}, {master, average},
         {descent.master, descent.momentum});
+  descent = {master, average};
+  descent.step(gradient, 0.1, 0.9, 0.1, /*nesterov=*/true);
+  check(optimizer::Sgd{.lr = 0.1, .weight_decay = 0.1, .nesterov = true}, {master, average},
+        {descent.master, descent.momentum});
+  test::RmspropBounds rmsprop{master, square, average, /*tensorflow=*/false};
+  rmsprop.step(gradient, 0.1, 0.99, 0.9, 1e-3, 0.1);
+  check(optimizer::Rmsprop{.lr = 0.1, .eps = 1e-3, .weight_decay = 0.1}, {master, square, average},
+        {rmsprop.master, rmsprop.square, rmsprop.momentum});
+  rmsprop = {master, square, average, /*tensorflow=*/true};
+  rmsprop.step(gradient, 0.1, 0.9, 0.9, 1e-3, 0.1);
+  check(optimizer::RmspropTensorflow{.lr = 0.1, .eps = 1e-3, .weight_decay = 0.1},
+        {master, square, average}, {rmsprop.master, rmsprop.square, rmsprop.momentum});
   test::LionBounds lion{master, average};
   lion.step(gradient, 0.1, 0.9, 0.99, 0.1);
   check(optimizer::Lion{.lr = 0.1, .weight_decay = 0.1}, {master, average},

@@ -86,6 +86,9 @@ TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeR
   // Lion steps by a sign, so that rounding is amplified: with a large lr runs soon part.
   const std::string keys =
       GENERATE(as<std::string>(), "optimizer.name=sgd optimizer.lr=0.2",
+               "optimizer.name=sgd optimizer.nesterov=true optimizer.lr=0.1",
+               "optimizer.name=rmsprop optimizer.lr=1e-4 optimizer.decay_vectors=false",
+               "optimizer.name=rmsprop optimizer.rmsprop=tensorflow optimizer.lr=1e-3",
                "optimizer.name=lion optimizer.lr=2e-5", "optimizer.name=muon optimizer.lr=2e-3");
   CAPTURE(keys);
   const auto with = [&](int zero_stage) {

@@ -31,6 +31,18 @@ TEST_CASE("the search for a loss scale is not counted, and the least scale ends 
   }
 }
 
+TEST_CASE("steps that hysteresis takes up are part of the search", "[train]") {
+  SkipStreak streak;
+  streak.restart(1024);
+  streak.add(true, 1024, 1);
+  streak.add(true, 1024, 2);
+  streak.add(true, 512, 2);
+  REQUIRE(streak.length() == 0);
+  streak.restart(1, 2);  // the least scale of a run that goes on
+  streak.add(true, 1, 2);
+  REQUIRE(streak.length() == 1);
+}
+
 TEST_CASE("after the scale has grown, one lower again is part of the search", "[train]") {
   SkipStreak streak;
   streak.restart(1024);

@@ -9,6 +9,7 @@ enum ControlIndex {
   kGoodSteps,       ///< finite steps since the loss scale changed
   kAppliedSteps,    ///< updates applied so far: the t of Adam's bias correction
   kSkippedSteps,    ///< updates skipped because a gradient was not finite
+  kToleratedSteps,  ///< of them, those that the hysteresis of the loss scale has taken up
   kGradientNorm,    ///< of this step, loss scale removed; inf or nan when not finite
   kGradientFactor,  ///< what update multiplies gradients with: clip coefficient / loss scale
   kSkip,            ///< 1 when this step's update must not happen
@@ -17,7 +18,8 @@ enum ControlIndex {
   kControlSize
 };
 
-/// A dynamic loss scale stays within these: below 1 it would not help, above 2^24 it never matters.
+/// A dynamic loss scale stays within these, unless the recipe says otherwise: below 1 it would not
+/// help, above 2^24 it never matters.
 inline constexpr float kMinLossScale = 1.0f;
 inline constexpr float kMaxLossScale = 16777216.0f;
 

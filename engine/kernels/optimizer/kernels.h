@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/kernels/dtype.h"
+#include "engine/kernels/optimizer/loss_scale.h"
 
 /// Between gradients and the update: arguments, the GPU version and the reference. The rules are in
 /// engine/kernels/kernels.h.
@@ -25,8 +26,7 @@ struct FinishGradients {
   float* control;
   const float* sum;
   float clip_norm;
-  bool dynamic_loss_scale;
-  int growth_interval;
+  optimizer::LossScaling loss_scaling;
   double beta1, beta2;
 };
 

@@ -73,8 +73,7 @@ void finish_gradients(const at::Tensor& control, const at::Tensor& sum,
   const kernels::FinishGradients args{.control = control.mutable_data_ptr<float>(),
                                       .sum = sum.const_data_ptr<float>(),
                                       .clip_norm = static_cast<float>(options.clip_norm),
-                                      .dynamic_loss_scale = options.dynamic_loss_scale,
-                                      .growth_interval = options.growth_interval,
+                                      .loss_scaling = options.loss_scaling,
                                       .beta1 = options.beta1,
                                       .beta2 = options.beta2};
   if (control.is_cuda()) {

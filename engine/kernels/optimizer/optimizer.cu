@@ -60,16 +60,10 @@ __global__ void finish_gradients_kernel(const FinishGradients a) {
     a.control[kAppliedSteps] += 1;
     a.control[kCorrection1] = bias_correction(a.beta1, a.control[kAppliedSteps]);
     a.control[kCorrection2] = bias_correction(a.beta2, a.control[kAppliedSteps]);
-    a.control[kGoodSteps] += 1;
-    if (a.dynamic_loss_scale && a.control[kGoodSteps] >= static_cast<float>(a.growth_interval)) {
-      a.control[kLossScale] = fminf(scale * 2, fmaxf(scale, kMaxLossScale));
-      a.control[kGoodSteps] = 0;
-    }
   } else {
     a.control[kSkippedSteps] += 1;
-    a.control[kGoodSteps] = 0;
-    if (a.dynamic_loss_scale) a.control[kLossScale] = fmaxf(scale / 2, fminf(scale, kMinLossScale));
   }
+  adapt_loss_scale(a.control, finite, a.loss_scaling);
 }
 
 /// The states of N elements in a row in fp32.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/kernels/optimizer/control.h"
+#include "engine/kernels/optimizer/loss_scale.h"
 #include "engine/kernels/optimizer/optimizer_rules.h"
 
 /// The tail of a training step on flat shards, without host synchronisation: everything a later
@@ -23,9 +24,7 @@ void add_squares(const at::Tensor& gradient, double factor, const at::Tensor& su
 
 struct FinishOptions {
   double clip_norm = 0;  ///< 0: no clipping
-  bool dynamic_loss_scale = false;
-  int growth_interval =
-      2000;  ///< finite steps before the scale doubles; it halves at each non-finite one
+  LossScaling loss_scaling = {};
   double beta1 = AdamW{}.beta1, beta2 = AdamW{}.beta2;  ///< AdamW's, for its bias correction
 };
 /// From the sum of squares over all ranks (element 0 of `sum`): norm, factor, skip, next loss

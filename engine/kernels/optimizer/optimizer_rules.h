@@ -74,15 +74,17 @@ struct AdamW {
   }
 };
 
-/// SGD with momentum as torch.optim.SGD (weight decay added to the gradient, dampening 0, no
-/// Nesterov). Moment: momentum_buffer.
+/// SGD with momentum as torch.optim.SGD (weight decay added to the gradient, dampening 0).
+/// Moment: momentum_buffer.
 struct Sgd {
   static constexpr int kMoments = 1;
   static constexpr bool kDirection = false;
   double lr = 0, momentum = 0.9, weight_decay = 0;
+  bool nesterov = false;
 
   struct Element {
     float factor, lr, momentum, decay;
+    bool nesterov;
 
     template <bool kRounded>
     DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
@@ -90,13 +92,96 @@ struct Sgd {
       const float g = fma(decay, parameter, mul(gradient, factor));
       const float average = fma(momentum, moments[0], g);
       moments[0] = one_nan(average);
-      return parameter = one_nan(fma(-lr, average, parameter));
+      const float change = nesterov ? fma(momentum, average, g) : average;
+      return parameter = one_nan(fma(-lr, change, parameter));
     }
   };
   [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
     return {.factor = control[kGradientFactor],
             .lr = static_cast<float>(lr),
             .momentum = static_cast<float>(momentum),
+            .decay = static_cast<float>(weight_decay),
+            .nesterov = nesterov};
+  }
+};
+
+/// RMSprop (Hinton 2012, lecture 6e of "Neural Networks for Machine Learning") with momentum as
+/// torch.optim.RMSprop, not centered: weight decay added to the gradient. Moments: square_avg,
+/// momentum_buffer.
+struct Rmsprop {
+  static constexpr int kMoments = 2;
+  static constexpr bool kDirection = false;
+  double lr = 0, alpha = 0.99, momentum = 0.9, eps = 1e-8, weight_decay = 0;
+
+  struct Element {
+    float factor, lr, alpha, rest, momentum, eps, decay;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
+      using fixed_order::fma, fixed_order::mul, fixed_order::near_root_quotient,
+          fixed_order::one_nan, fixed_order::root_quotient;
+      const float g = fma(decay, parameter, mul(gradient, factor));
+      const float square = fma(mul(rest, g), g, mul(alpha, moments[0]));
+      float change;
+      if constexpr (kRounded) {
+        change = near_root_quotient(g, square, 1.0f, eps);
+      } else {
+        change = root_quotient(g, square, 1.0f, eps);
+      }
+      const float average = fma(momentum, moments[1], change);
+      moments[0] = one_nan(square);
+      moments[1] = one_nan(average);
+      return parameter = one_nan(fma(-lr, average, parameter));
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
+    return {.factor = control[kGradientFactor],
+            .lr = static_cast<float>(lr),
+            .alpha = static_cast<float>(alpha),
+            .rest = static_cast<float>(1 - alpha),
+            .momentum = static_cast<float>(momentum),
+            .eps = static_cast<float>(eps),
+            .decay = static_cast<float>(weight_decay)};
+  }
+};
+
+/// RMSprop as TensorFlow has it: eps stands under the root, lr enters the momentum, and square_avg
+/// starts at 1 (kFirstSquare). As timm.optim.RMSpropTF. Moments: square_avg, momentum_buffer.
+struct RmspropTensorflow {
+  static constexpr int kMoments = 2;
+  static constexpr bool kDirection = false;
+  static constexpr double kFirstSquare = 1;
+  double lr = 0, alpha = 0.9, momentum = 0.9, eps = 1e-8, weight_decay = 0;
+
+  struct Element {
+    float factor, lr, alpha, rest, momentum, eps, decay;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE float update(float gradient, float& parameter, float* moments) const {
+      using fixed_order::add, fixed_order::fma, fixed_order::mul, fixed_order::near_root_quotient,
+          fixed_order::one_nan, fixed_order::root_quotient, fixed_order::sub;
+      const float g = fma(decay, parameter, mul(gradient, factor));
+      const float square = fma(mul(rest, g), g, mul(alpha, moments[0]));
+      const float up = mul(lr, g), under = add(square, eps);
+      float change;
+      if constexpr (kRounded) {
+        change = near_root_quotient(up, under, 1.0f, 0.0f);
+      } else {
+        change = root_quotient(up, under, 1.0f, 0.0f);
+      }
+      const float average = fma(momentum, moments[1], change);
+      moments[0] = one_nan(square);
+      moments[1] = one_nan(average);
+      return parameter = one_nan(sub(parameter, average));
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float* control) const {
+    return {.factor = control[kGradientFactor],
+            .lr = static_cast<float>(lr),
+            .alpha = static_cast<float>(alpha),
+            .rest = static_cast<float>(1 - alpha),
+            .momentum = static_cast<float>(momentum),
+            .eps = static_cast<float>(eps),
             .decay = static_cast<float>(weight_decay)};
   }
 };
@@ -179,7 +264,7 @@ struct MuonStep {
   }
 };
 
-using Rule = std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep>;
+using Rule = std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep, Rmsprop, RmspropTensorflow>;
 
 [[nodiscard]] inline int num_moments(const Rule& rule) {
   return std::visit([](const auto& one) { return one.kMoments; }, rule);

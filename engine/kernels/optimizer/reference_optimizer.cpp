@@ -24,12 +24,10 @@ void finish_gradients(const FinishGradients& a) {
   const double norm = std::sqrt(static_cast<double>(*a.sum)) / static_cast<double>(scale);
   control[kGradientNorm] = static_cast<float>(norm);
   control[kSkip] = std::isfinite(norm) ? 0.0f : 1.0f;
+  adapt_loss_scale(control, std::isfinite(norm), a.loss_scaling);
   if (!std::isfinite(norm)) {
     control[kGradientFactor] = 0;
     control[kSkippedSteps] += 1;
-    control[kGoodSteps] = 0;
-    if (a.dynamic_loss_scale && scale > kMinLossScale)
-      control[kLossScale] = std::max(scale / 2, kMinLossScale);
     return;
   }
   const double clip =
@@ -38,11 +36,6 @@ void finish_gradients(const FinishGradients& a) {
   control[kAppliedSteps] += 1;
   control[kCorrection1] = bias_correction(a.beta1, control[kAppliedSteps]);
   control[kCorrection2] = bias_correction(a.beta2, control[kAppliedSteps]);
-  control[kGoodSteps] += 1;
-  if (a.dynamic_loss_scale && control[kGoodSteps] >= static_cast<float>(a.growth_interval)) {
-    if (scale < kMaxLossScale) control[kLossScale] = std::min(scale * 2, kMaxLossScale);
-    control[kGoodSteps] = 0;
-  }
 }
 
 namespace {
@@ -68,7 +61,24 @@ double define(const AdamW& rule, const Given& given, double& parameter, double* 
 double define(const Sgd& rule, const Given& given, double& parameter, double* moments) {
   const double decayed = given.gradient + rule.weight_decay * parameter;
   moments[0] = rule.momentum * moments[0] + decayed;
-  parameter -= rule.lr * moments[0];
+  parameter -= rule.lr * (rule.nesterov ? decayed + rule.momentum * moments[0] : moments[0]);
+  return parameter;
+}
+
+double define(const Rmsprop& rule, const Given& given, double& parameter, double* moments) {
+  const double decayed = given.gradient + rule.weight_decay * parameter;
+  moments[0] = rule.alpha * moments[0] + (1 - rule.alpha) * decayed * decayed;
+  moments[1] = rule.momentum * moments[1] + decayed / (std::sqrt(moments[0]) + rule.eps);
+  parameter -= rule.lr * moments[1];
+  return parameter;
+}
+
+double define(const RmspropTensorflow& rule, const Given& given, double& parameter,
+              double* moments) {
+  const double decayed = given.gradient + rule.weight_decay * parameter;
+  moments[0] = rule.alpha * moments[0] + (1 - rule.alpha) * decayed * decayed;
+  moments[1] = rule.momentum * moments[1] + rule.lr * decayed / std::sqrt(moments[0] + rule.eps);
+  parameter -= moments[1];
   return parameter;
 }
 
