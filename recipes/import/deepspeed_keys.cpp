@@ -106,7 +106,7 @@ constexpr KeyRule kConfig[] = {
     {"gradient_allreduce_op", text, same, "", "the loss is a mean over the batch", "mean"},
     {"sparse_gradients", any, no_effect, "", kRemoved, "false", refused},
     {"gradient_clipping", number, same, "optimizer.clip_norm",
-     "absent: 0, no clipping; only \"auto\" takes max_grad_norm"},
+     "absent: 1.0, as in 0.19.8 (earlier: no clipping); only \"auto\" takes max_grad_norm"},
     {"fp16", object, translated, "precision"},
     {"fp16.enabled", flag, translated, "precision.compute"},
     {"fp16.auto_cast", flag, no_effect, "", "inputs have the format of the computation"},

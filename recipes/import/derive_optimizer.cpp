@@ -154,7 +154,8 @@ void clipping(Import& import) {
   if (uses_deepspeed(import)) {
     import.outcome(import.find(Table::trainer, "max_grad_norm"), Fate::no_effect,
                    "DeepSpeed clips by its own gradient_clipping, which is absent");
-    return import.set("optimizer.clip_norm", "0", std::string("no gradient_clipping"));
+    return import.set("optimizer.clip_norm", "1.0",
+                      std::string("gradient_clipping is absent: 1.0 in DeepSpeed 0.19"));
   }
   if (uses_trainer(import)) trainer_number(import, "optimizer.clip_norm", "max_grad_norm", "1.0");
 }
@@ -289,15 +290,16 @@ void derive_optimizer(Import& import) {
                      "the optimizer of ds_config.json holds");
   } else if (trainer) {
     trainer_optimizer(import);
+    // An optimizer of ds_config.json decays all parameters.
+    const auto decay = import.settings().find("optimizer.weight_decay");
+    if (decay != import.settings().end() && std::atof(decay->second.value.c_str()) != 0)
+      import.set("optimizer.decay_vectors", "false",
+                 std::string("Trainer decays no biases and norms"));
   } else if (uses_deepspeed(import)) {
     import.result.notes.emplace_back(
         "ds_config.json has no optimizer: the script made its own, whose name and rates no file "
         "says");
   }
-  const auto decay = import.settings().find("optimizer.weight_decay");
-  if (trainer && decay != import.settings().end() && std::atof(decay->second.value.c_str()) != 0)
-    import.set("optimizer.decay_vectors", "false",
-               std::string("Trainer decays no biases and norms"));
   clipping(import);
   if (Given* given = import.find(Table::trainer, "label_smoothing_factor");
       given != nullptr && import.number(Table::trainer, given->path) != 0.0)

@@ -79,7 +79,7 @@ TEST_CASE("ranks of tensor and sequence parallelism see the same samples", "[imp
 TEST_CASE("what ds_config.json leaves open has DeepSpeed's defaults", "[import]") {
   const Recipe recipe = recipe_of(Files{{"ds.json", config("")}});
   CHECK(recipe.optimizer.weight_decay == 0);
-  CHECK(recipe.optimizer.clip_norm == 0);
+  CHECK(recipe.optimizer.clip_norm == 1);
   CHECK(recipe.optimizer.schedule == Schedule::constant);
   CHECK(recipe.precision.compute == ComputeType::fp32);
   CHECK(recipe.parallel.zero.stage == 0);
