@@ -112,7 +112,8 @@ TEST_CASE("schedules start and end as DeepSpeed's", "[import]") {
   CHECK(decay.lr == 1e-3);
   CHECK(decay.decay_steps == 500);
   const OptimizerConfig cosine =
-      optimizer("WarmupCosineLR", R"("total_num_steps": 500, "warmup_min_ratio": 0.1)");
+      optimizer("WarmupCosineLR",
+                R"("total_num_steps": 500, "warmup_num_steps": 10, "warmup_min_ratio": 0.1)");
   CHECK(cosine.schedule == Schedule::cosine);
   CHECK(cosine.lr == 1e-4);
   CHECK(cosine.final_lr_ratio == 0.0001);
@@ -389,7 +390,7 @@ TEST_CASE("what a router is told must be what the model says", "[import]") {
   CHECK(holds(router(R"("num_expert_groups": 2)"), "only null is taken"));
 }
 
-TEST_CASE("--set and --model have the last word, and name keys of a recipe", "[import]") {
+TEST_CASE("values of --set and --model have the last word, and name keys of a recipe", "[import]") {
   ImportOptions options = test::options_of({{"ds.json", config("")}});
   options.ranks = 1;
   options.settings = {"optimizer.lr=3e-4", "run.steps=10", "data.name=digits"};
