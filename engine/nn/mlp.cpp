@@ -22,8 +22,11 @@ at::Tensor Mlp::forward(const at::Tensor& x_mD, const Call& call) {
 bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }
 
 std::vector<LayerCost> Mlp::layers(std::int64_t rows, int compute_bytes) const {
+  const Bytes hidden = rows * mlp_width_ * compute_bytes;
   return {up_.cost(rows, compute_bytes),
-          {.name = "GELU", .saved_bytes = rows * mlp_width_ * compute_bytes},  // its input
+          {.name = "GELU",
+           .saved_bytes = hidden,  // its input
+           .made_again = has_adapters() ? 0 : hidden},
           // GELU's output only for adapters; the weight's gradient makes it again.
           down_.cost(rows, compute_bytes, !has_adapters())};
 }

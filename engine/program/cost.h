@@ -48,6 +48,7 @@ struct LayerCost {
   std::int64_t trained = 0;     ///< of those
   Flops forward_flops = 0;
   Bytes saved_bytes = 0;
+  Bytes made_again = 0;    ///< not saved, but computed again in backward, in one pass with others
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
 
@@ -56,6 +57,7 @@ struct LayerCost {
     trained += other.trained;
     forward_flops += other.forward_flops;
     saved_bytes += other.saved_bytes;
+    made_again += other.made_again;
     weight_flops += other.weight_flops;
     held_bytes += other.held_bytes;
     return *this;
@@ -74,6 +76,7 @@ struct BlockCost {
   std::vector<int> groups;  ///< parameter groups the block reads
   Flops forward_flops = 0;  ///< multiply-adds count 2; backward is counted as twice this
   Bytes saved_bytes = 0;  ///< kept by autograd from forward to backward, without the block's input
+  Bytes made_again = 0;   ///< moved as if it was saved, but computed again in backward
   // Of a backward in two parts.
   Flops weight_flops = 0;  ///< gradients of the matrices, a part of backward
   Bytes held_bytes = 0;    ///< kept from the first part to the second; 0: it stays whole
@@ -99,6 +102,7 @@ struct BlockCost {
     const LayerCost sum = total(layers);
     forward_flops = sum.forward_flops;
     saved_bytes = sum.saved_bytes;
+    made_again = sum.made_again;
   }
 
   [[nodiscard]] Bytes boundary_bytes() const {

@@ -17,7 +17,11 @@ def deviations(entry, machine):
     done = run("plan", f"recipes/{entry['recipe']}", "--ranks", entry["ranks"], "--machine", machine, "--json", *settings)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
-    return {"memory": plan["memory"]["allocated_bytes"] / 2**30 / entry["allocated_gib"] - 1, "step": plan["step_s"] / entry["step_s"] - 1}
+    found = {"step": plan["step_s"] / entry["step_s"] - 1}
+    # null: measured when a step still kept other tensors.
+    if entry["allocated_gib"] is not None:
+        found["memory"] = plan["memory"]["allocated_bytes"] / 2**30 / entry["allocated_gib"] - 1
+    return found
 
 
 def test_plans_are_near_what_was_measured():
@@ -27,11 +31,12 @@ def test_plans_are_near_what_was_measured():
         for entry in entries:
             found = deviations(entry, path.stem)
             known = entry.get("known", {})
-            for what, limit in LIMITS.items():
+            for what in found:
+                limit = LIMITS[what]
                 allowed = max(limit, abs(known.get(what, 0)) + ROUNDING)
                 if abs(found[what]) > allowed:
                     wrong.append(f"{entry['recipe']} {entry['overrides']} on {entry['ranks']}: {what} {found[what]:+.1%}, allowed {allowed:.1%}")
-            outside = {what: round(found[what], 4) for what, limit in LIMITS.items() if abs(found[what]) > limit}
+            outside = {what: round(found[what], 4) for what in found if abs(found[what]) > LIMITS[what]}
             entry.pop("known", None)
             if outside:
                 entry["known"] = outside
