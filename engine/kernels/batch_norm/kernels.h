@@ -1,0 +1,205 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/batch_norm/activation_math.h"
+#include "engine/kernels/dtype.h"
+
+/// Batch norm, and squeeze and excitation: arguments, the GPU version and the reference. The rules
+/// are in engine/kernels/kernels.h.
+///
+/// An image tensor [samples, pixels, channels] is dense: PyTorch's channels-last layout. The
+/// statistics are those of the first `valid` samples, a number on the device; null: of all. Later
+/// samples are fillers: they are normalised like the others, and their gradient is zero. A channel
+/// has a scale and a shift, so that its normalised value is x * scale + shift; null: x itself.
+namespace dstrain::kernels {
+
+/// Sums over samples and pixels of x - centre and of its square. With `centre` near the mean the
+/// variance does not cancel.
+struct BatchNormSums {
+  const void* x;              ///< [samples, pixels, channels]
+  const float* centre;        ///< [channels]
+  const std::int32_t* valid;  ///< [1]
+  float* partial;             ///< [batch_norm_partials(...), 2, channels]
+  std::int64_t samples, pixels, channels;
+  DType dtype;
+};
+/// Rows of partial sums of this shape.
+[[nodiscard]] std::int64_t batch_norm_partials(std::int64_t samples, std::int64_t pixels,
+                                               std::int64_t channels);
+
+/// Adds up the partial sums. Biased variance; Ioffe & Szegedy 2015, arXiv:1502.03167, alg. 1:
+/// scale = weight / sqrt(variance + eps), shift = bias - mean * scale.
+struct BatchNormFinish {
+  const float* partial;       ///< [partials, 2, channels]
+  const float* centre;        ///< [channels], as the sums have it
+  const void* weight;         ///< [channels]
+  const void* bias;           ///< [channels]
+  const std::int32_t* valid;  ///< [1]
+  float* mean;                ///< [channels]
+  float* variance;            ///< [channels]; null: not wanted
+  float* rstd;                ///< [channels]
+  float* scale;               ///< [channels]
+  float* shift;               ///< [channels]
+  std::int64_t partials;
+  std::int64_t samples, pixels, channels;
+  float eps;
+  DType dtype;
+};
+
+/// The same of a mean and a variance that are known.
+struct BatchNormFold {
+  const float* mean;      ///< [channels]
+  const float* variance;  ///< [channels]
+  const void* weight;     ///< [channels]
+  const void* bias;       ///< [channels]
+  float* rstd;            ///< [channels]
+  float* scale;           ///< [channels]
+  float* shift;           ///< [channels]
+  std::int64_t channels;
+  float eps;
+  DType dtype;
+};
+
+/// y = activation(x * scale + shift + residual), or with a gate round(activation(x * scale +
+/// shift)) * gate of the sample and channel.
+struct BatchNormApply {
+  const void* x;         ///< [samples, pixels, channels]
+  const float* scale;    ///< [channels]
+  const float* shift;    ///< [channels]
+  const void* residual;  ///< as x; null: nothing
+  const void* gate;      ///< [samples, channels], not with residual; null: 1
+  void* y;               ///< as x; may alias x and residual
+  std::int64_t samples, pixels, channels;
+  Activation activation;
+  DType dtype;
+};
+
+/// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) and of dz * (x -
+/// mean).
+struct BatchNormBackwardSums {
+  const void* x;              ///< [samples, pixels, channels]
+  const void* y;              ///< as x: what forward gave, for a ReLU that followed a residual:
+                              ///< then dz is grad_y where y > 0; null: the activation of x
+  const void* grad_y;         ///< as x
+  const float* mean;          ///< [channels]
+  const float* scale;         ///< [channels]
+  const float* shift;         ///< [channels]
+  const std::int32_t* valid;  ///< [1]
+  float* partial;             ///< [batch_norm_partials(...), 2, channels]
+  std::int64_t samples, pixels, channels;
+  Activation activation;
+  DType dtype;
+};
+
+/// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:
+/// dx = scale * dz + (x - mean) * slope + offset.
+struct BatchNormBackwardFinish {
+  const float* partial;       ///< [partials, 2, channels]
+  const float* rstd;          ///< [channels]
+  const float* scale;         ///< [channels]
+  const std::int32_t* valid;  ///< [1]
+  float* slope;               ///< [channels]; null with offset: the statistics are constants
+  float* offset;              ///< [channels]
+  float* grad_weight;         ///< [channels]; null: not wanted
+  float* grad_bias;           ///< [channels]; null: not wanted
+  std::int64_t partials;
+  std::int64_t samples, pixels, channels;
+};
+
+struct BatchNormBackwardApply {
+  const void* x;  ///< [samples, pixels, channels]
+  const void* y;  ///< as BatchNormBackwardSums
+  const void* grad_y;
+  const float* mean;
+  const float* scale;
+  const float* shift;
+  const float* slope;   ///< [channels]; null with offset: zero
+  const float* offset;  ///< [channels]
+  const std::int32_t* valid;
+  void* grad_x;         ///< as x; may alias grad_y
+  void* grad_residual;  ///< as x: dz; may alias grad_y; null: not wanted
+  std::int64_t samples, pixels, channels;
+  Activation activation;
+  DType dtype;
+};
+
+/// Mean over the pixels of round(activation(x * scale + shift)). Squeeze of Hu et al. 2017,
+/// arXiv:1709.01507, eq. 2; without scale and shift the global average pool.
+struct Squeeze {
+  const void* x;       ///< [samples, pixels, channels]
+  const float* scale;  ///< [channels] or null
+  const float* shift;  ///< [channels] or null
+  void* mean;          ///< [samples, channels]
+  std::int64_t samples, pixels, channels;
+  Activation activation;
+  DType dtype;
+};
+
+/// Sums over the pixels of a sample, for a result of y = a * gate, a = round(activation(z)), z = x
+/// * scale + shift: of grad_y * a, which is the gate's gradient, and what the batch norm's sums
+/// follow from once the gradient of the squeezed mean is known.
+struct GateBackwardSums {
+  const void* x;       ///< [samples, pixels, channels]
+  const void* grad_y;  ///< as x
+  const float* mean;   ///< [channels]
+  const float* scale;  ///< [channels]
+  const float* shift;  ///< [channels]
+  void* grad_gate;     ///< [samples, channels]
+  float* sums;         ///< [samples, 4, channels]: grad_y a', a', grad_y a' (x - mean), a' (x - mean)
+  std::int64_t samples, pixels, channels;
+  Activation activation;
+  DType dtype;
+};
+
+/// The partial sums of BatchNormBackwardFinish for dz = (grad_y * gate + grad_mean / pixels) *
+/// activation'(z), from the sums above.
+struct GateBackwardCombine {
+  const float* sums;      ///< [samples, 4, channels]
+  const void* gate;       ///< [samples, channels]
+  const void* grad_mean;  ///< [samples, channels]: gradient of the squeezed mean
+  const std::int32_t* valid;
+  float* partial;  ///< [1, 2, channels]
+  std::int64_t samples, pixels, channels;
+  DType dtype;
+};
+
+/// dx of every pixel = grad / pixels: backward of the global average pool.
+struct SpreadMean {
+  const void* grad;  ///< [samples, channels]
+  void* grad_x;      ///< [samples, pixels, channels]
+  std::int64_t samples, pixels, channels;
+  DType dtype;
+};
+
+namespace cuda {
+void batch_norm_sums(const BatchNormSums& args, cudaStream_t stream);
+void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream);
+void batch_norm_fold(const BatchNormFold& args, cudaStream_t stream);
+void batch_norm_apply(const BatchNormApply& args, cudaStream_t stream);
+void batch_norm_backward_sums(const BatchNormBackwardSums& args, cudaStream_t stream);
+void batch_norm_backward_finish(const BatchNormBackwardFinish& args, cudaStream_t stream);
+void batch_norm_backward_apply(const BatchNormBackwardApply& args, cudaStream_t stream);
+void squeeze(const Squeeze& args, cudaStream_t stream);
+void gate_backward_sums(const GateBackwardSums& args, cudaStream_t stream);
+void gate_backward_combine(const GateBackwardCombine& args, cudaStream_t stream);
+void spread_mean(const SpreadMean& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void batch_norm_sums(const BatchNormSums& args);
+void batch_norm_finish(const BatchNormFinish& args);
+void batch_norm_fold(const BatchNormFold& args);
+void batch_norm_apply(const BatchNormApply& args);
+void batch_norm_backward_sums(const BatchNormBackwardSums& args);
+void batch_norm_backward_finish(const BatchNormBackwardFinish& args);
+void batch_norm_backward_apply(const BatchNormBackwardApply& args);
+void squeeze(const Squeeze& args);
+void gate_backward_sums(const GateBackwardSums& args);
+void gate_backward_combine(const GateBackwardCombine& args);
+void spread_mean(const SpreadMean& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels
