@@ -240,12 +240,18 @@ __device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_
   return {total[0], total[1]};
 }
 
+__global__ void __launch_bounds__(kWarp* kFinishRows) add_sums_kernel(const BatchNormAddSums a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
+  if (threadIdx.y != 0 || channel >= a.channels) return;
+  a.sums[channel] = sums.first;
+  a.sums[a.channels + channel] = a.factor == nullptr ? sums.second : sums.second * a.factor[channel];
+}
+
 template <typename T>
-__device__ void fold(float mean, float variance, float eps, const void* weight, const void* bias,
-                     std::int64_t channel, float* rstd, float* scale, float* shift) {
-  const float inverse = 1.0f / sqrtf(variance + eps);
-  const float factor = to_float(static_cast<const T*>(weight)[channel]) * inverse;
-  rstd[channel] = inverse;
+__device__ void fold(float mean, float rstd, const void* weight, const void* bias,
+                     std::int64_t channel, float* scale, float* shift) {
+  const float factor = to_float(static_cast<const T*>(weight)[channel]) * rstd;
   scale[channel] = factor;
   shift[channel] = to_float(static_cast<const T*>(bias)[channel]) - mean * factor;
 }
@@ -255,14 +261,20 @@ __global__ void __launch_bounds__(kWarp* kFinishRows) finish_kernel(const BatchN
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
-  const auto count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
+  const auto samples = static_cast<float>(valid_samples(a.valid, a.samples));
+  const float count = a.total == nullptr ? samples * static_cast<float>(a.pixels) : *a.total;
   const float share = 1.0f / fmaxf(count, 1.0f), off = sums.first * share;
-  const float mean = a.centre[channel] + off;
-  const float raw = sums.second * share - off * off;
+  const float mean = a.centre[channel] + off, raw = sums.second * share - off * off;
   const float variance = raw < 0 ? 0 : raw;  // nan stays
+  const float rstd = 1.0f / sqrtf(variance + a.eps);
   a.mean[channel] = mean;
-  if (a.variance != nullptr) a.variance[channel] = variance;
-  fold<T>(mean, variance, a.eps, a.weight, a.bias, channel, a.rstd, a.scale, a.shift);
+  a.rstd[channel] = rstd;
+  if (channel == 0) *a.count = count;
+  if (a.mean_sum != nullptr) {
+    a.mean_sum[channel] += samples * mean;
+    a.variance_sum[channel] += samples * (variance * (count / fmaxf(count - 1.0f, 1.0f)));
+  }
+  fold<T>(mean, rstd, a.weight, a.bias, channel, a.scale, a.shift);
 }
 
 template <typename T>
@@ -270,8 +282,7 @@ __global__ void __launch_bounds__(kChannelThreads) fold_kernel(const BatchNormFo
   const std::int64_t channel =
       static_cast<std::int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x;
   if (channel >= a.channels) return;
-  fold<T>(a.mean[channel], a.variance[channel], a.eps, a.weight, a.bias, channel, a.rstd, a.scale,
-          a.shift);
+  fold<T>(a.mean[channel], a.rstd[channel], a.weight, a.bias, channel, a.scale, a.shift);
 }
 
 __global__ void __launch_bounds__(kWarp* kFinishRows)
@@ -279,13 +290,11 @@ __global__ void __launch_bounds__(kWarp* kFinishRows)
   const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
-  const auto count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
-  const float share = 1.0f / fmaxf(count, 1.0f), rstd = a.rstd[channel], scale = a.scale[channel];
+  const float count = *a.count, share = count > 0 ? 1.0f / count : 0;
+  const float rstd = a.rstd[channel], scale = a.scale[channel];
   const float along = rstd * sums.second;  // the sum of dz * x_hat
-  if (a.slope != nullptr) {
-    a.slope[channel] = -scale * rstd * along * share;
-    a.offset[channel] = -scale * sums.first * share;
-  }
+  a.slope[channel] = -scale * rstd * along * share;
+  a.offset[channel] = -scale * sums.first * share;
   if (a.grad_weight != nullptr) a.grad_weight[channel] += along;
   if (a.grad_bias != nullptr) a.grad_bias[channel] += sums.first;
 }
@@ -340,6 +349,12 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& args, cudaStream_t 
         return backward_apply_kernel<decltype(zero), decltype(width)::value>;
       },
       stream);
+}
+
+void batch_norm_add_sums(const BatchNormAddSums& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  add_sums_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  check_launch("batch_norm_add_sums");
 }
 
 void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream) {

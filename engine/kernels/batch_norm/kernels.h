@@ -30,6 +30,15 @@ struct BatchNormSums {
 [[nodiscard]] std::int64_t batch_norm_partials(std::int64_t samples, std::int64_t pixels,
                                                std::int64_t channels);
 
+/// Adds up partial sums: sums[k, channel] = the sum over rows of partial, times factor[channel] for
+/// k = 1. For ranks, whose sums are added before they are used.
+struct BatchNormAddSums {
+  const float* partial;  ///< [partials, 2, channels]
+  const float* factor;   ///< [channels]; null: 1
+  float* sums;           ///< [2, channels]
+  std::int64_t partials, channels;
+};
+
 /// Adds up the partial sums. Biased variance; Ioffe & Szegedy 2015, arXiv:1502.03167, alg. 1:
 /// scale = weight / sqrt(variance + eps), shift = bias - mean * scale.
 struct BatchNormFinish {
@@ -38,28 +47,32 @@ struct BatchNormFinish {
   const void* weight;         ///< [channels]
   const void* bias;           ///< [channels]
   const std::int32_t* valid;  ///< [1]
+  const float* total;         ///< [1]: elements of a channel in the sums, where they are of other
+                              ///< ranks, too; null: pixels of the samples that count
   float* mean;                ///< [channels]
-  float* variance;            ///< [channels]; null: not wanted
   float* rstd;                ///< [channels]
+  float* count;               ///< [1]: elements of a channel
   float* scale;               ///< [channels]
   float* shift;               ///< [channels]
+  /// [channels], to which samples that count times the mean and the unbiased variance are added;
+  /// null: neither.
+  float* mean_sum;
+  float* variance_sum;
   std::int64_t partials;
   std::int64_t samples, pixels, channels;
   float eps;
   DType dtype;
 };
 
-/// The same of a mean and a variance that are known.
+/// Scale and shift of statistics that are known.
 struct BatchNormFold {
-  const float* mean;      ///< [channels]
-  const float* variance;  ///< [channels]
-  const void* weight;     ///< [channels]
-  const void* bias;       ///< [channels]
-  float* rstd;            ///< [channels]
-  float* scale;           ///< [channels]
-  float* shift;           ///< [channels]
+  const float* mean;   ///< [channels]
+  const float* rstd;   ///< [channels]
+  const void* weight;  ///< [channels]
+  const void* bias;    ///< [channels]
+  float* scale;        ///< [channels]
+  float* shift;        ///< [channels]
   std::int64_t channels;
-  float eps;
   DType dtype;
 };
 
@@ -97,16 +110,15 @@ struct BatchNormBackwardSums {
 /// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:
 /// dx = scale * dz + (x - mean) * slope + offset.
 struct BatchNormBackwardFinish {
-  const float* partial;       ///< [partials, 2, channels]
-  const float* rstd;          ///< [channels]
-  const float* scale;         ///< [channels]
-  const std::int32_t* valid;  ///< [1]
-  float* slope;               ///< [channels]; null with offset: the statistics are constants
-  float* offset;              ///< [channels]
-  float* grad_weight;         ///< [channels]; null: not wanted
-  float* grad_bias;           ///< [channels]; null: not wanted
-  std::int64_t partials;
-  std::int64_t samples, pixels, channels;
+  const float* partial;  ///< [partials, 2, channels]
+  const float* rstd;     ///< [channels]
+  const float* scale;    ///< [channels]
+  const float* count;    ///< [1]: elements of a channel; 0: the statistics are constants
+  float* slope;          ///< [channels]
+  float* offset;         ///< [channels]
+  float* grad_weight;    ///< [channels]; null: not wanted
+  float* grad_bias;      ///< [channels]; null: not wanted
+  std::int64_t partials, channels;
 };
 
 struct BatchNormBackwardApply {
@@ -176,6 +188,7 @@ struct SpreadMean {
 
 namespace cuda {
 void batch_norm_sums(const BatchNormSums& args, cudaStream_t stream);
+void batch_norm_add_sums(const BatchNormAddSums& args, cudaStream_t stream);
 void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream);
 void batch_norm_fold(const BatchNormFold& args, cudaStream_t stream);
 void batch_norm_apply(const BatchNormApply& args, cudaStream_t stream);
@@ -190,6 +203,7 @@ void spread_mean(const SpreadMean& args, cudaStream_t stream);
 
 namespace reference {
 void batch_norm_sums(const BatchNormSums& args);
+void batch_norm_add_sums(const BatchNormAddSums& args);
 void batch_norm_finish(const BatchNormFinish& args);
 void batch_norm_fold(const BatchNormFold& args);
 void batch_norm_apply(const BatchNormApply& args);

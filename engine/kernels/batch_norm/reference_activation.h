@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "engine/kernels/batch_norm/activation_math.h"
 
-/// The activations as their definitions read, in double.
+/// What the references of batch norm and of convolutions share: the activations as their
+/// definitions read, in double, and optional arguments.
 namespace dstrain::kernels::reference {
+
+inline double channel_value(const float* vector, std::int64_t channel, double otherwise) {
+  return vector == nullptr ? otherwise : static_cast<double>(vector[channel]);
+}
+
+inline std::int64_t counted_samples(const std::int32_t* valid, std::int64_t samples) {
+  return valid == nullptr ? samples : std::min<std::int64_t>(*valid, samples);
+}
 
 inline double activated(double z, Activation activation) {
   using enum Activation;

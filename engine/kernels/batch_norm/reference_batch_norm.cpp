@@ -9,25 +9,9 @@
 namespace dstrain::kernels::reference {
 namespace {
 
-std::int64_t samples_that_count(const std::int32_t* valid, std::int64_t samples) {
-  return valid == nullptr ? samples : std::min<std::int64_t>(*valid, samples);
-}
-
-/// x as another tensor holds it.
-double stored(double x, DType dtype) {
-  double word = 0;  // room for any type
-  const View view(&word, dtype);
-  view.set(0, x);
-  return view.at(0);
-}
-
-double of(const float* vector, std::int64_t channel, double otherwise) {
-  return vector == nullptr ? otherwise : static_cast<double>(vector[channel]);
-}
-
 template <typename Args>
 double normalised(const Args& a, double x, std::int64_t channel) {
-  return x * of(a.scale, channel, 1) + of(a.shift, channel, 0);
+  return x * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0);
 }
 
 /// dz of element i of a channel.
@@ -71,10 +55,8 @@ double total_of(const float* partial, std::int64_t partials, std::int64_t channe
 }
 
 template <typename Args>
-void fold(const Args& a, double mean, double variance, std::int64_t channel) {
-  const double rstd = 1 / std::sqrt(variance + static_cast<double>(a.eps)),
-               scale = View(a.weight, a.dtype).at(channel) * rstd;
-  a.rstd[channel] = static_cast<float>(rstd);
+void fold(const Args& a, double mean, double rstd, std::int64_t channel) {
+  const double scale = View(a.weight, a.dtype).at(channel) * rstd;
   a.scale[channel] = static_cast<float>(scale);
   a.shift[channel] = static_cast<float>(View(a.bias, a.dtype).at(channel) - mean * scale);
 }
@@ -83,7 +65,7 @@ void fold(const Args& a, double mean, double variance, std::int64_t channel) {
 
 void batch_norm_sums(const BatchNormSums& a) {
   const View x(a.x, a.dtype);
-  two_sums(samples_that_count(a.valid, a.samples), a.pixels, a.channels,
+  two_sums(counted_samples(a.valid, a.samples), a.pixels, a.channels,
            batch_norm_partials(a.samples, a.pixels, a.channels), a.partial,
            [&](std::int64_t i, std::int64_t channel) {
              const double off = x.at(i) - static_cast<double>(a.centre[channel]);
@@ -91,24 +73,39 @@ void batch_norm_sums(const BatchNormSums& a) {
            });
 }
 
+void batch_norm_add_sums(const BatchNormAddSums& a) {
+  for (std::int64_t i = 0; i < 2 * a.channels; ++i) {
+    const bool second = i >= a.channels;
+    const double sum = total_of(a.partial, a.partials, a.channels, second ? 1 : 0, i % a.channels);
+    a.sums[i] = static_cast<float>(second ? sum * channel_value(a.factor, i % a.channels, 1) : sum);
+  }
+}
+
 void batch_norm_finish(const BatchNormFinish& a) {
-  const auto count = static_cast<double>(
-      std::max<std::int64_t>(1, samples_that_count(a.valid, a.samples) * a.pixels));
+  const auto samples = static_cast<double>(counted_samples(a.valid, a.samples));
+  const double count = a.total == nullptr ? samples * static_cast<double>(a.pixels)
+                                          : static_cast<double>(*a.total);
+  *a.count = static_cast<float>(count);
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
-    const double off = total_of(a.partial, a.partials, a.channels, 0, channel) / count,
-                 square = total_of(a.partial, a.partials, a.channels, 1, channel) / count,
-                 mean = static_cast<double>(a.centre[channel]) + off,
-                 variance = std::max(0.0, square - off * off);
+    const auto mean_of = [&](int k) {
+      return total_of(a.partial, a.partials, a.channels, k, channel) / std::max(1.0, count);
+    };
+    const double off = mean_of(0), mean = static_cast<double>(a.centre[channel]) + off,
+                 variance = std::max(0.0, mean_of(1) - off * off),
+                 rstd = 1 / std::sqrt(variance + static_cast<double>(a.eps));
     a.mean[channel] = static_cast<float>(mean);
-    if (a.variance != nullptr) a.variance[channel] = static_cast<float>(variance);
-    fold(a, mean, variance, channel);
+    a.rstd[channel] = static_cast<float>(rstd);
+    if (a.mean_sum != nullptr) {
+      add_to(a.mean_sum[channel], samples * mean);
+      add_to(a.variance_sum[channel], samples * variance * count / std::max(1.0, count - 1));
+    }
+    fold(a, mean, rstd, channel);
   }
 }
 
 void batch_norm_fold(const BatchNormFold& a) {
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
-    fold(a, static_cast<double>(a.mean[channel]), static_cast<double>(a.variance[channel]),
-         channel);
+    fold(a, static_cast<double>(a.mean[channel]), static_cast<double>(a.rstd[channel]), channel);
   }
 }
 
@@ -126,7 +123,7 @@ void batch_norm_apply(const BatchNormApply& a) {
 
 void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
   const View x(a.x, a.dtype);
-  two_sums(samples_that_count(a.valid, a.samples), a.pixels, a.channels,
+  two_sums(counted_samples(a.valid, a.samples), a.pixels, a.channels,
            batch_norm_partials(a.samples, a.pixels, a.channels), a.partial,
            [&](std::int64_t i, std::int64_t channel) {
              const double dz = before_activation(a, i, channel);
@@ -135,17 +132,14 @@ void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
 }
 
 void batch_norm_backward_finish(const BatchNormBackwardFinish& a) {
-  const auto count = static_cast<double>(
-      std::max<std::int64_t>(1, samples_that_count(a.valid, a.samples) * a.pixels));
+  const auto count = static_cast<double>(*a.count);
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
     const auto rstd = static_cast<double>(a.rstd[channel]),
                scale = static_cast<double>(a.scale[channel]);
     const double sum = total_of(a.partial, a.partials, a.channels, 0, channel),
                  along = rstd * total_of(a.partial, a.partials, a.channels, 1, channel);
-    if (a.slope != nullptr) {
-      a.slope[channel] = static_cast<float>(-scale * rstd * along / count);
-      a.offset[channel] = static_cast<float>(-scale * sum / count);
-    }
+    a.slope[channel] = static_cast<float>(count > 0 ? -scale * rstd * along / count : 0);
+    a.offset[channel] = static_cast<float>(count > 0 ? -scale * sum / count : 0);
     if (a.grad_weight != nullptr) add_to(a.grad_weight[channel], along);
     if (a.grad_bias != nullptr) add_to(a.grad_bias[channel], sum);
   }
@@ -153,13 +147,13 @@ void batch_norm_backward_finish(const BatchNormBackwardFinish& a) {
 
 void batch_norm_backward_apply(const BatchNormBackwardApply& a) {
   const View x(a.x, a.dtype), grad_x(a.grad_x, a.dtype), grad_residual(a.grad_residual, a.dtype);
-  const std::int64_t valid = samples_that_count(a.valid, a.samples);
+  const std::int64_t valid = counted_samples(a.valid, a.samples);
   for_elements(a.samples, a.pixels, a.channels,
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
                  const double dz = sample < valid ? before_activation(a, i, channel) : 0,
-                              off = x.at(i) - of(a.mean, channel, 0);
-                 const double dx = of(a.scale, channel, 1) * dz + off * of(a.slope, channel, 0) +
-                                   of(a.offset, channel, 0);
+                              off = x.at(i) - channel_value(a.mean, channel, 0);
+                 const double dx = channel_value(a.scale, channel, 1) * dz + off * channel_value(a.slope, channel, 0) +
+                                   channel_value(a.offset, channel, 0);
                  if (grad_residual) grad_residual.set(i, dz);
                  grad_x.set(i, sample < valid ? dx : 0);
                });
@@ -206,7 +200,7 @@ void gate_backward_combine(const GateBackwardCombine& a) {
   const View gate(a.gate, a.dtype), grad_mean(a.grad_mean, a.dtype);
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
     double total[2] = {};
-    for (std::int64_t n = 0; n < samples_that_count(a.valid, a.samples); ++n) {
+    for (std::int64_t n = 0; n < counted_samples(a.valid, a.samples); ++n) {
       const double g = gate.at(n * a.channels + channel),
                    p = grad_mean.at(n * a.channels + channel) / static_cast<double>(a.pixels);
       const float* s = a.sums + n * 4 * a.channels + channel;

@@ -9,14 +9,9 @@ std::int64_t depthwise_backward_partials(const DepthwiseShape& shape, DType dtyp
 namespace cuda {
 namespace {
 
-/// Blocks of a multiprocessor, by which registers are held down.
-template <typename T, int K, int S, int Q>
-inline constexpr int kResident = sizeof(T) == 4 || K == 5 ? 2 : S == 1 && Q == 4 ? 4 : 3;
-
-template <typename T, int K, int S, int Left, int Q>
-__global__ void __launch_bounds__(kDepthwiseThreads, kResident<T, K, S, Q>)
+template <typename Strip>
+__global__ void __launch_bounds__(kDepthwiseThreads, Strip::kBlocks)
     depthwise_backward_kernel(const DepthwiseBackward a, const DepthwiseTiles tiles) {
-  using Strip = DepthwiseBackwardStrip<T, K, S, Left, Q>;
   extern __shared__ float shared[];
   const DepthwisePlace place(tiles);
   float sum[Strip::kSums][2] = {};
@@ -33,7 +28,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads, kResident<T, K, S, Q>)
     const std::int64_t channels = a.shape.channels;
     if (k < 2) return a.partial == nullptr ? nullptr : a.partial + (place.block * 2 + k) * channels;
     if (a.weight_partial == nullptr) return nullptr;
-    return a.weight_partial + (place.block * K * K + (k - 2)) * channels;
+    return a.weight_partial + (place.block * Strip::kTaps + (k - 2)) * channels;
   };
   store_sums(sum, tiles, place.lane, place.slot, place.slab, a.shape.channels, shared, to);
 }
@@ -61,26 +56,6 @@ __global__ void __launch_bounds__(kWarp* kAddRows)
   }
 }
 
-template <typename T, int K, int S, int Left, int Q>
-void launch(const DepthwiseBackward& args, const DepthwiseTiles& tiles, cudaStream_t stream) {
-  const auto kernel = depthwise_backward_kernel<T, K, S, Left, Q>;
-  kernel<<<depthwise_blocks(tiles), static_cast<unsigned>(tiles.threads()),
-           sums_bytes<DepthwiseBackwardStrip<T, K, S, Left, Q>>(tiles), stream>>>(args, tiles);
-}
-
-template <typename T, int K>
-void launch_kernel(const DepthwiseBackward& args, const DepthwiseTiles& tiles,
-                   cudaStream_t stream) {
-  if (args.shape.stride == 2) {
-    return args.shape.before % 2 == 0 ? launch<T, K, 2, 0, kStride2Columns>(args, tiles, stream)
-                                      : launch<T, K, 2, 1, kStride2Columns>(args, tiles, stream);
-  }
-  if constexpr (sizeof(T) == 2 && K == 3) {
-    if (tiles.columns == 7) return launch<T, K, 1, 0, 7>(args, tiles, stream);
-  }
-  launch<T, K, 1, 0, 4>(args, tiles, stream);
-}
-
 }  // namespace
 
 void depthwise_backward(const DepthwiseBackward& args, cudaStream_t stream) {
@@ -89,9 +64,11 @@ void depthwise_backward(const DepthwiseBackward& args, cudaStream_t stream) {
   if (s.samples == 0 || s.height <= 0 || s.width <= 0) return;
   const DepthwiseTiles tiles = depthwise_backward_tiles(s, args.dtype);
   with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    s.kernel == 3 ? launch_kernel<T, 3>(args, tiles, stream)
-                  : launch_kernel<T, 5>(args, tiles, stream);
+    with_strip<decltype(zero)>(args, tiles, [&]<typename Strip>() {
+      depthwise_backward_kernel<Strip>
+          <<<depthwise_blocks(tiles), static_cast<unsigned>(tiles.threads()),
+             sums_bytes<Strip>(tiles), stream>>>(args, tiles);
+    });
   });
   check_launch("depthwise_backward");
   if (args.grad_weight == nullptr) return;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "engine/kernels/conv/depthwise_tiles.h"
 #include "engine/kernels/conv/pair.cuh"
 
@@ -89,6 +91,8 @@ struct DepthwiseStrip {
   static constexpr int kIn = (Q - 1) * S + K;      ///< columns of the input
   static constexpr int kLive = (K + S - 1) / S;    ///< output rows that an input row may belong to
   static constexpr int kSums = 2;
+  /// Blocks of a multiprocessor, by which registers are held down.
+  static constexpr int kBlocks = sizeof(T) == 4 ? 2 : K == 5 ? 3 : S == 1 && Q == 7 ? 4 : 5;
 
   float weight[K * K][2];
   float scale[2], shift[2], centre[2];
@@ -121,8 +125,8 @@ struct DepthwiseStrip {
     in.clear_outside(row);
   }
 
-  DSTRAIN_HOST_DEVICE void emit(const Depthwise& a, const ColumnStrip<T, Q>& out, int y,
-                                bool counted, const float (&row)[Q][2]) {
+  DSTRAIN_HOST_DEVICE void emit(const ColumnStrip<T, Q>& out, int y, bool counted,
+                                const float (&row)[Q][2]) {
     Pair<T>* to = const_cast<Pair<T>*>(out.image) + out.at(y, 0);
 #pragma unroll
     for (int q = 0; q < Q; ++q) {
@@ -182,7 +186,7 @@ struct DepthwiseStrip {
         }
       }
       const int done = t - (kLive - 1);
-      if (done >= 0) emit(a, out, item.first_row + done, counted, live[kLive - 1]);
+      if (done >= 0) emit(out, item.first_row + done, counted, live[kLive - 1]);
 #pragma unroll
       for (int d = kLive - 1; d >= 0; --d) {
 #pragma unroll
@@ -205,7 +209,9 @@ struct DepthwiseBackwardStrip {
   static constexpr int kFirst = -((K - 1 - Left) / S), kLast = (Left + kIn - 1) / S;
   static constexpr int kOut = kLast - kFirst + 1;
   static constexpr int kLive = (K + S - 1) / S;
-  static constexpr int kSums = 2 + K * K;  ///< of dx, of dx (x - mean), and the weight's gradient
+  static constexpr int kTaps = K * K;
+  static constexpr int kSums = 2 + kTaps;  ///< of dx, of dx (x - mean), and the weight's gradient
+  static constexpr int kBlocks = sizeof(T) == 4 || K == 5 ? 2 : S == 1 && Q == 4 ? 4 : 3;
 
   Pair<T> weight[K * K];
   float mean[2], scale[2], shift[2];
@@ -388,7 +394,7 @@ struct DepthwiseBackwardStrip {
     Pair<T> next_grad[kOut], next_out[kOut] = {}, next_in[S][kIn] = {};
     read_out(first_step, next_grad, next_out);
     read_in(first_step, next_in);
-#pragma unroll(kLive)
+#pragma unroll 1
     for (int t = first_step; t < end_step; ++t) {
 #pragma unroll
       for (int d = kLive - 1; d > 0; --d) {
@@ -420,5 +426,39 @@ struct DepthwiseBackwardStrip {
     }
   }
 };
+
+/// Calls body.operator()<Strip>() with the strip that serves the shape.
+template <typename T, typename Body>
+void with_strip(const Depthwise& a, const DepthwiseTiles& tiles, const Body& body) {
+  const auto of_kernel = [&]<int K>(std::integral_constant<int, K>) {
+    if (a.shape.stride == 2)
+      return body.template operator()<DepthwiseStrip<T, K, 2, kStride2Columns>>();
+    if constexpr (K == 3 && sizeof(T) == 2) {
+      if (tiles.columns == 7) return body.template operator()<DepthwiseStrip<T, K, 1, 7>>();
+    }
+    body.template operator()<DepthwiseStrip<T, K, 1, 4>>();
+  };
+  a.shape.kernel == 3 ? of_kernel(std::integral_constant<int, 3>{})
+                      : of_kernel(std::integral_constant<int, 5>{});
+}
+
+template <typename T, typename Body>
+void with_strip(const DepthwiseBackward& a, const DepthwiseTiles& tiles, const Body& body) {
+  const auto of_kernel = [&]<int K>(std::integral_constant<int, K>) {
+    constexpr int Q = kStride2Columns;
+    if (a.shape.stride == 2) {
+      return a.shape.before % 2 == 0
+                 ? body.template operator()<DepthwiseBackwardStrip<T, K, 2, 0, Q>>()
+                 : body.template operator()<DepthwiseBackwardStrip<T, K, 2, 1, Q>>();
+    }
+    if constexpr (K == 3 && sizeof(T) == 2) {
+      if (tiles.columns == 7)
+        return body.template operator()<DepthwiseBackwardStrip<T, K, 1, 0, 7>>();
+    }
+    body.template operator()<DepthwiseBackwardStrip<T, K, 1, 0, 4>>();
+  };
+  a.shape.kernel == 3 ? of_kernel(std::integral_constant<int, 3>{})
+                      : of_kernel(std::integral_constant<int, 5>{});
+}
 
 }  // namespace dstrain::kernels::cuda

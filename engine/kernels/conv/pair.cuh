@@ -46,23 +46,11 @@ struct Pair<__nv_bfloat16> {
 
 template <>
 struct Pair<__half> {
-  std::uint32_t word;
-  DSTRAIN_HOST_DEVICE static Pair zero() { return {0}; }
-  DSTRAIN_HOST_DEVICE static Pair of(float a, float b) {
-    const __half2 both = __floats2half2_rn(a, b);
-    Pair pair;
-    memcpy(&pair.word, &both, sizeof(pair.word));
-    return pair;
-  }
-  DSTRAIN_HOST_DEVICE float first() const { return floats().x; }
-  DSTRAIN_HOST_DEVICE float second() const { return floats().y; }
-
- private:
-  DSTRAIN_HOST_DEVICE float2 floats() const {
-    __half2 both;
-    memcpy(&both, &word, sizeof(word));
-    return __half22float2(both);
-  }
+  __half2 word;
+  DSTRAIN_HOST_DEVICE static Pair zero() { return of(0, 0); }
+  DSTRAIN_HOST_DEVICE static Pair of(float a, float b) { return {__floats2half2_rn(a, b)}; }
+  DSTRAIN_HOST_DEVICE float first() const { return __low2float(word); }
+  DSTRAIN_HOST_DEVICE float second() const { return __high2float(word); }
 };
 
 /// One element of a 2-byte aligned array.

@@ -9,18 +9,6 @@
 namespace dstrain::kernels::reference {
 namespace {
 
-/// x after a rounding to dtype.
-double stored(double x, DType dtype) {
-  double word = 0;  // room for any type
-  const View view(&word, dtype);
-  view.set(0, x);
-  return view.at(0);
-}
-
-double of(const float* vector, std::int64_t channel, double otherwise) {
-  return vector == nullptr ? otherwise : static_cast<double>(vector[channel]);
-}
-
 /// Calls body(input element, tap) for what output (oy, ox) of a sample and channel is made of.
 template <typename Body>
 void for_taps(const DepthwiseShape& s, std::int64_t sample, std::int64_t oy, std::int64_t ox,
@@ -42,17 +30,13 @@ void for_outputs(const DepthwiseShape& s, std::int64_t samples, const Body& body
   }
 }
 
-std::int64_t samples_that_count(const std::int32_t* valid, const DepthwiseShape& s) {
-  return valid == nullptr ? s.samples : std::min<std::int64_t>(*valid, s.samples);
-}
-
 /// What the convolution sees, and the derivative there.
 template <typename Args>
 double seen(const Args& a, std::int64_t i) {
   const std::int64_t channel = i % a.shape.channels;
   const double x = View(a.x, a.dtype).at(i);
   if (a.scale == nullptr) return x;
-  return stored(activated(x * of(a.scale, channel, 1) + of(a.shift, channel, 0), a.activation),
+  return stored(activated(x * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0), a.activation),
                 a.dtype);
 }
 
@@ -64,14 +48,14 @@ double output_gradient(const DepthwiseBackward& a, std::int64_t i) {
   if (f.y == nullptr) return grad;
   const std::int64_t channel = i % s.channels, pixels = s.out_height * s.out_width,
                      at = i / s.channels / pixels * s.channels + channel;
-  const double y = View(f.y, a.dtype).at(i), scale = of(f.scale, channel, 1);
+  const double y = View(f.y, a.dtype).at(i), scale = channel_value(f.scale, channel, 1);
   if (f.gate != nullptr) {
     grad = grad * View(f.gate, a.dtype).at(at) +
            View(f.grad_mean, a.dtype).at(at) / static_cast<double>(pixels);
   }
-  const double dz = grad * activation_slope(y * scale + of(f.shift, channel, 0), f.activation);
-  return stored(scale * dz + (y - of(f.mean, channel, 0)) * of(f.slope, channel, 0) +
-                    of(f.offset, channel, 0),
+  const double dz = grad * activation_slope(y * scale + channel_value(f.shift, channel, 0), f.activation);
+  return stored(scale * dz + (y - channel_value(f.mean, channel, 0)) * channel_value(f.slope, channel, 0) +
+                    channel_value(f.offset, channel, 0),
                 a.dtype);
 }
 
@@ -94,8 +78,8 @@ void depthwise(const Depthwise& a) {
       sum += seen(a, from) * weight.at(channel * s.kernel * s.kernel + tap);
     });
     y.set(i, sum);
-    if (sample >= samples_that_count(a.valid, s)) return;
-    const double off = y.at(i) - of(a.centre, channel, 0);
+    if (sample >= counted_samples(a.valid, s.samples)) return;
+    const double off = y.at(i) - channel_value(a.centre, channel, 0);
     sums[static_cast<std::size_t>(channel)] += off;
     sums[static_cast<std::size_t>(s.channels + channel)] += off * off;
   });
@@ -109,7 +93,7 @@ void depthwise_backward(const DepthwiseBackward& a) {
   std::vector<double> dx(static_cast<std::size_t>(s.samples * s.height * s.width * s.channels)),
       dw(static_cast<std::size_t>(s.channels * taps)),
       sums(static_cast<std::size_t>(2 * s.channels));
-  for_outputs(s, samples_that_count(a.valid, s),
+  for_outputs(s, counted_samples(a.valid, s.samples),
               [&](std::int64_t i, std::int64_t sample, std::int64_t oy, std::int64_t ox,
                   std::int64_t channel) {
                 const double grad = output_gradient(a, i);
@@ -121,11 +105,11 @@ void depthwise_backward(const DepthwiseBackward& a) {
               });
   for (std::size_t i = 0; i < dx.size(); ++i) {
     const auto at = static_cast<std::int64_t>(i), channel = at % s.channels;
-    const double z = x.at(at) * of(a.scale, channel, 1) + of(a.shift, channel, 0);
+    const double z = x.at(at) * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0);
     grad_x.set(at, dx[i] * (a.scale == nullptr ? 1 : activation_slope(z, a.activation)));
     sums[static_cast<std::size_t>(channel)] += grad_x.at(at);
     sums[static_cast<std::size_t>(s.channels + channel)] +=
-        grad_x.at(at) * (x.at(at) - of(a.mean, channel, 0));
+        grad_x.at(at) * (x.at(at) - channel_value(a.mean, channel, 0));
   }
   if (a.partial != nullptr) store_sums(sums, depthwise_backward_partials(s, a.dtype), a.partial);
   if (a.grad_weight == nullptr) return;
