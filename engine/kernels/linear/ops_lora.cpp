@@ -1,10 +1,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
-#include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/activation/drop_context.h"
+#include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -23,30 +23,6 @@ struct LowRank {
   DropMask mask;
 };
 
-/// x / (1 - share) or 0; backward is the same map, by the same key.
-at::Tensor drop(const at::Tensor& x, const LowRank& how) {
-  if (how.mask.share == 0) return x;
-  at::Tensor y = at::empty_like(x);
-  const kernels::Dropout args{
-      .x = x.const_data_ptr(),
-      .y = y.mutable_data_ptr(),
-      .count = x.numel(),
-      .seed = how.mask.seed.const_data_ptr<std::int64_t>(),
-      .place = how.mask.place,
-      .share = static_cast<float>(how.mask.share),
-      .dtype = kernel_dtype(x),
-      .rows = how.mask.rows.defined() ? how.mask.rows.const_data_ptr<std::int32_t>() : nullptr,
-      .columns = x.size(1),
-      .whole_columns = how.mask.whole_columns,
-      .first_column = how.mask.first_column};
-  if (x.is_cuda()) {
-    kernels::cuda::dropout(args, current_stream());
-  } else {
-    kernels::reference::dropout(args);
-  }
-  return y;
-}
-
 /// weight.gradient (+)= scale * left^T right.
 void add_scaled_gradient(const at::Tensor& left, const at::Tensor& right, double scale,
                          Parameter& weight) {
@@ -58,24 +34,12 @@ void add_scaled_gradient(const at::Tensor& left, const at::Tensor& right, double
 void keep_options(AutogradContext* context, const LowRank& how) {
   context->saved_data["scale"] = how.scale;
   context->saved_data["column"] = how.column;
-  context->saved_data["dropout"] = how.mask.share;
-  context->saved_data["seed"] = how.mask.seed;
-  context->saved_data["place"] = static_cast<std::int64_t>(how.mask.place);
-  context->saved_data["rows"] = how.mask.rows;
-  context->saved_data["whole_columns"] = how.mask.whole_columns;
-  context->saved_data["first_column"] = how.mask.first_column;
+  keep_mask(context, how.mask);
 }
 
 LowRank kept_options(AutogradContext* context) {
   const auto& data = context->saved_data;
-  return {data.at("scale").toDouble(), data.at("column").toInt(),
-          DropMask{.share = data.at("dropout").toDouble(),
-                   .seed = data.at("seed").toTensor(),
-                   .place = static_cast<std::uint64_t>(data.at("place").toInt()),
-                   .rows = data.at("rows").toTensor(),
-
-                   .whole_columns = data.at("whole_columns").toInt(),
-                   .first_column = data.at("first_column").toInt()}};
+  return {data.at("scale").toDouble(), data.at("column").toInt(), kept_mask(context)};
 }
 
 /// Saves x and u = dropout(x) a^T, which is narrow; the mask is drawn again.
@@ -85,7 +49,7 @@ struct AddLowRank : torch::autograd::Function<AddLowRank> {
                             const LowRank& how) {
     const at::Tensor x = dense(input), &down = value_of(*a, x), &up = value_of(*b, x);
     at::Tensor u = at::empty({x.size(0), down.size(0)}, x.options());
-    multiply(drop(x, how), down.t(), u);
+    multiply(drop(x, how.mask), down.t(), u);
     multiply(u, up.t(), base.narrow(1, how.column, up.size(0)), {.alpha = how.scale, .add = true});
     context->mark_dirty({base});
     context->save_for_backward({a->trainable ? x : at::Tensor(), b->trainable ? u : at::Tensor()});
@@ -108,11 +72,11 @@ struct AddLowRank : torch::autograd::Function<AddLowRank> {
     if (a.trainable || for_input) {
       at::Tensor du = at::empty({grad.size(0), down.size(0)}, grad.options());
       multiply(dy, up, du, {.alpha = how.scale});
-      if (a.trainable) add_scaled_gradient(du, drop(saved[0], how), 1, a);
+      if (a.trainable) add_scaled_gradient(du, drop(saved[0], how.mask), 1, a);
       if (for_input) {
         dx = at::empty({grad.size(0), down.size(1)}, grad.options());
         multiply(du, down, dx);
-        dx = drop(dx, how);
+        dx = drop(dx, how.mask);
       }
     }
     return {grads[0], dx, {}, {}, {}, {}};

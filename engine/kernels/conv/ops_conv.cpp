@@ -1,0 +1,67 @@
+#include "engine/kernels/conv/ops_conv.h"
+
+#include <ATen/ops/threshold_backward.h>
+
+#include "engine/base/error.h"
+#include "engine/kernels/conv/conv_context.h"
+#include "engine/kernels/op_context.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct ConvOptions {
+  ConvShape shape;
+  ImageActivation activation;
+};
+
+struct Conv : torch::autograd::Function<Conv> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
+                            const ConvOptions& options) {
+    at::Tensor y = convolve(dense(x), value_of(*weight, x), options.shape);
+    if (bias != nullptr) y.add_(value_of(*bias, x));
+    const bool activated = options.activation == ImageActivation::relu;
+    if (activated) y.relu_();
+    context->save_for_backward(
+        {weight->trainable ? x : at::Tensor(), activated ? y : at::Tensor()});
+    context->saved_data["sizes"] = x.sizes().vec();
+    keep(context, "weight", weight);
+    keep(context, "bias", bias);
+    keep_shape(context, options.shape);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    Parameter &weight = kept(context, "weight"), *bias = kept_or_null(context, "bias");
+    const ConvShape shape = kept_shape(context);
+    at::Tensor dy = dense(grads[0]);
+    if (saved[1].defined()) dy = at::threshold_backward(dy, saved[1], 0);
+    if (weight.trainable) add_conv_weight_gradient(dense(saved[0]), dy, shape, weight);
+    if (bias != nullptr && bias->trainable)
+      add_bias_gradient(dy.view({-1, shape.out}), gradient_of(*bias, dy));
+    at::Tensor dx;
+    if (context->needs_input_grad(0))
+      dx = convolve_input_gradient(dy, value_of(weight, dy), shape,
+                                   context->saved_data.at("sizes").toIntVector());
+    return {dx, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor conv(const at::Tensor& x_BHWC, const ConvShape& shape, Parameter& weight,
+                Parameter* bias, ImageActivation activation) {
+  check_conv(x_BHWC, shape, weight, bias);
+  DSTRAIN_CHECK(activation == ImageActivation::none || activation == ImageActivation::relu,
+                "a convolution has no other activation than ReLU");
+  const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
+  return Conv::apply(x_BHWC, anchor_for(x_BHWC, any_trainable), &weight, bias,
+                     ConvOptions{shape, activation});
+}
+
+}  // namespace dstrain::ops
