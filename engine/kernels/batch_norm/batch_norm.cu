@@ -246,6 +246,8 @@ __global__ void __launch_bounds__(kWarp* kFinishRows) add_sums_kernel(const Batc
   if (threadIdx.y != 0 || channel >= a.channels) return;
   a.sums[channel] = sums.first;
   a.sums[a.channels + channel] = a.factor == nullptr ? sums.second : sums.second * a.factor[channel];
+  if (channel == 0 && a.count != nullptr)
+    *a.count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
 }
 
 template <typename T>
@@ -293,8 +295,9 @@ __global__ void __launch_bounds__(kWarp* kFinishRows)
   const float count = *a.count, share = count > 0 ? 1.0f / count : 0;
   const float rstd = a.rstd[channel], scale = a.scale[channel];
   const float along = rstd * sums.second;  // the sum of dz * x_hat
-  a.slope[channel] = -scale * rstd * along * share;
-  a.offset[channel] = -scale * sums.first * share;
+  const bool own = a.all_sums == nullptr;
+  a.slope[channel] = -scale * rstd * (own ? along : a.all_sums[a.channels + channel]) * share;
+  a.offset[channel] = -scale * (own ? sums.first : a.all_sums[channel]) * share;
   if (a.grad_weight != nullptr) a.grad_weight[channel] += along;
   if (a.grad_bias != nullptr) a.grad_bias[channel] += sums.first;
 }

@@ -31,12 +31,16 @@ struct BatchNormSums {
                                                std::int64_t channels);
 
 /// Adds up partial sums: sums[k, channel] = the sum over rows of partial, times factor[channel] for
-/// k = 1. For ranks, whose sums are added before they are used.
+/// k = 1, and count is the number of elements of a channel. For ranks, whose sums are added before
+/// they are used.
 struct BatchNormAddSums {
-  const float* partial;  ///< [partials, 2, channels]
-  const float* factor;   ///< [channels]; null: 1
-  float* sums;           ///< [2, channels]
-  std::int64_t partials, channels;
+  const float* partial;       ///< [partials, 2, channels]
+  const float* factor;        ///< [channels]; null: 1
+  const std::int32_t* valid;  ///< [1]
+  float* sums;                ///< [2, channels]
+  float* count;               ///< [1]; null: not wanted
+  std::int64_t partials;
+  std::int64_t samples, pixels, channels;
 };
 
 /// Adds up the partial sums. Biased variance; Ioffe & Szegedy 2015, arXiv:1502.03167, alg. 1:
@@ -111,9 +115,11 @@ struct BatchNormBackwardSums {
 /// dx = scale * dz + (x - mean) * slope + offset.
 struct BatchNormBackwardFinish {
   const float* partial;  ///< [partials, 2, channels]
-  const float* rstd;     ///< [channels]
-  const float* scale;    ///< [channels]
-  const float* count;    ///< [1]: elements of a channel; 0: the statistics are constants
+  const float* all_sums;  ///< [2, channels]: sums of dz and dz * x_hat over the ranks that share the
+                          ///< statistics; null: those of `partial`
+  const float* rstd;      ///< [channels]
+  const float* scale;     ///< [channels]
+  const float* count;     ///< [1]: elements of a channel; 0: the statistics are constants
   float* slope;          ///< [channels]
   float* offset;         ///< [channels]
   float* grad_weight;    ///< [channels]; null: not wanted

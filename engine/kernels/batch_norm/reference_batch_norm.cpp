@@ -74,6 +74,8 @@ void batch_norm_sums(const BatchNormSums& a) {
 }
 
 void batch_norm_add_sums(const BatchNormAddSums& a) {
+  if (a.count != nullptr)
+    *a.count = static_cast<float>(counted_samples(a.valid, a.samples) * a.pixels);
   for (std::int64_t i = 0; i < 2 * a.channels; ++i) {
     const bool second = i >= a.channels;
     const double sum = total_of(a.partial, a.partials, a.channels, second ? 1 : 0, i % a.channels);
@@ -138,8 +140,12 @@ void batch_norm_backward_finish(const BatchNormBackwardFinish& a) {
                scale = static_cast<double>(a.scale[channel]);
     const double sum = total_of(a.partial, a.partials, a.channels, 0, channel),
                  along = rstd * total_of(a.partial, a.partials, a.channels, 1, channel);
-    a.slope[channel] = static_cast<float>(count > 0 ? -scale * rstd * along / count : 0);
-    a.offset[channel] = static_cast<float>(count > 0 ? -scale * sum / count : 0);
+    const double all = channel_value(a.all_sums, channel, sum),
+                 all_along = a.all_sums == nullptr
+                                 ? along
+                                 : static_cast<double>(a.all_sums[a.channels + channel]);
+    a.slope[channel] = static_cast<float>(count > 0 ? -scale * rstd * all_along / count : 0);
+    a.offset[channel] = static_cast<float>(count > 0 ? -scale * all / count : 0);
     if (a.grad_weight != nullptr) add_to(a.grad_weight[channel], along);
     if (a.grad_bias != nullptr) add_to(a.grad_bias[channel], sum);
   }
