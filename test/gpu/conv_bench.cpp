@@ -3,8 +3,8 @@
 
 #include "test/gpu/bench.h"
 
-/// Kernels of convolutional networks at the shapes of MobileNetV2 and EfficientNet-B0, 256 images of
-/// 224 pixels; hidden, run with `test_gpu "[.bench]"`.
+/// Kernels of convolutional networks at the shapes of MobileNetV2 and EfficientNet-B0, 256 images
+/// of 224 pixels; hidden, run with `test_gpu "[.bench]"`.
 namespace dstrain {
 namespace {
 
@@ -24,10 +24,9 @@ struct Layer {
 constexpr Layer kMobileNet[] = {{112, 32, 3, 1}, {112, 96, 3, 2}, {56, 144, 3, 1}, {56, 144, 3, 2},
                                 {28, 192, 3, 1}, {28, 192, 3, 2}, {14, 384, 3, 1}, {14, 576, 3, 1},
                                 {14, 576, 3, 2}, {7, 960, 3, 1}};
-constexpr Layer kEfficientNet[] = {{112, 96, 3, 2}, {56, 144, 3, 1}, {56, 144, 5, 2},
-                                   {28, 240, 5, 1}, {28, 240, 3, 2}, {14, 480, 5, 1},
-                                   {14, 672, 5, 1}, {14, 672, 5, 2}, {7, 1152, 5, 1},
-                                   {7, 1152, 3, 1}};
+constexpr Layer kEfficientNet[] = {
+    {112, 96, 3, 2}, {56, 144, 3, 1}, {56, 144, 5, 2}, {28, 240, 5, 1}, {28, 240, 3, 2},
+    {14, 480, 5, 1}, {14, 672, 5, 1}, {14, 672, 5, 2}, {7, 1152, 5, 1}, {7, 1152, 3, 1}};
 
 std::vector<Case> depthwise_cases(const Layer& layer, Activation activation) {
   const std::int64_t out = (layer.side - 1) / layer.stride + 1, channels = layer.channels;
@@ -43,8 +42,8 @@ std::vector<Case> depthwise_cases(const Layer& layer, Activation activation) {
   const double read = 2.0 * static_cast<double>(kBatch * layer.side * layer.side * channels),
                written = 2.0 * static_cast<double>(kBatch * out * out * channels);
   const std::int64_t taps = layer.kernel * layer.kernel;
-  const std::string where = text(layer.side, channels) + ", " + std::to_string(layer.kernel) +
-                            "x" + std::to_string(layer.kernel) + ", stride " +
+  const std::string where = text(layer.side, channels) + ", " + std::to_string(layer.kernel) + "x" +
+                            std::to_string(layer.kernel) + ", stride " +
                             std::to_string(layer.stride);
   return {
       {"depthwise", where, read + written,
@@ -193,9 +192,7 @@ std::vector<Case> pool_cases(std::int64_t side, std::int64_t channels, int kerne
       text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
   const auto image = [=] { return random({batch, side, side, channels}); };
   const auto pooled = [=] { return random({batch, out, out, channels}); };
-  const auto places = [=] {
-    return at::zeros({batch, out, out, channels}, on_gpu(at::kByte));
-  };
+  const auto places = [=] { return at::zeros({batch, out, out, channels}, on_gpu(at::kByte)); };
   const auto as_image = [](const at::Tensor& t) { return t.permute({0, 3, 1, 2}); };
   return {{"max_pool", where, read + 1.5 * written,
            [=] {
@@ -225,9 +222,8 @@ std::vector<Case> pool_cases(std::int64_t side, std::int64_t channels, int kerne
              const auto [y, indices] =
                  at::max_pool2d_with_indices(x, {kernel, kernel}, {2, 2}, {before, before});
              return [=, places_of = indices] {
-               (void)at::max_pool2d_with_indices_backward(grad, x, {kernel, kernel}, {2, 2},
-                                                          {before, before}, {1, 1}, false,
-                                                          places_of);
+               (void)at::max_pool2d_with_indices_backward(
+                   grad, x, {kernel, kernel}, {2, 2}, {before, before}, {1, 1}, false, places_of);
              };
            }}};
 }

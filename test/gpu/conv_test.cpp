@@ -50,7 +50,8 @@ const int* valid_of(const at::Tensor& valid) {
   return valid.defined() ? valid.const_data_ptr<int>() : nullptr;
 }
 at::Tensor valid_number(const Place& place, std::int64_t samples, bool all) {
-  return all ? at::Tensor() : place.put(at::full({1}, std::max<std::int64_t>(0, samples - 1), at::kInt));
+  return all ? at::Tensor()
+             : place.put(at::full({1}, std::max<std::int64_t>(0, samples - 1), at::kInt));
 }
 
 struct ImageSize {
@@ -154,8 +155,7 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .channels = s.channels,
                .activation = activation,
                .dtype = dtype});
-    const at::Tensor sums = place.fill({2, s.channels}, at::kFloat),
-                     counted = place.channels(1);
+    const at::Tensor sums = place.fill({2, s.channels}, at::kFloat), counted = place.channels(1);
     place.run(kernels::cuda::batch_norm_add_sums, kernels::reference::batch_norm_add_sums,
               {.partial = fp32(back),
                .factor = fp32(rstd),
@@ -202,20 +202,19 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .channels = s.channels,
                .activation = activation,
                .dtype = dtype});
-    Tensors results{mean, rstd, count, scale, shift, mean_sum, variance_sum, y, sums, grad_weight,
-                    grad_bias, grad_x};
+    Tensors results{mean,         rstd, count, scale,       shift,     mean_sum,
+                    variance_sum, y,    sums,  grad_weight, grad_bias, grad_x};
     if (by_output) results.push_back(grad_residual);
     return results;
   });
 }
 
-TEST_CASE("GPU: squeeze, gate and their gradients equal their references",
-          "[gpu][kernels][conv]") {
+TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu][kernels][conv]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const ImageSize s = GENERATE(ImageSize{1, 1, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 1152},
                                ImageSize{3, 3136, 96}, ImageSize{4, 196, 672});
-  const auto activation = GENERATE(Activation::none, Activation::relu6, Activation::silu,
-                                   Activation::hardswish);
+  const auto activation =
+      GENERATE(Activation::none, Activation::relu6, Activation::silu, Activation::hardswish);
   CAPTURE(c10::toString(type), s.samples, s.pixels, s.channels, static_cast<int>(activation));
   compare_places(type, s.samples * s.pixels, [&](const Place& place) -> Tensors {
     test::Random random(2);
@@ -224,7 +223,8 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references",
                      grad_y = place.put(random({s.samples, s.pixels, s.channels}, type)),
                      gate = place.put(random({s.samples, s.channels}, type)),
                      grad_mean = place.put(random({s.samples, s.channels}, type)),
-                     mean = place.put(random({s.channels})), scale = place.put(random({s.channels})),
+                     mean = place.put(random({s.channels})),
+                     scale = place.put(random({s.channels})),
                      shift = place.put(random({s.channels}));
     const at::Tensor valid = valid_number(place, s.samples, s.channels % 3 == 0);
     const kernels::DType dtype = ops::kernel_dtype(x);
@@ -298,11 +298,11 @@ struct ConvCase {
   int kernel, stride, before, after;
 };
 const ConvCase kConvCases[] = {
-    {2, 14, 14, 8, 3, 1, 1, 1},    {3, 7, 7, 960, 3, 1, 1, 1},    {2, 15, 13, 10, 3, 1, 1, 1},
-    {1, 45, 9, 4, 3, 1, 1, 1},     {2, 28, 28, 144, 3, 2, 1, 1},  {1, 15, 13, 66, 3, 2, 1, 1},
-    {2, 16, 14, 1280, 3, 2, 0, 1}, {1, 1, 1, 8, 3, 1, 1, 1},      {3, 2, 3, 8, 3, 2, 1, 1},
-    {2, 14, 14, 672, 5, 1, 2, 2},  {1, 7, 9, 70, 5, 1, 2, 2},     {1, 14, 15, 240, 5, 2, 2, 2},
-    {2, 16, 14, 12, 5, 2, 1, 2},   {1, 2, 2, 2, 5, 2, 2, 2},      {1, 40, 5, 8, 5, 2, 1, 2},
+    {2, 14, 14, 8, 3, 1, 1, 1},    {3, 7, 7, 960, 3, 1, 1, 1},   {2, 15, 13, 10, 3, 1, 1, 1},
+    {1, 45, 9, 4, 3, 1, 1, 1},     {2, 28, 28, 144, 3, 2, 1, 1}, {1, 15, 13, 66, 3, 2, 1, 1},
+    {2, 16, 14, 1280, 3, 2, 0, 1}, {1, 1, 1, 8, 3, 1, 1, 1},     {3, 2, 3, 8, 3, 2, 1, 1},
+    {2, 14, 14, 672, 5, 1, 2, 2},  {1, 7, 9, 70, 5, 1, 2, 2},    {1, 14, 15, 240, 5, 2, 2, 2},
+    {2, 16, 14, 12, 5, 2, 1, 2},   {1, 2, 2, 2, 5, 2, 2, 2},     {1, 40, 5, 8, 5, 2, 1, 2},
     {2, 112, 112, 32, 3, 1, 1, 1}, {40, 20, 20, 24, 3, 1, 1, 1},
 };
 
@@ -326,70 +326,71 @@ TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][
                                       .before = c.before};
   const auto before = static_cast<Activation>(c.height % 5),
              after = static_cast<Activation>((c.width + 2) % 5);
-  compare_places(type, c.samples * shape.out_height * shape.out_width,
-                 [&](const Place& place) -> Tensors {
-    test::Random random(3);
-    const std::vector<std::int64_t> sizes{c.samples, c.height, c.width, c.channels},
-        out_sizes{c.samples, shape.out_height, shape.out_width, c.channels};
-    const auto vector = [&](double factor) { return place.put(random({c.channels}) * factor); };
-    const at::Tensor x = place.put(random(sizes, type)),
-                     weight = place.put(random({c.channels, c.kernel * c.kernel}, type)),
-                     grad = place.put(random(out_sizes, type)), mean = vector(1),
-                     scale = vector(2), shift = vector(1), centre = vector(1),
-                     next_mean = vector(1), next_scale = vector(2), next_shift = vector(1),
-                     slope = vector(0.1), offset = vector(0.1),
-                     gate = place.put(random({c.samples, c.channels}, type)),
-                     grad_mean = place.put(random({c.samples, c.channels}, type)),
-                     given = place.put(random(out_sizes, type));
-    const at::Tensor valid = valid_number(place, c.samples, c.samples == 1);
-    const kernels::DType dtype = ops::kernel_dtype(x);
-    const at::Tensor y = place.fill(out_sizes, type),
-                     partial = place.fill({kernels::depthwise_partials(shape, dtype), 2, c.channels},
-                                          at::kFloat);
-    place.run(kernels::cuda::depthwise, kernels::reference::depthwise,
-              {.x = in(x),
-               .scale = normed ? fp32(scale) : nullptr,
-               .shift = normed ? fp32(shift) : nullptr,
-               .weight = in(weight),
-               .y = out(y),
-               .centre = fp32(centre),
-               .valid = valid_of(valid),
-               .partial = fp32(partial),
-               .shape = shape,
-               .activation = before,
-               .dtype = dtype});
-    const std::int64_t rows = kernels::depthwise_backward_partials(shape, dtype);
-    const at::Tensor grad_x = place.fill(sizes, type),
-                     back = place.fill({rows, 2, c.channels}, at::kFloat),
-                     grad_weight = place.put(random({c.channels, c.kernel * c.kernel})),
-                     weight_partial =
-                         place.fill({rows, c.kernel * c.kernel, c.channels}, at::kFloat);
-    place.run(kernels::cuda::depthwise_backward, kernels::reference::depthwise_backward,
-              {.x = in(x),
-               .mean = normed ? fp32(mean) : nullptr,
-               .scale = normed ? fp32(scale) : nullptr,
-               .shift = normed ? fp32(shift) : nullptr,
-               .weight = in(weight),
-               .grad = in(grad),
-               .following = {.y = follows ? in(given) : nullptr,
-                             .mean = fp32(next_mean),
-                             .scale = fp32(next_scale),
-                             .shift = fp32(next_shift),
-                             .slope = fp32(slope),
-                             .offset = fp32(offset),
-                             .gate = c.kernel == 5 ? in(gate) : nullptr,
-                             .grad_mean = c.kernel == 5 ? in(grad_mean) : nullptr,
-                             .activation = after},
-               .valid = valid_of(valid),
-               .grad_x = out(grad_x),
-               .partial = fp32(back),
-               .grad_weight = fp32(grad_weight),
-               .weight_partial = fp32(weight_partial),
-               .shape = shape,
-               .activation = before,
-               .dtype = dtype});
-    return {y, partial.sum(0), grad_x, back.sum(0), grad_weight};
-  });
+  compare_places(
+      type, c.samples * shape.out_height * shape.out_width, [&](const Place& place) -> Tensors {
+        test::Random random(3);
+        const std::vector<std::int64_t> sizes{c.samples, c.height, c.width, c.channels},
+            out_sizes{c.samples, shape.out_height, shape.out_width, c.channels};
+        const auto vector = [&](double factor) { return place.put(random({c.channels}) * factor); };
+        const at::Tensor x = place.put(random(sizes, type)),
+                         weight = place.put(random({c.channels, c.kernel * c.kernel}, type)),
+                         grad = place.put(random(out_sizes, type)), mean = vector(1),
+                         scale = vector(2), shift = vector(1), centre = vector(1),
+                         next_mean = vector(1), next_scale = vector(2), next_shift = vector(1),
+                         slope = vector(0.1), offset = vector(0.1),
+                         gate = place.put(random({c.samples, c.channels}, type)),
+                         grad_mean = place.put(random({c.samples, c.channels}, type)),
+                         given = place.put(random(out_sizes, type));
+        const at::Tensor valid = valid_number(place, c.samples, c.samples == 1);
+        const kernels::DType dtype = ops::kernel_dtype(x);
+        const at::Tensor y = place.fill(out_sizes, type),
+                         partial =
+                             place.fill({kernels::depthwise_partials(shape, dtype), 2, c.channels},
+                                        at::kFloat);
+        place.run(kernels::cuda::depthwise, kernels::reference::depthwise,
+                  {.x = in(x),
+                   .scale = normed ? fp32(scale) : nullptr,
+                   .shift = normed ? fp32(shift) : nullptr,
+                   .weight = in(weight),
+                   .y = out(y),
+                   .centre = fp32(centre),
+                   .valid = valid_of(valid),
+                   .partial = fp32(partial),
+                   .shape = shape,
+                   .activation = before,
+                   .dtype = dtype});
+        const std::int64_t rows = kernels::depthwise_backward_partials(shape, dtype);
+        const at::Tensor grad_x = place.fill(sizes, type),
+                         back = place.fill({rows, 2, c.channels}, at::kFloat),
+                         grad_weight = place.put(random({c.channels, c.kernel * c.kernel})),
+                         weight_partial =
+                             place.fill({rows, c.kernel * c.kernel, c.channels}, at::kFloat);
+        place.run(kernels::cuda::depthwise_backward, kernels::reference::depthwise_backward,
+                  {.x = in(x),
+                   .mean = normed ? fp32(mean) : nullptr,
+                   .scale = normed ? fp32(scale) : nullptr,
+                   .shift = normed ? fp32(shift) : nullptr,
+                   .weight = in(weight),
+                   .grad = in(grad),
+                   .following = {.y = follows ? in(given) : nullptr,
+                                 .mean = fp32(next_mean),
+                                 .scale = fp32(next_scale),
+                                 .shift = fp32(next_shift),
+                                 .slope = fp32(slope),
+                                 .offset = fp32(offset),
+                                 .gate = c.kernel == 5 ? in(gate) : nullptr,
+                                 .grad_mean = c.kernel == 5 ? in(grad_mean) : nullptr,
+                                 .activation = after},
+                   .valid = valid_of(valid),
+                   .grad_x = out(grad_x),
+                   .partial = fp32(back),
+                   .grad_weight = fp32(grad_weight),
+                   .weight_partial = fp32(weight_partial),
+                   .shape = shape,
+                   .activation = before,
+                   .dtype = dtype});
+        return {y, partial.sum(0), grad_x, back.sum(0), grad_weight};
+      });
 }
 
 TEST_CASE("GPU: max pooling equals its reference, nan and equal elements included",

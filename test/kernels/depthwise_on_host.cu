@@ -65,7 +65,8 @@ void depthwise_on_host(const DepthwiseBackward& a) {
   if (a.grad_weight == nullptr) return;
   for (std::int64_t row = 0; row < tiles.row_blocks; ++row) {
     for (std::int64_t i = 0; i < taps * channels; ++i)
-      a.grad_weight[i % channels * taps + i / channels] += a.weight_partial[row * taps * channels + i];
+      a.grad_weight[i % channels * taps + i / channels] +=
+          a.weight_partial[row * taps * channels + i];
   }
 }
 

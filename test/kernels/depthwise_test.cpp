@@ -220,8 +220,8 @@ TEST_CASE("tiles of depthwise convolutions cover each output and channel once", 
                      channels = GENERATE(2, 8, 16, 32, 96, 144, 240, 672, 960, 1280);
   const int columns = GENERATE(4, 7, 8);
   CAPTURE(samples, side, channels, columns);
-  const kernels::DepthwiseTiles t = kernels::depthwise_tiles(samples, side, side, channels, columns,
-                                                             kernels::kDepthwiseThreads);
+  const kernels::DepthwiseTiles t =
+      kernels::depthwise_tiles(samples, side, side, channels, columns, kernels::kDepthwiseThreads);
   REQUIRE(t.lanes <= 32);
   REQUIRE(t.threads() <= kernels::kDepthwiseThreads);
   REQUIRE(2 * t.lanes * t.slabs >= channels);
@@ -238,9 +238,8 @@ TEST_CASE("tiles of depthwise convolutions cover each output and channel once", 
     REQUIRE(strip.first_row < strip.end_row);
     REQUIRE(strip.first_row % 2 == 0);
     for (std::int64_t y = strip.first_row; y < strip.end_row; ++y) {
-      for (std::int64_t x = strip.first_column; x < std::min<std::int64_t>(
-                                                        strip.first_column + columns, side);
-           ++x)
+      for (std::int64_t x = strip.first_column;
+           x < std::min<std::int64_t>(strip.first_column + columns, side); ++x)
         ++covered[static_cast<std::size_t>(y * side + x)];
     }
   }

@@ -37,9 +37,8 @@ struct DepthwiseMaps {
         .permute({0, 2, 3, 1});
   }
   [[nodiscard]] at::Tensor input_gradient(const at::Tensor& grad, const at::Tensor& weight) const {
-    const at::Tensor whole =
-        at::conv_transpose2d(grad.permute({0, 3, 1, 2}), taps(weight), {}, {s.stride, s.stride},
-                             {0, 0}, {0, 0}, s.channels);
+    const at::Tensor whole = at::conv_transpose2d(grad.permute({0, 3, 1, 2}), taps(weight), {},
+                                                  {s.stride, s.stride}, {0, 0}, {0, 0}, s.channels);
     const std::int64_t after_y = s.height + s.before - whole.size(2),
                        after_x = s.width + s.before - whole.size(3);
     return at::constant_pad_nd(whole, {-s.before, after_x, -s.before, after_y})
@@ -59,9 +58,8 @@ struct DepthwiseMaps {
     const auto after = [&](std::int64_t out, std::int64_t in) {
       return (out - 1) * s.stride + s.kernel - s.before - in;
     };
-    return at::constant_pad_nd(x.permute({0, 3, 1, 2}),
-                               {s.before, after(s.out_width, s.width), s.before,
-                                after(s.out_height, s.height)})
+    return at::constant_pad_nd(x.permute({0, 3, 1, 2}), {s.before, after(s.out_width, s.width),
+                                                         s.before, after(s.out_height, s.height)})
         .contiguous();
   }
   [[nodiscard]] at::Tensor taps(const at::Tensor& weight) const {
@@ -107,9 +105,8 @@ struct DepthwiseMaps {
       return silu_slope(z);
     case hardswish: {
       const at::Tensor inner = z.value / 3 + 0.5;
-      const at::Tensor value =
-          at::where(z.value.le(-3), at::zeros_like(inner),
-                    at::where(z.value.lt(3), inner, at::ones_like(inner)));
+      const at::Tensor value = at::where(z.value.le(-3), at::zeros_like(inner),
+                                         at::where(z.value.lt(3), inner, at::ones_like(inner)));
       return {value, z.error / 3 + beside(z, -3, 0.5) + beside(z, 3, 0.5) +
                          value.abs() * (4 * 0x1p-24) + 0x1p-24};
     }

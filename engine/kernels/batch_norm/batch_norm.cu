@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
           read.x.unpack(x);
           if (a.residual != nullptr) read.residual.unpack(added);
 #pragma unroll
-          for (int i = 0; i < V; ++i) x[i] = activation.value(x[i] * scale[i] + shift[i] + added[i]);
+          for (int i = 0; i < V; ++i)
+            x[i] = activation.value(x[i] * scale[i] + shift[i] + added[i]);
           if (a.gate != nullptr) {
             Pack<T, V>::of(x).unpack(x);
             float gate[V];
@@ -245,7 +246,8 @@ __global__ void __launch_bounds__(kWarp* kFinishRows) add_sums_kernel(const Batc
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
   a.sums[channel] = sums.first;
-  a.sums[a.channels + channel] = a.factor == nullptr ? sums.second : sums.second * a.factor[channel];
+  a.sums[a.channels + channel] =
+      a.factor == nullptr ? sums.second : sums.second * a.factor[channel];
   if (channel == 0 && a.count != nullptr)
     *a.count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
 }

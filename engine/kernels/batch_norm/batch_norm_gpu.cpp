@@ -217,9 +217,8 @@ void input_gradient(const GpuGradient& of, const at::Tensor& slope_offset, const
        .scale = of.statistics.scale(),
        .shift = of.statistics.shift(),
        .slope = floats_or_null(slope_offset),
-       .offset = slope_offset.defined()
-                     ? slope_offset.mutable_data_ptr<float>() + size.channels
-                     : nullptr,
+       .offset = slope_offset.defined() ? slope_offset.mutable_data_ptr<float>() + size.channels
+                                        : nullptr,
        .valid = valid_pointer(of.valid),
        .grad_x = dx.mutable_data_ptr(),
        .grad_residual = dz.defined() ? dz.mutable_data_ptr() : nullptr,

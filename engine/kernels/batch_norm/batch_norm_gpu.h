@@ -55,8 +55,8 @@ struct GpuGradient {
 /// [rows, 2, C]: sums of dz and of dz (x - mean).
 [[nodiscard]] at::Tensor gpu_gradient_sums(const GpuGradient& of);
 
-/// From such sums, [2, C]: slope and offset, so that dx = scale dz + (x - mean) slope + offset. Adds
-/// the gradients of the parameters that are trained.
+/// From such sums, [2, C]: slope and offset, so that dx = scale dz + (x - mean) slope + offset.
+/// Adds the gradients of the parameters that are trained.
 [[nodiscard]] at::Tensor gpu_finish_gradient(const at::Tensor& partial,
                                              const GpuStatistics& statistics, Parameter& weight,
                                              Parameter& bias, Communicator* ranks);

@@ -72,8 +72,7 @@ __device__ void add_slots(const float (&sum)[K][V], const ChannelShape& shape,
 #pragma unroll
   for (int k = 0; k < K; ++k) {
 #pragma unroll
-    for (int i = 0; i < V; ++i)
-      shared[(place.slot * K + k) * row + place.lane * V + i] = sum[k][i];
+    for (int i = 0; i < V; ++i) shared[(place.slot * K + k) * row + place.lane * V + i] = sum[k][i];
   }
   __syncthreads();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * row;

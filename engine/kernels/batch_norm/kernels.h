@@ -114,16 +114,16 @@ struct BatchNormBackwardSums {
 /// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:
 /// dx = scale * dz + (x - mean) * slope + offset.
 struct BatchNormBackwardFinish {
-  const float* partial;  ///< [partials, 2, channels]
-  const float* all_sums;  ///< [2, channels]: sums of dz and dz * x_hat over the ranks that share the
-                          ///< statistics; null: those of `partial`
-  const float* rstd;      ///< [channels]
-  const float* scale;     ///< [channels]
-  const float* count;     ///< [1]: elements of a channel; 0: the statistics are constants
-  float* slope;          ///< [channels]
-  float* offset;         ///< [channels]
-  float* grad_weight;    ///< [channels]; null: not wanted
-  float* grad_bias;      ///< [channels]; null: not wanted
+  const float* partial;   ///< [partials, 2, channels]
+  const float* all_sums;  ///< [2, channels]: sums of dz and dz * x_hat over the ranks that share
+                          ///< the statistics; null: those of `partial`
+  const float* rstd;   ///< [channels]
+  const float* scale;  ///< [channels]
+  const float* count;  ///< [1]: elements of a channel; 0: the statistics are constants
+  float* slope;        ///< [channels]
+  float* offset;       ///< [channels]
+  float* grad_weight;  ///< [channels]; null: not wanted
+  float* grad_bias;    ///< [channels]; null: not wanted
   std::int64_t partials, channels;
 };
 
@@ -166,7 +166,7 @@ struct GateBackwardSums {
   const float* scale;  ///< [channels]
   const float* shift;  ///< [channels]
   void* grad_gate;     ///< [samples, channels]
-  float* sums;         ///< [samples, 4, channels]: grad_y a', a', grad_y a' (x - mean), a' (x - mean)
+  float* sums;  ///< [samples, 4, channels]: grad_y a', a', grad_y a' (x - mean), a' (x - mean)
   std::int64_t samples, pixels, channels;
   Activation activation;
   DType dtype;

@@ -85,8 +85,8 @@ void batch_norm_add_sums(const BatchNormAddSums& a) {
 
 void batch_norm_finish(const BatchNormFinish& a) {
   const auto samples = static_cast<double>(counted_samples(a.valid, a.samples));
-  const double count = a.total == nullptr ? samples * static_cast<double>(a.pixels)
-                                          : static_cast<double>(*a.total);
+  const double count =
+      a.total == nullptr ? samples * static_cast<double>(a.pixels) : static_cast<double>(*a.total);
   *a.count = static_cast<float>(count);
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
     const auto mean_of = [&](int k) {
@@ -112,15 +112,14 @@ void batch_norm_fold(const BatchNormFold& a) {
 }
 
 void batch_norm_apply(const BatchNormApply& a) {
-  const View x(a.x, a.dtype), residual(a.residual, a.dtype), gate(a.gate, a.dtype),
-      y(a.y, a.dtype);
-  for_elements(a.samples, a.pixels, a.channels,
-               [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
-                 const double z = normalised(a, x.at(i), channel) + (residual ? residual.at(i) : 0);
-                 const double result = activated(z, a.activation);
-                 y.set(i, gate ? stored(result, a.dtype) * gate.at(sample * a.channels + channel)
-                               : result);
-               });
+  const View x(a.x, a.dtype), residual(a.residual, a.dtype), gate(a.gate, a.dtype), y(a.y, a.dtype);
+  for_elements(
+      a.samples, a.pixels, a.channels,
+      [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
+        const double z = normalised(a, x.at(i), channel) + (residual ? residual.at(i) : 0);
+        const double result = activated(z, a.activation);
+        y.set(i, gate ? stored(result, a.dtype) * gate.at(sample * a.channels + channel) : result);
+      });
 }
 
 void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
@@ -158,7 +157,8 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& a) {
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
                  const double dz = sample < valid ? before_activation(a, i, channel) : 0,
                               off = x.at(i) - channel_value(a.mean, channel, 0);
-                 const double dx = channel_value(a.scale, channel, 1) * dz + off * channel_value(a.slope, channel, 0) +
+                 const double dx = channel_value(a.scale, channel, 1) * dz +
+                                   off * channel_value(a.slope, channel, 0) +
                                    channel_value(a.offset, channel, 0);
                  if (grad_residual) grad_residual.set(i, dz);
                  grad_x.set(i, sample < valid ? dx : 0);
@@ -172,8 +172,8 @@ void squeeze(const Squeeze& a) {
     double sum = 0;
     for (std::int64_t pixel = 0; pixel < a.pixels; ++pixel) {
       const std::int64_t row = i / a.channels * a.pixels + pixel, channel = i % a.channels;
-      sum += stored(
-          activated(normalised(a, x.at(row * a.channels + channel), channel), activation), a.dtype);
+      sum += stored(activated(normalised(a, x.at(row * a.channels + channel), channel), activation),
+                    a.dtype);
     }
     mean.set(i, sum / static_cast<double>(a.pixels));
   }
@@ -224,8 +224,8 @@ void spread_mean(const SpreadMean& a) {
   const View grad(a.grad, a.dtype), grad_x(a.grad_x, a.dtype);
   for_elements(a.samples, a.pixels, a.channels,
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
-                 grad_x.set(i, grad.at(sample * a.channels + channel) /
-                                   static_cast<double>(a.pixels));
+                 grad_x.set(i,
+                            grad.at(sample * a.channels + channel) / static_cast<double>(a.pixels));
                });
 }
 

@@ -37,9 +37,8 @@ void depthwise(const Depthwise& args, cudaStream_t stream) {
   const DepthwiseTiles tiles = depthwise_forward_tiles(args.shape, args.dtype);
   with_type(args.dtype, [&](auto zero) {
     with_strip<decltype(zero)>(args, tiles, [&]<typename Strip>() {
-      depthwise_kernel<Strip>
-          <<<depthwise_blocks(tiles), static_cast<unsigned>(tiles.threads()),
-             sums_bytes<Strip>(tiles), stream>>>(args, tiles);
+      depthwise_kernel<Strip><<<depthwise_blocks(tiles), static_cast<unsigned>(tiles.threads()),
+                                sums_bytes<Strip>(tiles), stream>>>(args, tiles);
     });
   });
   check_launch("depthwise");

@@ -9,8 +9,9 @@ namespace dstrain::kernels::cuda {
 /// Of the sums of all threads those of a channel are added over the slots, in order. Sum k goes to
 /// to(k) [channels], unless that is null.
 template <int K, typename Target>
-__device__ void store_sums(const float (&sum)[K][2], const DepthwiseTiles& tiles, int lane, int slot,
-                           int slab, std::int64_t channels, float* shared, const Target& to) {
+__device__ void store_sums(const float (&sum)[K][2], const DepthwiseTiles& tiles, int lane,
+                           int slot, int slab, std::int64_t channels, float* shared,
+                           const Target& to) {
   const int row = 2 * tiles.lanes;
 #pragma unroll
   for (int k = 0; k < K; ++k) {

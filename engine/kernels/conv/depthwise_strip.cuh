@@ -88,8 +88,8 @@ struct ColumnStrip {
 /// Forward: a strip of Q columns of the output.
 template <typename T, int K, int S, int Q>
 struct DepthwiseStrip {
-  static constexpr int kIn = (Q - 1) * S + K;      ///< columns of the input
-  static constexpr int kLive = (K + S - 1) / S;    ///< output rows that an input row may belong to
+  static constexpr int kIn = (Q - 1) * S + K;    ///< columns of the input
+  static constexpr int kLive = (K + S - 1) / S;  ///< output rows that an input row may belong to
   static constexpr int kSums = 2;
   /// Blocks of a multiprocessor, by which registers are held down.
   static constexpr int kBlocks = sizeof(T) == 4 ? 2 : K == 5 ? 3 : S == 1 && Q == 7 ? 4 : 5;
@@ -150,8 +150,7 @@ struct DepthwiseStrip {
                                  static_cast<int>(s.width), s.channels, pair,
                                  item.first_column * S - s.before);
     const ColumnStrip<T, Q> out(a.y, item.sample, static_cast<int>(s.out_height),
-                                static_cast<int>(s.out_width), s.channels, pair,
-                                item.first_column);
+                                static_cast<int>(s.out_width), s.channels, pair, item.first_column);
     const int rows = item.end_row - item.first_row, first = item.first_row * S - s.before;
     const int end = first + (rows - 1) * S + K;  // input rows of this segment
     float live[kLive][Q][2] = {};                // live[d] is output row t - d

@@ -13,14 +13,14 @@ namespace dstrain::kernels {
 
 /// Walked along: the output going forward, the input going backward.
 struct DepthwiseTiles {
-  int columns;             ///< of a strip
-  int lanes, slots;        ///< of a block
-  int slabs;               ///< blocks beside each other along the channels
-  int strips, segments;    ///< of an image; a segment is a part of the rows
-  int rows;                ///< of a segment
-  std::int64_t items;      ///< samples * segments * strips
-  int items_per_slot;      ///< one after the other
-  std::int64_t row_blocks; ///< blocks behind each other, which is rows of partial sums
+  int columns;              ///< of a strip
+  int lanes, slots;         ///< of a block
+  int slabs;                ///< blocks beside each other along the channels
+  int strips, segments;     ///< of an image; a segment is a part of the rows
+  int rows;                 ///< of a segment
+  std::int64_t items;       ///< samples * segments * strips
+  int items_per_slot;       ///< one after the other
+  std::int64_t row_blocks;  ///< blocks behind each other, which is rows of partial sums
 
   [[nodiscard]] DSTRAIN_HOST_DEVICE int threads() const { return lanes * slots; }
 };
@@ -48,9 +48,9 @@ constexpr int divided(std::int64_t a, std::int64_t b) { return static_cast<int>(
 constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t height,
                                          std::int64_t width, std::int64_t channels, int columns,
                                          int threads) {
-  constexpr std::int64_t kThreads = 300'000;   // about three waves of an H200
-  constexpr std::int64_t kBlockRows = 14;      // fewer rows would read too many twice
-  constexpr std::int64_t kBlocks = 2112;       // more would only make more partial sums
+  constexpr std::int64_t kThreads = 300'000;  // about three waves of an H200
+  constexpr std::int64_t kBlockRows = 14;     // fewer rows would read too many twice
+  constexpr std::int64_t kBlocks = 2112;      // more would only make more partial sums
   constexpr std::int64_t kFewestPartials = 64;
   const std::int64_t pairs = channels / 2;
   DepthwiseTiles t{};

@@ -36,14 +36,14 @@ struct DepthwiseShape {
 /// y = conv(round(activation(x * scale + shift))), and sums of y - centre and of its square over
 /// samples that count, for the batch norm that follows.
 struct Depthwise {
-  const void* x;       ///< [samples, height, width, channels]
-  const float* scale;  ///< [channels]; null with shift: x is taken as it is
-  const float* shift;  ///< [channels]
-  const void* weight;  ///< [channels, kernel * kernel]
-  void* y;             ///< [samples, out_height, out_width, channels]
+  const void* x;              ///< [samples, height, width, channels]
+  const float* scale;         ///< [channels]; null with shift: x is taken as it is
+  const float* shift;         ///< [channels]
+  const void* weight;         ///< [channels, kernel * kernel]
+  void* y;                    ///< [samples, out_height, out_width, channels]
   const float* centre;        ///< [channels]; null with partial
   const std::int32_t* valid;  ///< [1]
-  float* partial;  ///< [depthwise_partials(...), 2, channels] or null: no sums
+  float* partial;             ///< [depthwise_partials(...), 2, channels] or null: no sums
   DepthwiseShape shape;
   Activation activation;  ///< of the input
   DType dtype;
@@ -68,19 +68,19 @@ struct FollowingNorm {
 /// activation of the input; sums of dx and of dx * (x - mean) for the batch norm before; the
 /// weight's gradient.
 struct DepthwiseBackward {
-  const void* x;        ///< [samples, height, width, channels]
-  const float* mean;    ///< [channels]; null with scale and shift: x is taken as it is
-  const float* scale;   ///< [channels]
-  const float* shift;   ///< [channels]
-  const void* weight;   ///< [channels, kernel * kernel]
-  const void* grad;     ///< [samples, out_height, out_width, channels], after `following`
+  const void* x;       ///< [samples, height, width, channels]
+  const float* mean;   ///< [channels]; null with scale and shift: x is taken as it is
+  const float* scale;  ///< [channels]
+  const float* shift;  ///< [channels]
+  const void* weight;  ///< [channels, kernel * kernel]
+  const void* grad;    ///< [samples, out_height, out_width, channels], after `following`
   FollowingNorm following;
   const std::int32_t* valid;  ///< [1]
   void* grad_x;               ///< as x
-  float* partial;         ///< [depthwise_backward_partials(...), 2, channels]; null: no sums
-  float* grad_weight;     ///< [channels, kernel * kernel]; null: not wanted
-  float* weight_partial;  ///< scratch, [depthwise_backward_partials(...), kernel * kernel,
-                          ///< channels]; null with grad_weight
+  float* partial;             ///< [depthwise_backward_partials(...), 2, channels]; null: no sums
+  float* grad_weight;         ///< [channels, kernel * kernel]; null: not wanted
+  float* weight_partial;      ///< scratch, [depthwise_backward_partials(...), kernel * kernel,
+                              ///< channels]; null with grad_weight
   DepthwiseShape shape;
   Activation activation;  ///< of the input
   DType dtype;

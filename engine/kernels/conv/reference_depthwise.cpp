@@ -36,8 +36,10 @@ double seen(const Args& a, std::int64_t i) {
   const std::int64_t channel = i % a.shape.channels;
   const double x = View(a.x, a.dtype).at(i);
   if (a.scale == nullptr) return x;
-  return stored(activated(x * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0), a.activation),
-                a.dtype);
+  return stored(
+      activated(x * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0),
+                a.activation),
+      a.dtype);
 }
 
 /// The gradient of output element i, rounded.
@@ -53,8 +55,10 @@ double output_gradient(const DepthwiseBackward& a, std::int64_t i) {
     grad = grad * View(f.gate, a.dtype).at(at) +
            View(f.grad_mean, a.dtype).at(at) / static_cast<double>(pixels);
   }
-  const double dz = grad * activation_slope(y * scale + channel_value(f.shift, channel, 0), f.activation);
-  return stored(scale * dz + (y - channel_value(f.mean, channel, 0)) * channel_value(f.slope, channel, 0) +
+  const double dz =
+      grad * activation_slope(y * scale + channel_value(f.shift, channel, 0), f.activation);
+  return stored(scale * dz +
+                    (y - channel_value(f.mean, channel, 0)) * channel_value(f.slope, channel, 0) +
                     channel_value(f.offset, channel, 0),
                 a.dtype);
 }
@@ -71,18 +75,19 @@ void depthwise(const Depthwise& a) {
   const DepthwiseShape& s = a.shape;
   const View weight(a.weight, a.dtype), y(a.y, a.dtype);
   std::vector<double> sums(static_cast<std::size_t>(2 * s.channels));
-  for_outputs(s, s.samples, [&](std::int64_t i, std::int64_t sample, std::int64_t oy,
-                                std::int64_t ox, std::int64_t channel) {
-    double sum = 0;
-    for_taps(s, sample, oy, ox, channel, [&](std::int64_t from, int tap) {
-      sum += seen(a, from) * weight.at(channel * s.kernel * s.kernel + tap);
-    });
-    y.set(i, sum);
-    if (sample >= counted_samples(a.valid, s.samples)) return;
-    const double off = y.at(i) - channel_value(a.centre, channel, 0);
-    sums[static_cast<std::size_t>(channel)] += off;
-    sums[static_cast<std::size_t>(s.channels + channel)] += off * off;
-  });
+  for_outputs(s, s.samples,
+              [&](std::int64_t i, std::int64_t sample, std::int64_t oy, std::int64_t ox,
+                  std::int64_t channel) {
+                double sum = 0;
+                for_taps(s, sample, oy, ox, channel, [&](std::int64_t from, int tap) {
+                  sum += seen(a, from) * weight.at(channel * s.kernel * s.kernel + tap);
+                });
+                y.set(i, sum);
+                if (sample >= counted_samples(a.valid, s.samples)) return;
+                const double off = y.at(i) - channel_value(a.centre, channel, 0);
+                sums[static_cast<std::size_t>(channel)] += off;
+                sums[static_cast<std::size_t>(s.channels + channel)] += off * off;
+              });
   if (a.partial != nullptr) store_sums(sums, depthwise_partials(s, a.dtype), a.partial);
 }
 
@@ -105,7 +110,8 @@ void depthwise_backward(const DepthwiseBackward& a) {
               });
   for (std::size_t i = 0; i < dx.size(); ++i) {
     const auto at = static_cast<std::int64_t>(i), channel = at % s.channels;
-    const double z = x.at(at) * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0);
+    const double z =
+        x.at(at) * channel_value(a.scale, channel, 1) + channel_value(a.shift, channel, 0);
     grad_x.set(at, dx[i] * (a.scale == nullptr ? 1 : activation_slope(z, a.activation)));
     sums[static_cast<std::size_t>(channel)] += grad_x.at(at);
     sums[static_cast<std::size_t>(s.channels + channel)] +=

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads)
   float sum[V] = {};
   for (int oy = from(place.y); oy < end_y; ++oy) {
     for (int ox = from(place.x); ox < end_x; ++ox) {
-      const int own = (place.y - oy * s.stride + s.before) * s.kernel +
-                      (place.x - ox * s.stride + s.before);
+      const int own =
+          (place.y - oy * s.stride + s.before) * s.kernel + (place.x - ox * s.stride + s.before);
       const std::int64_t at =
           ((place.sample * s.out_height + oy) * s.out_width + ox) * packs + place.pack;
       float grad[V];

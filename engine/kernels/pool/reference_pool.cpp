@@ -45,8 +45,7 @@ void max_pool_backward(const MaxPoolBackward& a) {
   for_windows(s, [&](std::int64_t i, std::int64_t from, int place) {
     if (a.place[i] == place) sum[static_cast<std::size_t>(from)] += grad_y.at(i);
   });
-  for (std::size_t i = 0; i < sum.size(); ++i)
-    grad_x.set(static_cast<std::int64_t>(i), sum[i]);
+  for (std::size_t i = 0; i < sum.size(); ++i) grad_x.set(static_cast<std::int64_t>(i), sum[i]);
 }
 
 }  // namespace dstrain::kernels::reference
