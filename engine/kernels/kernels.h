@@ -11,13 +11,10 @@
 
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/attention/kernels.h"
-#include "engine/kernels/batch_norm/kernels.h"
-#include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/embedding/kernels.h"
 #include "engine/kernels/experts/kernels.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/norm/kernels.h"
 #include "engine/kernels/optimizer/kernels.h"
-#include "engine/kernels/pool/kernels.h"
 #include "engine/kernels/wire/kernels.h"

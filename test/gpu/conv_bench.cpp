@@ -1,6 +1,9 @@
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 
+#include "engine/kernels/batch_norm/kernels.h"
+#include "engine/kernels/conv/kernels.h"
+#include "engine/kernels/pool/kernels.h"
 #include "test/gpu/bench.h"
 
 /// Kernels of convolutional networks at the shapes of MobileNetV2 and EfficientNet-B0, 256 images

@@ -5,7 +5,9 @@
 
 #include <functional>
 
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/batch_norm/kernels.h"
+#include "engine/kernels/conv/kernels.h"
+#include "engine/kernels/pool/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
@@ -70,7 +72,7 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
   const bool by_output = activation == Activation::relu;  // after a residual
   compare_places(type, s.samples * s.pixels, [&](const Place& place) -> Tensors {
     test::Random random(1);
-    const at::IntArrayRef sizes{s.samples, s.pixels, s.channels};
+    const std::vector<std::int64_t> sizes{s.samples, s.pixels, s.channels};
     const at::Tensor x = place.put(random({s.samples, s.pixels, s.channels}, type)),
                      residual = place.put(random({s.samples, s.pixels, s.channels}, type)),
                      grad_y = place.put(random({s.samples, s.pixels, s.channels}, type)),
@@ -218,7 +220,7 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu
   CAPTURE(c10::toString(type), s.samples, s.pixels, s.channels, static_cast<int>(activation));
   compare_places(type, s.samples * s.pixels, [&](const Place& place) -> Tensors {
     test::Random random(2);
-    const at::IntArrayRef sizes{s.samples, s.pixels, s.channels};
+    const std::vector<std::int64_t> sizes{s.samples, s.pixels, s.channels};
     const at::Tensor x = place.put(random({s.samples, s.pixels, s.channels}, type)),
                      grad_y = place.put(random({s.samples, s.pixels, s.channels}, type)),
                      gate = place.put(random({s.samples, s.channels}, type)),
@@ -303,7 +305,7 @@ const ConvCase kConvCases[] = {
     {2, 16, 14, 1280, 3, 2, 0, 1}, {1, 1, 1, 8, 3, 1, 1, 1},     {3, 2, 3, 8, 3, 2, 1, 1},
     {2, 14, 14, 672, 5, 1, 2, 2},  {1, 7, 9, 70, 5, 1, 2, 2},    {1, 14, 15, 240, 5, 2, 2, 2},
     {2, 16, 14, 12, 5, 2, 1, 2},   {1, 2, 2, 2, 5, 2, 2, 2},     {1, 40, 5, 8, 5, 2, 1, 2},
-    {2, 112, 112, 32, 3, 1, 1, 1}, {40, 20, 20, 24, 3, 1, 1, 1},
+    {1, 112, 60, 32, 3, 1, 1, 1}, {40, 20, 20, 24, 3, 1, 1, 1},
 };
 
 TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][conv]") {

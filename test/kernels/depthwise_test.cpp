@@ -2,8 +2,11 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "engine/kernels/conv/depthwise_tiles.h"
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/op_support.h"
 #include "test/kernels/depthwise_on_host.h"
 #include "test/kernels/image_bounds.h"
@@ -91,7 +94,7 @@ TEST_CASE("depthwise convolution with the norm before it equals ATen's", "[kerne
   const at::Tensor valid_number = at::full({1}, valid, at::kInt);
   const at::Tensor y = at::full({c.samples, s.out_height, s.out_width, c.channels}, 77, type);
   const at::Tensor partial =
-      at::full({kernels::depthwise_partials(s, kernel_type(type)), 2, c.channels}, 77);
+      at::full({kernels::depthwise_partials(s, kernel_type(type)), 2, c.channels}, 77, at::kFloat);
   const kernels::Depthwise args{.x = x.const_data_ptr(),
                                 .scale = normed ? fp32(scale) : nullptr,
                                 .shift = normed ? fp32(shift) : nullptr,
@@ -134,7 +137,7 @@ TEST_CASE("backward of depthwise convolution between two norms equals ATen's",
   const DepthwiseMaps maps{s};
   test::Random random(2);
   const auto vector = [&] { return random({c.channels}); };
-  const at::IntArrayRef in{c.samples, c.height, c.width, c.channels};
+  const std::vector<std::int64_t> in{c.samples, c.height, c.width, c.channels};
   const std::vector<std::int64_t> out{c.samples, s.out_height, s.out_width, c.channels};
   const at::Tensor x = random({c.samples, c.height, c.width, c.channels}, type),
                    weight = random({c.channels, c.kernel * c.kernel}, type),
@@ -149,8 +152,8 @@ TEST_CASE("backward of depthwise convolution between two norms equals ATen's",
   const at::Tensor valid_number = at::full({1}, valid, at::kInt);
   const at::Tensor grad_x = at::full(in, 77, type);
   const std::int64_t rows = kernels::depthwise_backward_partials(s, kernel_type(type));
-  const at::Tensor partial = at::full({rows, 2, c.channels}, 77),
-                   weight_partial = at::full({rows, c.kernel * c.kernel, c.channels}, 77);
+  const at::Tensor partial = at::full({rows, 2, c.channels}, 77, at::kFloat),
+                   weight_partial = at::full({rows, c.kernel * c.kernel, c.channels}, 77, at::kFloat);
   const kernels::DepthwiseBackward args{
       .x = x.const_data_ptr(),
       .mean = normed ? fp32(mean) : nullptr,
@@ -215,9 +218,9 @@ TEST_CASE("backward of depthwise convolution between two norms equals ATen's",
 }
 
 TEST_CASE("tiles of depthwise convolutions cover each output and channel once", "[kernels]") {
-  const std::int64_t samples = GENERATE(1, 5, 32, 256),
-                     side = GENERATE(1, 7, 14, 15, 56, 112, 150, 190),
-                     channels = GENERATE(2, 8, 16, 32, 96, 144, 240, 672, 960, 1280);
+  const std::int64_t samples = GENERATE(1, 5, 256),
+                     side = GENERATE(1, 7, 15, 56, 190),
+                     channels = GENERATE(2, 16, 144, 672, 1280);
   const int columns = GENERATE(4, 7, 8);
   CAPTURE(samples, side, channels, columns);
   const kernels::DepthwiseTiles t =
@@ -234,9 +237,9 @@ TEST_CASE("tiles of depthwise convolutions cover each output and channel once", 
   std::vector<int> covered(static_cast<std::size_t>(side * side));
   for (std::int64_t item = 0; item < std::int64_t{t.segments} * t.strips; ++item) {
     const auto strip = kernels::depthwise_item(t, item, static_cast<int>(side));
-    REQUIRE(strip.sample == 0);
-    REQUIRE(strip.first_row < strip.end_row);
-    REQUIRE(strip.first_row % 2 == 0);
+    const bool sound =
+        strip.sample == 0 && strip.first_row < strip.end_row && strip.first_row % 2 == 0;
+    if (!sound) FAIL("item " << item);
     for (std::int64_t y = strip.first_row; y < strip.end_row; ++y) {
       for (std::int64_t x = strip.first_column;
            x < std::min<std::int64_t>(strip.first_column + columns, side); ++x)

@@ -82,7 +82,7 @@ struct DepthwiseMaps {
     case relu6:
       return {z.value.clamp(0, 6), z.error};
     case silu:
-      return silu(z);
+      return test::silu(z);
     case hardswish: {
       const at::Tensor value = at::hardswish(z.value);
       return applied(z, value, at::full_like(value, 1.5), value.abs() * (4 * 0x1p-24));
@@ -102,7 +102,7 @@ struct DepthwiseMaps {
       return {z.value.gt(0).logical_and(z.value.lt(6)).to(at::kDouble),
               beside(z, 0, 1) + beside(z, 6, 1)};
     case silu:
-      return silu_slope(z);
+      return test::silu_slope(z);
     case hardswish: {
       const at::Tensor inner = z.value / 3 + 0.5;
       const at::Tensor value = at::where(z.value.le(-3), at::zeros_like(inner),
