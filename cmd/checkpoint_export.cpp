@@ -18,6 +18,7 @@
 #include "engine/checkpoint/base_weights.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/data/dataset.h"
+#include "engine/models/family.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
 #include "engine/models/trainable.h"
@@ -32,6 +33,7 @@ struct ExportArguments {
   std::string source;
   std::string output;
   std::string dtype = "f32";
+  std::string names = "torchvision";
   bool merge = false;
 };
 
@@ -51,8 +53,9 @@ std::filesystem::path checkpoint_of(const std::string& source) {
 /// The run's model; a head that is in the checkpoint says the number of classes.
 Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
   ModelInputs inputs{.sequence = recipe.data.sequence};
+  const std::string bias = std::string(find_family(recipe.model).classifier) + ".bias";
   for (const Piece& tensor : reader.tensors()) {
-    if (tensor.name == "classifier.bias") inputs.classes = static_cast<int>(tensor.numel());
+    if (tensor.name == bias) inputs.classes = static_cast<int>(tensor.numel());
   }
   return make_trainable_model(recipe, inputs);
 }
@@ -106,6 +109,12 @@ class Weights {
 void write_companions(const Recipe& recipe, const Model& model, const std::string& output) {
   if (!model.is_language()) {
     const int stored = stored_shape(recipe.data, model.image_size).height;
+    if (model.family->recipe().by_name) {
+      const std::filesystem::path config = std::filesystem::path(output) / "config.json";
+      write_file_atomically(config, with_pretrained_cfg(read_file(config), recipe.data, stored,
+                                                        model.image_size, model.channels));
+      return;
+    }
     write_file_atomically(
         std::filesystem::path(output) / "preprocessor_config.json",
         image_processor_json(recipe.data, stored, model.image_size, model.channels));
@@ -131,6 +140,7 @@ int export_checkpoint(const ExportArguments& options) {
   Weights weights(*reader, path, recipe, model);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
+  const auto timm = options.names == "timm" ? model.family->timm_tensor : nullptr;
   if (adapted && !options.merge) {
     export_adapter(options.output, model, recipe.lora, read,
                    {.base = recipe.model.weights, .dtype = dtype});
@@ -140,13 +150,15 @@ int export_checkpoint(const ExportArguments& options) {
         {.classes = model.classes, .sequence = recipe.data.sequence, .experts = recipe.experts});
     export_weights(options.output, plain, merged(model, recipe.lora, read), {.dtype = dtype});
   } else {
-    export_weights(options.output, model, read, {.dtype = dtype});
+    export_weights(options.output, model, read, {.dtype = dtype, .tensor = timm});
   }
   write_companions(recipe, model, options.output);
   print_text("{}: step {}, {}\n", options.output, reader->state().step,
              adapted && !options.merge ? "adapter in PEFT's layout"
              : adapted                 ? "base and adapter merged in the Hugging Face layout"
-                                       : "weights in the Hugging Face layout");
+             : model.family->recipe().by_name
+                 ? fmt::format("weights under the names of {}", options.names)
+                 : "weights in the Hugging Face layout");
   if (adapted && !options.merge && recipe.model.weights.empty()) {
     print_text("its base is in no folder ({}); --merge writes both together\n",
                reader->state().base);
@@ -170,6 +182,10 @@ Command add_checkpoint_export(CLI::App& root) {
   app->add_option("output", options->output, "Folder to write; made if missing.")->required();
   app->add_option("--dtype", options->dtype, "f32 (default) or bf16.")
       ->check(CLI::IsMember({"f32", "bf16"}));
+  app->add_option("--names", options->names,
+                  "Of a convolutional model: whose names the tensors get, torchvision (default) or "
+                  "timm, which opens the folder as local-dir:FOLDER.")
+      ->check(CLI::IsMember({"torchvision", "timm"}));
   app->add_flag("--merge", options->merge,
                 "Of a run with adapters: the whole model, with the adapters added to its weights.");
   return {app, [options] { return export_checkpoint(*options); }};

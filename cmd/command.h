@@ -19,6 +19,7 @@ int run_command(CLI::App& app, const std::vector<Command>& commands, int argc, c
 Command add_recipe_check(CLI::App& root);
 Command add_recipe_show(CLI::App& root);
 Command add_recipe_schema(CLI::App& root);
+Command add_recipe_import(CLI::App& root);
 Command add_launch(CLI::App& root);
 Command add_agent(CLI::App& root);
 Command add_verify(CLI::App& root);
@@ -37,6 +38,7 @@ Command add_checkpoint_list(CLI::App& root);
 Command add_checkpoint_verify(CLI::App& root);
 Command add_checkpoint_prune(CLI::App& root);
 Command add_checkpoint_export(CLI::App& root);
+Command add_checkpoint_inspect(CLI::App& root);
 Command add_bench_step(CLI::App& root);
 Command add_bench_kernel(CLI::App& root);
 Command add_bench_flops(CLI::App& root);

@@ -11,11 +11,12 @@ extern "C" __attribute__((visibility("default"))) int dstrain_engine_main(int ar
   app.require_subcommand(1);
   std::vector<Command> commands = {add_engine(app), add_plan(app), add_measure(app)};
   CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "List, verify, prune and export checkpoints.");
+      app.add_subcommand("checkpoint", "List, verify, prune, export and inspect checkpoints.");
   checkpoint->require_subcommand(1);
   commands.insert(commands.end(),
                   {add_checkpoint_list(*checkpoint), add_checkpoint_verify(*checkpoint),
-                   add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint)});
+                   add_checkpoint_prune(*checkpoint), add_checkpoint_export(*checkpoint),
+                   add_checkpoint_inspect(*checkpoint)});
   CLI::App* bench = app.add_subcommand(
       "bench", "Measure steps, kernels and blocks on this device; compare runs of recipes.");
   bench->require_subcommand(1);

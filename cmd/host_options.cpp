@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cmd/env_file.h"
 #include "cmd/input_path.h"
 #include "engine/base/error.h"
 
@@ -57,6 +58,15 @@ void add_host_options(CLI::App& app, launcher::LaunchOptions& options) {
          "OMP_*, GOMP_*, UCX_*, FI_*, HF_*, WANDB_*, CUDA_* and secrets reach other hosts anyway.")
       ->expected(1)
       ->take_all();
+  app.add_option_function<std::string>(
+         "--env-file",
+         [&options](const std::string& path) {
+           const std::vector<std::string> variables = read_env_file(path);
+           options.environment.insert(options.environment.begin(), variables.begin(),
+                                      variables.end());
+         },
+         "File of NAME=VALUE lines for the ranks, such as .deepspeed_env; --env has the last word.")
+      ->type_name("FILE");
   app.add_option(
          "--max-restarts", options.max_restarts,
          "Starts after a failure that another start may cure, from the newest checkpoint, without "

@@ -7,7 +7,7 @@
 namespace dstrain {
 
 /// The options of a job about its hosts and about failures: --ranks, --hosts,
-/// --hostfile, --include, --exclude, --ssh-config, --ship, --ssh-tree-from, --env, --max-restarts,
+/// --hostfile, --include, --exclude, --ssh-config, --ship, --ssh-tree-from, --env, --env-file, --max-restarts,
 /// --min-ranks, --hang-timeout, --tee.
 void add_host_options(CLI::App& app, launcher::LaunchOptions& options);
 

@@ -17,7 +17,7 @@ constexpr std::array kEngineCommands = {
     EngineCommand{"engine", "Run one rank of a training job; the environment says which one."},
     EngineCommand{
         "plan", "Will it fit, how fast, which bytes when: without a GPU, for any number of ranks."},
-    EngineCommand{"checkpoint", "List, verify, prune and export checkpoints."},
+    EngineCommand{"checkpoint", "List, verify, prune, export and inspect checkpoints."},
     EngineCommand{"bench",
                   "Measure steps, kernels and blocks on this device; compare runs of recipes."},
     EngineCommand{"data", "Look at data as the model sees it."},
@@ -37,10 +37,10 @@ int main(int argc, char** argv) {
 
   std::vector<Command> commands = {add_launch(app), add_verify(app), add_doctor(app),
                                    add_agent(app), add_report(app)};
-  CLI::App* recipe = app.add_subcommand("recipe", "Check, show and describe recipes.");
+  CLI::App* recipe = app.add_subcommand("recipe", "Check, show, describe and import recipes.");
   recipe->require_subcommand(1);
   commands.insert(commands.end(), {add_recipe_check(*recipe), add_recipe_show(*recipe),
-                                   add_recipe_schema(*recipe)});
+                                   add_recipe_schema(*recipe), add_recipe_import(*recipe)});
   CLI::App* trace =
       app.add_subcommand("trace", "Record, merge, analyze and compare traces of steps.");
   trace->require_subcommand(1);

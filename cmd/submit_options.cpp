@@ -19,10 +19,10 @@ constexpr const char* kGroup = "SLURM";
 
 /// Options of the launch that a batch script does not repeat: it brings a recipe of its own, Slurm
 /// chooses the hosts, and each start of the job resumes by itself.
-constexpr std::array kNotRepeated = {
-    "recipe",       "--set",      "--hosts",         "--hostfile",
-    "--ssh-config", "--ship",     "--ssh-tree-from", "--ssh-tree-radix",
-    "--resume",     "--run-name", "--dry-run"};
+constexpr std::array kNotRepeated = {"recipe",   "words",           "--set",
+                                     "--hosts",  "--hostfile",      "--ssh-config",
+                                     "--ship",   "--ssh-tree-from", "--ssh-tree-radix",
+                                     "--resume", "--run-name",      "--dry-run"};
 
 /// The other options that were given, as words.
 std::vector<std::string> launch_arguments(const CLI::App& app) {
@@ -77,8 +77,12 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
                    "Put the job into Slurm's queue, with a copy of recipe and program, and return; "
                    "see slurm/README.md.");
   slurm->group(kGroup);
-  const auto add = [&app, slurm](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->needs(slurm)->group(kGroup);
+  app.add_option("--emit", request.emit,
+                 "sbatch: print the batch script and submit nothing, as --slurm --dry-run does.")
+      ->check(CLI::IsMember({"sbatch"}))
+      ->group(kGroup);
+  const auto add = [&app](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->group(kGroup);
   };
   add("--nodes", options.nodes, "Nodes of the job. Default: 1.")->check(CLI::Range(1, 65536));
   add("--ranks-per-node", options.ranks_per_node,
@@ -96,6 +100,16 @@ void add_submit_options(CLI::App& app, SubmitRequest& request) {
   add("--sbatch", options.sbatch, "Further option of sbatch: --sbatch=--exclusive. Repeatable.")
       ->expected(1)
       ->take_all();
+}
+
+void complete_submit_options(JobOptions& job, SubmitRequest& request) {
+  if (!request.emit.empty()) request.slurm = job.launch.dry_run = true;
+  if (request.slurm) return;
+  for (const CLI::Option* option : request.app->get_options()) {
+    if (option->get_group() != kGroup || option->count() == 0) continue;
+    throw Error(ErrorKind::usage, option->get_name() + " requires --slurm",
+                "add --slurm, or leave it out");
+  }
 }
 
 int submit_job(const JobOptions& job, const SubmitRequest& request) {

@@ -35,12 +35,13 @@ BatchRange batch_range(const LoaderOptions& options, std::int64_t size, std::int
   const std::int64_t steps = steps_per_epoch(size, options.global_batch);
   const std::int64_t first = step % steps * options.global_batch;
   const std::int64_t samples = std::min(options.global_batch, size - first);
-  const std::int64_t rank_first = samples * options.data_rank / options.data_ranks;
-  const std::int64_t rank_end = samples * (options.data_rank + 1) / options.data_ranks;
-  const std::int64_t mine = rank_end - rank_first;
-  const std::int64_t micro_first = mine * micro / options.micro_batches;
-  const std::int64_t micro_end = mine * (micro + 1) / options.micro_batches;
-  return {step / steps, first + rank_first + micro_first, micro_end - micro_first};
+  // Ranks and their micro-batches share a step as the micro-batches of one rank would, and those of
+  // all ranks at one time are neighbours, so that a batch norm sees the same samples together on
+  // any number of ranks.
+  const std::int64_t parts = options.data_ranks * options.micro_batches;
+  const std::int64_t part = micro * options.data_ranks + options.data_rank;
+  const std::int64_t begin = samples * part / parts, end = samples * (part + 1) / parts;
+  return {step / steps, first + begin, end - begin};
 }
 
 class ThreadedLoader final : public Loader {

@@ -36,6 +36,7 @@ struct Item {
   const Piece* part = nullptr;
   DType dtype = DType::f32;
   const BlockState* state = nullptr;
+  FileTensor in_file = {};
 };
 
 /// Tensors of one file, and their bytes.
@@ -51,6 +52,10 @@ std::vector<Shard> make_shards(const Model& model, const ExportOptions& options)
   }
   for (const BlockState* state : all_states(model))
     items.push_back({&state->part, state->type == at::kLong ? DType::i64 : DType::f32, state});
+  for (Item& item : items) {
+    item.in_file = {item.part->name, item.part->shape};
+    if (options.tensor != nullptr) item.in_file = options.tensor(item.in_file);
+  }
   std::vector<Shard> shards(1);
   for (const Item& item : items) {
     const auto bytes = static_cast<std::uint64_t>(num_elements(item.part->shape)) *
@@ -65,11 +70,14 @@ std::vector<Shard> make_shards(const Model& model, const ExportOptions& options)
 
 void write_shard(const fs::path& path, const Shard& shard, const TensorReader& read) {
   std::vector<SafetensorsTensor> tensors;
-  for (const auto& [part, dtype, state] : shard.items)
-    tensors.push_back({.name = part->name, .shape = part->shape, .dtype = dtype, .values = {}});
+  for (const Item& item : shard.items)
+    tensors.push_back({.name = item.in_file.name,
+                       .shape = item.in_file.shape,
+                       .dtype = item.dtype,
+                       .values = {}});
   // Readers of transformers 4 refuse a file that does not say who wrote it.
   SafetensorsWriter writer(path, std::move(tensors), {{"format", "pt"}});
-  for (const auto& [part, dtype, state] : shard.items) {
+  for (const auto& [part, dtype, state, in_file] : shard.items) {
     const std::vector<float> values = read(state == nullptr ? *part : stored_part(*state));
     if (dtype == DType::i64) {
       const at::Tensor integers = from_stored(*state, values);
@@ -114,7 +122,7 @@ void export_weights(const fs::path& folder, const Model& model, const TensorRead
       const std::string name =
           fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
       write_shard(folder / name, shards[i], read);
-      for (const Item& item : shards[i].items) map[item.part->name] = name;
+      for (const Item& item : shards[i].items) map[item.in_file.name] = name;
       bytes += shards[i].bytes;
     }
     const nlohmann::json json = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};

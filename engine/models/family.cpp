@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
 #include "engine/models/decoder/model.h"
 #include "engine/models/llama/llama.h"
+#include "engine/models/mobilenet/mobilenet_v2.h"
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
 #include "engine/models/qwen_moe/qwen_moe.h"
+#include "engine/models/resnet/resnet.h"
 #include "engine/models/upcycled_weights.h"
+#include "engine/models/vgg/vgg.h"
 #include "engine/models/vit/model.h"
 #include "engine/models/vit/names.h"
 #include "recipes/schema/config_file.h"
@@ -42,6 +46,13 @@ Model qwen2_moe_model(const ModelConfig& recipe, const ModelFamily& family,
 }
 
 std::string same_name(const std::string& name) { return name; }
+
+template <FileTensor (*timm_tensor)(const FileTensor&)>
+std::vector<std::string> ours_or_timms(const std::string& name) {
+  const std::string theirs = timm_tensor({name, {}}).name;
+  return theirs == name ? std::vector{name} : std::vector{name, theirs};
+}
+std::vector<std::string> one_name(const std::string& name) { return {name}; }
 
 constexpr Family kModels[] = {
     {.name = "vit",
@@ -93,6 +104,36 @@ constexpr Family kModels[] = {
      .embedding = "model.embed_tokens.weight",
      .classifier = {},
      .with_classifier = {}},
+    {.name = "basic_cnn",
+     .make = basic_cnn_model,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = {}},
+    {.name = "resnet",
+     .make = resnet_model,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "fc",
+     .with_classifier = {}},
+    {.name = "vgg",
+     .make = vgg_model,
+     .file_names = ours_or_timms<vgg_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.6",
+     .with_classifier = {},
+     .timm_tensor = vgg_timm_tensor},
+    {.name = "mobilenet_v2",
+     .make = mobilenet_v2_model,
+     .file_names = ours_or_timms<mobilenet_v2_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.1",
+     .with_classifier = {},
+     .timm_tensor = mobilenet_v2_timm_tensor},
 };
 
 const Family* family_called(const ModelFamily* recipe) {
@@ -115,6 +156,9 @@ const Family& find_family(const ModelConfig& config) {
                 fmt::format("model.name: '{}' is no model that dstrain knows", config.name),
                 "it must be " + one_of(known));
   }
+  const std::string architecture = architecture_named_in(config.weights);
+  if (const PublishedModel* model = published_architecture(architecture); model != nullptr)
+    return *family_called(family_of(model->name));
   const std::string type = model_type_of(config.weights);
   if (const Family* found = family_called(family_of_type(type))) return *found;
   throw Error(ErrorKind::data,

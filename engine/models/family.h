@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,13 @@ namespace dstrain {
 
 struct Model;
 struct ModelInputs;
+
+/// A tensor as a file has it.
+struct FileTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  bool operator==(const FileTensor&) const = default;
+};
 
 /// A family of models: how one is made, and what files call its tensors.
 struct Family {
@@ -24,6 +32,9 @@ struct Family {
   std::string_view embedding;        ///< tensor with a row for each token; empty for images
   std::string_view classifier;       ///< module with a row for each class; empty for text
   std::string_view with_classifier;  ///< transformers' class of models that have that module
+  /// What timm calls a tensor of ours, and the shape that it gives it, with as many elements in the
+  /// same order; null: timm does not have the family, or has it as we do.
+  FileTensor (*timm_tensor)(const FileTensor& tensor) = nullptr;
 
   [[nodiscard]] const ModelFamily& recipe() const { return *family_of_type(name); }
 };

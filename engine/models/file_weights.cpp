@@ -42,7 +42,8 @@ class FileWeights final : public WeightSource {
     }
     for (const BlockState* state : all_states(model)) {
       if (state->type == at::kFloat) parts.push_back(&state->part);
-      if (state->type != at::kFloat) counters_.insert(state->part.name);
+      if (state->type == at::kFloat) continue;
+      for (const std::string& name : family_.file_names(state->part.name)) counters_.insert(name);
     }
     const std::optional<std::string> head =
         family_.classifier.empty() ? std::nullopt : reason_for_new_head(parts);
@@ -79,6 +80,13 @@ class FileWeights final : public WeightSource {
   [[nodiscard]] bool is_classifier(const std::string& name) const {
     return !family_.classifier.empty() && name.starts_with(classifier("."));
   }
+  [[nodiscard]] bool is_classifier_in_file(const std::string& name) const {
+    for (const char* tensor : {".weight", ".bias"}) {
+      const std::vector<std::string> names = family_.file_names(classifier(tensor));
+      if (std::ranges::find(names, name) != names.end()) return true;
+    }
+    return false;
+  }
   /// Whether the tensor has a row for each token of the vocabulary.
   [[nodiscard]] bool is_vocabulary(const std::string& name) const {
     return name == kLanguageHeadWeight || name == family_.embedding;
@@ -93,9 +101,9 @@ class FileWeights final : public WeightSource {
                                      [&](const Piece* part) { return part->name == weight_name; });
     DSTRAIN_CHECK(weight != parts.end(), "a model without " + weight_name);
     const std::int64_t classes = (*weight)->shape.at(0);
-    const auto place = folder_.find({weight_name});
+    const auto place = folder_.find(family_.file_names(weight_name));
     if (!place) {
-      if (folder_.find({bias_name}) || says_it_has_head()) return std::nullopt;
+      if (folder_.find(family_.file_names(bias_name)) || says_it_has_head()) return std::nullopt;
       return fmt::format("{} has no classifier; a new head for {} classes is drawn at random",
                          folder_.path().string(), classes);
     }
@@ -116,6 +124,11 @@ class FileWeights final : public WeightSource {
            std::find(found->begin(), found->end(), family_.with_classifier) != found->end();
   }
 
+  /// timm has the same elements in another shape.
+  [[nodiscard]] bool is_timms(const FileTensor& found, const Piece& part) const {
+    return family_.timm_tensor != nullptr && family_.timm_tensor({part.name, part.shape}) == found;
+  }
+
   void place(const Piece& part, Misfits& misfits) {
     using enum Misfits::Way;
     const std::optional<WeightFolder::Place> found = folder_.find(family_.file_names(part.name));
@@ -124,14 +137,14 @@ class FileWeights final : public WeightSource {
                                        shape_text(part.shape)));
       return;
     }
-    const SafetensorsFile::Entry& entry = found->entry();
+    const WeightFile::Entry& entry = found->entry();
     const std::string what =
         fmt::format("{}: tensor '{}'", found->file->path().string(), found->name);
     if (is_vocabulary(part.name) && entry.shape.size() == 2 && entry.shape[0] != part.shape[0] &&
         entry.shape[1] == part.shape[1]) {
       misfits.add(shape, fmt::format("{} is for a vocabulary of {} tokens, the model has {}", what,
                                      entry.shape[0], part.shape[0]));
-    } else if (entry.shape != part.shape) {
+    } else if (entry.shape != part.shape && !is_timms({found->name, entry.shape}, part)) {
       misfits.add(shape, fmt::format("{} is {}, the model needs {}", what, shape_text(entry.shape),
                                      shape_text(part.shape)));
     } else if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
@@ -148,8 +161,8 @@ class FileWeights final : public WeightSource {
     std::vector<std::string> unused;
     for (const auto& [name, file] : folder_.tensors()) {
       // A tied head may have been saved a second time.
-      const bool expected = (new_head && is_classifier(name)) || name == kLanguageHeadWeight ||
-                            counters_.contains(name);
+      const bool expected = (new_head && is_classifier_in_file(name)) ||
+                            name == kLanguageHeadWeight || counters_.contains(name);
       if (!used.contains(name) && !expected) unused.push_back(name);
     }
     if (!unused.empty()) {

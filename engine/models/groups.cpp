@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/program/cost.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
@@ -18,7 +19,7 @@ using Matcher = bool (*)(const std::string& pattern, const std::string& tensor);
 
 /// Sets `flag` to `value` where a pattern matches all parts of a parameter.
 void mark(const Model& model, const std::vector<std::string>& patterns, const std::string& key,
-          Matcher matcher, bool Parameter::* flag, bool value) {
+          Matcher matcher, bool Parameter::*flag, bool value) {
   const std::vector<Parameter*> parameters = all_parameters(model);
   for (const std::string& pattern : patterns) {
     bool found = false;
@@ -109,18 +110,43 @@ std::string suffix(const GroupKey& key, const std::set<Cut>& cuts, bool both) {
   return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 
+/// Runs of neighbouring blocks whose fp32 gradients take at most `bucket` bytes together.
+std::vector<std::vector<Block*>> buckets_of(const Model& model) {
+  std::vector<std::vector<Block*>> buckets;
+  Bytes bytes = 0;
+  for (const auto& block : model.blocks) {
+    Bytes own = 0;
+    for (const Parameter* parameter : block->parameters()) own += parameter->numel() * kFloatBytes;
+    if (buckets.empty() || bytes + own > model.bucket) {
+      buckets.emplace_back();
+      bytes = 0;
+    }
+    buckets.back().push_back(block.get());
+    bytes += own;
+  }
+  return buckets;
+}
+
+/// "layer1.0", "layer1.0 to layer1.2".
+std::string name_of(const std::vector<Block*>& bucket) {
+  const std::string& first = bucket.front()->name();
+  return bucket.size() == 1 ? first : fmt::format("{} to {}", first, bucket.back()->name());
+}
+
 }  // namespace
 
 GroupedParameters group_parameters(const Model& model) {
   GroupedParameters grouped;
   std::map<const Parameter*, int> group_of;
-  for (const auto& block : model.blocks) {
+  for (const std::vector<Block*>& bucket : buckets_of(model)) {
     std::map<GroupKey, std::vector<Parameter*>> fresh;  // frozen ones first
     std::set<Cut> cuts;
-    for (Parameter* parameter : block->parameters()) {
-      if (group_of.contains(parameter)) continue;
-      fresh[{parameter->trainable, parameter->cut}].push_back(parameter);
-      cuts.insert(parameter->cut);
+    for (Block* block : bucket) {
+      for (Parameter* parameter : block->parameters()) {
+        if (group_of.contains(parameter)) continue;
+        fresh[{parameter->trainable, parameter->cut}].push_back(parameter);
+        cuts.insert(parameter->cut);
+      }
     }
     const bool both =
         !fresh.empty() && fresh.begin()->first.trainable != fresh.rbegin()->first.trainable;
@@ -130,14 +156,16 @@ GroupedParameters group_parameters(const Model& model) {
       });
       for (const Parameter* parameter : group)
         group_of[parameter] = static_cast<int>(grouped.groups.size());
-      grouped.names.push_back(block->name() + suffix(key, cuts, both));
+      grouped.names.push_back(name_of(bucket) + suffix(key, cuts, both));
       grouped.groups.push_back(std::move(group));
     }
-    std::vector<int> read;
-    for (const Parameter* parameter : block->parameters()) read.push_back(group_of.at(parameter));
-    std::ranges::sort(read);
-    read.erase(std::unique(read.begin(), read.end()), read.end());
-    grouped.of_block.push_back(std::move(read));
+    for (Block* block : bucket) {
+      std::vector<int> read;
+      for (const Parameter* parameter : block->parameters()) read.push_back(group_of.at(parameter));
+      std::ranges::sort(read);
+      read.erase(std::unique(read.begin(), read.end()), read.end());
+      grouped.of_block.push_back(std::move(read));
+    }
   }
   return grouped;
 }

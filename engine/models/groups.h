@@ -9,11 +9,11 @@ namespace dstrain {
 
 using ParameterGroups = std::vector<std::vector<Parameter*>>;
 
-/// The weights of a model as they are gathered, reduced and updated: per block what it trains and
-/// what is frozen of it, and of these what ranks hold whole and what is cut between them. A weight
-/// that two blocks share is with the first. Inside a group matrices come first, hidden ones before
-/// others, then vectors, and those with weight decay before those without, so that each kind is one
-/// range of the flat buffer.
+/// The weights of a model as they are gathered, reduced and updated: per block, or run of small
+/// neighbouring blocks (Model::bucket), what it trains and what is frozen of it, and of these what
+/// ranks hold whole and what is cut between them. A weight that two blocks share is with the first.
+/// Inside a group matrices come first, hidden ones before others, then vectors, and those with
+/// weight decay before those without, so that each kind is one range of the flat buffer.
 struct GroupedParameters {
   ParameterGroups groups;
   std::vector<std::string> names;          ///< per group

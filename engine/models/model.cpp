@@ -88,8 +88,13 @@ ModelCost model_cost(Model& model, const BatchShape& shape) {
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     cost.blocks.push_back(model.blocks[b]->cost(shape));
     cost.blocks.back().groups = grouped.of_block[b];
-    for (const BlockState* state : model.blocks[b]->state())
+    for (const BlockState* state : model.blocks[b]->state()) {
       cost.blocks.back().state_bytes += state_bytes(*state);
+      if (state->change != StateChange::step_mean) continue;
+      // The sum of a step lies beside the value.
+      cost.blocks.back().state_bytes += state_bytes(*state);
+      cost.blocks.back().step_sums += num_elements(state->part.shape);
+    }
   }
   if (model.is_language()) {
     // Each token: itself, its label and the label's weight; in a part of a sample also its row and

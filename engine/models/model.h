@@ -27,6 +27,8 @@ struct Model {
   int experts_per_token = 0;            ///< 0: no layer has experts
   Splits splits = {};                   ///< ModelInputs::splits
   std::vector<std::string> notes = {};  ///< what a person should know of its config.json
+  Bytes bucket = 0;    ///< neighbouring blocks share groups up to this size of fp32 gradients
+  bool drops = false;  ///< a block drops elements while it trains
   /// Of a sample, as the layers of this rank see it: patches and class token of an image.
   int tokens = 0;
 
@@ -35,10 +37,13 @@ struct Model {
 
 /// What the data, the ranks and the recipe beside its section model say of a model.
 struct ModelInputs {
-  int classes = 0;             ///< of images; 0: unknown
-  int sequence = 0;            ///< tokens of a sample of text; 0: unknown, then costs are too
-  Splits splits = {};          ///< parts that this rank has; whole for export
-  ExpertsConfig experts = {};  ///< of the recipe: losses of routers, planned load
+  int classes = 0;                  ///< of images; 0: unknown
+  int sequence = 0;                 ///< tokens of a sample of text; 0: unknown, then costs are too
+  Splits splits = {};               ///< parts that this rank has; whole for export
+  ExpertsConfig experts = {};       ///< of the recipe: losses of routers, planned load
+  BatchNormConfig batch_norm = {};  ///< of the recipe
+  /// Model::bucket of families whose blocks are small.
+  Bytes bucket = 0;
   /// Tokens of a sample that this rank has.
   [[nodiscard]] int own_tokens() const { return sequence / splits.sequence.count; }
 };

@@ -1,5 +1,6 @@
 #include "engine/models/trainable.h"
 
+#include <cmath>
 #include <utility>
 
 #include "engine/models/adapters.h"
@@ -32,9 +33,13 @@ void mark_hidden_matrices(const Model& model) {
 }  // namespace
 
 Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
-  ModelInputs with_experts = inputs;
-  with_experts.experts = recipe.experts;
-  Model model = make_model(recipe.model, with_experts);
+  ModelInputs of_recipe = inputs;
+  of_recipe.experts = recipe.experts;
+  of_recipe.batch_norm = recipe.batch_norm;
+  // A group lies on one stage, and stages are cut between blocks.
+  if (recipe.parallel.pipeline == 1)
+    of_recipe.bucket = std::llround(std::ldexp(recipe.parallel.bucket, 20));
+  Model model = make_model(recipe.model, of_recipe);
   mark_hidden_matrices(model);
   freeze(model, recipe.model.frozen, "model.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);

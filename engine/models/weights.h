@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/mesh/shard.h"
+#include "engine/models/family.h"
 #include "engine/models/model.h"
 #include "engine/weights/safetensors.h"
 
@@ -45,6 +46,7 @@ using TensorReader = std::function<std::vector<float>(const Piece& part)>;
 struct ExportOptions {
   DType dtype = DType::f32;
   std::uint64_t shard_bytes = 5'000'000'000;  ///< most in one file; a larger tensor has its own
+  FileTensor (*tensor)(const FileTensor& ours) = nullptr;  ///< Family::timm_tensor; null: our names
 };
 
 /// Writes config.json and model.safetensors, or shards with an index, that transformers loads. Each

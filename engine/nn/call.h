@@ -10,11 +10,19 @@ namespace dstrain {
 struct Call {
   at::Tensor dropout_seed = {};  ///< BlockContext::dropout_seed
   ops::OwnRows own = {};         ///< Batch::own
+  at::Tensor valid = {};         ///< Batch::valid
+  Mode mode = Mode::train;       ///< BlockContext::mode
   Peers peers = {};              ///< BlockContext::peers
 
   [[nodiscard]] static Call of(const Batch& batch, const BlockContext& context) {
-    return {.dropout_seed = context.dropout_seed, .own = batch.own, .peers = context.peers};
+    return {.dropout_seed = context.dropout_seed,
+            .own = batch.own,
+            .valid = batch.valid,
+            .mode = context.mode,
+            .peers = context.peers};
   }
+  /// By a training step, whether for the first time or again.
+  [[nodiscard]] bool trains() const { return mode == Mode::train || mode == Mode::recompute; }
 
   /// The ranks that have the other parts of a cut module; null where none is cut.
   [[nodiscard]] Communicator* tensor() const { return peers.along(CommAxis::tensor); }

@@ -81,7 +81,12 @@ struct BlockCost {
   Bytes forward_workspace = 0;  ///< transient beyond the two while the block runs forward
   Bytes backward_workspace =
       0;  ///< transient beyond the two while the block runs backward, input gradient included
-  Bytes state_bytes = 0;                 ///< of its untrained tensors, which every rank holds whole
+  Bytes state_bytes = 0;  ///< of its untrained tensors, which every rank holds whole
+  /// fp32 numbers of those that norm sums over the ranks (StateChange::step_mean).
+  std::int64_t step_sums = 0;
+  /// Bytes that its kernels move in forward, and in backward; 0: its parameters, input, output and
+  /// what it saves.
+  Bytes forward_traffic = 0, backward_traffic = 0;
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
   /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
   bool host_reads = false;

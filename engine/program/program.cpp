@@ -326,7 +326,9 @@ std::vector<Comm> collectives_of(const Action& action, const Program& program, c
     const Bytes bytes = layout.update_bytes(group);
     if (bytes > 0) add(CommOp::all_gather, of_group.cut, layout.matrix_rule.direction, bytes);
   } else if (kind == ActionKind::norm) {
-    add(CommOp::all_reduce, CommAxis::world, kFloatBytes, kNumStepSums * kFloatBytes);
+    std::int64_t sums = kNumStepSums;
+    for (const BlockCost& block : cost.blocks) sums += block.step_sums;
+    add(CommOp::all_reduce, CommAxis::world, kFloatBytes, sums * kFloatBytes);
   } else if (transfers(kind)) {
     const bool sends = kind == ActionKind::send_down || kind == ActionKind::send_up;
     const bool to_next = kind == ActionKind::send_down || kind == ActionKind::receive_up;

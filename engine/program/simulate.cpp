@@ -73,10 +73,13 @@ class Simulator {
   Simulation result_;
 };
 
-/// Bytes that a block moves through device memory at least: its parameters, input, output and what
-/// it saves.
+/// Bytes that a block moves through device memory: those that it states, else at least its
+/// parameters, input, output and what it saves.
 double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
+  if (block.forward_traffic > 0)
+    return static_cast<double>(runs_backward(action.kind) ? block.backward_traffic
+                                                          : block.forward_traffic);
   Bytes bytes = block.saved_bytes + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
   if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients

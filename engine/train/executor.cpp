@@ -108,7 +108,12 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   allocate_buffers();
   alone_ = make_communicator(nullptr, {.name = "alone", .ranks = {0}});
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options.device);
-  telemetry_ = at::zeros({kNumSums + optimizer::kControlSize}, fp32);
+  const std::vector<BlockState*> block_states = all_states(model);
+  const std::int64_t step_sums = step_sum_elements(block_states);
+  const at::Tensor all = at::zeros({step_sums + kNumSums + optimizer::kControlSize}, fp32);
+  reduced_sums_ = all.narrow(0, 0, step_sums + kNumSums);
+  running_states_.emplace(block_states, all.narrow(0, 0, step_sums));
+  telemetry_ = all.narrow(0, step_sums, kNumSums + optimizer::kControlSize);
   sums_ = telemetry_.narrow(0, 0, kNumSums);
   control_ = telemetry_.narrow(0, kNumSums, optimizer::kControlSize);
   context_.label_smoothing = options.optimizer.label_smoothing;
@@ -223,7 +228,7 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   timer_.begin(inputs.step, lane(Lane::compute));
   {
     const StreamScope scope(lane(Lane::compute));
-    sums_.zero_();
+    reduced_sums_.zero_();
     const auto mean_over = [&](std::int64_t number) {
       return at::div(control_.select(0, optimizer::kLossScale),
                      std::max(1.0, static_cast<double>(number)));
@@ -484,9 +489,9 @@ void Executor::set_dropout_seeds(std::int64_t step) {
       random_key(static_cast<std::uint64_t>(options_.seed), RandomStream::dropout);
   const at::Tensor host = host_tensor(dropout_seeds_.sizes(), at::kLong, options_.device);
   auto* seeds = host.mutable_data_ptr<std::int64_t>();
-  const std::int64_t micro_batches = dropout_seeds_.numel();
-  for (std::int64_t m = 0; m < micro_batches; ++m) {
-    const std::int64_t place = options_.data_rank * micro_batches + m;
+  const std::int64_t data_ranks = layout_.extent(CommAxis::batch).ranks;
+  for (std::int64_t m = 0; m < dropout_seeds_.numel(); ++m) {
+    const std::int64_t place = m * data_ranks + options_.data_rank;
     const Philox random =
         Philox::at(key, static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(place));
     seeds[m] = static_cast<std::int64_t>(std::uint64_t{random.word[1]} << 32 | random.word[0] | 1);
@@ -574,7 +579,7 @@ void Executor::norm(const StepInputs& inputs) {
     sums_.select(0, kTraceSteps).fill_(inputs.requests.trace_steps);
   const Stream& compute = lane(Lane::compute);
   timer_.begin_action(Lane::compute, compute);
-  communicator(kWorldChannel).all_reduce(sums_, ReduceOp::sum);
+  communicator(kWorldChannel).all_reduce(reduced_sums_, ReduceOp::sum);
   timer_.end_action(Lane::compute, communicator(kWorldChannel).size() > 1, compute);
   optimizer::finish_gradients(control_, sums_,
                               {.clip_norm = options_.optimizer.clip_norm,
@@ -582,6 +587,7 @@ void Executor::norm(const StepInputs& inputs) {
                                .growth_interval = options_.precision.loss_scale.growth_interval,
                                .beta1 = options_.optimizer.betas[0],
                                .beta2 = options_.optimizer.betas[1]});
+  running_states_->apply(control_.select(0, optimizer::kSkip), inputs.samples);
   offloader_.copy_control(control_);
 }
 

@@ -21,6 +21,7 @@
 #include "engine/train/lane_thread.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/offloader.h"
+#include "engine/train/running_states.h"
 #include "engine/train/segments.h"
 #include "engine/train/state_store.h"
 #include "engine/train/step_timer.h"
@@ -273,11 +274,14 @@ class Executor {
   StepTimer timer_;
   StepObserver* observer_ = nullptr;
 
-  /// [sum of squares, totals, stop votes, steps to trace | control]: one
-  /// tensor, so one copy brings it to the host.
+  /// [sum of squares, totals, stop votes, steps to trace | control]: a part of one tensor, so one
+  /// copy brings it to the host; before it stand the sums of running statistics, so one all-reduce
+  /// takes these and `sums_`.
   at::Tensor telemetry_;
   at::Tensor sums_;
   at::Tensor control_;
+  at::Tensor reduced_sums_;  ///< [sums of running statistics | sums_]
+  std::optional<RunningStates> running_states_;
   BlockContext context_;
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
 

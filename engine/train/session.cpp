@@ -196,7 +196,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                       .seed = recipe.run.seed,
                       .data_rank = data_rank_,
                       .graphs = std::getenv("DSTRAIN_NO_GRAPHS") == nullptr,
-                      .dropout = recipe.lora.dropout > 0,
+                      .dropout = recipe.lora.dropout > 0 || model_.drops,
                       .timed_every = timed_every(machine),
                       .offload = offloader_options(world)},
       record);

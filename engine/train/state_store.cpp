@@ -128,10 +128,34 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (const at::Tensor whole = resident_parameters(g); whole.defined()) bind_values(g, whole);
   }
+  bind_block_states();
+}
+
+void StateStore::bind_block_states() {
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
+  std::int64_t means = 0;
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    const BlockState& state = *block_states_[s];
+    if (holds_state(s) && state.change == StateChange::step_mean)
+      means += num_elements(state.part.shape);
+  }
+  // What changes at once lies together, and the engine's counters are one number.
+  const at::Tensor all_means = at::empty({means}, fp32);
+  const at::Tensor steps = at::zeros({}, fp32.dtype(at::kLong));
+  means = 0;
   for (std::size_t s = 0; s < block_states_.size(); ++s) {
     BlockState& state = *block_states_[s];
-    if (holds_state(s))
+    if (!holds_state(s)) continue;
+    if (state.change == StateChange::step_mean) {
+      const std::int64_t count = num_elements(state.part.shape);
+      state.value = all_means.narrow(0, means, count).view(state.part.shape);
+      state.value.fill_(state.initial);
+      means += count;
+    } else if (state.change == StateChange::applied_steps) {
+      state.value = steps;
+    } else {
       state.value = at::full(state.part.shape, state.initial, fp32.dtype(state.type));
+    }
   }
 }
 
@@ -220,7 +244,7 @@ at::Tensor StateStore::own_gradient(int group) const {
   return resident_gradient(group).narrow(0, own.begin, own.size());
 }
 
-void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::* member) {
+void StateStore::bind(int group, const at::Tensor& whole, at::Tensor Parameter::*member) {
   const auto& parameters = groups_[to_index(group)];
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     parameters[i]->*member =

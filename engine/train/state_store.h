@@ -137,7 +137,8 @@ class StateStore {
   [[nodiscard]] const GroupLayout& kind(int group) const {
     return layout_.groups[static_cast<std::size_t>(group)];
   }
-  void bind(int group, const at::Tensor& flat, at::Tensor Parameter::* member);
+  void bind(int group, const at::Tensor& flat, at::Tensor Parameter::*member);
+  void bind_block_states();
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
   /// `part` of the master weights (state 0) or a moment (state - 1).
   [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/file.h"
+#include "engine/weights/weight_file.h"
 
 namespace dstrain {
 
@@ -21,29 +22,19 @@ enum class DType { f32, f16, bf16, i64 };
 /// end without holes or overlap, shape x dtype equal to the length without overflow, JSON depth
 /// bounded. Error{data} names file, tensor and rule. Tensors of a dtype we do not use are listed
 /// but cannot be read.
-class SafetensorsFile {
+class SafetensorsFile final : public WeightFile {
  public:
-  struct Entry {
-    std::string dtype;  ///< as written in the file
-    std::vector<std::int64_t> shape;
-    std::uint64_t begin = 0;  ///< bytes, from the start of the data
-    std::uint64_t end = 0;
-  };
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] const std::map<std::string, Entry>& entries() const { return entries_; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
   [[nodiscard]] std::span<const std::byte> bytes(const Entry& entry) const;
-  /// Elements [begin, begin + out.size()) converted to fp32; Error{data} for one that is not
-  /// finite.
-  void read(const std::string& name, std::int64_t begin, std::span<float> out) const;
 
  private:
-  std::filesystem::path path_;
+  void read_values(const std::string& name, const Entry& entry, std::int64_t begin,
+                   std::span<float> out) const override;
+
   MappedFile file_;
   std::uint64_t data_begin_ = 0;
-  std::map<std::string, Entry> entries_;
   std::map<std::string, std::string> metadata_;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,15 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the folder holds weights as PyTorch's pickle, whole or in shards.
-bool has_pickles(const fs::path& folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("pytorch_model") && entry.path().extension() == ".bin") return true;
-  }
-  return false;
-}
+/// A file with all tensors, and the index of shards, in the order in which they are looked for.
+struct Layout {
+  const char* single;
+  const char* index;
+};
+constexpr std::array kLayouts = {
+    Layout{"model.safetensors", "model.safetensors.index.json"},
+    Layout{"pytorch_model.bin", "pytorch_model.bin.index.json"},
+};
 
 }  // namespace
 
@@ -40,22 +41,22 @@ std::string listed(const std::vector<std::string>& items, const char* separator)
 }
 
 WeightFolder::WeightFolder(const fs::path& folder) : path_(folder) {
-  const fs::path single = folder / "model.safetensors";
-  const fs::path index = folder / "model.safetensors.index.json";
-  if (path_exists(single)) {
-    add_file(single);
-  } else if (path_exists(index)) {
-    add_index(index);
-  } else {
-    throw Error(
-        ErrorKind::data,
-        fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there",
-                    folder.string()),
-        has_pickles(folder)
-            ? "pytorch_model.bin can run code when it is read; save the model again as safetensors "
-              "with transformers"
-            : "model.weights needs a folder that transformers' save_pretrained wrote");
+  for (const auto& [single, index] : kLayouts) {
+    if (path_exists(folder / single)) {
+      add_file(folder / single);
+      return;
+    }
+    if (path_exists(folder / index)) {
+      add_index(folder / index);
+      return;
+    }
   }
+  throw Error(
+      ErrorKind::data,
+      fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there, nor "
+                  "pytorch_model.bin",
+                  folder.string()),
+      "model.weights needs a folder that transformers' save_pretrained wrote");
 }
 
 std::optional<WeightFolder::Place> WeightFolder::find(const std::vector<std::string>& names) const {
@@ -67,7 +68,7 @@ std::optional<WeightFolder::Place> WeightFolder::find(const std::vector<std::str
 }
 
 void WeightFolder::add_file(const fs::path& path) {
-  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  files_.push_back(open_weight_file(path));
   for (const auto& [name, entry] : files_.back()->entries()) {
     const auto [place, added] = tensors_.emplace(name, files_.back().get());
     if (!added) {

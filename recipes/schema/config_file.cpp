@@ -51,6 +51,12 @@ std::string model_type_of(const std::filesystem::path& weights) {
   return found->is_string() ? found->get<std::string>() : shown_json(*found);
 }
 
+std::string architecture_named_in(const std::filesystem::path& weights) {
+  const nlohmann::json json = read_json_object(config_path(weights));
+  const auto found = json.find("architecture");
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
 std::string size_differs(const ModelSize& size, std::int64_t in_recipe, const std::string& file,
                          std::int64_t in_file) {
   const bool positions = size.key == "image_size";
@@ -138,6 +144,12 @@ void ConfigFile::refuse(const char* key, const std::string& wanted) {
 
 void ConfigFile::raise(const std::string& hint) const {
   raise_problems(ErrorKind::data, problems_, hint);
+}
+
+std::optional<ConfigFile> pretrained_cfg(const ConfigFile& config) {
+  if (!config.has("pretrained_cfg") || !config.json().at("pretrained_cfg").is_object())
+    return std::nullopt;
+  return ConfigFile::of_object(config.path(), config.json().at("pretrained_cfg"));
 }
 
 }  // namespace dstrain

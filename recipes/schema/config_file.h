@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
 
 /// model_type of the config.json in the folder `weights`. Error{data} when there is none.
 [[nodiscard]] std::string model_type_of(const std::filesystem::path& weights);
+
+/// timm's name of the model in that file; empty where there is none.
+[[nodiscard]] std::string architecture_named_in(const std::filesystem::path& weights);
 
 /// Fields of a config.json by kind. A field that is not what it must be becomes a problem, and the
 /// value asked for is `otherwise`, as when it is missing or null.
@@ -69,5 +73,8 @@ class ConfigFile {
   nlohmann::json json_;
   Problems problems_;
 };
+
+/// timm's object of that name in a model's config.json: how its images are prepared.
+[[nodiscard]] std::optional<ConfigFile> pretrained_cfg(const ConfigFile& config);
 
 }  // namespace dstrain

@@ -16,16 +16,20 @@ constexpr double kMaxSteps = 2000000000;
 /// "ViT, arXiv:2010.11929, table 1; BLOOM, ...".
 std::string family_sources() {
   std::vector<std::string_view> sources;
-  for (const ModelFamily& family : model_families()) sources.push_back(family.source);
+  for (const ModelFamily& family : model_families()) {
+    if (!family.source.empty()) sources.push_back(family.source);
+  }
   return fmt::format("{}", fmt::join(sources, "; "));
 }
 
 /// "query, value (vit), query_key_value (bloom), ...".
 std::string usual_targets() {
   std::vector<std::string> of_families;
-  for (const ModelFamily& family : model_families())
+  for (const ModelFamily& family : model_families()) {
+    if (family.lora_targets.empty()) continue;
     of_families.push_back(
         fmt::format("{} ({})", fmt::join(family.lora_targets, ", "), family.name));
+  }
   return fmt::format("{}", fmt::join(of_families, "; "));
 }
 
@@ -175,11 +179,12 @@ void describe(BatchNormConfig& c, Visitor& v) {
   v.field("over", c.over,
           {.text = "Samples of which a training step takes mean and variance.",
            .source = "arXiv:1502.03167"});
-  v.field("momentum", c.momentum,
-          {.text = "Share of a step's statistics in the running ones; 0 takes what the model's name "
-                   "says.",
-           .min = 0,
-           .max = 1});
+  v.field(
+      "momentum", c.momentum,
+      {.text = "Share of a step's statistics in the running ones; 0 takes what the model's name "
+               "says.",
+       .min = 0,
+       .max = 1});
   v.field("eps", c.eps,
           {.text = "Added to the variance; 0 takes what the model's name says.", .min = 0});
 }
@@ -250,10 +255,9 @@ void describe(DataConfig& c, Visitor& v) {
           {.text = "Operations of rand_augment on an image.", .min = 1, .max = 16});
   v.field("randaugment_magnitude", c.randaugment_magnitude,
           {.text = "Strength of rand_augment's operations.", .min = 0, .max = 30});
-  v.field("erase_probability", c.erase_probability,
-          {.text = "Share of the images of which random_erasing fills a part.",
-           .min = 0,
-           .max = 1});
+  v.field(
+      "erase_probability", c.erase_probability,
+      {.text = "Share of the images of which random_erasing fills a part.", .min = 0, .max = 1});
   v.field("erase_area", c.erase_area,
           {.text = "Smallest and largest share of the area that random_erasing fills.",
            .min = 0,
@@ -442,11 +446,9 @@ void describe(EmaConfig& c, Visitor& v) {
            .min = 0,
            .max = 1,
            .below_max = true});
-  v.field("every", c.every,
-          {.text = "Steps from one update to the next.",
-           .unit = "steps",
-           .min = 1,
-           .max = kMaxSteps});
+  v.field(
+      "every", c.every,
+      {.text = "Steps from one update to the next.", .unit = "steps", .min = 1, .max = kMaxSteps});
   v.field("warmup", c.warmup,
           {.text = "The decay is at most (1 + t) / (10 + t) at update t, from 0."});
 }

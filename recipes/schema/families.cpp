@@ -245,6 +245,77 @@ constexpr PublishedModel kQwen3Moes[] = {
       .expert_width = 768}},
 };
 
+constexpr ModelSize kImageSizes[] = {kVitSizes[0], kVitSizes[2]};
+constexpr ModelSizes kImages224 = {.image_size = 224, .channels = 3};
+constexpr PublishedModel kBasicCnns[] = {
+    {"cnn-basic",
+     {},
+     {.image_size = 32, .channels = 3},
+     "3 convolutions of 32, 64 and 128 channels, for tests and first steps",
+     true},
+};
+constexpr PublishedModel kResNets[] = {
+    {"resnet18",
+     {"timm/resnet18", "torchvision/resnet18"},
+     kImages224,
+     "ResNet of 18 layers, 11.7M parameters",
+     true},
+    {"resnet50",
+     {"timm/resnet50", "torchvision/resnet50"},
+     kImages224,
+     "ResNet of 50 layers, 25.6M parameters",
+     true},
+};
+constexpr PublishedModel kVggs[] = {
+    {"vgg11", {"timm/vgg11", "torchvision/vgg11"}, kImages224, "VGG A, 133M parameters"},
+    {"vgg13", {"timm/vgg13", "torchvision/vgg13"}, kImages224, "VGG B, 133M parameters"},
+    {"vgg16", {"timm/vgg16", "torchvision/vgg16"}, kImages224, "VGG D, 138M parameters"},
+    {"vgg19", {"timm/vgg19", "torchvision/vgg19"}, kImages224, "VGG E, 144M parameters"},
+    {"vgg11-bn",
+     {"timm/vgg11_bn", "torchvision/vgg11_bn"},
+     kImages224,
+     "vgg11 with batch norm",
+     true},
+    {"vgg13-bn",
+     {"timm/vgg13_bn", "torchvision/vgg13_bn"},
+     kImages224,
+     "vgg13 with batch norm",
+     true},
+    {"vgg16-bn",
+     {"timm/vgg16_bn", "torchvision/vgg16_bn"},
+     kImages224,
+     "vgg16 with batch norm",
+     true},
+    {"vgg19-bn",
+     {"timm/vgg19_bn", "torchvision/vgg19_bn"},
+     kImages224,
+     "vgg19 with batch norm",
+     true},
+};
+constexpr PublishedModel kMobileNetV2s[] = {
+    {"mobilenet-v2",
+     {"timm/mobilenetv2_100", "torchvision/mobilenet_v2"},
+     kImages224,
+     "MobileNetV2 of width 1, 3.5M parameters",
+     true},
+};
+
+/// A family of convolutional models for images.
+constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
+                                    std::string_view source,
+                                    std::span<const PublishedModel> published) {
+  return {.name = name,
+          .title = title,
+          .source = source,
+          .modality = images,
+          .positions = nullptr,
+          .lora_targets = {},
+          .sizes = kImageSizes,
+          .defaults = {},
+          .published = published,
+          .by_name = true};
+}
+
 constexpr ModelFamily kFamilies[] = {
     {.name = "vit",
      .title = "ViT",
@@ -308,6 +379,11 @@ constexpr ModelFamily kFamilies[] = {
      .sizes = kQwen3MoeSizes,
      .defaults = {},
      .published = kQwen3Moes},
+    convolutional("basic_cnn", "basic CNN", {}, kBasicCnns),
+    convolutional("resnet", "ResNet", "ResNet, arXiv:1512.03385, table 1", kResNets),
+    convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
+    convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
+                  kMobileNetV2s),
 };
 
 std::string sizes_text(const ModelSizes& sizes) {
@@ -330,12 +406,14 @@ struct ModelNames {
 
 ModelNames list_names() {
   ModelNames names;
-  for (const ModelFamily& family : kFamilies)
+  for (const ModelFamily& family : kFamilies) {
+    if (family.by_name) continue;
     names.add(family.name,
               fmt::format("a {} of the sizes below or of model.weights", family.title));
+  }
   for (const ModelFamily& family : kFamilies) {
     for (const PublishedModel& model : family.published)
-      names.add(model.name, sizes_text(model.sizes));
+      names.add(model.name, model.text.empty() ? sizes_text(model.sizes) : std::string(model.text));
     for (std::size_t i = 0; i < std::size(PublishedModel{}.aliases); ++i) {
       for (const PublishedModel& model : family.published) {
         if (!model.aliases[i].empty())
@@ -362,13 +440,34 @@ const ModelFamily* family_of_type(std::string_view model_type) {
   return nullptr;
 }
 
+const PublishedModel* published_architecture(std::string_view architecture) {
+  for (const ModelFamily& family : kFamilies) {
+    if (!family.by_name) continue;
+    for (const PublishedModel& model : family.published) {
+      const auto ends_so = [&](std::string_view alias) {
+        return !alias.empty() && alias.substr(alias.find('/') + 1) == architecture;
+      };
+      if (model.name == architecture || std::ranges::any_of(model.aliases, ends_so)) return &model;
+    }
+  }
+  return nullptr;
+}
+
+std::string_view architecture_of(const PublishedModel& model) {
+  for (const std::string_view alias : model.aliases) {
+    if (alias.starts_with("timm/")) return alias.substr(alias.find('/') + 1);
+  }
+  return model.name;
+}
+
 const ModelFamily* family_of(std::string_view name) {
   for (const ModelFamily& family : kFamilies) {
     for (const PublishedModel& model : family.published) {
       if (is_called(model, name)) return &family;
     }
   }
-  return family_of_type(name);
+  const ModelFamily* family = family_of_type(name);
+  return family == nullptr || family->by_name ? nullptr : family;
 }
 
 const PublishedModel* published_model(std::string_view name) {
@@ -387,7 +486,9 @@ std::span<const Choice> model_names() {
 
 std::string family_names() {
   std::vector<std::string_view> names;
-  for (const ModelFamily& family : kFamilies) names.push_back(family.name);
+  for (const ModelFamily& family : kFamilies) {
+    if (!family.by_name) names.push_back(family.name);
+  }
   return one_of(names);
 }
 

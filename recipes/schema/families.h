@@ -36,8 +36,8 @@ struct ModelSizes {
 struct ModelSize {
   std::string_view key;                  ///< under model
   std::array<const char*, 2> file_keys;  ///< as written today and, or null, in earlier files
-  int ModelConfig::* member;
-  std::int64_t ModelSizes::* size;
+  int ModelConfig::*member;
+  std::int64_t ModelSizes::*size;
   std::int64_t max;
   bool image = false;     ///< of the image: the model's name leaves it open
   bool optional = false;  ///< follows from the other sizes where it is not given
@@ -49,13 +49,15 @@ struct PublishedModel {
   /// Further such names, and so those of Hugging Face; empty: none.
   std::array<std::string_view, 2> aliases;
   ModelSizes sizes;
+  std::string_view text = {};  ///< what it is, where the sizes do not say it
+  bool batch_norm = false;     ///< it has such layers
 };
 
 /// What a recipe needs to know of a family of models. The architecture is in engine/models.
 struct ModelFamily {
   std::string_view name;    ///< model_type of config.json; also a name that `model.name` accepts
   std::string_view title;   ///< for people
-  std::string_view source;  ///< where its sizes are published
+  std::string_view source;  ///< where its sizes are published; empty: nowhere
   Modality modality = Modality::text;
   bool rotary = false;    ///< rotary positions, which end where its training did
   const char* positions;  ///< config.json's key of the length it was trained with, or null
@@ -63,6 +65,9 @@ struct ModelFamily {
   std::span<const ModelSize> sizes;
   ModelSizes defaults;  ///< where config.json says nothing; 0: it must
   std::span<const PublishedModel> published;
+  /// Its models are known by their names, which config.json has as `architecture`, and the family's
+  /// name is none; they are convolutional, with a dropout before the classifier.
+  bool by_name = false;
 
   [[nodiscard]] bool has_experts() const { return has_size("experts"); }
   [[nodiscard]] bool has_size(std::string_view key) const {
@@ -77,10 +82,15 @@ struct ModelFamily {
 [[nodiscard]] const ModelFamily* family_of_type(std::string_view model_type);
 /// Null for a name that says no sizes.
 [[nodiscard]] const PublishedModel* published_model(std::string_view name);
+/// By config.json's `architecture`: the model's name or what timm or torchvision call it. Null for
+/// others.
+[[nodiscard]] const PublishedModel* published_architecture(std::string_view architecture);
+/// The opposite: timm's name where it has one.
+[[nodiscard]] std::string_view architecture_of(const PublishedModel& model);
 
 /// Names that `model.name` accepts.
 [[nodiscard]] std::span<const Choice> model_names();
-/// "vit, bloom or qwen2".
+/// Those that config.json's model_type may have: "vit, bloom or qwen2".
 [[nodiscard]] std::string family_names();
 
 }  // namespace dstrain

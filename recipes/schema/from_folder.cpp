@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kMaxPositions = 1 << 30;
+constexpr std::uint64_t kMaxPixels = 16384;
 
 class FolderReader {
  public:
@@ -84,8 +85,12 @@ class FolderReader {
     ConfigFile file(path);
     const std::string source = path.string();
     const std::string type = file.text("model_type", "");
+    if (type.empty() && file.has("architecture")) {
+      take_architecture(file);
+      return;
+    }
     const ModelFamily* family = family_of_type(type);
-    if (family == nullptr) {
+    if (family == nullptr || family->by_name) {
       throw Error(ErrorKind::data, fmt::format("{}: model_type is '{}'", source, type),
                   fmt::format("it must be {}", family_names()));
     }
@@ -115,6 +120,42 @@ class FolderReader {
     compare_positions(file, *family);
     for (const std::string& problem : file.problems())
       report("model.weights", problem, "change config.json, or choose other weights");
+  }
+
+  /// As timm writes it: the architecture's name says all but image and classes.
+  void take_architecture(ConfigFile& file) {
+    const std::string source = file.path().string(), architecture = file.text("architecture", "");
+    const PublishedModel* published = published_architecture(architecture);
+    if (published == nullptr) {
+      throw Error(ErrorKind::data, fmt::format("{}: architecture is '{}'", source, architecture),
+                  "choose weights of a model that dstrain has: `dstrain recipe check` lists the "
+                  "names of model.name");
+    }
+    ModelConfig& model = recipe_.model;
+    if (model.name.empty()) {
+      model.name = published->name;
+      taken_["model.name"] = source;
+    } else if (published_model(model.name) != published) {
+      report("model.name",
+             fmt::format("{}, but {} has architecture {}", model.name, source, architecture),
+             "leave the name out, or name another folder as model.weights");
+      return;
+    }
+    const std::optional<ConfigFile> training = pretrained_cfg(file);
+    if (!training || !training->has("input_size")) return;
+    const nlohmann::json& size = training->json().at("input_size");
+    const auto number = [&](std::size_t i) {
+      return size.is_array() && size.size() == 3 && size[i].is_number_unsigned()
+                 ? size[i].get<std::uint64_t>()
+                 : 0;
+    };
+    const auto take = [&](const std::string& path, int& field, std::uint64_t in_file) {
+      if (field != 0 || in_file < 1 || in_file > kMaxPixels || !reader_.usable(path)) return;
+      field = static_cast<int>(in_file);
+      taken_[path] = source;
+    };
+    take("model.channels", model.channels, number(0));
+    take("model.image_size", model.image_size, number(2));
   }
 
   void take_size(ConfigFile& file, const ModelSize& size) {
@@ -159,7 +200,8 @@ class FolderReader {
         given("data.normalize.mean") && given("data.normalize.std")) {
       return;
     }
-    const std::optional<ImageProcessor> found = read_image_processor(folder);
+    const std::optional<ImageProcessor> found =
+        read_image_processor(folder, recipe_.model.image_size);
     if (!found) return;
     DataConfig& data = recipe_.data;
     fill("data.normalize.scale", data.normalize.scale, found->normalize.scale, found->file);

@@ -163,11 +163,61 @@ std::optional<ConfigFile> find_file(const fs::path& weights) {
   return path_exists(path) ? std::optional(ConfigFile(path)) : std::nullopt;
 }
 
+constexpr std::array<std::pair<std::string_view, Interpolation>, 3> kFilterNames = {
+    {{"bilinear", Interpolation::bilinear},
+     {"bicubic", Interpolation::bicubic},
+     {"lanczos", Interpolation::lanczos}}};
+
+std::vector<double> numbers_of(ConfigFile& file, const char* key,
+                               const std::vector<double>& otherwise) {
+  if (!file.has(key)) return otherwise;
+  const nlohmann::json& list = file.json().at(key);
+  std::vector<double> numbers;
+  for (const nlohmann::json& number : list.is_array() ? list : nlohmann::json::array()) {
+    if (number.is_number()) numbers.push_back(number.get<double>());
+  }
+  if (numbers.size() == list.size() && (numbers.size() == 1 || numbers.size() == 3)) return numbers;
+  file.refuse(key, "one or three numbers");
+  return otherwise;
+}
+
+/// timm resizes the shorter side to image size / crop_pct and takes the middle.
+std::optional<ImageProcessor> read_timm(const fs::path& weights, int image_size) {
+  const fs::path path = weights / "config.json";
+  if (!path_exists(path)) return std::nullopt;
+  std::optional<ConfigFile> file = pretrained_cfg(ConfigFile(path));
+  if (!file || !file->has("mean")) return std::nullopt;
+  ImageProcessor found{.file = path.string(), .resize = Fit::crop, .normalize = {}};
+  if (image_size == 0 && file->has("input_size")) {
+    const nlohmann::json& size = file->json().at("input_size");
+    if (size.is_array() && size.size() == 3 && size[2].is_number_unsigned() &&
+        size[2].get<std::uint64_t>() <= kMaxSide)
+      image_size = size[2].get<int>();
+  }
+  const double crop = file->number_within("crop_pct", 0.01, 1, 0.875);
+  found.image_size = image_size;
+  found.resize_side = static_cast<int>(image_size / crop);
+  const std::string filter = file->text("interpolation", "bicubic");
+  const auto* known = std::ranges::find(kFilterNames, std::string_view(filter),
+                                        &std::pair<std::string_view, Interpolation>::first);
+  if (known == kFilterNames.end()) {
+    file->refuse("interpolation", "bilinear, bicubic or lanczos");
+  } else {
+    found.interpolation = known->second;
+  }
+  found.normalize.mean = numbers_of(*file, "mean", found.normalize.mean);
+  found.normalize.deviation = numbers_of(*file, "std", found.normalize.deviation);
+  file->raise(
+      "give data.resize, data.resize_side, data.interpolation and data.normalize in the recipe; "
+      "then this file is not read");
+  return found;
+}
+
 }  // namespace
 
-std::optional<ImageProcessor> read_image_processor(const fs::path& weights) {
+std::optional<ImageProcessor> read_image_processor(const fs::path& weights, int image_size) {
   std::optional<ConfigFile> file = find_file(weights);
-  if (!file) return std::nullopt;
+  if (!file) return read_timm(weights, image_size);
   const char* key =
       file->has("image_processor_type") ? "image_processor_type" : "feature_extractor_type";
   std::string type = file->text(key, std::string(kClasses[0].name));
@@ -224,6 +274,34 @@ std::string image_processor_json(const DataConfig& data, int stored_side, int im
   if (crops || !stretches) json["crop_size"] = square(image_size);
   if (channels == 3) json["do_convert_rgb"] = true;
   return json.dump(2) + "\n";
+}
+
+std::string with_pretrained_cfg(const std::string& config_json, const DataConfig& data,
+                                int stored_side, int image_size, int channels) {
+  nlohmann::json json = parse_json(config_json, "config.json");
+  nlohmann::json& about = json["pretrained_cfg"];
+  const auto by_channel = [&](const std::vector<double>& values) {
+    std::vector<double> all;
+    for (int c = 0; c < channels; ++c)
+      all.push_back(values.at(std::min(static_cast<std::size_t>(c), values.size() - 1)));
+    return all;
+  };
+  // timm knows pixels from 0 to 1.
+  const double unit = data.normalize.scale * 255;
+  std::vector<double> mean = by_channel(data.normalize.mean),
+                      deviation = by_channel(data.normalize.deviation);
+  for (std::vector<double>* values : {&mean, &deviation}) {
+    for (double& value : *values) value /= unit;
+  }
+  about["mean"] = mean;
+  about["std"] = deviation;
+  about["crop_pct"] =
+      static_cast<double>(image_size) / static_cast<double>(std::max(stored_side, image_size));
+  about["crop_mode"] = data.resize == Fit::stretch ? "squash" : "center";
+  for (const auto& [name, filter] : kFilterNames) {
+    if (filter == data.interpolation) about["interpolation"] = name;
+  }
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace dstrain

@@ -104,7 +104,8 @@ bool is_vision(const Recipe& r) { return modality_of(r) == Modality::images; }
 std::string families_of(Modality modality) {
   std::vector<std::string_view> names;
   for (const ModelFamily& family : model_families()) {
-    if (family.modality == modality) names.push_back(family.name);
+    if (family.modality != modality) continue;
+    names.push_back(family.by_name ? family.published.front().name : family.name);
   }
   return one_of(names);
 }
@@ -206,6 +207,39 @@ void ranks_split_the_sequence(const Recipe& r, RuleContext& context) {
                             "equal parts",
                             ranks, tokens, parts),
                 fmt::format("use data.sequence: {}{}", lengths, degrees));
+}
+
+bool by_name(const Recipe& r) {
+  const ModelFamily* family = family_of(r.model.name);
+  return family != nullptr && family->by_name;
+}
+bool has_batch_norm(const Recipe& r) {
+  const PublishedModel* model = published_model(r.model.name);
+  return model != nullptr && model->batch_norm;
+}
+
+/// Convolutions are whole on each rank, and are trained themselves, in 16 or 32 bits.
+void convolutions_are_whole(const Recipe& r, RuleContext& context) {
+  if (!by_name(r)) return;
+  const std::string what = fmt::format("model.name {} is convolutional", r.model.name);
+  if (r.parallel.tensor > 1)
+    context.error("parallel.tensor", fmt::format("{} ranks, but {}", r.parallel.tensor, what),
+                  "use 1; parallel.zero.stage 3 shares the weights among data ranks");
+  if (r.lora.rank > 0)
+    context.error("lora.rank", fmt::format("{}, but {}", r.lora.rank, what),
+                  "use 0, and model.frozen to train a part of it");
+  if (r.precision.compute == ComputeType::fp8)
+    context.error("precision.compute", fmt::format("fp8, but {}", what), "use bf16");
+}
+
+/// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
+void statistics_have_samples(const Recipe& r, RuleContext& context) {
+  constexpr int kFew = 16;
+  if (r.batch.micro >= kFew || !has_batch_norm(r)) return;
+  if (r.batch_norm.over != BatchNormOver::micro_batch) return;
+  context.warning("batch.micro",
+                  fmt::format("{} samples are few for the statistics of batch norm", r.batch.micro),
+                  fmt::format("use {} or more, or batch_norm.over: ranks", kFew));
 }
 
 struct ChunkRange {
@@ -401,6 +435,8 @@ const std::vector<Rule>& rules() {
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {one_length, {"run.epochs", "run.steps"}},
+      {convolutions_are_whole, {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},
+      {statistics_have_samples, {"model.name", "batch_norm.over", "batch.micro"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
       {each_chunk_has_layers,
@@ -449,6 +485,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "precision.non_finite",
                                           "parallel.zero.stage",
                                           "parallel.sequence",
+                                          "parallel.pipeline",
                                           "memory.offload.optimizer",
                                           "memory.offload.parameters",
                                           "memory.offload.activations"};
@@ -470,6 +507,20 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   } else if (r.parallel.expert * r.parallel.tensor == 1) {
     add({"experts.planned_load"}, "parallel.expert 1: a rank has all experts");
   }
+  if (!has_batch_norm(r)) {
+    add({"batch_norm.over", "batch_norm.momentum", "batch_norm.eps"},
+        fmt::format("model.name {} has no batch norm", r.model.name));
+  } else if (r.batch_norm.over == BatchNormOver::running) {
+    add({"batch_norm.momentum"}, "batch_norm.over running: the statistics stay as they are");
+  }
+  if (!by_name(r)) {
+    add({"model.dropout"}, fmt::format("model.name {} has none", r.model.name));
+    add({"parallel.bucket"}, fmt::format("model.name {} has large blocks", r.model.name));
+  } else {
+    if (r.parallel.pipeline > 1)
+      add({"parallel.bucket"}, "parallel.pipeline above 1: each block has a group of its own");
+  }
+  add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},

@@ -7,8 +7,8 @@ import time
 
 from support import ROOT, expect_success, run
 
-COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema", "report",
-            "bench", "bench step", "bench kernel", "bench flops", "bench run", "bench zero", "bench parallel", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "data",
+COMMANDS = ["launch", "engine", "plan", "verify", "recipe", "recipe check", "recipe show", "recipe schema", "recipe import-deepspeed", "report",
+            "bench", "bench step", "bench kernel", "bench flops", "bench run", "bench zero", "bench parallel", "trace merge", "trace analyze", "trace diff", "checkpoint", "checkpoint list", "checkpoint verify", "checkpoint prune", "checkpoint export", "checkpoint inspect", "data",
             "data tokenize", "data prepare"]
 recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
 assert len(recipes) >= 5, recipes

@@ -11,6 +11,7 @@
 #include "test/models/small_model.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
+#include "test/support/torch_file.h"
 
 namespace dstrain {
 namespace {
@@ -184,7 +185,8 @@ TEST_CASE("missing and misshapen tensors are listed together", "[models][weights
   Model model = small_model(3);
   CHECK(error_of(folder.path(), model) ==
         folder.path().string() +
-            ": neither model.safetensors nor model.safetensors.index.json is there");
+            ": neither model.safetensors nor model.safetensors.index.json is there, nor "
+            "pytorch_model.bin");
   Content content = Content::of(model);
   content.tensors.erase("vit.embeddings.cls_token");
   content.tensors.erase("vit.encoder.layer.1.attention.attention.key.bias");
@@ -270,16 +272,33 @@ TEST_CASE("files for another vocabulary are refused, naming both", "[models][wei
             "50");
 }
 
-TEST_CASE("pickled weights are refused with the way out", "[models][weights]") {
+TEST_CASE("weights of torch.save load as those of safetensors", "[models][weights]") {
   const test::TempDir folder;
   Model model = small_model(3);
-  write_file_atomically(folder / "pytorch_model-00001-of-00002.bin", "");
+  std::string dict = "}(";
+  std::vector<test::ZipRecord> records(1);
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const Piece& part : parameter->parts) {
+      const std::string key = std::to_string(records.size());
+      std::vector<std::int64_t> strides(part.shape.size(), 1);
+      for (std::size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * part.shape[d];
+      dict += test::pickled(part.name) +
+              test::pickled_tensor(key, part.shape, strides, 0, part.numel());
+      const std::vector<float> values(static_cast<std::size_t>(part.numel()), 0.5F);
+      std::string bytes(4 * values.size(), '\0');
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      records.push_back({.name = "pytorch_model/data/" + key, .data = std::move(bytes)});
+    }
+  }
+  records[0] = {.name = "pytorch_model/data.pkl", .data = test::program_of(dict + "u")};
+  write_file_atomically(folder / "pytorch_model.bin", test::zip_of(records));
   std::vector<std::string> notes;
-  try {
-    (void)open_weights(folder.path(), model, 1, notes);
-    FAIL("opened");
-  } catch (const Error& error) {
-    CHECK(error.hint().find("save the model again as safetensors") != std::string::npos);
+  const auto source = open_weights(folder.path(), model, 1, notes);
+  CHECK(notes.empty());
+  for (const Parameter* parameter : all_parameters(model)) {
+    std::vector<float> values(static_cast<std::size_t>(parameter->parts[0].numel()));
+    source->read_whole(*parameter, parameter->parts[0], 0, values);
+    CHECK(std::ranges::count(values, 0.5F) == std::ssize(values));
   }
 }
 

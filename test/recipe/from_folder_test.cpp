@@ -272,4 +272,50 @@ TEST_CASE("what an export writes is read back as it was", "[recipe][folder]") {
   CHECK(again(data, 8).resize_side == 32);  // enlarged on the device
 }
 
+TEST_CASE("a folder as timm writes it says the name, the image and how it is prepared",
+          "[recipe]") {
+  const Folder folder({{"architecture", "mobilenetv2_100"},
+                       {"num_classes", 7},
+                       {"pretrained_cfg",
+                        {{"input_size", {3, 160, 160}},
+                         {"interpolation", "bicubic"},
+                         {"crop_pct", 0.875},
+                         {"mean", {0.5, 0.25, 0.125}},
+                         {"std", {0.5, 0.5, 0.25}}}}});
+  const LoadedRecipe loaded = folder.load(kImages);
+  CHECK(loaded.recipe.model.name == "mobilenet-v2");
+  CHECK(loaded.recipe.model.image_size == 160);
+  CHECK(loaded.recipe.model.channels == 3);
+  CHECK(loaded.recipe.data.interpolation == Interpolation::bicubic);
+  CHECK(loaded.recipe.data.resize == Fit::crop);
+  CHECK(loaded.recipe.data.resize_side == 182);
+  CHECK(loaded.recipe.data.normalize.mean == std::vector<double>{0.5, 0.25, 0.125});
+  CHECK(loaded.recipe.data.normalize.deviation == std::vector<double>{0.5, 0.5, 0.25});
+  // A convolutional model takes images of any size; the crop goes with it.
+  const LoadedRecipe larger = folder.load(kImages, ", image_size: 224");
+  CHECK(larger.recipe.model.image_size == 224);
+  CHECK(larger.recipe.data.resize_side == 256);
+  CHECK(folder.load(kImages, ", name: torchvision/mobilenet_v2").recipe.model.image_size == 160);
+  CHECK(folder.error(kImages, ", name: resnet18")
+            .find("model.name: resnet18, but " + folder.file("config.json") +
+                  " has architecture mobilenetv2_100") != std::string::npos);
+  CHECK(Folder(Json::object({{"architecture", "efficientnet_x"}}))
+            .error(kImages)
+            .find("config.json: architecture is 'efficientnet_x'") != std::string::npos);
+}
+
+TEST_CASE("what an export for timm says of its images is read back", "[recipe]") {
+  DataConfig data;
+  data.normalize = {.scale = 1.0 / 255, .mean = {0.5}, .deviation = {0.25}};
+  data.interpolation = Interpolation::bicubic;
+  const Folder folder(Json::parse(with_pretrained_cfg(
+      R"({"architecture": "resnet18", "pretrained_cfg": {"input_size": [3, 224, 224]}})", data, 256,
+      224, 3)));
+  const LoadedRecipe loaded = folder.load(kImages);
+  CHECK(loaded.recipe.data.resize_side == 256);
+  CHECK(loaded.recipe.data.interpolation == Interpolation::bicubic);
+  CHECK(loaded.recipe.data.normalize.mean == std::vector<double>{0.5, 0.5, 0.5});
+  CHECK(loaded.recipe.data.normalize.deviation == std::vector<double>{0.25, 0.25, 0.25});
+}
+
 }  // namespace dstrain

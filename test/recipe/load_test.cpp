@@ -157,7 +157,7 @@ TEST_CASE("a setting without effect is a warning, a default without effect is no
   REQUIRE(loaded.warnings.size() == 1);
   CHECK(format(loaded.warnings[0]) ==
         "r.yaml:5:31: warning: optimizer.momentum: has no effect: optimizer.name adamw has none, "
-        "only sgd, muon\n"
+        "only sgd, muon, rmsprop\n"
         "  hint: remove it");
 }
 

@@ -42,4 +42,16 @@ TEST_CASE("a recipe's name ends with its strategy, or says that it has adapters"
   }
 }
 
+TEST_CASE("a convolutional recipe's name ends with its strategy, of which ddp shares states",
+          "[recipe]") {
+  for (const auto& entry : std::filesystem::directory_iterator("recipes/cnn")) {
+    const std::string name = entry.path().stem().string();
+    const std::string strategy = name.substr(name.rfind('_') + 1);
+    CAPTURE(name);
+    const int stage = load_recipe(entry.path()).recipe.parallel.zero.stage;
+    if (strategy.starts_with("zero")) CHECK(strategy == "zero" + std::to_string(stage));
+    if (strategy == "ddp") CHECK(stage == 1);
+  }
+}
+
 }  // namespace dstrain

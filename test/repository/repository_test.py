@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = re.search(r"set\(DSTRAIN_LAYERS (.*?)\)", (ROOT / "scripts/cmake/Layers.cmake").read_text(), re.S)[1].split()
 FOLDERS = {name: name.replace("_", "/") if name.startswith("launcher_") else f"engine/{name}" for name in LAYERS} | {
-    "recipe": "recipes/schema", "tokenizer": "engine/data/tokenizer", "text": "engine/data/text", "cmd": "cmd"}
+    "recipe": "recipes/schema", "import": "recipes/import", "tokenizer": "engine/data/tokenizer", "text": "engine/data/text", "cmd": "cmd"}
 # Below the layer `device` nothing needs LibTorch, so that these parts start and compile at once.
 TORCH_FREE = LAYERS[:LAYERS.index("device")]
 # Parsers of their own events; the two of the launcher read what this process wrote.

@@ -12,12 +12,13 @@
 namespace dstrain::test {
 
 Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
-  const bool bloom = model.starts_with("bloom"), vit = model == "vit";
+  const bool bloom = model.starts_with("bloom"), cnn = model == "cnn",
+             images = cnn || model == "vit";
   std::vector<std::string> all = {fmt::format("run.steps={}", kSmallSteps), "run.epochs=0",
                                   "batch.global=24", "batch.micro=2", "precision.compute=fp32",
                                   // The norm adds up stages in another order, and clipping uses it.
                                   "optimizer.clip_norm=0"};
-  if (!vit) {
+  if (!images) {
     all.insert(all.end(),
                {"model.name=" + model, "model.width=32", "model.layers=4", "model.heads=4",
                 "model.vocab_size=97", "data.samples=64", "data.sequence=16", "optimizer.lr=0.003",
@@ -25,10 +26,13 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                                            : "optimizer.no_decay=[\"*norm*\", \"*.bias\"]"});
     if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
   }
+  // The update follows the gradient: AdamW's first ones follow its sign, and so rounding.
+  if (cnn) all.insert(all.end(), {"optimizer.name=sgd", "optimizer.lr=0.02"});
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return load_recipe(vit     ? "recipes/quickstart.yaml"
-                     : bloom ? "recipes/bloom/bloom-560m_random.yaml"
-                             : "recipes/qwen/qwen2.5-3b_random.yaml",
+  return load_recipe(cnn      ? "recipes/cnn/cnn-basic_digits.yaml"
+                     : images ? "recipes/quickstart.yaml"
+                     : bloom  ? "recipes/bloom/bloom-560m_random.yaml"
+                              : "recipes/qwen/qwen2.5-3b_random.yaml",
                      all)
       .recipe;
 }

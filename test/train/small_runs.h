@@ -11,7 +11,8 @@ namespace dstrain::test {
 
 inline constexpr int kSmallSteps = 3;
 
-/// A small model of that name in fp32 on random data, under `overrides`.
+/// A small model of that name in fp32 on random data, under `overrides`; "vit" and "cnn" are those
+/// of the recipes that learn digits.
 [[nodiscard]] Recipe small_recipe(const std::string& model,
                                   const std::vector<std::string>& overrides);
 

@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+
 #include "engine/kernels/conv/image_layout.h"
 
 namespace dstrain::ops {
@@ -67,10 +69,14 @@ at::Tensor as_image(const at::Tensor& rows, const at::Tensor& image) {
 }  // namespace
 
 at::Tensor batch_norm_sums(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& valid) {
-  const std::int64_t rows = counted_rows(x, valid);
-  const at::Tensor d = first_rows(x, rows).sub(shift);
-  return at::cat({d.sum(0, false, at::kDouble), d.mul(d).sum(0, false, at::kDouble),
-                  at::full({1}, static_cast<double>(rows), at::kDouble)});
+  const auto rows = static_cast<double>(counted_rows(x, valid));
+  const at::Tensor d = first_rows(x, counted_rows(x, valid)).sub(shift);
+  const at::Tensor sum = d.sum(0, false, at::kDouble);
+  // Squares about the mean: those of d, rounded in fp32, would not do where d is mostly its mean.
+  const at::Tensor mean = (sum / std::max(1.0, rows)).to(at::kFloat);
+  const at::Tensor centred = d.sub(mean), wide = mean.to(at::kDouble);
+  const at::Tensor squares = centred.square_().sum(0, false, at::kDouble);
+  return at::cat({sum, squares + wide * (sum * 2 - wide * rows), at::full({1}, rows, at::kDouble)});
 }
 
 ChannelStatistics statistics_of_sums(const at::Tensor& sums, const at::Tensor& shift, double eps) {

@@ -147,10 +147,11 @@ struct AveragePool : torch::autograd::Function<AveragePool> {
   }
 };
 
-/// [side^2, H W] fp32: row i has the weights of the pixels of window i.
+/// [side^2, H W] fp32: row i has the weights of the pixels of window i. Made where it is used, as a
+/// graph cannot hold a copy from the host.
 at::Tensor grid_weights(std::int64_t side, std::int64_t height, std::int64_t width,
                         const at::Tensor& like) {
-  at::Tensor weights = at::zeros({side, side, height, width}, at::kFloat);
+  at::Tensor weights = at::zeros({side, side, height, width}, like.options().dtype(at::kFloat));
   const auto begin = [side](std::int64_t i, std::int64_t size) { return i * size / side; };
   const auto end = [side](std::int64_t i, std::int64_t size) {
     return ((i + 1) * size + side - 1) / side;
@@ -165,7 +166,7 @@ at::Tensor grid_weights(std::int64_t side, std::int64_t height, std::int64_t wid
           .fill_(1.0 / static_cast<double>(rows * columns));
     }
   }
-  return weights.view({side * side, height * width}).to(like.device());
+  return weights.view({side * side, height * width});
 }
 
 struct AverageGrid : torch::autograd::Function<AverageGrid> {

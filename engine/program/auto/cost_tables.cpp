@@ -6,6 +6,7 @@
 #include "engine/base/index.h"
 #include "engine/program/stage_plan.h"
 #include "engine/program/strategy.h"
+#include "recipes/schema/families.h"
 #include "recipes/schema/load.h"
 
 namespace dstrain {
@@ -51,6 +52,12 @@ StageCosts joined_costs(const Layout& layout, const ModelCost& cost, const Machi
     block.weight = block.later = 0;
   }
   return costs;
+}
+
+CostTables::CostTables(const PlanSource& source, const Machine& machine, int ranks)
+    : source_(source), machine_(machine), ranks_(ranks) {
+  const ModelFamily* family = family_of(source.recipe({}).model.name);
+  small_blocks_ = family != nullptr && family->by_name;
 }
 
 std::string reason_of(const Error& error) {

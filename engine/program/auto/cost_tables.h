@@ -42,8 +42,7 @@ struct LayoutTable {
 /// Costs of choices, each worked out once.
 class CostTables {
  public:
-  CostTables(const PlanSource& source, const Machine& machine, int ranks)
-      : source_(source), machine_(machine), ranks_(ranks) {}
+  CostTables(const PlanSource& source, const Machine& machine, int ranks);
 
   /// Error{usage} where rules refuse the choice.
   [[nodiscard]] Recipe recipe(const PlanChoice& choice) const {
@@ -64,9 +63,12 @@ class CostTables {
   }
 
  private:
-  using DegreesKey = std::tuple<int, int, int>;
+  using DegreesKey = std::tuple<int, int, int, bool>;
   using SharesKey = std::tuple<int, int, int, int, int, int>;
-  static DegreesKey degrees(const PlanChoice& c) { return {c.tensor, c.sequence, c.expert}; }
+  /// What the model's cost follows from. Without a pipeline small blocks share groups.
+  [[nodiscard]] DegreesKey degrees(const PlanChoice& c) const {
+    return {c.tensor, c.sequence, c.expert, small_blocks_ && c.pipeline > 1};
+  }
   static SharesKey shares(const PlanChoice& c) {
     return {c.tensor, c.sequence, c.expert, c.pipeline, c.zero_stage, c.shard};
   }
@@ -76,6 +78,7 @@ class CostTables {
   const PlanSource& source_;
   const Machine& machine_;
   int ranks_;
+  bool small_blocks_;
   std::map<std::tuple<DegreesKey, int>, ModelCost> costs_;
   std::map<DegreesKey, std::optional<BlockTable>> blocks_;
   std::map<SharesKey, std::optional<LayoutTable>> layouts_;

@@ -18,9 +18,11 @@ std::vector<GroupUse> group_uses(const Writer& writer) {
   for (int b = 0; b < writer.num_blocks(); ++b) {
     if (!writer.own.local(b)) continue;
     for (const int g : writer.groups_of(b)) {
-      ++uses[to_index(g)].readers;
-      uses[to_index(g)].shared = uses[to_index(g)].first_block >= 0;
-      if (!uses[to_index(g)].shared) uses[to_index(g)].first_block = b;
+      GroupUse& use = uses[to_index(g)];
+      ++use.readers;
+      if (use.first_block < 0) use.first_block = b;
+      use.shared = use.shared || (use.last_block >= 0 && use.last_block != b - 1);
+      use.last_block = b;
     }
   }
   for (int v = 0; v < static_cast<int>(writer.visits.size()); ++v) {

@@ -115,7 +115,10 @@ void Parameters::before(int visit) {
   int blocks = 0;
   for (std::size_t v = to_index(visit); v < visits.size(); ++v) {
     if (visits[v].pass == Pass::weight) continue;  // reads none
-    if (v > to_index(visit) && visits[v].block != visits[v - 1].block) ++blocks;
+    // Neighbours that read the same groups count as one.
+    if (v > to_index(visit) && visits[v].block != visits[v - 1].block &&
+        writer_.groups_of(visits[v].block) != writer_.groups_of(visits[v - 1].block))
+      ++blocks;
     if (blocks > lookahead_ || !gather_for(static_cast<int>(v))) return;
   }
 }

@@ -95,8 +95,10 @@ struct Writer {
 struct GroupUse {
   int first_block = -1;  ///< of those that read it; its backward is the group's last
   int readers = 0;       ///< blocks
-  bool shared = false;   ///< read by several blocks: it has slots of its own and stays in them
-  int last_visit = -1;   ///< of the whole program
+  int last_block = -1;   ///< of those that read it
+  /// Read by blocks with others between them: it has slots of its own and stays in them.
+  bool shared = false;
+  int last_visit = -1;  ///< of the whole program
 };
 [[nodiscard]] std::vector<GroupUse> group_uses(const Writer& writer);
 /// The largest number of groups that one block reads and no other does, at least 1.

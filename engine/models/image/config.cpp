@@ -1,0 +1,122 @@
+#include "engine/models/image/config.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
+#include "engine/models/config_sizes.h"
+#include "recipes/schema/config_file.h"
+
+namespace dstrain {
+namespace {
+
+constexpr std::int64_t kMaxClasses = 1 << 20;
+constexpr std::int64_t kUsualClasses = 1000;  ///< where neither recipe, data nor weights say it
+
+BatchNormOptions::Over statistics_over(BatchNormOver over) {
+  switch (over) {
+    case BatchNormOver::ranks:
+      return BatchNormOptions::Over::ranks;
+    case BatchNormOver::running:
+      return BatchNormOptions::Over::running;
+    case BatchNormOver::micro_batch:
+      break;
+  }
+  return BatchNormOptions::Over::micro_batch;
+}
+
+/// Classes of the folder's config.json; 0 where it says none.
+std::int64_t classes_of_folder(const ModelConfig& recipe, const PublishedModel& published) {
+  const std::filesystem::path path = std::filesystem::path(recipe.weights) / "config.json";
+  if (recipe.weights.empty() || !path_exists(path)) return 0;
+  ConfigFile file(path);
+  const std::string architecture = file.text("architecture", std::string(published.name));
+  if (published_architecture(architecture) != &published) {
+    throw Error(ErrorKind::data,
+                fmt::format("{}: architecture is '{}', not {}", path.string(), architecture,
+                            published.name),
+                "change model.name, or choose other weights");
+  }
+  const std::int64_t classes = file.size("num_classes", kMaxClasses, 0);
+  file.raise();
+  return classes;
+}
+
+/// Cut axes have no part of a convolution.
+void refuse_cuts(const Splits& splits, std::string_view title, Problems& problems) {
+  if (!splits.tensor.whole())
+    problems.push_back(fmt::format("parallel.tensor: {} ranks, but {} is not cut by tensor ranks",
+                                   splits.tensor.count, title));
+  if (!splits.sequence.whole())
+    problems.push_back(fmt::format("parallel.sequence: {} ranks, but {} has no sequences",
+                                   splits.sequence.count, title));
+}
+
+}  // namespace
+
+ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily& family,
+                                    const ModelInputs& inputs, const NamedDefaults& defaults) {
+  Problems problems = foreign_keys(recipe, family);
+  refuse_cuts(inputs.splits, family.title, problems);
+  raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
+  const PublishedModel* published =
+      recipe.name.empty() ? published_architecture(architecture_named_in(recipe.weights))
+                          : published_model(recipe.name);
+  DSTRAIN_CHECK(published != nullptr, "a convolutional model without a name");
+  ModelSizes sizes = published->sizes;
+  for (const ModelSize& size : family.sizes) {
+    if (recipe.*size.member != 0) sizes.*size.size = recipe.*size.member;
+  }
+  ImageModelConfig config{.published = published,
+                          .image_size = sizes.image_size,
+                          .channels = sizes.channels,
+                          .norm = {.over = statistics_over(inputs.batch_norm.over),
+                                   .momentum = defaults.momentum,
+                                   .eps = defaults.eps},
+                          .dropout = recipe.dropout >= 0 ? recipe.dropout : defaults.dropout};
+  if (inputs.batch_norm.momentum > 0) config.norm.momentum = inputs.batch_norm.momentum;
+  if (inputs.batch_norm.eps > 0) config.norm.eps = inputs.batch_norm.eps;
+  const std::int64_t in_folder = classes_of_folder(recipe, *published);
+  config.classes = recipe.classes != 0   ? recipe.classes
+                   : inputs.classes != 0 ? inputs.classes
+                   : in_folder != 0      ? in_folder
+                                         : kUsualClasses;
+  check_limits(family, sizes, problems);
+  if (config.image_size < defaults.smallest_image) {
+    problems.push_back(fmt::format("model.image_size: {} pixels are too few for {}, use {} or more",
+                                   config.image_size, published->name, defaults.smallest_image));
+  }
+  if (config.classes < 1 || config.classes > kMaxClasses) {
+    problems.push_back(fmt::format("model.classes: {} is not a number of classes from 1 to {}",
+                                   config.classes, kMaxClasses));
+  } else if (config.classes < inputs.classes) {
+    problems.push_back(fmt::format("model.classes: {} are too few for the {} classes of the data",
+                                   config.classes, inputs.classes));
+  }
+  raise_problems(ErrorKind::usage, problems, "change the sizes under model");
+  return config;
+}
+
+Model image_model(const ImageModelConfig& config, const ModelInputs& inputs, Blocks blocks) {
+  const nlohmann::json json = {
+      {"architecture", architecture_of(*config.published)},
+      {"num_classes", config.classes},
+      {"pretrained_cfg",
+       {{"input_size", {config.channels, config.image_size, config.image_size}},
+        {"num_classes", config.classes}}}};
+  return {.blocks = std::move(blocks),
+          .config_json = json_text(json, 2) + "\n",
+          .image_size = static_cast<int>(config.image_size),
+          .channels = static_cast<int>(config.channels),
+          .classes = static_cast<int>(config.classes),
+          .bucket = inputs.bucket,
+          .drops = config.dropout > 0,
+          .tokens = 1};
+}
+
+}  // namespace dstrain

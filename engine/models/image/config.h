@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/models/image/block.h"
+#include "engine/models/model.h"
+#include "engine/nn/batch_norm.h"
+#include "recipes/schema/families.h"
+#include "recipes/schema/recipe.h"
+
+namespace dstrain {
+
+/// What the name of a convolutional model leaves to the recipe.
+struct NamedDefaults {
+  double momentum = 0.1, eps = 1e-5;  ///< of batch norms
+  double dropout = 0;                 ///< before the classifier
+  std::int64_t smallest_image = 1;    ///< pixels that its strides need
+};
+
+/// A convolutional model that is known by its name.
+struct ImageModelConfig {
+  const PublishedModel* published = nullptr;
+  std::int64_t image_size = 0, channels = 0, classes = 0;
+  BatchNormOptions norm;
+  double dropout = 0;
+
+  [[nodiscard]] FeatureSize image() const { return {image_size, image_size, channels}; }
+};
+
+/// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
+/// all that does not fit; Error{data} when config.json names another model.
+[[nodiscard]] ImageModelConfig image_model_config(const ModelConfig& recipe,
+                                                  const ModelFamily& family,
+                                                  const ModelInputs& inputs,
+                                                  const NamedDefaults& defaults);
+
+/// A model of these blocks, with config.json as timm reads it: `architecture`, `num_classes`,
+/// `pretrained_cfg`.
+[[nodiscard]] Model image_model(const ImageModelConfig& config, const ModelInputs& inputs,
+                                Blocks blocks);
+
+}  // namespace dstrain

@@ -1,0 +1,85 @@
+#include "engine/models/image/head.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "engine/base/stable_hash.h"
+#include "engine/kernels/activation/ops_dropout.h"
+#include "engine/kernels/conv/ops_activation.h"
+#include "engine/kernels/ops.h"
+#include "engine/kernels/pool/ops_pool.h"
+#include "engine/nn/parameter_order.h"
+
+namespace dstrain {
+
+std::vector<Parameter*> ImageHead::parameters() {
+  std::vector<Parameter*> list;
+  if (layers_.conv) layers_.conv->add_parameters(list);
+  for (Linear& linear : layers_.hidden) linear.add_parameters(list);
+  layers_.classifier.add_parameters(list);
+  return matrices_first(std::move(list));
+}
+
+std::vector<BlockState*> ImageHead::state() {
+  std::vector<BlockState*> list;
+  if (layers_.conv) layers_.conv->add_states(list);
+  return list;
+}
+
+at::Tensor ImageHead::features(const at::Tensor& x_BHWC) const {
+  if (layers_.grid == 1) return ops::average_pool(x_BHWC);
+  const at::Tensor grid = ops::average_grid(x_BHWC, layers_.grid);
+  return grid.permute({0, 3, 1, 2}).reshape({grid.size(0), -1});
+}
+
+at::Tensor ImageHead::drop(const at::Tensor& x, std::size_t place, const Call& call) const {
+  if (layers_.dropout == 0 || !call.trains() || !call.dropout_seed.defined()) return x;
+  return ops::dropout(x, {.share = layers_.dropout,
+                          .seed = call.dropout_seed,
+                          .place = stable_hash(fmt::format("{}.dropout.{}", name(), place))});
+}
+
+at::Tensor ImageHead::logits(const Tensors& input, const Call& call) {
+  at::Tensor x = features(layers_.conv ? layers_.conv->forward(input.at(0), call) : input.at(0));
+  if (layers_.hidden.empty()) x = drop(x, 0, call);
+  for (std::size_t i = 0; i < layers_.hidden.size(); ++i)
+    x = drop(ops::image_activation(layers_.hidden[i].forward(x), layers_.activation), i, call);
+  return layers_.classifier.forward(x);
+}
+
+Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
+  return {ops::softmax_cross_entropy(logits(input, Call::of(batch, context)), batch.labels,
+                                     batch.weights, context.label_smoothing,
+                                     context.totals.narrow(0, 0, kBalanceTotal))};
+}
+
+BlockCost ImageHead::cost(const BatchShape& shape) const {
+  const int width = shape.compute_bytes;
+  const std::int64_t samples = shape.micro_batch;
+  ImageShape image = input_shape(shape);
+  ImageCosts costs(name(), image, width);
+  if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
+  const auto add_linear = [&](const Linear& linear, std::int64_t outputs) {
+    LayerCost cost = linear.cost(samples, width);
+    const Bytes out = samples * outputs * width,
+                moved = cost.saved_bytes + out + cost.parameters * width;
+    // The gradients of matrices are not put off: nothing is held for them.
+    cost.weight_flops = 0;
+    cost.held_bytes = 0;
+    costs.add(std::move(cost), moved, 2 * moved + cost.parameters * kFloatBytes);
+  };
+  for (const Linear& linear : layers_.hidden) {
+    const std::int64_t outputs = linear.parts().front().rows;
+    add_linear(linear, outputs);
+    costs.add({.name = linear.parts().front().name + ".activation",
+               .saved_bytes = samples * outputs * width});
+  }
+  const std::int64_t classes = layers_.classifier.parts().front().rows;
+  add_linear(layers_.classifier, classes);
+  // Logits and their log-sum-exp.
+  costs.add({.name = "loss", .saved_bytes = samples * (classes * width + kFloatBytes)});
+  return costs.finish({{{}, kFloatBytes}});
+}
+
+}  // namespace dstrain

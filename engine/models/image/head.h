@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/models/image/block.h"
+#include "engine/nn/conv_norm.h"
+#include "engine/nn/linear.h"
+
+namespace dstrain {
+
+/// What stands between the last features and the loss.
+struct HeadLayers {
+  std::optional<ConvNorm> conv = std::nullopt;  ///< before the pool
+  /// Features are the means of a grid of so many windows along each side, in the order channel,
+  /// row, column; 1: of the whole image.
+  std::int64_t grid = 1;
+  std::vector<Linear> hidden = {};  ///< each with `activation` behind it
+  ops::ImageActivation activation = ops::ImageActivation::relu;
+  double dropout = 0;  ///< of each hidden layer's output, or of the features where there is none
+  Linear classifier;
+};
+
+/// Pool, linear maps, loss.
+class ImageHead final : public ImageBlock {
+ public:
+  ImageHead(const std::string& name, const FeatureSize& input, HeadLayers layers)
+      : ImageBlock(name, input, /*stem=*/false), layers_(std::move(layers)) {}
+
+  [[nodiscard]] std::vector<Parameter*> parameters() override;
+  [[nodiscard]] std::vector<BlockState*> state() override;
+  [[nodiscard]] Tensors forward(const Tensors& input, const Batch& batch,
+                                const BlockContext& context) override;
+  [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
+
+  /// {x} -> [B, classes].
+  [[nodiscard]] at::Tensor logits(const Tensors& input, const Call& call);
+
+ private:
+  [[nodiscard]] at::Tensor features(const at::Tensor& x_BHWC) const;
+  /// `place`: which of the head's dropouts.
+  [[nodiscard]] at::Tensor drop(const at::Tensor& x, std::size_t place, const Call& call) const;
+
+  HeadLayers layers_;
+};
+
+}  // namespace dstrain

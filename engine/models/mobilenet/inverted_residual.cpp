@@ -1,0 +1,43 @@
+#include "engine/models/mobilenet/inverted_residual.h"
+
+#include "engine/nn/parameter_order.h"
+
+namespace dstrain {
+
+std::vector<Parameter*> InvertedResidual::parameters() {
+  std::vector<Parameter*> list;
+  if (expand_) expand_->add_parameters(list);
+  depthwise_.add_parameters(list);
+  project_.add_parameters(list);
+  return matrices_first(std::move(list));
+}
+
+std::vector<BlockState*> InvertedResidual::state() {
+  std::vector<BlockState*> list;
+  if (expand_) expand_->add_states(list);
+  depthwise_.add_states(list);
+  project_.add_states(list);
+  return list;
+}
+
+Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
+                                  const BlockContext& context) {
+  const Call call = Call::of(batch, context);
+  const at::Tensor x = input_of(input, batch);
+  const at::Tensor d =
+      expand_ ? expand_->norm.forward_conv(expand_->conv.forward(x), call, depthwise_.conv)
+              : depthwise_.conv.forward(x);
+  return {project_.forward(depthwise_.norm.forward(d, call), call, residual_ ? x : at::Tensor())};
+}
+
+BlockCost InvertedResidual::cost(const BatchShape& shape) const {
+  ImageShape image = input_shape(shape);
+  ImageCosts costs(name(), image, shape.compute_bytes);
+  image = expand_ ? costs.norm_conv(expand_->norm, depthwise_.conv,
+                                    costs.conv(expand_->conv, image, /*kept=*/true))
+                  : costs.conv(depthwise_.conv, image, /*kept=*/true);
+  image = costs.norm(depthwise_.norm, image);
+  return costs.finish(project_.add_costs(costs, image, /*kept=*/false, residual_));
+}
+
+}  // namespace dstrain

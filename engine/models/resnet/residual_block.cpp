@@ -1,0 +1,40 @@
+#include "engine/models/resnet/residual_block.h"
+
+#include "engine/nn/parameter_order.h"
+
+namespace dstrain {
+
+std::vector<Parameter*> ResidualBlock::parameters() {
+  std::vector<Parameter*> list;
+  for (ConvNorm& layer : branch_) layer.add_parameters(list);
+  if (shortcut_) shortcut_->add_parameters(list);
+  return matrices_first(std::move(list));
+}
+
+std::vector<BlockState*> ResidualBlock::state() {
+  std::vector<BlockState*> list;
+  for (ConvNorm& layer : branch_) layer.add_states(list);
+  if (shortcut_) shortcut_->add_states(list);
+  return list;
+}
+
+Tensors ResidualBlock::forward(const Tensors& input, const Batch& batch,
+                               const BlockContext& context) {
+  const Call call = Call::of(batch, context);
+  const at::Tensor x = input_of(input, batch);
+  at::Tensor h = x;
+  for (std::size_t i = 0; i + 1 < branch_.size(); ++i) h = branch_[i].forward(h, call);
+  return {branch_.back().forward(h, call, shortcut_ ? shortcut_->forward(x, call) : x)};
+}
+
+BlockCost ResidualBlock::cost(const BatchShape& shape) const {
+  const ImageShape input = input_shape(shape);
+  ImageCosts costs(name(), input, shape.compute_bytes);
+  ImageShape image = input;
+  for (std::size_t i = 0; i < branch_.size(); ++i)
+    image = branch_[i].add_costs(costs, image, /*kept=*/i == 0, i + 1 == branch_.size());
+  if (shortcut_) shortcut_->add_costs(costs, input, /*kept=*/true);
+  return costs.finish(image);
+}
+
+}  // namespace dstrain

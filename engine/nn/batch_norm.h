@@ -1,0 +1,71 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/kernels/batch_norm/ops_batch_norm.h"
+#include "engine/kernels/parameter.h"
+#include "engine/nn/block_state.h"
+#include "engine/nn/call.h"
+#include "engine/nn/conv.h"
+#include "engine/nn/image_shape.h"
+#include "engine/nn/layer_cost.h"
+
+namespace dstrain {
+
+struct BatchNormOptions {
+  /// Samples of which a training step takes mean and variance: those of a micro-batch of one rank,
+  /// or of all data ranks; or the running statistics, which then stay as they are.
+  enum class Over { micro_batch, ranks, running };
+  Over over = Over::micro_batch;
+  double momentum = 0.1;  ///< share of a step's statistics in the running ones
+  double eps = 1e-5;
+};
+
+/// Batch norm of images with the activation behind it. Ioffe & Szegedy 2015, arXiv:1502.03167.
+///
+/// Fillers (Batch::valid) enter no statistic and get no gradient. The running statistics change
+/// once in each applied step, by the mean over all its samples (StateChange::step_mean): of the
+/// micro-batches' means, and of their unbiased variances. With one micro-batch on one rank that is
+/// PyTorch's rule. A norm whose weight is frozen is fixed: it uses its running statistics.
+class BatchNorm {
+ public:
+  /// Files name the tensors PREFIX.weight, .bias, .running_mean, .running_var, all [channels], and
+  /// .num_batches_tracked; they start at 1, 0, 0, 1 and 0.
+  BatchNorm(const std::string& prefix, std::int64_t channels, const BatchNormOptions& options,
+            ops::ImageActivation activation = ops::ImageActivation::none);
+
+  /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
+                                   const at::Tensor& residual = {}) {
+    return ops::batch_norm(x_BHWC, call_of(call), residual);
+  }
+  /// conv(activation(norm(x))), of which only x and the statistics are kept; no bias.
+  [[nodiscard]] at::Tensor forward_conv(const at::Tensor& x_BHWC, const Call& call, Conv& conv) {
+    return ops::batch_norm_conv(x_BHWC, call_of(call), conv.shape(), conv.weight());
+  }
+
+  void add_parameters(std::vector<Parameter*>& list) {
+    list.insert(list.end(), {&weight_, &bias_});
+  }
+  void add_states(std::vector<BlockState*>& list);
+  [[nodiscard]] Parameter& weight() { return weight_; }
+  /// Its parameters, and what it keeps of x and its statistics.
+  [[nodiscard]] LayerCost cost(const ImageShape& input, int compute_bytes) const;
+  void add_exchanges(std::vector<Exchange>& list) const;
+
+ private:
+  [[nodiscard]] bool fixed() const {
+    return !weight_.trainable || options_.over == BatchNormOptions::Over::running;
+  }
+  [[nodiscard]] ops::BatchNormCall call_of(const Call& call);
+
+  BatchNormOptions options_;
+  ops::ImageActivation activation_;
+  Parameter weight_, bias_;
+  BlockState mean_, variance_, steps_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/kernels/conv/ops_conv.h"
+#include "engine/kernels/parameter.h"
+#include "engine/nn/image_shape.h"
+#include "engine/nn/layer_cost.h"
+#include "engine/nn/linear.h"
+
+namespace dstrain {
+
+/// A convolution of images; files name the tensors NAME.weight and NAME.bias.
+class Conv {
+ public:
+  /// The bias, if any, starts at zero.
+  Conv(const std::string& name, const ops::ConvShape& shape, const InitialWeights& init,
+       bool has_bias = false);
+
+  /// [B, H, W, in] -> [B, H', W', out].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC,
+                                   ops::ImageActivation activation = ops::ImageActivation::none) {
+    return ops::conv(x_BHWC, shape_, weight_, bias(), activation);
+  }
+
+  [[nodiscard]] const ops::ConvShape& shape() const { return shape_; }
+  [[nodiscard]] Parameter& weight() { return weight_; }
+  [[nodiscard]] const Parameter& weight() const { return weight_; }
+  /// Null without a bias.
+  [[nodiscard]] Parameter* bias() { return has_bias_ ? &bias_ : nullptr; }
+  void add_parameters(std::vector<Parameter*>& list) {
+    list.push_back(&weight_);
+    if (has_bias_) list.push_back(&bias_);
+  }
+  [[nodiscard]] ImageShape output(const ImageShape& input) const {
+    return {input.samples, shape_.output_side(input.height), shape_.output_side(input.width),
+            shape_.out};
+  }
+  /// Its parameters and FLOPs.
+  [[nodiscard]] LayerCost cost(const ImageShape& input) const;
+
+ private:
+  ops::ConvShape shape_;
+  bool has_bias_;
+  Parameter weight_;
+  Parameter bias_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,77 @@
+#include "engine/nn/image_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dstrain {
+
+ImageCosts::ImageCosts(std::string block, const ImageShape& input, int compute_bytes)
+    : compute_bytes_(compute_bytes), input_(input.bytes(compute_bytes)) {
+  cost_.name = std::move(block);
+}
+
+void ImageCosts::hold(Bytes forward, Bytes backward) {
+  cost_.forward_workspace = std::max(cost_.forward_workspace, forward);
+  cost_.backward_workspace = std::max(cost_.backward_workspace, backward);
+}
+
+void ImageCosts::add(LayerCost layer, Bytes forward_traffic, Bytes backward_traffic) {
+  layers_.push_back(std::move(layer));
+  cost_.forward_traffic += forward_traffic;
+  cost_.backward_traffic += backward_traffic;
+}
+
+ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept) {
+  const ImageShape output = conv.output(input);
+  LayerCost layer = conv.cost(input);
+  if (!kept && conv.weight().trainable) layer.saved_bytes += bytes(input);
+  const Bytes in = bytes(input), out = bytes(output),
+              weight = conv.shape().weight_elements() * compute_bytes_;
+  // Backward reads the output's gradient for the input's and the weight's.
+  add(std::move(layer), in + out + weight,
+      2 * out + 2 * in + weight + conv.shape().weight_elements() * kFloatBytes);
+  hold(out, in + out);
+  return output;
+}
+
+ImageShape ImageCosts::norm(const BatchNorm& norm, const ImageShape& input, bool residual) {
+  const Bytes in = bytes(input);
+  add(norm.cost(input, compute_bytes_), (residual ? 4 : 3) * in, (residual ? 6 : 5) * in);
+  norm.add_exchanges(cost_.exchanges);
+  hold(in, (residual ? 3 : 2) * in);
+  return input;
+}
+
+ImageShape ImageCosts::norm_conv(const BatchNorm& norm, const Conv& conv, const ImageShape& input) {
+  const ImageShape output = conv.output(input);
+  const Bytes in = bytes(input), out = bytes(output),
+              weight = conv.shape().weight_elements() * compute_bytes_;
+  add(norm.cost(input, compute_bytes_), in, 3 * in);
+  add(conv.cost(input), in + out + weight, 2 * in + 2 * out + weight);
+  norm.add_exchanges(cost_.exchanges);
+  hold(in + out, 2 * in + out);
+  return output;
+}
+
+ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& shape,
+                                const ImageShape& input) {
+  const ImageShape output = {input.samples, shape.output_side(input.height),
+                             shape.output_side(input.width), input.channels};
+  const Bytes in = bytes(input), out = bytes(output);
+  add({.name = name, .saved_bytes = in}, in + out, 2 * in + 2 * out);
+  hold(out, in + out);
+  return output;
+}
+
+BlockCost ImageCosts::finish(const ImageShape& output) {
+  return finish(std::vector<BoundaryTensor>{{output.sizes(), compute_bytes_}});
+}
+
+BlockCost ImageCosts::finish(std::vector<BoundaryTensor> boundary) {
+  cost_.take(std::exchange(layers_, {}));
+  cost_.boundary = std::move(boundary);
+  cost_.backward_workspace += input_;
+  return std::move(cost_);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/kernels/pool/ops_pool.h"
+#include "engine/nn/batch_norm.h"
+#include "engine/nn/conv.h"
+#include "engine/nn/image_shape.h"
+#include "engine/program/cost.h"
+
+namespace dstrain {
+
+/// Adds up what the layers of a block of images cost, called in the order in which they run.
+///
+/// Each tensor is counted once: a layer counts what it keeps of its input, unless that is the
+/// block's input or somebody else keeps it. Traffic is what kernels must read and write that hold
+/// one pass of each kind: statistics, normalisation with activation, and products.
+class ImageCosts {
+ public:
+  ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
+
+  /// `kept`: the input is the block's, or another layer counts it.
+  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
+  /// `residual`: another image is added.
+  ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
+  /// BatchNorm::forward_conv.
+  ImageShape norm_conv(const BatchNorm& norm, const Conv& conv, const ImageShape& input);
+  /// Counts its input as kept.
+  ImageShape max_pool(const std::string& name, const ops::PoolShape& shape,
+                      const ImageShape& input);
+  /// Another layer, with what it moves.
+  void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
+
+  /// Of a block that hands on an image.
+  [[nodiscard]] BlockCost finish(const ImageShape& output);
+  /// Of one that hands on `boundary`.
+  [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
+
+ private:
+  [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
+  void keep(LayerCost& layer, const ImageShape& input, bool kept) const;
+  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
+  void hold(Bytes forward, Bytes backward);
+
+  int compute_bytes_;
+  Bytes input_;
+  BlockCost cost_;
+  std::vector<LayerCost> layers_;
+};
+
+}  // namespace dstrain

@@ -1,0 +1,238 @@
+"""dstrain's convolutional models against torchvision's and timm's: names and shapes of all tensors, logits in evaluation and
+training, loss, every gradient and the running statistics after three steps, and files both ways.
+
+Both compute in fp32, and are held against torchvision in fp64: of each tensor dstrain may be at most 4 times as far away as torchvision, which
+counts at least with the median of its distances from tensors of the kind: of some it happens to be nearly exact.
+
+usage: torchvision_cnn.py CNN_PROBE; exit code 77 where torchvision or timm is not installed."""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import timm
+    import torch
+    import torchvision
+    from safetensors.torch import load_file, save_file
+except ImportError as error:
+    print(f"skipped: this python has no torchvision and timm ({error}); scripts/setup --tests installs them")
+    sys.exit(77)
+
+FACTOR = 4      # of torchvision's own distance from fp64
+STEPS = 3
+
+# dstrain's name: torchvision's, timm's
+NAMES = {"resnet18": ("resnet18", "resnet18"), "resnet50": ("resnet50", "resnet50"),
+         "mobilenet-v2": ("mobilenet_v2", "mobilenetv2_100"),
+         **{f"vgg{n}{norm}": (f"vgg{n}{norm.replace('-', '_')}",) * 2 for n in (11, 13, 16, 19) for norm in ("", "-bn")}}
+# Model, pixels, samples, classes, whose names the file has, margin that its values must have.
+CASES = [("cnn-basic", 20, 6, 10, "torchvision", 1e-5), ("resnet18", 40, 4, 10, "torchvision", 1e-5), ("resnet50", 33, 4, 7, "timm", 3e-6),
+         ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
+
+
+class BasicCnn(torch.nn.Module):
+    """cnn-basic as its description reads."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.relu, self.pool = torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+        channels = (3, 32, 64, 128)
+        for i in range(3):
+            stage = torch.nn.Module()
+            stage.conv = torch.nn.Conv2d(channels[i], channels[i + 1], 3, padding=1, bias=False)
+            stage.norm = torch.nn.BatchNorm2d(channels[i + 1])
+            setattr(self, f"stage{i + 1}", stage)
+        self.classifier = torch.nn.Linear(128, classes)
+
+    def forward(self, x):
+        for stage in (self.stage1, self.stage2, self.stage3):
+            x = self.pool(self.relu(stage.norm(stage.conv(x))))
+        return self.classifier(x.mean((2, 3)))
+
+
+def make(name, classes):
+    """Without dropout, whose masks differ."""
+    if name == "cnn-basic":
+        return BasicCnn(classes)
+    model = torchvision.models.get_model(NAMES[name][0], num_classes=classes)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def randomize(model):
+    """Norms that change something, with few values near the corner of a ReLU, and running statistics of another data set."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.weight.uniform_(0.3, 0.6)
+                module.bias.uniform_(0.9, 1.5).mul_(torch.randint_like(module.bias, 2) * 2 - 1)
+                module.running_mean.uniform_(-0.5, 0.5)
+                module.running_var.uniform_(0.5, 2)
+            elif isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)) and module.bias is not None:
+                module.bias.uniform_(-0.1, 0.1)
+
+
+def margin(model, images):
+    """How near the values of a training step come to a corner of an activation, or to a tie in a window of a pool, over their
+    deviation: rounding must not decide which side they are on."""
+    nearest = [math.inf]
+
+    def look(module, inputs):
+        z = inputs[0].detach()
+        if isinstance(module, torch.nn.MaxPool2d):
+            size = dict(kernel_size=module.kernel_size, stride=module.stride, padding=module.padding)
+            top = torch.nn.functional.unfold(z, **size).unflatten(1, (z.shape[1], -1)).topk(2, 2).values
+            gaps = (top[:, :, 0] - top[:, :, 1])[top[:, :, 0] > 0]
+        else:
+            gaps = torch.cat([(z - corner).abs().flatten() for corner in ((0, 6) if isinstance(module, torch.nn.ReLU6) else (0,))])
+        nearest[0] = min(nearest[0], (gaps.min() / z.std()).item())
+
+    corners = (torch.nn.ReLU, torch.nn.ReLU6, torch.nn.MaxPool2d)
+    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, corners)]
+    with torch.no_grad():
+        model.train()(images)
+    for hook in hooks:
+        hook.remove()
+    return nearest[0]
+
+
+def fail(text):
+    sys.exit(text)
+
+
+def check_names(probe):
+    for name, (theirs, timms) in NAMES.items():
+        lines = [line.split() for line in
+                 subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+        shape = lambda text: tuple(int(n) for n in text.strip("[]").split(",") if n)  # noqa: E731
+        with torch.device("meta"):
+            expected = (torchvision.models.get_model(theirs), timm.create_model(timms))
+        for whose, state, column in zip(("torchvision", "timm"), (m.state_dict() for m in expected), (0, 1)):
+            ours = {line[column]: shape(line[column + 2]) for line in lines}
+            wanted = {key: tuple(value.shape) for key, value in state.items()}
+            if ours != wanted:
+                fail(f"{name}: not {whose}'s tensors: {sorted(set(ours.items()) ^ set(wanted.items()))[:6]}")
+    print(f"{len(NAMES)} models have the names and shapes of torchvision and timm")
+
+
+def results(model, images, labels):
+    """What the probe writes, by torch, under the same names."""
+    found = {}
+    with torch.no_grad():
+        found["eval"] = model.eval()(images[0])
+    model.train()
+    logits = model(images[0])
+    found["train"] = logits.detach()
+    loss = torch.nn.functional.cross_entropy(logits, labels[0].long())
+    loss.backward()
+    found["loss"] = loss.detach()
+    found.update({name: parameter.grad for name, parameter in model.named_parameters()})
+    with torch.no_grad():
+        for step in range(1, STEPS):
+            model(images[step])
+    found.update({name: buffer.clone() for name, buffer in model.named_buffers()})
+    return {name: tensor.double() for name, tensor in found.items()}
+
+
+def distance(found, exact):
+    return ((found.double() - exact).norm() / exact.norm().clamp_min(1e-30)).item()
+
+
+def timm_model(name, classes):
+    return timm.create_model(NAMES[name][1], num_classes=classes)
+
+
+def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
+    torch.manual_seed(0)
+    model = make(name, classes)
+    randomize(model)
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    model.double()
+    for _ in range(40):
+        images = torch.randn(STEPS, samples, 3, pixels, pixels)
+        if margin(model, images[0].double()) >= wanted_margin:
+            break
+    else:
+        fail(f"{name}: no images without values near a corner")
+    model.float().load_state_dict(start)
+    labels = torch.randint(classes, (STEPS, samples)).float()
+    weights = folder / "theirs"
+    weights.mkdir()
+    state = model.state_dict()
+    if whose == "timm":
+        listing = [line.split() for line in
+                   subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+        head = dict(state)
+        reference = timm_model(name, classes)
+        state = {}
+        for ours, renamed, _, _ in listing:
+            state[renamed] = head[ours].reshape(reference.state_dict()[renamed].shape)
+        reference.load_state_dict(state)
+        del reference
+        (weights / "config.json").write_text(json.dumps({"architecture": NAMES[name][1], "num_classes": classes}))
+    save_file({key: value.contiguous() for key, value in state.items()}, weights / "model.safetensors")
+    save_file({"images": images, "labels": labels}, folder / "input.safetensors")
+    subprocess.run([probe, "run", name, str(pixels), str(classes), weights, folder / "input.safetensors",
+                    folder / "output.safetensors", folder / "ours", folder / "ours-timm"], check=True)
+    fp32 = results(model, images, labels)
+    model.load_state_dict(start)
+    model.zero_grad()
+    exact = results(model.double(), images.double(), labels)
+    ours = load_file(folder / "output.safetensors")
+    if set(ours) != set(exact):
+        fail(f"{name}: other tensors: {sorted(set(ours) ^ set(exact))[:6]}")
+    theirs = {key: distance(fp32[key], value) for key, value in exact.items()}
+    gradients, buffers = (set(name for name, _ in named) for named in (model.named_parameters(), model.named_buffers()))
+    kind = lambda key: "gradients" if key in gradients else "statistics" if key in buffers else "outputs"  # noqa: E731
+    medians = {k: statistics.median(d for key, d in theirs.items() if kind(key) == k) for k in ("gradients", "statistics", "outputs")
+               if k != "statistics" or buffers}
+    worst, worst_name = 0.0, ""
+    for key, value in exact.items():
+        if ours[key].shape != value.shape:
+            fail(f"{name}: {key} is {ours[key].shape}, not {value.shape}")
+        typical = medians[kind(key)]
+        allowed = FACTOR * max(theirs[key], typical)
+        share = distance(ours[key], value) / allowed
+        if share > worst:
+            worst, worst_name = share, key
+        if not share <= 1:
+            fail(f"{name}: {key} differs from fp64 by {distance(ours[key], value):.3g} of its size, torchvision's fp32 "
+                 f"by {theirs[key]:.3g}, mostly by {typical:.3g}")
+
+    # What was exported has the statistics that the steps have left.
+    again = make(name, classes).eval()
+    again.load_state_dict(load_file(folder / "ours" / "model.safetensors"))
+    pictures = images[0]
+    with torch.no_grad():
+        by_torchvision = again(pictures)
+    if name in NAMES:
+        opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
+        with torch.no_grad():
+            by_timm = opened(pictures)
+        if distance(by_timm, by_torchvision.double()) > 1e-5:
+            fail(f"{name}: timm and torchvision differ on what was exported by {distance(by_timm, by_torchvision.double()):.3g}")
+    print(f"{name}: {len(exact)} tensors, at most {worst * FACTOR:.2g} times torchvision's distance from fp64 ({worst_name})", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    probe = sys.argv[1]
+    check_names(probe)
+    wanted = sys.argv[2:]
+    for case in CASES:
+        if wanted and case[0] not in wanted:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            check(probe, *case, Path(folder))
+
+
+main()
