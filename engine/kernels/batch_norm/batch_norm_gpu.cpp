@@ -1,5 +1,6 @@
 #include "engine/kernels/batch_norm/batch_norm_gpu.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/rsqrt.h>
 

@@ -2,11 +2,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <fmt/format.h>
 
-#include <vector>
+#include <optional>
 
-#include "engine/base/error.h"
 #include "engine/kernels/batch_norm/batch_norm_context.h"
 #include "engine/kernels/batch_norm/batch_norm_gpu.h"
 #include "engine/kernels/conv/conv_context.h"
