@@ -44,6 +44,11 @@ struct CheckpointPart {
   void add(Piece box, std::vector<float> values);
 };
 
+/// Of the average of a tensor over the steps.
+[[nodiscard]] inline std::string average_name(const std::string& tensor) {
+  return "optimizer.ema/" + tensor;
+}
+
 struct SaveResult {
   bool ok = false;
   bool not_finite = false;     ///< refused, since some value is nan or infinite

@@ -239,6 +239,8 @@ void Executor::enqueue(const StepInputs& inputs, BatchSource& source) {
   }
   run(training_, source, inputs, context_);
   const StreamScope scope(lane(Lane::compute));
+  if (inputs.average_share > 0)
+    states_.average_block_states(inputs.average_share, control_.select(0, optimizer::kSkip));
   Pending pending{.step = inputs.step,
                   .samples = inputs.samples,
                   .host = host_tensor({telemetry_.numel()}, at::kFloat, options_.device),

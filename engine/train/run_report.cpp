@@ -198,18 +198,24 @@ void RunReport::count(const StepOutcome& outcome, const HostTimes& host) {
   times_.exposed_comm_s += times.exposed_comm_s;
 }
 
-void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
+void RunReport::evaluation(const EvaluationTotals& totals,
+                           const std::optional<EvaluationTotals>& average, double seconds) {
   const std::int64_t step = session_.next_step();
   evaluation_ = totals;
+  average_evaluation_ = average;
   evaluated_step_ = step;
   progress_.note(fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step,
                              describe(totals), format_duration(seconds),
-                             static_cast<double>(session_.test_size()) / seconds));
+                             static_cast<double>(session_.test_size()) * (average ? 2 : 1) /
+                                 seconds));
+  if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
   metrics_.evaluation({.step = step,
                        .epoch = epoch_of(step),
                        .loss = totals.loss,
                        .accuracy = totals.top1,
                        .top5 = totals.top5,
+                       .ema_loss = average ? average->loss : kUnknown,
+                       .ema_accuracy = average ? average->top1 : kUnknown,
                        .samples = session_.test_size(),
                        .targets = static_cast<std::int64_t>(totals.targets),
                        .seconds = seconds});
@@ -273,6 +279,8 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
                              format_duration(first_step_s_.value_or(0))));
   if (evaluation_) {
     progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));
+    if (average_evaluation_)
+      progress_.note(fmt::format("  average of the weights: {}", describe(*average_evaluation_)));
   }
   if (skipped_steps > 0) {
     progress_.note(

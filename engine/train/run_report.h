@@ -34,7 +34,9 @@ class RunReport {
   /// What this host's sampler has seen since the step before.
   void host(const HostSample& sample);
   void note(const std::string& text) { progress_.note(text); }
-  void evaluation(const EvaluationTotals& totals, double seconds);
+  /// `average`: of the average of the weights, where there is one.
+  void evaluation(const EvaluationTotals& totals, const std::optional<EvaluationTotals>& average,
+                  double seconds);
   void answers(const std::vector<GeneratedAnswer>& answers);
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);
@@ -70,6 +72,7 @@ class RunReport {
   double useful_flops_ = 0;  ///< of this rank's step
   Bytes memory_bytes_ = 0;
   std::optional<EvaluationTotals> evaluation_;  ///< the last
+  std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;
   std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
   StepTimes times_;               ///< sums over the timed ones of them

@@ -57,4 +57,12 @@ double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
   return optimizer.lr * (optimizer.final_lr_ratio + (1 - optimizer.final_lr_ratio) * remaining);
 }
 
+double average_share(const EmaConfig& ema, std::int64_t step) {
+  if (ema.decay == 0 || (step + 1) % ema.every != 0) return 0;
+  const auto update = static_cast<double>((step + 1) / ema.every - 1);
+  const double decay =
+      ema.warmup ? std::min(ema.decay, (1 + update) / (10 + update)) : ema.decay;
+  return 1 - decay;
+}
+
 }  // namespace dstrain

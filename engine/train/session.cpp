@@ -181,6 +181,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .first_moments = first_moments(recipe.optimizer),
+                   .average = recipe.ema.decay > 0,
                    .mesh = strategy_->mesh,
                    .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
@@ -445,6 +446,7 @@ void Session::enqueue_step(const StepRequests& requests) {
                       .lr = learning_rate(step),
                       .targets = targets_of_step(step),
                       .samples = samples_of_step(step),
+                      .average_share = average_share(recipe_.ema, step),
                       .requests = requests},
                      *feeder_);
 }
@@ -503,23 +505,36 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
   return {.rank = rank, .text = text};
 }
 
-EvaluationTotals Session::evaluate() {
+std::int64_t Session::test_micro_batches() const {
+  return dstrain::steps_per_epoch(
+      test_->size(), std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
+}
+
+std::unique_ptr<Feeder> Session::test_feeder() const {
   DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
-  const std::int64_t global = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks;
-  const std::int64_t steps = dstrain::steps_per_epoch(test_->size(), global);
-  Feeder feeder(make_loader(test_, {.global_batch = global,
-                                    .micro_batch = recipe_.batch.micro,
-                                    .data_ranks = strategy_->batch.data_ranks,
-                                    .data_rank = data_rank_,
-                                    .sequence = own_tokens(),
-                                    .seed = recipe_.run.seed,
-                                    .shuffle = false,
-                                    .pinned = device_.is_cuda(),
-                                    .workers = recipe_.data.workers,
-                                    .prefetch = recipe_.data.prefetch,
-                                    .last_step = steps}),
-                feeder_options(false));
-  return executor_->evaluate(feeder, steps);
+  return std::make_unique<Feeder>(
+      make_loader(test_,
+                  {.global_batch = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks,
+                   .micro_batch = recipe_.batch.micro,
+                   .data_ranks = strategy_->batch.data_ranks,
+                   .data_rank = data_rank_,
+                   .sequence = own_tokens(),
+                   .seed = recipe_.run.seed,
+                   .shuffle = false,
+                   .pinned = device_.is_cuda(),
+                   .workers = recipe_.data.workers,
+                   .prefetch = recipe_.data.prefetch,
+                   .last_step = test_micro_batches()}),
+      feeder_options(false));
+}
+
+EvaluationTotals Session::evaluate() {
+  return executor_->evaluate(*test_feeder(), test_micro_batches());
+}
+
+std::optional<EvaluationTotals> Session::evaluate_average() {
+  if (recipe_.ema.decay == 0) return std::nullopt;
+  return executor_->evaluate_average(*test_feeder(), test_micro_batches());
 }
 
 int Session::first_rank_with_head() const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,8 @@ class Session {
   /// Loss and accuracy over the test split, every sample once. Not where run.evaluate is never.
   /// Collective.
   [[nodiscard]] EvaluationTotals evaluate();
+  /// The same of the average of the weights; nothing where the recipe has none.
+  [[nodiscard]] std::optional<EvaluationTotals> evaluate_average();
   /// Answers to the first run.generate samples of the test split; none where there is no text.
   /// Collective.
   [[nodiscard]] std::vector<GeneratedAnswer> generate();
@@ -75,6 +78,9 @@ class Session {
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
+  /// Reads the test split once.
+  [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
+  [[nodiscard]] std::int64_t test_micro_batches() const;
   void open_image_data(const Splits& splits);
   void open_text_data(const Splits& splits, ProgressSink* progress);
   /// Of each sample, of text.

@@ -48,6 +48,7 @@ OptimizerName StateStore::rule_of(const Parameter& parameter) const {
 std::string StateStore::state_name(int state, const Parameter& parameter,
                                    const std::string& tensor) const {
   if (state == 0) return tensor;
+  if (is_average(state)) return average_name(tensor);
   const auto& moments = optimizer_row(rule_of(parameter)).moments;
   return fmt::format("optimizer.{}/{}", moments[to_index(state - 1)], tensor);
 }
@@ -105,6 +106,7 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
   for (std::size_t i = 0; i < std::max(row.moments.size(), others); ++i)
     moments_.emplace_back("moments", state_type, places);
+  if (options.average) average_.emplace("average of the weights", at::kFloat, places);
   // Every group takes its place in the memory of each kind of state that it has.
   std::int64_t gradients = 0;
   const auto size = [&](int group, Partition partition) -> std::int64_t {
@@ -119,12 +121,14 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     if (master_) master_->add(own.state_place, trainable(g) ? size(g, own.states) : 0);
     for (int m = 0; m < num_moments(); ++m)
       moments_[to_index(m)].add(own.state_place, trainable(g) ? moment_range(g, m).size() : 0);
+    if (average_) average_->add(Place::device, trainable(g) ? size(g, own.states) : 0);
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
   parameters_.allocate();
   gradient_ = at::zeros({gradients}, fp32);
   if (master_) master_->allocate();
   for (GroupMemory& moment : moments_) moment.allocate();
+  if (average_) average_->allocate();
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (const at::Tensor whole = resident_parameters(g); whole.defined()) bind_values(g, whole);
   }
@@ -132,6 +136,9 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     BlockState& state = *block_states_[s];
     if (holds_state(s))
       state.value = at::full(state.part.shape, state.initial, fp32.dtype(state.type));
+    block_averages_.push_back(average_ && holds_state(s) && state.type == at::kFloat
+                                  ? state.value.clone()
+                                  : at::Tensor());
   }
 }
 
@@ -166,6 +173,7 @@ StateStore::Resting StateStore::moment_at_rest(int group, int index) const {
 }
 
 StateStore::Resting StateStore::at_rest(int group, int state) const {
+  if (is_average(state)) return {&*average_, 0};
   if (state > 0) return moment_at_rest(group, state - 1);
   const Resting master = master_at_rest(group);
   return master.memory != nullptr ? master : parameters_at_rest(group);
@@ -194,6 +202,10 @@ at::Tensor StateStore::moment(int group, int index, Range part) const {
   DSTRAIN_CHECK(part.empty() || intersect(part, moment_range(group, index)) == part,
                 "a moment that is not held");
   return moments_[to_index(index)].view(group, moved(part, -moment_range(group, index).begin));
+}
+
+at::Tensor StateStore::average(int group) const {
+  return average_->view(group, {0, own_range(group).size()});
 }
 
 /// `part` is of the flat group.
@@ -338,6 +350,7 @@ void StateStore::initialize(const WeightSource& source) {
     if (source.read_state(*state, out)) state->value.copy_(values);
   }
   start_moments();
+  start_average();
   synchronize(options_.device);
   refresh_own_parameters();
 }
@@ -355,6 +368,52 @@ void StateStore::start_moments() {
       }
     }
   }
+}
+
+void StateStore::start_average() {
+  if (!average_) return;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (trainable(g)) average(g).copy_(master(g));
+  }
+  for (std::size_t s = 0; s < block_averages_.size(); ++s) {
+    if (block_averages_[s].defined()) block_averages_[s].copy_(block_states_[s]->value);
+  }
+}
+
+void StateStore::average_block_states(double share, const at::Tensor& skip) {
+  const at::Tensor step = (1 - skip) * share;
+  for (std::size_t s = 0; s < block_averages_.size(); ++s) {
+    if (!block_averages_[s].defined()) continue;
+    at::Tensor& average = block_averages_[s];
+    average.add_((block_states_[s]->value - average) * step);
+  }
+}
+
+void StateStore::take_average() {
+  DSTRAIN_CHECK(average_, "there is no average of the weights");
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (!trainable(g)) continue;
+    own_gradient(g).copy_(own_parameters(g));
+    own_parameters(g).copy_(average(g));
+  }
+  for (std::size_t s = 0; s < block_averages_.size(); ++s) {
+    kept_states_.emplace_back();
+    if (!block_averages_[s].defined()) continue;
+    kept_states_[s] = block_states_[s]->value.clone();
+    block_states_[s]->value.copy_(block_averages_[s]);
+  }
+  synchronize(options_.device);
+}
+
+void StateStore::give_back_average() {
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+    if (trainable(g)) own_parameters(g).copy_(own_gradient(g));
+  }
+  for (std::size_t s = 0; s < kept_states_.size(); ++s) {
+    if (kept_states_[s].defined()) block_states_[s]->value.copy_(kept_states_[s]);
+  }
+  kept_states_.clear();
+  synchronize(options_.device);
 }
 
 template <class Visit>
@@ -410,8 +469,8 @@ void StateStore::for_each_saved(Visit visit) const {
     if (!trainable(g)) continue;
     const Range all = shared_part(g);
     if (all.empty()) continue;
-    for (int state = 0; state <= num_moments(); ++state) {
-      const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
+    for (int state = 0; state < num_states(); ++state) {
+      const Range saved = intersect(all, state_range(g, state));
       if (!saved.empty()) visit(g, state, saved);
     }
   }
@@ -447,8 +506,13 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
     });
   });
   for (std::size_t s = 0; s < block_states_.size(); ++s) {
-    if (hands_out_state(s))
-      part.add(stored_part(*block_states_[s]), stored_values(*block_states_[s]));
+    if (!hands_out_state(s)) continue;
+    part.add(stored_part(*block_states_[s]), stored_values(*block_states_[s]));
+    if (!block_averages_[s].defined()) continue;
+    BlockState averaged = *block_states_[s];
+    averaged.part.name = average_name(averaged.part.name);
+    averaged.value = block_averages_[s];
+    part.add(stored_part(averaged), stored_values(averaged));
   }
   return part;
 }
@@ -469,12 +533,15 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
                   "resume with the model of the run that saved it");
     }
   }
+  const bool averaged = average_ && std::ranges::any_of(reader.tensors(), [](const Piece& tensor) {
+                          return tensor.name.starts_with(average_name(""));
+                        });
   std::vector<float> values;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
-    const Range own = own_range(g);
-    for (int state = 0; state <= num_moments(); ++state) {
-      const Range held = state == 0 ? own : moment_range(g, state - 1);
+    for (int state = 0; state < num_states(); ++state) {
+      if (is_average(state) && !averaged) continue;
+      const Range held = state_range(g, state);
       for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
         const Range now{begin, std::min(begin + chunk, held.end)};
         values.assign(to_index(now.size()), 0.0F);
@@ -493,7 +560,13 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
     values.assign(to_index(stored.numel()), 0.0F);
     reader.read(stored, values);
     state->value.copy_(from_stored(*state, values));
+    if (!averaged || !block_averages_[s].defined()) continue;
+    Piece average = stored;
+    average.name = average_name(stored.name);
+    reader.read(average, values);
+    block_averages_[s].copy_(from_stored(*state, values));
   }
+  if (!averaged) start_average();  // the run that saved had none
   refresh_own_parameters();
 }
 

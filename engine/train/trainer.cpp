@@ -257,7 +257,8 @@ void Trainer::evaluate() {
   record_.enter(step, "evaluate");
   const auto begin = Clock::now();
   const EvaluationTotals totals = session_.evaluate();
-  if (report_) report_->evaluation(totals, seconds_since(begin));
+  const std::optional<EvaluationTotals> average = session_.evaluate_average();
+  if (report_) report_->evaluation(totals, average, seconds_since(begin));
   if (recipe_.run.generate == 0) return;
   record_.enter(step, "generate");
   const std::vector<GeneratedAnswer> answers = session_.generate();

@@ -123,6 +123,15 @@ void Updater::update(int group, double lr, const at::Tensor& control, Communicat
   update_part(group, lr, control, all);
 }
 
+void Updater::average(int group, double share, const at::Tensor& control) {
+  optimizer::update({.master = states_.average(group),
+                     .moments = {},
+                     .gradient = states_.master(group).to(at::kFloat),
+                     .compute = {},
+                     .rule = optimizer::Average{.share = share}},
+                    control);
+}
+
 void Updater::update_part(int group, double lr, const at::Tensor& control, const PartMemory& part) {
   for_each_step(group, lr, part, [&](const optimizer::Step& step, std::int64_t) {
     optimizer::update(step, control);

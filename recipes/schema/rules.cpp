@@ -336,6 +336,18 @@ void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
                 "use optimizer.name: adamw, lion, rmsprop or sgd, or leave memory.offload out");
 }
 
+/// The average is updated on the device, by weights that rest there, and takes their place.
+void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) {
+  const OffloadConfig& offload = r.memory.offload;
+  if (r.ema.decay == 0) return;
+  if (offload.optimizer == OffloadPlace::none && offload.parameters == OffloadPlace::none) return;
+  context.error("ema.decay",
+                fmt::format("the average is taken of weights on the device, and "
+                            "memory.offload.optimizer is {}, .parameters {}",
+                            spelling(offload.optimizer), spelling(offload.parameters)),
+                "leave ema out, or memory.offload; memory.offload.activations may stay");
+}
+
 void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
   if (r.memory.offload.activations == OffloadPlace::none || r.memory.recompute != Recompute::none)
     return;
@@ -448,6 +460,8 @@ const std::vector<Rule>& rules() {
         "memory.offload.path"}},
       {offloaded_rule_is_element_wise,
        {"memory.offload.optimizer", "memory.offload.parameters", "optimizer.name"}},
+      {averaged_weights_rest_on_the_device,
+       {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
       {offloaded_inputs_are_recomputed, {"memory.offload.activations", "memory.recompute"}},
       {gpu_updates_what_is_pinned,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
@@ -482,6 +496,7 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "optimizer.name",
                                           "optimizer.schedule",
                                           "optimizer.warmup_steps",
+                                          "ema.decay",
                                           "precision.compute",
                                           "precision.loss_scale.fixed",
                                           "precision.loss_scale.hysteresis",
@@ -547,6 +562,7 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
       add({"optimizer.warmup_shift"},
           "optimizer.warmup_steps 0, and only schedule linear is moved, too");
   }
+  if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
     add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
         "lora.rank 0 adds no adapters");
