@@ -46,6 +46,10 @@ void describe(Recipe& r, Visitor& v) {
             "How the work is split over the ranks; the data axis is what the degrees leave over.");
   v.section("memory", r.memory, "What is given up to need less memory.");
   v.section("run", r.run, "How long, how often, where to.");
+  v.list("phases", r.phases,
+         "Parts of the run, one after the other, with trained tensors, learning rate and image size "
+         "of their own; their lengths are that of the run. Moments start anew in each, and the "
+         "schedule spans one.");
   v.section("trace", r.trace, "Steps of which everything is recorded, kernel by kernel.");
   v.section("metrics", r.metrics, "What is measured and written while the run goes on.");
 }
@@ -663,6 +667,27 @@ void describe(CheckpointConfig& c, Visitor& v) {
   v.field("keep", c.keep, {.text = "Newest checkpoints that are kept.", .min = 1, .max = 1000000});
   v.field("asynchronous", c.asynchronous,
           {.text = "Write while training goes on; only the copy in memory is waited for."});
+}
+
+void describe(PhaseConfig& c, Visitor& v) {
+  v.field("epochs", c.epochs,
+          {.text = "Length; this or steps.", .unit = "epochs", .min = 0, .max = kMaxSteps});
+  v.field("steps", c.steps,
+          {.text = "Length; this or epochs.", .unit = "steps", .min = 0, .max = kMaxSteps});
+  v.field("frozen", c.frozen,
+          {.text = "Patterns (* and ?) of the names of tensors that are not trained in this phase, "
+                   "beside model.frozen. What a phase has trained, the next ones train."});
+  v.field("lr", c.lr, {.text = "Learning rate; 0 takes optimizer.lr.", .min = 0});
+  v.field("warmup_steps", c.warmup_steps,
+          {.text = "Steps of warm-up; -1 takes optimizer.warmup_steps.",
+           .unit = "steps",
+           .min = -1,
+           .max = kMaxSteps});
+  v.field("image_size", c.image_size,
+          {.text = "Side of the images; 0 takes model.image_size.",
+           .unit = "pixels",
+           .min = 0,
+           .max = 1024});
 }
 
 void describe(TraceConfig& c, Visitor& v) {

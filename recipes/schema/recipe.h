@@ -384,6 +384,7 @@ struct Recipe {
   ParallelConfig parallel;
   MemoryConfig memory;
   RunConfig run;
+  std::vector<PhaseConfig> phases;  ///< in their order; empty: the run is one phase
   TraceConfig trace;
   MetricsConfig metrics;
 

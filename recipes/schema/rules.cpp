@@ -12,29 +12,11 @@
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/families.h"
 #include "recipes/schema/optimizers.h"
+#include "recipes/schema/rule.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
 namespace {
-
-/// What a rule sees and where it reports.
-class RuleContext {
- public:
-  RuleContext(const YamlReader& reader, Diagnostics& diagnostics)
-      : reader_(reader), diagnostics_(diagnostics) {}
-
-  [[nodiscard]] bool given(std::string_view path) const { return reader_.given(path) != nullptr; }
-  void error(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.error(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-  void warning(std::string_view path, std::string message, std::string hint) {
-    diagnostics_.warning(reader_.place(path), path, std::move(message), std::move(hint));
-  }
-
- private:
-  const YamlReader& reader_;
-  Diagnostics& diagnostics_;
-};
 
 /// The divisors of `number` that are nearest to `wish`, as a sentence.
 std::string divisors_near(int number, int wish) {
@@ -172,18 +154,6 @@ void micro_fits_in_global(const Recipe& r, RuleContext& context) {
   context.error("batch.micro",
                 fmt::format("{} is more than batch.global ({})", r.batch.micro, r.batch.global),
                 fmt::format("use at most {}, or raise batch.global", r.batch.global));
-}
-
-void one_length(const Recipe& r, RuleContext& context) {
-  if (r.run.epochs > 0 && r.run.steps > 0) {
-    context.error("run.steps",
-                  fmt::format("the length is given twice: run.epochs is {} and run.steps {}",
-                              r.run.epochs, r.run.steps),
-                  "keep one; with --set put the other to 0");
-  } else if (r.run.epochs == 0 && r.run.steps == 0) {
-    context.error("run.epochs", "missing; the run has no length",
-                  "give run.epochs or run.steps, from 1");
-  }
 }
 
 /// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
@@ -336,18 +306,6 @@ void offloaded_rule_is_element_wise(const Recipe& r, RuleContext& context) {
                 "use optimizer.name: adamw, lion, rmsprop or sgd, or leave memory.offload out");
 }
 
-/// The average is updated on the device, by weights that rest there, and takes their place.
-void averaged_weights_rest_on_the_device(const Recipe& r, RuleContext& context) {
-  const OffloadConfig& offload = r.memory.offload;
-  if (r.ema.decay == 0) return;
-  if (offload.optimizer == OffloadPlace::none && offload.parameters == OffloadPlace::none) return;
-  context.error("ema.decay",
-                fmt::format("the average is taken of weights on the device, and "
-                            "memory.offload.optimizer is {}, .parameters {}",
-                            spelling(offload.optimizer), spelling(offload.parameters)),
-                "leave ema out, or memory.offload; memory.offload.activations may stay");
-}
-
 void offloaded_inputs_are_recomputed(const Recipe& r, RuleContext& context) {
   if (r.memory.offload.activations == OffloadPlace::none || r.memory.recompute != Recompute::none)
     return;
@@ -384,50 +342,6 @@ void reduce_not_below_compute(const Recipe& r, RuleContext& context) {
                 "use reduce: fp32, or compute: bf16");
 }
 
-void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
-  if (r.run.steps == 0 || r.optimizer.warmup_steps < r.run.steps) return;
-  context.warning("optimizer.warmup_steps",
-                  fmt::format("{} steps of warm-up in a run of {} (run.steps): lr is never reached",
-                              r.optimizer.warmup_steps, r.run.steps),
-                  fmt::format("use less than {}", r.run.steps));
-}
-
-/// log(steps) of a logarithmic warm-up divides by nothing.
-void logarithmic_warmup_has_steps(const Recipe& r, RuleContext& context) {
-  if (r.optimizer.warmup != Warmup::log || r.optimizer.warmup_steps != 1) return;
-  context.error("optimizer.warmup_steps", "1; optimizer.warmup log rises over 2 steps or more",
-                "use 2 or more, or 0 for no warm-up");
-}
-
-bool decays(Schedule schedule) {
-  return schedule == Schedule::linear || schedule == Schedule::cosine;
-}
-
-void decay_follows_the_warmup(const Recipe& r, RuleContext& context) {
-  const OptimizerConfig& o = r.optimizer;
-  if (!decays(o.schedule) || o.decay_steps == 0 || o.decay_steps > o.warmup_steps) return;
-  context.error("optimizer.decay_steps",
-                fmt::format("the decay ends at step {}, the warm-up (optimizer.warmup_steps) at {}",
-                            o.decay_steps, o.warmup_steps),
-                fmt::format("use more than {}, or 0 for the last step of the run", o.warmup_steps));
-}
-
-void loss_scale_starts_above_its_minimum(const Recipe& r, RuleContext& context) {
-  const LossScaleConfig& scale = r.precision.loss_scale;
-  if (r.precision.compute != ComputeType::fp16 || scale.fixed > 0 || scale.initial >= scale.minimum)
-    return;
-  context.error("precision.loss_scale.minimum",
-                fmt::format("{} is more than precision.loss_scale.initial ({})", scale.minimum,
-                            scale.initial),
-                fmt::format("use at most {}", scale.initial));
-}
-
-/// One rule and the fields without which it has nothing to say.
-struct Rule {
-  void (*check)(const Recipe&, RuleContext&);
-  std::vector<std::string_view> reads;
-};
-
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {patch_divides_image, {"model.image_size", "model.patch_size"}},
@@ -442,7 +356,6 @@ const std::vector<Rule>& rules() {
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
-      {one_length, {"run.epochs", "run.steps"}},
       {ranks_split_the_sequence, {"parallel.sequence", "data.sequence", "model.name"}},
       {schedule_has_its_chunks, {"parallel.stages.schedule", "parallel.stages.chunks"}},
       {each_chunk_has_layers,
@@ -460,20 +373,11 @@ const std::vector<Rule>& rules() {
         "memory.offload.path"}},
       {offloaded_rule_is_element_wise,
        {"memory.offload.optimizer", "memory.offload.parameters", "optimizer.name"}},
-      {averaged_weights_rest_on_the_device,
-       {"ema.decay", "memory.offload.optimizer", "memory.offload.parameters"}},
       {offloaded_inputs_are_recomputed, {"memory.offload.activations", "memory.recompute"}},
       {gpu_updates_what_is_pinned,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.update"}},
       {chunks_are_whole_blocks, {"memory.offload.chunk"}},
       {reduce_not_below_compute, {"precision.compute", "precision.reduce"}},
-      {warmup_ends_in_the_run, {"optimizer.warmup_steps", "run.steps"}},
-      {logarithmic_warmup_has_steps, {"optimizer.warmup", "optimizer.warmup_steps"}},
-      {decay_follows_the_warmup,
-       {"optimizer.schedule", "optimizer.decay_steps", "optimizer.warmup_steps"}},
-      {loss_scale_starts_above_its_minimum,
-       {"precision.compute", "precision.loss_scale.initial", "precision.loss_scale.fixed",
-        "precision.loss_scale.minimum"}},
   };
   return all;
 }
@@ -613,9 +517,11 @@ void check_rules(const Recipe& recipe, const YamlReader& reader, Diagnostics& di
   const auto usable = [&](std::string_view path) {
     return reader.usable(path) && (path != "model.name" || !recipe.model.name.empty());
   };
-  for (const Rule& rule : rules()) {
+  const auto check = [&](const Rule& rule) {
     if (std::all_of(rule.reads.begin(), rule.reads.end(), usable)) rule.check(recipe, context);
-  }
+  };
+  for (const Rule& rule : rules()) check(rule);
+  for (const Rule& rule : training_rules()) check(rule);
   if (!std::all_of(std::begin(kDeciding), std::end(kDeciding), usable)) return;
   for (const Inactive& field : inactive_fields(recipe)) {
     if (context.given(field.path)) {
