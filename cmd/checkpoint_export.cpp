@@ -24,6 +24,7 @@
 #include "engine/models/weights.h"
 #include "recipes/schema/image_processor.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -130,7 +131,7 @@ int export_checkpoint(const ExportArguments& options) {
   const std::filesystem::path path = checkpoint_of(options.source);
   const auto reader = CheckpointReader::open(path, /*verify=*/true);
   LoadedRecipe loaded = parse_recipe(reader->state().recipe, (path / "recipe").string());
-  const Recipe& recipe = loaded.recipe;
+  const Recipe recipe = phase_recipe(loaded.recipe, reader->state().phase);
   const bool adapted = recipe.lora.rank > 0;
   if (options.merge && !adapted) {
     throw Error(ErrorKind::usage, "--merge: the run has no adapters (lora.rank is 0)",

@@ -10,6 +10,7 @@
 #include "engine/program/measured_machine.h"
 #include "engine/program/simulate.h"
 #include "engine/train/session.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -25,12 +26,14 @@ void use_random_data(Recipe& recipe, int steps) {
   recipe.data.samples = std::max(recipe.data.samples, recipe.batch.global * steps);
   recipe.run.epochs = 0;
   recipe.run.steps = steps;
+  recipe.phases.clear();
   recipe.run.generate = 0;
 }
 
 StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, bool kernels,
                      RankRecordFile& record) {
   const int all = warmup + steps + 2;
+  recipe = phase_recipe(recipe, 0);
   use_random_data(recipe, all);
   Session session(recipe, world, record);
   session.seek(0);

@@ -28,7 +28,8 @@ class RunReport {
             const PlanReport& plan, Progress& progress, std::int64_t first_step,
             Clock::time_point start);
 
-  void begin(bool resumed);
+  enum class Begin { started, resumed, next_phase };
+  void begin(Begin how);
   /// `traced`: under the profiler, which makes it slower.
   void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
   /// What this host's sampler has seen since the step before.
@@ -44,7 +45,7 @@ class RunReport {
   void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
 
  private:
-  void announce();
+  void announce(Begin how);
   void count(const StepOutcome& outcome, const HostTimes& host);
   [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
   [[nodiscard]] double mfu(double step_s) const;

@@ -28,6 +28,7 @@
 #include "recipes/schema/choices.h"
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -147,9 +148,10 @@ at::ScalarType scalar_type(ComputeType type) {
   return at::kFloat;
 }
 
-Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
-                 ProgressSink* progress)
-    : recipe_(recipe), device_(world.device) {
+Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& record,
+                 ProgressSink* progress, int phase)
+    : recipe_(phase_recipe(all_phases, phase)), phase_(phase), device_(world.device) {
+  const Recipe& recipe = recipe_;
   record.enter(-1, "build model");
   const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
   const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
@@ -157,6 +159,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
     const SectionScope section(record, RankSection::data);
     is_language_model(recipe.model) ? open_text_data(splits, progress) : open_image_data(splits);
   }
+  check_phases(all_phases, {.classes = model_.classes, .sequence = model_.sequence});
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
@@ -365,13 +368,26 @@ std::int64_t Session::steps_per_epoch() const {
   return dstrain::steps_per_epoch(train_->size(), recipe_.batch.global);
 }
 
-std::int64_t Session::total_steps() const {
-  return recipe_.run.steps > 0 ? recipe_.run.steps : recipe_.run.epochs * steps_per_epoch();
+std::int64_t Session::steps_before(int phase) const {
+  const auto length = [&](int steps, int epochs) {
+    return steps > 0 ? steps : epochs * steps_per_epoch();
+  };
+  if (recipe_.phases.empty())
+    return phase == 0 ? 0 : length(recipe_.run.steps, recipe_.run.epochs);
+  std::int64_t steps = 0;
+  for (int p = 0; p < phase; ++p) {
+    const PhaseConfig& earlier = recipe_.phases[to_index(p)];
+    steps += length(earlier.steps, earlier.epochs);
+  }
+  return steps;
 }
 
+std::int64_t Session::total_steps() const { return steps_before(num_phases(recipe_)); }
+
 double Session::learning_rate(std::int64_t step) const {
-  return dstrain::learning_rate(recipe_.optimizer, step,
-                                {.steps = total_steps(), .steps_per_epoch = steps_per_epoch()});
+  return dstrain::learning_rate(
+      recipe_.optimizer, step - first_step(),
+      {.steps = end_step() - first_step(), .steps_per_epoch = steps_per_epoch()});
 }
 
 std::int64_t Session::samples_of_step(std::int64_t step) const {
@@ -434,7 +450,7 @@ void Session::seek(std::int64_t step) {
                                                     .workers = recipe_.data.workers,
                                                     .prefetch = recipe_.data.prefetch,
                                                     .first_step = step,
-                                                    .last_step = total_steps()}),
+                                                    .last_step = end_step()}),
                                feeder_options(true));
   next_step_ = step;
 }

@@ -21,11 +21,14 @@ namespace dstrain {
 /// executor. Building it is collective; the ranks compare their programs before the first step.
 class Session {
  public:
-  /// `progress` (may be null) hears how far the preparation of text is.
+  /// Of phase `phase` of the recipe. `progress` (may be null) hears how far the preparation of text
+  /// is.
   Session(const Recipe& recipe, const World& world, RankRecordFile& record,
-          ProgressSink* progress = nullptr);
+          ProgressSink* progress = nullptr, int phase = 0);
 
+  /// As the phase has it.
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] int phase() const { return phase_; }
   [[nodiscard]] const Strategy& strategy() const { return *strategy_; }
   [[nodiscard]] const ModelCost& cost() const { return cost_; }
   [[nodiscard]] Model& model() { return model_; }
@@ -39,6 +42,10 @@ class Session {
   [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
   [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const;
+  /// The steps of the phase, counted over the run: [first_step, end_step).
+  [[nodiscard]] std::int64_t first_step() const { return steps_before(phase_); }
+  [[nodiscard]] std::int64_t end_step() const { return steps_before(phase_ + 1); }
+  /// Of the run.
   [[nodiscard]] std::int64_t total_steps() const;
   [[nodiscard]] double learning_rate(std::int64_t step) const;
   /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
@@ -78,6 +85,7 @@ class Session {
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
+  [[nodiscard]] std::int64_t steps_before(int phase) const;
   /// Reads the test split once.
   [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
   [[nodiscard]] std::int64_t test_micro_batches() const;
@@ -98,6 +106,7 @@ class Session {
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
+  int phase_;
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;

@@ -38,6 +38,12 @@ void for_each_met(const std::vector<Parameter*>& parameters, const FlatGroup& fl
   }
 }
 
+bool has_average(const CheckpointReader& reader) {
+  return std::ranges::any_of(reader.tensors(), [](const Piece& tensor) {
+    return tensor.name.starts_with(average_name(""));
+  });
+}
+
 }  // namespace
 
 OptimizerName StateStore::rule_of(const Parameter& parameter) const {
@@ -517,7 +523,7 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
   return part;
 }
 
-void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
+void StateStore::require_own_tensors(const CheckpointReader& reader) const {
   std::set<std::string> known = options_.tensors;
   for (const auto& parameters : groups_) {
     for (const Parameter* parameter : parameters) {
@@ -533,40 +539,69 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
                   "resume with the model of the run that saved it");
     }
   }
-  const bool averaged = average_ && std::ranges::any_of(reader.tensors(), [](const Piece& tensor) {
-                          return tensor.name.starts_with(average_name(""));
-                        });
+}
+
+void StateStore::read_state(const CheckpointReader& reader, const std::set<std::string>* saved,
+                            int state, std::int64_t chunk) {
   std::vector<float> values;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
-    for (int state = 0; state < num_states(); ++state) {
-      if (is_average(state) && !averaged) continue;
-      const Range held = state_range(g, state);
-      for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
-        const Range now{begin, std::min(begin + chunk, held.end)};
-        values.assign(to_index(now.size()), 0.0F);
-        for_each_state_box(g, state, now, [&](const Piece& box, std::int64_t offset) {
-          reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
-        });
-        store_state(g, state, now, at::from_blob(values.data(), {now.size()}, at::kFloat));
-        synchronize(options_.device);
+    const Range held = state_range(g, state);
+    for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
+      const Range now{begin, std::min(begin + chunk, held.end)};
+      values.assign(to_index(now.size()), 0.0F);
+      if (saved != nullptr) {
+        at::from_blob(values.data(), {now.size()}, at::kFloat)
+            .copy_(load_state(g, is_average(state) ? 0 : state, now));
       }
+      for_each_state_box(g, state, now, [&](const Piece& box, std::int64_t offset) {
+        if (saved == nullptr || saved->contains(box.name))
+          reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
+      });
+      store_state(g, state, now, at::from_blob(values.data(), {now.size()}, at::kFloat));
+      synchronize(options_.device);
     }
   }
-  for (std::size_t s = 0; s < block_states_.size(); ++s) {
-    if (!holds_state(s)) continue;
-    BlockState* state = block_states_[s];
-    const Piece stored = stored_part(*state);
+}
+
+void StateStore::read_block_states(const CheckpointReader& reader, bool averaged) {
+  std::vector<float> values;
+  const auto read = [&](const BlockState& state, const Piece& stored, at::Tensor& into) {
     values.assign(to_index(stored.numel()), 0.0F);
     reader.read(stored, values);
-    state->value.copy_(from_stored(*state, values));
+    into.copy_(from_stored(state, values));
+  };
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    if (!holds_state(s)) continue;
+    BlockState& state = *block_states_[s];
+    Piece stored = stored_part(state);
+    read(state, stored, state.value);
     if (!averaged || !block_averages_[s].defined()) continue;
-    Piece average = stored;
-    average.name = average_name(stored.name);
-    reader.read(average, values);
-    block_averages_[s].copy_(from_stored(*state, values));
+    stored.name = average_name(stored.name);
+    read(state, stored, block_averages_[s]);
   }
+}
+
+void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
+  require_own_tensors(reader);
+  const bool averaged = average_ && has_average(reader);
+  for (int state = 0; state < num_states(); ++state) {
+    if (!is_average(state) || averaged) read_state(reader, nullptr, state, chunk);
+  }
+  read_block_states(reader, averaged);
   if (!averaged) start_average();  // the run that saved had none
+  refresh_own_parameters();
+}
+
+void StateStore::begin_phase(const CheckpointReader& reader, std::int64_t chunk) {
+  require_own_tensors(reader);
+  std::set<std::string> saved;
+  for (const Piece& tensor : reader.tensors()) saved.insert(tensor.name);
+  const bool averaged = average_ && has_average(reader);
+  read_state(reader, &saved, 0, chunk);
+  if (averaged) read_state(reader, &saved, 1 + num_moments(), chunk);
+  read_block_states(reader, averaged);
+  if (!averaged) start_average();
   refresh_own_parameters();
 }
 

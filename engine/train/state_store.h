@@ -142,6 +142,9 @@ class StateStore {
   static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
   /// In chunks of at most that many elements.
   void restore(const CheckpointReader& reader, std::int64_t chunk = kChunk);
+  /// The same, from the checkpoint that ended the phase before: weights and averages. Moments stay
+  /// as they start, and so do weights that were frozen, which it leaves out.
+  void begin_phase(const CheckpointReader& reader, std::int64_t chunk = kChunk);
 
  private:
   [[nodiscard]] const GroupLayout& kind(int group) const {
@@ -156,6 +159,12 @@ class StateStore {
   [[nodiscard]] Range state_range(int group, int state) const {
     return state == 0 || is_average(state) ? own_range(group) : moment_range(group, state - 1);
   }
+  void require_own_tensors(const CheckpointReader& reader) const;
+  /// Of all trained groups. Of tensors that are not in `saved` (null: all are) the values are kept,
+  /// or for the average the weights are taken.
+  void read_state(const CheckpointReader& reader, const std::set<std::string>* saved, int state,
+                  std::int64_t chunk);
+  void read_block_states(const CheckpointReader& reader, bool averaged);
   /// Averages begin as what they are averages of.
   void start_average();
   /// `part` of a state.

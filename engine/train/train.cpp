@@ -16,6 +16,7 @@
 #include "engine/train/trainer.h"
 #include "engine/train/verify.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -87,8 +88,16 @@ int train(const TrainOptions& options) {
       return;
     }
     install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
-    Trainer trainer(loaded, world, record, options.resume, start);
-    recording_failure(record, [&] { trainer.run(); });
+    RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
+    int phase = place.resume ? place.resume->state().phase : 0;
+    for (bool done = false; !done; ++phase) {
+      const World own = phase == 0 ? world : again(world, fmt::format("phase {}", phase));
+      Trainer trainer(loaded, phase, own, record, std::move(place),
+                      place.new_phase ? Trainer::Clock::now() : start);
+      recording_failure(record, [&] { trainer.run(); });
+      done = trainer.stopped() || phase + 1 == num_phases(loaded.recipe);
+      if (!done) place = trainer.next_place();
+    }
   });
   return code;
 }

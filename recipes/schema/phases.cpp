@@ -24,14 +24,12 @@ Recipe phase_recipe(Recipe recipe, int index) {
 
 std::string describe_phase(const Recipe& recipe, int index) {
   const PhaseConfig& phase = recipe.phases.at(static_cast<std::size_t>(index));
-  const Recipe own = phase_recipe(recipe, index);
   std::string text = fmt::format("phase {} of {}: ", index + 1, recipe.phases.size());
   text += phase.steps > 0 ? fmt::format("{} steps", phase.steps)
                           : fmt::format("{} epochs", phase.epochs);
-  text += fmt::format(", lr {}", own.optimizer.lr);
+  text += fmt::format(", lr {}", phase.lr > 0 ? phase.lr : recipe.optimizer.lr);
   if (phase.image_size > 0) text += fmt::format(", images of {} pixels", phase.image_size);
-  if (!own.model.frozen.empty())
-    text += fmt::format(", frozen {}", fmt::join(own.model.frozen, ", "));
+  if (!phase.frozen.empty()) text += fmt::format(", frozen {}", fmt::join(phase.frozen, ", "));
   return text;
 }
 
