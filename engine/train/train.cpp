@@ -90,13 +90,13 @@ int train(const TrainOptions& options) {
     install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
     RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
     int phase = place.resume ? place.resume->state().phase : 0;
-    for (bool done = false; !done; ++phase) {
+    for (bool more = true; more; ++phase) {
       const World own = phase == 0 ? world : again(world, fmt::format("phase {}", phase));
-      Trainer trainer(loaded, phase, own, record, std::move(place),
-                      place.new_phase ? Trainer::Clock::now() : start);
+      const auto begin = place.new_phase ? Trainer::Clock::now() : start;
+      Trainer trainer(loaded, phase, own, record, std::move(place), begin);
       recording_failure(record, [&] { trainer.run(); });
-      done = trainer.stopped() || phase + 1 == num_phases(loaded.recipe);
-      if (!done) place = trainer.next_place();
+      more = !trainer.stopped() && phase + 1 < num_phases(loaded.recipe);
+      if (more) place = trainer.next_place();
     }
   });
   return code;

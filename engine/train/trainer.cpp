@@ -60,6 +60,8 @@ Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, Rank
       base_(hash_base(world, recipe_, place_)),
       session_(loaded.recipe, world, record, &preparation_, phase) {
   first_step_ = session_.first_step();
+  // Of the phase before, whose tensors have other sizes.
+  if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
                     machine_of(world.device));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
