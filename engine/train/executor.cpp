@@ -16,6 +16,7 @@
 #include "engine/base/philox.h"
 #include "engine/device/pinned.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "engine/train/schedule.h"
 #include "engine/train/step_totals.h"
 
 namespace dstrain {
@@ -130,11 +131,6 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }
   set_control({.loss_scale = first_loss_scale(options.precision)});
-}
-
-double first_loss_scale(const PrecisionConfig& precision) {
-  if (precision.compute != ComputeType::fp16) return 1;
-  return precision.loss_scale.fixed > 0 ? precision.loss_scale.fixed : precision.loss_scale.initial;
 }
 
 void Executor::set_control(const ControlState& state) {

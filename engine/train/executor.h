@@ -108,8 +108,6 @@ struct ControlState {
   double skipped_steps = 0;
   double tolerated_steps = 0;
 };
-/// Before the first step; what is fixed, is so in a run that goes on, too.
-[[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
 
 struct ExecutorOptions {
   c10::Device device{c10::kCPU};

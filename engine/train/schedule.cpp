@@ -57,6 +57,11 @@ double learning_rate(const OptimizerConfig& optimizer, std::int64_t step,
   return optimizer.lr * (optimizer.final_lr_ratio + (1 - optimizer.final_lr_ratio) * remaining);
 }
 
+double first_loss_scale(const PrecisionConfig& precision) {
+  if (precision.compute != ComputeType::fp16) return 1;
+  return precision.loss_scale.fixed > 0 ? precision.loss_scale.fixed : precision.loss_scale.initial;
+}
+
 double average_share(const EmaConfig& ema, std::int64_t step) {
   if (ema.decay == 0 || (step + 1) % ema.every != 0) return 0;
   const auto update = static_cast<double>((step + 1) / ema.every - 1);

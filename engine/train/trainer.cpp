@@ -12,6 +12,7 @@
 #include "engine/checkpoint/base_weights.h"
 #include "engine/program/measured_machine.h"
 #include "engine/trace/request.h"
+#include "engine/train/schedule.h"
 #include "engine/train/stop_signal.h"
 
 namespace dstrain {
