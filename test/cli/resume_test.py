@@ -1,4 +1,5 @@
 """Resume is exact: bit for bit at equal world size, within 1e-5 at any other; damage is found and the checkpoint before it taken."""
+import json
 import shutil
 import signal
 import tempfile
@@ -50,7 +51,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert abs(found[step] - expected[step]) <= 1e-5 * abs(expected[step]), (stage, step)
 
     # Every optimizer: bit for bit at the same number of ranks, and under another stage.
-    for name, keys in (("lion", ["optimizer.name=lion", "optimizer.lr=1e-4"]), ("muon", ["optimizer.name=muon", "optimizer.lr=2e-3"])):
+    for name, keys in (("lion", ["optimizer.name=lion", "optimizer.lr=1e-4"]), ("muon", ["optimizer.name=muon", "optimizer.lr=2e-3"]),
+                       ("rmsprop", ["optimizer.name=rmsprop", "optimizer.rmsprop=tensorflow", "optimizer.lr=1e-3"])):
         options = [word for key in keys for word in ("--set", key)]
         launch(scratch / name, 2, *options)
         first = only_run(scratch / name)
@@ -61,6 +63,19 @@ with tempfile.TemporaryDirectory() as scratch:
             found, wanted = losses(again), losses(first)
             for step in range(21, 41):
                 assert abs(found[step] - wanted[step]) <= tolerance * abs(wanted[step]), (name, stage, step, found[step], wanted[step])
+
+    # A loss scale that was looked for, and the steps that its hysteresis took up meanwhile.
+    options = [word for key in ("precision.compute=fp16", "precision.loss_scale.initial=16777216", "precision.loss_scale.hysteresis=3",
+                                "precision.loss_scale.growth_interval=1000") for word in ("--set", key)]
+    launch(scratch / "scaled", 2, *options)
+    first = only_run(scratch / "scaled")
+    again = scratch / "scaled20" / first.name
+    copy_until(first, again, 20)
+    launch(again.parent, 2, "--resume", again, *options)
+    assert metrics(again).keys() == metrics(first).keys() and losses(again) == losses(first)
+    wanted, found = (json.loads((run / "checkpoints/step-00000040/MANIFEST.json").read_text())["state"] for run in (first, again))
+    assert wanted["tolerated_steps"] == 2 and 1 < wanted["loss_scale"] < 2**24, wanted
+    assert {**found, "recipe": ""} == {**wanted, "recipe": ""}, (found, wanted)
 
     # A flipped bit in the newest checkpoint: named, and the one before is taken.
     damaged = scratch / "damaged" / whole.name

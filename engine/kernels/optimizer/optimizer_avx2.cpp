@@ -15,5 +15,10 @@ template void run_loop<VectorUnit::avx2, MuonMomentum>(const OptimizerUpdate&,
                                                        std::int64_t);
 template void run_loop<VectorUnit::avx2, MuonStep>(const OptimizerUpdate&, const MuonStep::Element&,
                                                    std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx2, Rmsprop>(const OptimizerUpdate&, const Rmsprop::Element&,
+                                                  std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx2, RmspropTensorflow>(const OptimizerUpdate&,
+                                                            const RmspropTensorflow::Element&,
+                                                            std::int64_t, std::int64_t);
 
 }  // namespace dstrain::kernels::cpu

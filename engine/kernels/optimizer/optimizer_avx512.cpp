@@ -16,5 +16,10 @@ template void run_loop<VectorUnit::avx512, MuonMomentum>(const OptimizerUpdate&,
 template void run_loop<VectorUnit::avx512, MuonStep>(const OptimizerUpdate&,
                                                      const MuonStep::Element&, std::int64_t,
                                                      std::int64_t);
+template void run_loop<VectorUnit::avx512, Rmsprop>(const OptimizerUpdate&, const Rmsprop::Element&,
+                                                    std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx512, RmspropTensorflow>(const OptimizerUpdate&,
+                                                              const RmspropTensorflow::Element&,
+                                                              std::int64_t, std::int64_t);
 
 }  // namespace dstrain::kernels::cpu
