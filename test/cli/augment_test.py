@@ -79,5 +79,5 @@ run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
     assert "the image after it takes its place" in named.stdout + named.stderr, named.stderr
     assert metrics(only_run(scratch / "files"), "evaluation"), "no evaluation"
     stopped = run("launch", recipe, *files, "--set", "data.bad_record=stop")
-    assert stopped.returncode == 65 and str(damaged) in stopped.stderr, (stopped.returncode, stopped.stderr)
+    assert stopped.returncode == 65 and str(damaged) in stopped.stdout + stopped.stderr, (stopped.returncode, stopped.stdout, stopped.stderr)
     print(f"augment: losses of one and two ranks within {apart:.2g}, {curves[1][1]:.3f} to {curves[1][18]:.3f}")
