@@ -22,7 +22,7 @@ struct Conv : torch::autograd::Function<Conv> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
                             const ConvOptions& options) {
-    at::Tensor y = convolve(dense(x), value_of(*weight, x), options.shape);
+    at::Tensor y = convolve(x, value_of(*weight, x), options.shape);
     if (bias != nullptr) y.add_(value_of(*bias, x));
     const bool activated = options.activation == ImageActivation::relu;
     if (activated) y.relu_();
@@ -41,7 +41,7 @@ struct Conv : torch::autograd::Function<Conv> {
     const ConvShape shape = kept_shape(context);
     at::Tensor dy = dense(grads[0]);
     if (saved[1].defined()) dy = at::threshold_backward(dy, saved[1], 0);
-    if (weight.trainable) add_conv_weight_gradient(dense(saved[0]), dy, shape, weight);
+    if (weight.trainable) add_conv_weight_gradient(saved[0], dy, shape, weight);
     if (bias != nullptr && bias->trainable)
       add_bias_gradient(dy.view({-1, shape.out}), gradient_of(*bias, dy));
     at::Tensor dx;
