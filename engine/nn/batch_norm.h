@@ -43,10 +43,6 @@ class BatchNorm {
                                    const at::Tensor& residual = {}) {
     return ops::batch_norm(x_BHWC, call_of(call), residual);
   }
-  /// conv(activation(norm(x))), of which only x and the statistics are kept; no bias.
-  [[nodiscard]] at::Tensor forward_conv(const at::Tensor& x_BHWC, const Call& call, Conv& conv) {
-    return ops::batch_norm_conv(x_BHWC, call_of(call), conv.shape(), conv.weight());
-  }
   /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x is
   /// convolved as it is. Kept are x, what the convolution gives, and the statistics.
   [[nodiscard]] at::Tensor forward_depthwise(const at::Tensor& x_BHWC, const Call& call, Conv& conv,

@@ -8,6 +8,7 @@
 #include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/conv/columns_kernel.h"
 #include "engine/kernels/conv/kernels.h"
+#include "engine/kernels/conv/relu_kernel.h"
 #include "engine/kernels/pool/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
@@ -472,6 +473,33 @@ TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][
         return {y,      means[0] + centre, means[1] - means[0].square(),
                 grad_x, back.sum(0),       grad_weight};
       });
+}
+
+TEST_CASE("GPU: backward of a ReLU with the gradient of its bias equals its reference",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 77, 5000), channels = GENERATE(5, 8, 64, 520);
+  const bool bias = GENERATE(false, true);
+  CAPTURE(c10::toString(type), rows, channels, bias);
+  compare_places(type, rows, [&](const Place& place) -> Tensors {
+    test::Random random(8);
+    const at::Tensor y = place.put(random({rows, channels}, type).relu_()),
+                     grad_y = place.put(random({rows, channels}, type)),
+                     grad_z = place.fill({rows, channels}, type),
+                     grad_bias = place.put(random({channels})),
+                     partial = place.fill({kernels::bias_relu_partials(rows, channels), channels},
+                                          at::kFloat);
+    place.run(kernels::cuda::bias_relu_backward, kernels::reference::bias_relu_backward,
+              {.y = in(y),
+               .grad_y = in(grad_y),
+               .grad_z = out(grad_z),
+               .grad_bias = bias ? fp32(grad_bias) : nullptr,
+               .partial = bias ? fp32(partial) : nullptr,
+               .rows = rows,
+               .channels = channels,
+               .dtype = ops::kernel_dtype(y)});
+    return {grad_z, grad_bias};
+  });
 }
 
 TEST_CASE("GPU: the windows of a convolution as rows equal their reference",

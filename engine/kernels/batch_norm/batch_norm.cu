@@ -25,23 +25,6 @@ inline constexpr int kForwardRows = sizeof(T) == 2 ? kChannelUnroll : 2;
 template <typename T>
 inline constexpr int kBackwardRows = sizeof(T) == 2 ? 2 : 1;  // two tensors are read
 
-/// Runs over the rows of this thread, `kRows` at a time: `fetch(row)` returns what is read,
-/// `use(row, it)` works on it.
-template <int kRows, typename Fetch, typename Use>
-__device__ void for_rows(const ChannelShape& shape, const ChannelPlace& place, std::int64_t rows,
-                         const Fetch& fetch, const Use& use) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * shape.slots;
-  std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * shape.slots + place.slot;
-  for (; row + (kRows - 1) * step < rows; row += kRows * step) {
-    decltype(fetch(row)) read[kRows];
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) read[u] = fetch(row + u * step);
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) use(row + u * step, read[u]);
-  }
-  for (; row < rows; row += step) use(row, fetch(row));
-}
-
 template <typename T, int V>
 __global__ void __launch_bounds__(kChannelThreads, kForwardResident<T>)
     sums_kernel(const BatchNormSums a, const ChannelShape shape) {

@@ -1,6 +1,7 @@
 #include "engine/kernels/pool/ops_pool.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
@@ -36,7 +37,7 @@ kernels::PoolShape pool_kernel_shape(const at::Tensor& x, const PoolShape& shape
           .before = static_cast<int>(shape.padding)};
 }
 
-/// The largest of each window, and where it was: bytes of a GPU's kernel, ATen's indices on a CPU.
+/// The largest of each window, and where it was (kernels::MaxPool), a byte for each result.
 struct Pooled {
   at::Tensor y, places;
 };
@@ -55,11 +56,28 @@ Pooled pooled_cuda(const at::Tensor& x, const PoolShape& shape) {
   return made;
 }
 
+/// Where windows begin along one side of the image, [outputs] int64.
+at::Tensor window_starts(std::int64_t outputs, const PoolShape& shape) {
+  return at::arange(outputs, at::kLong) * shape.stride - shape.padding;
+}
+
 Pooled pooled_cpu(const at::Tensor& x, const PoolShape& shape) {
-  auto [y, places] =
+  const auto [y, indices] =
       at::max_pool2d_with_indices(channels_second(x), {shape.kernel, shape.kernel},
                                   {shape.stride, shape.stride}, {shape.padding, shape.padding});
-  return {channels_last(y), places};
+  const at::Tensor row = indices.div(x.size(2), "floor"), column = indices - row * x.size(2);
+  const at::Tensor places =
+      (row - window_starts(y.size(2), shape).view({-1, 1})) * shape.kernel +
+      (column - window_starts(y.size(3), shape));
+  return {channels_last(y), channels_last(places.to(at::kByte))};
+}
+
+/// What ATen calls the places: the index in the image without channels.
+at::Tensor indices_of(const at::Tensor& places, const PoolShape& shape, std::int64_t width) {
+  const at::Tensor place = channels_second(places).to(at::kLong),
+                   row = place.div(shape.kernel, "floor"), column = place - row * shape.kernel;
+  return (row + window_starts(place.size(2), shape).view({-1, 1})) * width + column +
+         window_starts(place.size(3), shape);
 }
 
 at::Tensor max_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& places,
@@ -74,12 +92,13 @@ at::Tensor max_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& places
   return dx;
 }
 
-at::Tensor max_pool_gradient_cpu(const at::Tensor& dy, const at::Tensor& x,
-                                 const at::Tensor& places, const PoolShape& shape) {
+at::Tensor max_pool_gradient_cpu(const at::Tensor& dy, const at::Tensor& places,
+                                 const PoolShape& shape, at::IntArrayRef sizes) {
+  const at::Tensor x = at::empty(sizes, dy.options());  // only its shape is read
   return channels_last(at::max_pool2d_with_indices_backward(
       channels_second(dy), channels_second(x), {shape.kernel, shape.kernel},
       {shape.stride, shape.stride}, {shape.padding, shape.padding}, {1, 1}, /*ceil_mode=*/false,
-      places));
+      indices_of(places, shape, sizes[2])));
 }
 
 struct MaxPool : torch::autograd::Function<MaxPool> {
@@ -87,8 +106,7 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
                             const PoolShape& shape) {
     const at::Tensor x = dense(input);
     const Pooled made = x.is_cuda() ? pooled_cuda(x, shape) : pooled_cpu(x, shape);
-    // On a GPU the places are kept: a byte for each result.
-    context->save_for_backward(x.is_cuda() ? variable_list{made.places} : variable_list{x});
+    context->save_for_backward({made.places});
     context->saved_data["sizes"] = x.sizes().vec();
     context->saved_data["shape"] =
         std::vector<std::int64_t>{shape.kernel, shape.stride, shape.padding};
@@ -96,12 +114,13 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const at::Tensor saved = context->get_saved_variables()[0], dy = dense(grads[0]);
+    const at::Tensor places = context->get_saved_variables()[0], dy = dense(grads[0]);
     const std::vector<std::int64_t> list = context->saved_data.at("shape").toIntVector(),
                                     sizes = context->saved_data.at("sizes").toIntVector();
     const PoolShape shape = {list[0], list[1], list[2]};
-    if (dy.is_cuda()) return {max_pool_gradient_cuda(dy, saved, shape, sizes), {}};
-    return {max_pool_gradient_cpu(dy, saved, pooled_cpu(saved, shape).places, shape), {}};
+    return {dy.is_cuda() ? max_pool_gradient_cuda(dy, places, shape, sizes)
+                         : max_pool_gradient_cpu(dy, places, shape, sizes),
+            {}};
   }
 };
 

@@ -14,9 +14,7 @@ struct PoolShape {
     return (side + 2 * padding - kernel) / stride + 1;
   }
 };
-/// The largest of each window, of equal ones the first. A CPU saves x, which the operator before it
-/// mostly keeps, too, and looks for the places again in backward; a GPU saves the places, a byte
-/// for each result.
+/// The largest of each window, of equal ones the first. Saves where it was, a byte for each result.
 [[nodiscard]] at::Tensor max_pool(const at::Tensor& x_BHWC, const PoolShape& shape);
 
 /// Mean over height and width: [B, H, W, C] -> [B, C]. Saves nothing.

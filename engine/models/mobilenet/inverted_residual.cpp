@@ -33,10 +33,9 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
 BlockCost InvertedResidual::cost(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, shape.compute_bytes);
-  image = expand_ ? costs.norm_conv(expand_->norm, depthwise_.conv,
-                                    costs.conv(expand_->conv, image, /*kept=*/true))
-                  : costs.conv(depthwise_.conv, image, /*kept=*/true);
-  image = costs.norm(depthwise_.norm, image);
+  if (expand_) image = costs.conv(expand_->conv, image, /*kept=*/true);
+  image = costs.depthwise_norm(expand_ ? &expand_->norm : nullptr, depthwise_.conv, depthwise_.norm,
+                               image);
   return costs.finish(project_.add_costs(costs, image, /*kept=*/false, residual_));
 }
 
