@@ -119,7 +119,8 @@ void batch_norm_finish(const BatchNormFinish& a) {
       add_to(a.mean_sum[channel], samples * mean);
       add_to(a.variance_sum[channel], samples * variance * count / std::max(1.0, count - 1));
     }
-    fold(a, mean, rstd, channel);
+    // From the numbers that are kept, as batch_norm_fold has them.
+    fold(a, static_cast<double>(a.mean[channel]), static_cast<double>(a.rstd[channel]), channel);
   }
 }
 
