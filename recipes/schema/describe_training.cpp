@@ -183,7 +183,7 @@ void describe(CheckpointConfig& c, Visitor& v) {
 
 void describe(PhaseConfig& c, Visitor& v) {
   v.field("epochs", c.epochs,
-          {.text = "Length; this or steps.", .unit = "epochs", .min = 0, .max = kMaxSteps});
+          {.text = "Length; this or steps.", .unit = "epochs", .min = 0, .max = 10000000});
   v.field("steps", c.steps,
           {.text = "Length; this or epochs.", .unit = "steps", .min = 0, .max = kMaxSteps});
   v.field("frozen", c.frozen,
@@ -199,7 +199,7 @@ void describe(PhaseConfig& c, Visitor& v) {
           {.text = "Side of the images; 0 takes model.image_size.",
            .unit = "pixels",
            .min = 0,
-           .max = 1024});
+           .max = 16384});
 }
 
 }  // namespace dstrain

@@ -47,7 +47,7 @@ void phases_are_the_run(const Recipe& r, RuleContext& context) {
   for (const auto& [path, length] :
        {std::pair("run.epochs", r.run.epochs), std::pair("run.steps", r.run.steps)}) {
     if (length > 0)
-      context.error(path, fmt::format("{}, but the phases are as long as the run", length),
+      context.error(path, fmt::format("{}, but the phases say how long the run is", length),
                     "leave it out, or phases; with --set put it to 0");
   }
 }
@@ -101,8 +101,9 @@ void warmup_ends_in_the_run(const Recipe& r, RuleContext& context) {
     if (steps == 0 || own.optimizer.warmup_steps < steps) return;
     context.warning(path,
                     fmt::format("{} steps of warm-up in a {} of {}: lr is never reached",
-                                own.optimizer.warmup_steps,
-                                r.phases.empty() ? "run" : "phase", steps),
+                                own.optimizer.warmup_steps, r.phases.empty() ? "run" : "phase",
+                                r.phases.empty() ? fmt::format("{} (run.steps)", steps)
+                                                 : std::to_string(steps)),
                     fmt::format("use less than {}", steps));
   });
 }

@@ -86,7 +86,7 @@ def check_timm(folder, tests, row, key, accuracy):
     """timm, from the folder alone, finds the loss and accuracy of the run's evaluation."""
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     about = resolve_data_config({}, model=model)
-    assert about["input_size"] == (3, PIXELS, PIXELS) and about["mean"] == (0.48, 0.46, 0.41), about
+    assert list(about["input_size"]) == [3, PIXELS, PIXELS] and list(about["mean"]) == [0.48, 0.46, 0.41], about
     transform = create_transform(**about, is_training=False)
     with torch.no_grad():
         logits = model(torch.stack([transform(Image.open(path).convert("RGB")) for path, _ in tests]))
