@@ -68,11 +68,7 @@ class Weights {
   /// `average`: of the weights over the steps, in their place.
   Weights(const CheckpointReader& reader, std::filesystem::path path, const Recipe& recipe,
           Model& model, bool average)
-      : reader_(reader),
-        path_(std::move(path)),
-        recipe_(recipe),
-        model_(model),
-        average_(average) {
+      : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model), average_(average) {
     recipe_.lora.weights.clear();  // what it started from stands in the checkpoint
     for (const Piece& tensor : reader.tensors()) saved_.insert(tensor.name);
   }

@@ -46,7 +46,7 @@ struct Ledger {
   Bytes gradients = 0;
   Bytes master = 0;
   Bytes moments = 0;
-  Bytes average = 0;  ///< of the weights
+  Bytes average = 0;       ///< of the weights
   Bytes block_states = 0;  ///< untrained
   Bytes gather_buffers = 0;
   Bytes gradient_buffers = 0;

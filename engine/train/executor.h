@@ -149,8 +149,8 @@ class Executor {
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(BatchSource& source, std::int64_t micro_batches);
-  /// The same of the average of the weights, which takes their place meanwhile. No step may be under
-  /// way. Collective.
+  /// The same of the average of the weights, which takes their place meanwhile. No step may be
+  /// under way. Collective.
   [[nodiscard]] EvaluationTotals evaluate_average(BatchSource& source, std::int64_t micro_batches);
   /// The most likely token after each sample of `batch` (text), whose last token stands at `last`
   /// [B]: [B] int64 on the host. Collective.

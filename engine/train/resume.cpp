@@ -77,8 +77,9 @@ nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::
   RunLayout directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
     const bool goes_on = !checkpoint.empty() && !parse_checkpoint_name(resume);
-    directory = goes_on ? RunLayout::around(checkpoint)
-                        : RunLayout(make_dated_directory(recipe.run.output, name, std::time(nullptr)));
+    directory = goes_on
+                    ? RunLayout::around(checkpoint)
+                    : RunLayout(make_dated_directory(recipe.run.output, name, std::time(nullptr)));
   }
   directory.make_folders();
   std::error_code ignored;

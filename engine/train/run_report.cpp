@@ -210,10 +210,10 @@ void RunReport::evaluation(const EvaluationTotals& totals,
   evaluation_ = totals;
   average_evaluation_ = average;
   evaluated_step_ = step;
-  progress_.note(fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step,
-                             describe(totals), format_duration(seconds),
-                             static_cast<double>(session_.test_size()) * (average ? 2 : 1) /
-                                 seconds));
+  progress_.note(
+      fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step, describe(totals),
+                  format_duration(seconds),
+                  static_cast<double>(session_.test_size()) * (average ? 2 : 1) / seconds));
   if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
   metrics_.evaluation({.step = step,
                        .epoch = epoch_of(step),
@@ -281,8 +281,10 @@ void RunReport::end(bool stopped, double skipped_steps, double host_s,
   const bool last = session_.phase() + 1 == num_phases(session_.recipe());
   metrics_.event(stopped ? "stopped" : last ? "finished" : "phase_ended", done);
   progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
-                             stopped ? "stopped" : last ? "done" : "end of the phase", done, session_.total_steps(),
-                             format_duration(seconds_since(start_)),
+                             stopped ? "stopped"
+                             : last  ? "done"
+                                     : "end of the phase",
+                             done, session_.total_steps(), format_duration(seconds_since(start_)),
                              format_duration(first_step_s_.value_or(0))));
   if (evaluation_) {
     progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));

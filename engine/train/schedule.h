@@ -26,8 +26,8 @@ struct ScheduleSpan {
 [[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
 
 /// Share of the new weights in their average after optimizer step `step`, from 0: 1 - decay in each
-/// `every`-th step, 0 in the others. With a warm-up the decay is at most (1 + t) / (10 + t) at update
-/// t, from 0, as TensorFlow's ExponentialMovingAverage.
+/// `every`-th step, 0 in the others. With a warm-up the decay is at most (1 + t) / (10 + t) at
+/// update t, from 0, as TensorFlow's ExponentialMovingAverage.
 [[nodiscard]] double average_share(const EmaConfig& ema, std::int64_t step);
 
 }  // namespace dstrain

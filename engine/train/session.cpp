@@ -377,8 +377,7 @@ std::int64_t Session::steps_before(int phase) const {
   const auto length = [&](int steps, int epochs) {
     return steps > 0 ? steps : epochs * steps_per_epoch();
   };
-  if (recipe_.phases.empty())
-    return phase == 0 ? 0 : length(recipe_.run.steps, recipe_.run.epochs);
+  if (recipe_.phases.empty()) return phase == 0 ? 0 : length(recipe_.run.steps, recipe_.run.epochs);
   std::int64_t steps = 0;
   for (int p = 0; p < phase; ++p) {
     const PhaseConfig& earlier = recipe_.phases[to_index(p)];

@@ -6,8 +6,8 @@
 namespace dstrain {
 
 std::int64_t Session::test_micro_batches() const {
-  return dstrain::steps_per_epoch(
-      test_->size(), std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
+  return dstrain::steps_per_epoch(test_->size(),
+                                  std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks);
 }
 
 std::unique_ptr<Feeder> Session::test_feeder() const {

@@ -210,7 +210,7 @@ class StateStore {
   at::Tensor gradient_;
   std::optional<GroupMemory> master_;  ///< nothing when the parameters are the master
   std::vector<GroupMemory> moments_;
-  std::optional<GroupMemory> average_;    ///< frozen groups have no part in these three
+  std::optional<GroupMemory> average_;  ///< frozen groups have no part in these three
   /// Untrained numbers and their average; `kept`: the numbers while the average is in their place.
   struct AveragedState {
     at::Tensor value, average, kept = {};

@@ -100,7 +100,7 @@ void Trainer::open_report(Clock::time_point start) {
   write_file_atomically(place_.directory.plan(),
                         plan_json(plan_, session_.strategy(), session_.cost()));
   report_.emplace(world_, place_.directory, session_, plan_, *progress_, first_step_, start);
-  report_->begin(place_.new_phase         ? RunReport::Begin::next_phase
+  report_->begin(place_.new_phase           ? RunReport::Begin::next_phase
                  : place_.resume != nullptr ? RunReport::Begin::resumed
                                             : RunReport::Begin::started);
 }
@@ -121,12 +121,12 @@ void Trainer::restore() {
   }
   if (!recipe_.phases.empty() &&
       (state.step < session_.first_step() || state.step > session_.end_step())) {
-    throw Error(ErrorKind::usage,
-                fmt::format("the checkpoint is of step {} in phase {}, which goes from step {} to "
-                            "{} here",
-                            state.step, session_.phase() + 1, session_.first_step(),
-                            session_.end_step()),
-                "resume with the phases of the run that saved it");
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("the checkpoint is of step {} in phase {}, which goes from step {} to "
+                    "{} here",
+                    state.step, session_.phase() + 1, session_.first_step(), session_.end_step()),
+        "resume with the phases of the run that saved it");
   }
   if (place_.new_phase) {
     session_.states().begin_phase(*place_.resume);

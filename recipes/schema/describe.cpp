@@ -49,10 +49,11 @@ void describe(Recipe& r, Visitor& v) {
             "How the work is split over the ranks; the data axis is what the degrees leave over.");
   v.section("memory", r.memory, "What is given up to need less memory.");
   v.section("run", r.run, "How long, how often, where to.");
-  v.list("phases", r.phases,
-         "Parts of the run, one after the other, with trained tensors, learning rate and image size "
-         "of their own; their lengths are that of the run. Moments start anew in each, and the "
-         "schedule spans one.");
+  v.list(
+      "phases", r.phases,
+      "Parts of the run, one after the other, with trained tensors, learning rate and image size "
+      "of their own; their lengths are that of the run. Moments start anew in each, and the "
+      "schedule spans one.");
   v.section("trace", r.trace, "Steps of which everything is recorded, kernel by kernel.");
   v.section("metrics", r.metrics, "What is measured and written while the run goes on.");
 }

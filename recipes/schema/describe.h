@@ -96,21 +96,20 @@ class Visitor {
   template <class Config>
   void list(std::string_view name, std::vector<Config>& items, std::string_view text) {
     using Items = std::vector<Config>;
-    visit_list(
-        name,
-        {.at = &items,
-         .size = [](const void* at) { return static_cast<const Items*>(at)->size(); },
-         .resize = [](void* at, std::size_t size) { static_cast<Items*>(at)->resize(size); },
-         .describe =
-             [](void* at, std::size_t index, Visitor& visitor) {
-               dstrain::describe(static_cast<Items*>(at)->at(index), visitor);
-             },
-         .describe_new =
-             [](Visitor& visitor) {
-               Config defaults;
-               dstrain::describe(defaults, visitor);
-             }},
-        text);
+    visit_list(name,
+               {.at = &items,
+                .size = [](const void* at) { return static_cast<const Items*>(at)->size(); },
+                .resize = [](void* at, std::size_t size) { static_cast<Items*>(at)->resize(size); },
+                .describe =
+                    [](void* at, std::size_t index, Visitor& visitor) {
+                      dstrain::describe(static_cast<Items*>(at)->at(index), visitor);
+                    },
+                .describe_new =
+                    [](Visitor& visitor) {
+                      Config defaults;
+                      dstrain::describe(defaults, visitor);
+                    }},
+               text);
   }
 
  protected:

@@ -98,11 +98,9 @@ void describe(EmaConfig& c, Visitor& v) {
            .min = 0,
            .max = 1,
            .below_max = true});
-  v.field("every", c.every,
-          {.text = "Steps from one update to the next.",
-           .unit = "steps",
-           .min = 1,
-           .max = kMaxSteps});
+  v.field(
+      "every", c.every,
+      {.text = "Steps from one update to the next.", .unit = "steps", .min = 1, .max = kMaxSteps});
   v.field("warmup", c.warmup,
           {.text = "The decay is at most (1 + t) / (10 + t) at update t, from 0."});
 }

@@ -105,8 +105,10 @@ class JsonSchema final : public Visitor {
     list.describe_new(*this);
     Json item = take();
     item.erase("description");
-    sections_.back().json["properties"][std::string(name)] = {
-        {"description", text}, {"type", "array"}, {"items", std::move(item)}, {"default", Json::array()}};
+    sections_.back().json["properties"][std::string(name)] = {{"description", text},
+                                                              {"type", "array"},
+                                                              {"items", std::move(item)},
+                                                              {"default", Json::array()}};
   }
   Json take() {
     Section section = std::move(sections_.back());

@@ -8,9 +8,7 @@
 
 namespace dstrain {
 
-int num_phases(const Recipe& recipe) {
-  return std::max(1, static_cast<int>(recipe.phases.size()));
-}
+int num_phases(const Recipe& recipe) { return std::max(1, static_cast<int>(recipe.phases.size())); }
 
 Recipe phase_recipe(Recipe recipe, int index) {
   if (recipe.phases.empty()) return recipe;

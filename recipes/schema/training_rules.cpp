@@ -66,9 +66,10 @@ void image_sizes_fit_the_weights(const Recipe& r, RuleContext& context) {
                     "leave it out, or use a convolutional model");
     } else if (r.data.resize_side > 0 && r.data.resize_side < size &&
                reads(dataset_row(r.data.name), "data.resize_side")) {
-      context.error(path, fmt::format("{} pixels are more than data.resize_side ({})", size,
-                                      r.data.resize_side),
-                    fmt::format("use data.resize_side: {} or more", size));
+      context.error(
+          path,
+          fmt::format("{} pixels are more than data.resize_side ({})", size, r.data.resize_side),
+          fmt::format("use data.resize_side: {} or more", size));
     }
   }
 }
@@ -83,8 +84,8 @@ void phases_freeze_weights(const Recipe& r, RuleContext& context) {
   }
 }
 
-/// Calls `check(recipe, length, path)` for each phase: the recipe as the phase has it, its steps (0:
-/// not known here) and the key that gives its warm-up.
+/// Calls `check(recipe, length, path)` for each phase: the recipe as the phase has it, its steps
+/// (0: not known here) and the key that gives its warm-up.
 template <class Check>
 void for_each_phase(const Recipe& r, Check check) {
   if (r.phases.empty()) return check(r, r.run.steps, std::string("optimizer.warmup_steps"));
@@ -121,11 +122,11 @@ void decay_follows_the_warmup(const Recipe& r, RuleContext& context) {
   for_each_phase(r, [&](const Recipe& own, int, const std::string& path) {
     const OptimizerConfig& o = own.optimizer;
     if (!decays(o.schedule) || o.decay_steps == 0 || o.decay_steps > o.warmup_steps) return;
-    context.error("optimizer.decay_steps",
-                  fmt::format("the decay ends at step {}, the warm-up ({}) at {}", o.decay_steps,
-                              path, o.warmup_steps),
-                  fmt::format("use more than {}, or 0 for the last step of the run",
-                              o.warmup_steps));
+    context.error(
+        "optimizer.decay_steps",
+        fmt::format("the decay ends at step {}, the warm-up ({}) at {}", o.decay_steps, path,
+                    o.warmup_steps),
+        fmt::format("use more than {}, or 0 for the last step of the run", o.warmup_steps));
   });
 }
 

@@ -375,8 +375,8 @@ void apply_override(Node& root, const std::string& assignment, int index,
       if (end == std::string::npos || parsed.ec != std::errc() || parsed.ptr != last ||
           item >= items.size() || items[item].kind != Node::Kind::map) {
         diagnostics.error(place, path,
-                          fmt::format("{} is a list of {} items in the recipe",
-                                      path.substr(0, dot), items.size()),
+                          fmt::format("{} is a list of {} items in the recipe", path.substr(0, dot),
+                                      items.size()),
                           "give the number of a section in it, from 0, and a key of it");
         return;
       }

@@ -201,8 +201,7 @@ TEST_CASE("an evaluation of the average changes nothing, and is the same under e
 
 TEST_CASE("frozen weights have no average, states in bf16 come back as they were", "[train]") {
   const Recipe recipe = averaged_recipe(
-      "vit",
-      {"model.frozen=[\"vit.*\"]", "precision.compute=bf16", "precision.states=bf16"});
+      "vit", {"model.frozen=[\"vit.*\"]", "precision.compute=bf16", "precision.states=bf16"});
   test::with_sessions(
       1, [&](int) { return recipe; },
       [&](int, Session& session) {

@@ -264,8 +264,8 @@ struct MuonStep {
   }
 };
 
-/// Exponential average of weights (Polyak & Juditsky 1992 with a constant share): the average stands
-/// in the place of the parameter, the weights in that of the gradient.
+/// Exponential average of weights (Polyak & Juditsky 1992 with a constant share): the average
+/// stands in the place of the parameter, the weights in that of the gradient.
 struct Average {
   static constexpr int kMoments = 0;
   static constexpr bool kDirection = false;
@@ -285,8 +285,8 @@ struct Average {
   }
 };
 
-using Rule = std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep, Rmsprop, RmspropTensorflow,
-                          Average>;
+using Rule =
+    std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep, Rmsprop, RmspropTensorflow, Average>;
 
 [[nodiscard]] inline int num_moments(const Rule& rule) {
   return std::visit([](const auto& one) { return one.kMoments; }, rule);
