@@ -24,11 +24,12 @@ class ImageCosts {
   ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
-  /// BatchNorm::forward_conv.
-  ImageShape norm_conv(const BatchNorm& norm, const Conv& conv, const ImageShape& input);
-  /// Counts its input as kept.
-  ImageShape max_pool(const std::string& name, const ops::PoolShape& shape,
-                      const ImageShape& input);
+  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
+  ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,
+                            const ImageShape& input);
+  /// `activated`: the layer before is a convolution with an activation, which keeps its output.
+  ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
+                      bool activated);
   /// Another layer, with what it moves.
   void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
 
@@ -39,7 +40,6 @@ class ImageCosts {
 
  private:
   [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
-  void keep(LayerCost& layer, const ImageShape& input, bool kept) const;
   /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
   void hold(Bytes forward, Bytes backward);
 

@@ -24,19 +24,18 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
                                   const BlockContext& context) {
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
-  const at::Tensor d =
-      expand_ ? expand_->norm.forward_conv(expand_->conv.forward(x), call, depthwise_.conv)
-              : depthwise_.conv.forward(x);
-  return {project_.forward(depthwise_.norm.forward(d, call), call, residual_ ? x : at::Tensor())};
+  const at::Tensor d = depthwise_.norm.forward_depthwise(
+      expand_ ? expand_->conv.forward(x) : x, call, depthwise_.conv,
+      expand_ ? &expand_->norm : nullptr);
+  return {project_.forward(d, call, residual_ ? x : at::Tensor())};
 }
 
 BlockCost InvertedResidual::cost(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, shape.compute_bytes);
-  image = expand_ ? costs.norm_conv(expand_->norm, depthwise_.conv,
-                                    costs.conv(expand_->conv, image, /*kept=*/true))
-                  : costs.conv(depthwise_.conv, image, /*kept=*/true);
-  image = costs.norm(depthwise_.norm, image);
+  if (expand_) image = costs.conv(expand_->conv, image, /*kept=*/true);
+  image = costs.depthwise_norm(expand_ ? &expand_->norm : nullptr, depthwise_.conv, depthwise_.norm,
+                               image);
   return costs.finish(project_.add_costs(costs, image, /*kept=*/false, residual_));
 }
 
