@@ -6,6 +6,7 @@
 #include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
 #include "engine/models/decoder/model.h"
+#include "engine/models/ensemble/ensemble.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mobilenet/mobilenet_v2.h"
 #include "engine/models/model.h"
@@ -134,6 +135,13 @@ constexpr Family kModels[] = {
      .classifier = "classifier.1",
      .with_classifier = {},
      .timm_tensor = mobilenet_v2_timm_tensor},
+    {.name = "ensemble",
+     .make = ensemble_model,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = {},
+     .with_classifier = {}},
 };
 
 const Family* family_called(const ModelFamily* recipe) {

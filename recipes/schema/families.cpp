@@ -300,6 +300,11 @@ constexpr PublishedModel kMobileNetV2s[] = {
      true},
 };
 
+/// Their sizes are their members'.
+constexpr PublishedModel kEnsembles[] = {
+    {"ensemble", {}, kImages224, "the weighted average of the models in model.members", true},
+};
+
 /// A family of convolutional models for images.
 constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
                                     std::string_view source,
@@ -384,6 +389,7 @@ constexpr ModelFamily kFamilies[] = {
     convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
     convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
                   kMobileNetV2s),
+    convolutional("ensemble", "an ensemble", {}, kEnsembles),
 };
 
 std::string sizes_text(const ModelSizes& sizes) {

@@ -448,6 +448,9 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     if (r.parallel.pipeline > 1)
       add({"parallel.bucket"}, "parallel.pipeline above 1: each block has a group of its own");
   }
+  if (r.model.name != "ensemble")
+    add({"model.members", "model.member_weights", "model.average"},
+        fmt::format("model.name {} is no ensemble", r.model.name));
   add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",

@@ -54,7 +54,7 @@ Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const Block
                                      context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
 }
 
-BlockCost ImageHead::cost(const BatchShape& shape) const {
+ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
   const int width = shape.compute_bytes;
   const std::int64_t samples = shape.micro_batch;
   ImageShape image = input_shape(shape);
@@ -75,10 +75,16 @@ BlockCost ImageHead::cost(const BatchShape& shape) const {
     costs.add({.name = linear.parts().front().name + ".activation",
                .saved_bytes = samples * outputs * width});
   }
+  add_linear(layers_.classifier, layers_.classifier.parts().front().rows);
+  return costs;
+}
+
+BlockCost ImageHead::cost(const BatchShape& shape) const {
+  ImageCosts costs = logits_costs(shape);
   const std::int64_t classes = layers_.classifier.parts().front().rows;
-  add_linear(layers_.classifier, classes);
   // Logits and their log-sum-exp.
-  costs.add({.name = "loss", .saved_bytes = samples * (classes * width + kFloatBytes)});
+  costs.add({.name = "loss",
+             .saved_bytes = shape.micro_batch * (classes * shape.compute_bytes + kFloatBytes)});
   return costs.finish({{{}, kFloatBytes}});
 }
 
