@@ -593,7 +593,7 @@ void Executor::norm(const StepInputs& inputs) {
                         .minimum = static_cast<float>(scale.minimum)},
        .beta1 = options_.optimizer.betas[0],
        .beta2 = options_.optimizer.betas[1]});
-  running_states_->apply(control_.select(0, optimizer::kSkip), inputs.samples);
+  running_states_->apply(control_.select(0, optimizer::kSkip), inputs.samples * model_.frames);
   offloader_.copy_control(control_);
 }
 

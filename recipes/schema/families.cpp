@@ -300,15 +300,105 @@ constexpr PublishedModel kMobileNetV2s[] = {
      true},
 };
 
+constexpr PublishedModel kMobileNetV3Larges[] = {
+    {"mobilenet-v3-large",
+     {"torchvision/mobilenet_v3_large"},
+     kImages224,
+     "MobileNetV3-Large, 5.5M parameters",
+     true},
+    {"timm-mobilenet-v3-large",
+     {"timm/mobilenetv3_large_100"},
+     kImages224,
+     "mobilenet-v3-large with timm's eps and momentum",
+     true},
+};
+constexpr PublishedModel kMobileNetV3Smalls[] = {
+    {"mobilenet-v3-small",
+     {"torchvision/mobilenet_v3_small"},
+     kImages224,
+     "MobileNetV3-Small, 2.5M parameters",
+     true},
+    {"timm-mobilenet-v3-small",
+     {"timm/mobilenetv3_small_100"},
+     kImages224,
+     "mobilenet-v3-small with timm's eps and momentum",
+     true},
+};
+constexpr ModelSizes images_of(std::int64_t pixels) {
+  return {.image_size = pixels, .channels = 3};
+}
+constexpr PublishedModel kEfficientNets[] = {
+    {"efficientnet-b0",
+     {"timm/efficientnet_b0", "torchvision/efficientnet_b0"},
+     images_of(224),
+     "EfficientNet-B0, 5.3M parameters",
+     true},
+    {"efficientnet-b1",
+     {"timm/efficientnet_b1", "torchvision/efficientnet_b1"},
+     images_of(240),
+     "EfficientNet-B1, 7.8M parameters",
+     true},
+    {"efficientnet-b2",
+     {"timm/efficientnet_b2", "torchvision/efficientnet_b2"},
+     images_of(260),
+     "EfficientNet-B2, 9.1M parameters",
+     true},
+    {"efficientnet-b3",
+     {"timm/efficientnet_b3", "torchvision/efficientnet_b3"},
+     images_of(300),
+     "EfficientNet-B3, 12.2M parameters",
+     true},
+    {"efficientnet-b4",
+     {"timm/efficientnet_b4", "torchvision/efficientnet_b4"},
+     images_of(380),
+     "EfficientNet-B4, 19.3M parameters",
+     true},
+    {"tf-efficientnet-b0",
+     {"timm/tf_efficientnet_b0"},
+     images_of(224),
+     "efficientnet-b0 with TensorFlow's padding and eps",
+     true},
+    {"tf-efficientnet-b1",
+     {"timm/tf_efficientnet_b1"},
+     images_of(240),
+     "efficientnet-b1 with TensorFlow's padding and eps",
+     true},
+    {"tf-efficientnet-b2",
+     {"timm/tf_efficientnet_b2"},
+     images_of(260),
+     "efficientnet-b2 with TensorFlow's padding and eps",
+     true},
+    {"tf-efficientnet-b3",
+     {"timm/tf_efficientnet_b3"},
+     images_of(300),
+     "efficientnet-b3 with TensorFlow's padding and eps",
+     true},
+    {"tf-efficientnet-b4",
+     {"timm/tf_efficientnet_b4"},
+     images_of(380),
+     "efficientnet-b4 with TensorFlow's padding and eps",
+     true},
+};
+
 /// Their sizes are their members'.
 constexpr PublishedModel kEnsembles[] = {
     {"ensemble", {}, kImages224, "the weighted average of the models in model.members", true},
 };
 
+constexpr ModelSize kLstmSizes[] = {kVitSizes[0], kVitSizes[2], kWidth, kLayers};
+constexpr PublishedModel kCnnLstms[] = {
+    {"cnn-lstm",
+     {},
+     {.image_size = 224, .channels = 3, .width = 256, .layers = 1},
+     "an LSTM over the frames of a clip, whose features are those of model.trunk",
+     true},
+};
+
 /// A family of convolutional models for images.
 constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
                                     std::string_view source,
-                                    std::span<const PublishedModel> published) {
+                                    std::span<const PublishedModel> published,
+                                    bool drop_path = false) {
   return {.name = name,
           .title = title,
           .source = source,
@@ -318,7 +408,18 @@ constexpr ModelFamily convolutional(std::string_view name, std::string_view titl
           .sizes = kImageSizes,
           .defaults = {},
           .published = published,
-          .by_name = true};
+          .by_name = true,
+          .drop_path = drop_path};
+}
+
+/// One whose models are made of such models.
+constexpr ModelFamily joining(std::string_view name, std::string_view title,
+                              std::string_view source, std::span<const ModelSize> sizes,
+                              std::span<const PublishedModel> published) {
+  ModelFamily family = convolutional(name, title, source, published, /*drop_path=*/true);
+  family.sizes = sizes;
+  family.joins = true;
+  return family;
 }
 
 constexpr ModelFamily kFamilies[] = {
@@ -389,7 +490,14 @@ constexpr ModelFamily kFamilies[] = {
     convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
     convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
                   kMobileNetV2s),
-    convolutional("ensemble", "an ensemble", {}, kEnsembles),
+    convolutional("mobilenet_v3_large", "MobileNetV3-Large",
+                  "MobileNetV3, arXiv:1905.02244, table 1", kMobileNetV3Larges),
+    convolutional("mobilenet_v3_small", "MobileNetV3-Small",
+                  "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls),
+    convolutional("efficientnet", "EfficientNet", "EfficientNet, arXiv:1905.11946, table 1",
+                  kEfficientNets, /*drop_path=*/true),
+    joining("ensemble", "an ensemble", {}, kImageSizes, kEnsembles),
+    joining("cnn_lstm", "a CNN-LSTM", "arXiv:1411.4389, sec. 3", kLstmSizes, kCnnLstms),
 };
 
 std::string sizes_text(const ModelSizes& sizes) {

@@ -451,7 +451,10 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
   if (r.model.name != "ensemble")
     add({"model.members", "model.member_weights", "model.average"},
         fmt::format("model.name {} is no ensemble", r.model.name));
-  add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
+  if (r.model.name != "cnn-lstm")
+    add({"model.trunk"}, fmt::format("model.name {} is no cnn-lstm", r.model.name));
+  if (family == nullptr || !family->drop_path)
+    add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},

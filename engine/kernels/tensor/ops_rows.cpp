@@ -47,7 +47,7 @@ struct ReduceScatterRows : torch::autograd::Function<ReduceScatterRows> {
   }
 };
 
-struct OwnRows : torch::autograd::Function<OwnRows> {
+struct TakeOwnRows : torch::autograd::Function<TakeOwnRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const AxisPart& part) {
     const std::int64_t own = x.size(0) / part.count, first = part.index * own;
     context->saved_data["rows"] = x.size(0);
@@ -131,7 +131,7 @@ at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks) {
 at::Tensor own_rows(const at::Tensor& x, const AxisPart& part) {
   if (part.whole()) return x;
   check_rows("own_rows", x, part.count);
-  return OwnRows::apply(x, part);
+  return TakeOwnRows::apply(x, part);
 }
 
 at::Tensor collect_rows(const at::Tensor& x, const at::Tensor& rows, Communicator* ranks) {

@@ -11,20 +11,22 @@
 #include "engine/base/json.h"
 #include "engine/models/ensemble/member_block.h"
 #include "engine/models/family.h"
+#include "engine/models/image/as_block.h"
 
 namespace dstrain {
 namespace {
 
-void check_members(const ModelConfig& recipe, const ModelFamily& family) {
+void check_members(const ModelConfig& recipe) {
   if (recipe.members.empty())
     throw Error(ErrorKind::usage, "model.members: empty, but model.name is ensemble",
                 "list the models, such as [mobilenet-v2, resnet18, vgg11]");
   for (const std::string& name : recipe.members) {
     const ModelFamily* member = family_of(name);
-    if (member != nullptr && member->by_name && member != &family) continue;
-    throw Error(ErrorKind::usage,
-                fmt::format("model.members: '{}' is no convolutional model that dstrain knows", name),
-                "use names such as mobilenet-v2, resnet18, vgg11");
+    if (member != nullptr && member->by_name && !member->joins) continue;
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("model.members: '{}' is no convolutional model that dstrain knows", name),
+        "use names such as mobilenet-v2, resnet18, vgg11");
   }
 }
 
@@ -51,37 +53,29 @@ Model member_model(const ModelConfig& recipe, const std::string& name, const Mod
   return make_model(config, inputs);
 }
 
-template <typename As>
-std::unique_ptr<As> take_as(std::unique_ptr<Block> block) {
-  auto* as = dynamic_cast<As*>(block.get());
-  DSTRAIN_CHECK(as != nullptr, block->name() + ": no block of an image model");
-  (void)block.release();
-  return std::unique_ptr<As>(as);
-}
-
 }  // namespace
 
 Model ensemble_model(const ModelConfig& recipe, const ModelFamily& family,
                      const ModelInputs& inputs) {
-  check_members(recipe, family);
+  check_members(recipe);
   const EnsembleMean mean = {.weights = shares_of(recipe), .average = recipe.average};
   Model ensemble;
   for (std::size_t m = 0; m < recipe.members.size(); ++m) {
     Model model = member_model(recipe, recipe.members[m], inputs);
     if (m > 0 && model.image_size != ensemble.image_size) {
-      throw Error(ErrorKind::usage,
-                  fmt::format("model.members: {} takes images of {} pixels, {} of {}",
-                              recipe.members[0], ensemble.image_size, recipe.members[m],
-                              model.image_size),
-                  "give one size for all as model.image_size");
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("model.members: {} takes images of {} pixels, {} of {}", recipe.members[0],
+                      ensemble.image_size, recipe.members[m], model.image_size),
+          "give one size for all as model.image_size");
     }
     const MemberPlace place = {.member = m, .classes = model.classes};
     Blocks blocks = std::move(model.blocks);
     for (std::size_t b = 0; b + 1 < blocks.size(); ++b)
       ensemble.blocks.push_back(std::make_unique<MemberBlock>(
-          take_as<ImageBlock>(std::move(blocks[b])), place, /*stem=*/b == 0));
-    ensemble.blocks.push_back(std::make_unique<MemberHead>(
-        take_as<ImageHead>(std::move(blocks.back())), place, mean));
+          as_block<ImageBlock>(std::move(blocks[b])), place, /*stem=*/b == 0));
+    ensemble.blocks.push_back(
+        std::make_unique<MemberHead>(as_block<ImageHead>(std::move(blocks.back())), place, mean));
     ensemble.image_size = model.image_size;
     ensemble.channels = model.channels;
     ensemble.classes = model.classes;
@@ -89,12 +83,10 @@ Model ensemble_model(const ModelConfig& recipe, const ModelFamily& family,
     ensemble.drops = ensemble.drops || model.drops;
     ensemble.tokens = model.tokens;
   }
-  const nlohmann::json json = {{"architecture", "ensemble"},
-                               {"members", recipe.members},
-                               {"member_weights", mean.weights},
-                               {"average", spelling(recipe.average)},
-                               {"num_classes", ensemble.classes},
-                               {"image_size", ensemble.image_size}};
+  const nlohmann::json json = {
+      {"architecture", "ensemble"},      {"members", recipe.members},
+      {"member_weights", mean.weights},  {"average", spelling(recipe.average)},
+      {"num_classes", ensemble.classes}, {"image_size", ensemble.image_size}};
   ensemble.config_json = json_text(json, 2) + "\n";
   return ensemble;
 }

@@ -11,20 +11,10 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/tensor/ops_graph.h"
 #include "engine/nn/block_state.h"
 
 namespace dstrain {
-namespace {
-
-void put_under(const std::string& prefix, ImageBlock& block) {
-  block.put_under(prefix);
-  for (Parameter* parameter : block.parameters()) {
-    for (Piece& part : parameter->parts) part.name.insert(0, prefix);
-  }
-  for (BlockState* state : block.state()) state->part.name.insert(0, prefix);
-}
-
-}  // namespace
 
 std::string MemberPlace::prefix() const { return fmt::format("members.{}.", member); }
 
@@ -34,13 +24,18 @@ BoundaryTensor MemberPlace::logits(const BatchShape& shape, std::size_t members)
 
 MemberBlock::MemberBlock(std::unique_ptr<ImageBlock> block, const MemberPlace& place, bool stem)
     : block_(std::move(block)), place_(place), stem_(stem) {
-  put_under(place_.prefix(), *block_);
+  block_->put_under(place_.prefix());
 }
 
 Tensors MemberBlock::forward(const Tensors& input, const Batch& batch,
                              const BlockContext& context) {
   const std::size_t logits = place_.member > 0 ? 1 : 0;
   DSTRAIN_CHECK(input.size() == (stem_ ? 0u : 1u) + logits, name() + ": wrong number of inputs");
+  if (stem_ && logits > 0) {
+    Batch own = batch;
+    own.images = ops::in_graph_of(batch.images, input.back());
+    return {block_->forward({}, own, context).front(), input.back().clone()};
+  }
   Tensors output = block_->forward(stem_ ? Tensors{} : Tensors{input.front()}, batch, context);
   // An own tensor: the input goes when its block is done.
   if (logits > 0) output.push_back(input.back().clone());
@@ -74,7 +69,7 @@ at::Tensor EnsembleMean::of(const at::Tensor& logits_NBC) const {
 
 MemberHead::MemberHead(std::unique_ptr<ImageHead> head, const MemberPlace& place, EnsembleMean mean)
     : head_(std::move(head)), place_(place), mean_(std::move(mean)) {
-  put_under(place_.prefix(), *head_);
+  head_->put_under(place_.prefix());
 }
 
 at::Tensor MemberHead::logits(const Tensors& input, const Call& call) {
