@@ -85,7 +85,8 @@ class Wanted {
   }
 
   [[nodiscard]] ForeignHints hints(bool weights_only) const {
-    ForeignHints hints{.order = registration_order(model_), .weights_only = weights_only};
+    using enum ForeignHints::Moments;
+    ForeignHints hints{.order = registration_order(model_), .moments = weights_only ? none : all};
     for (const WantedTensor& tensor : tensors) {
       if (tensor.trained) hints.trained.insert(tensor.file_names.begin(), tensor.file_names.end());
     }

@@ -55,7 +55,12 @@ struct ForeignHints {
   std::vector<std::string> order;
   /// All names that files may have for the trained tensors.
   std::set<std::string> trained = {};
-  bool weights_only = false;  ///< moments are not looked for
+  enum class Moments {
+    all,
+    named,  ///< those whose file says of which tensor they are; the order of others is not proved
+    none,
+  };
+  Moments moments = Moments::all;
 };
 
 /// Finds out what `path` is and opens it: a folder of DeepSpeed (ZeRO 0 to 3, universal), of

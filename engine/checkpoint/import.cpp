@@ -33,10 +33,19 @@ constexpr std::int64_t kMostFiles = 8;
   throw Error(ErrorKind::data, what, hint);
 }
 
-float rounded(float value, const std::string& dtype) {
-  if (dtype == "BF16") return bfloat16_to_float(float_to_bfloat16(value));
-  if (dtype == "F16") return half_to_float(float_to_half(value));
-  return value;
+/// The first element of which `narrow` is not `wide`, rounded to `dtype`; -1 when there is none.
+std::int64_t first_difference(std::span<const float> wide, std::span<const float> narrow,
+                              const std::string& dtype) {
+  const auto first = [&](auto rounded) {
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      if (rounded(wide[i]) != narrow[i]) return static_cast<std::int64_t>(i);
+    }
+    return std::int64_t{-1};
+  };
+  if (dtype == "BF16")
+    return first([](float value) { return bfloat16_to_float(float_to_bfloat16(value)); });
+  if (dtype == "F16") return first([](float value) { return half_to_float(float_to_half(value)); });
+  return first([](float value) { return value; });
 }
 
 /// Values of one tensor as they pass, held against what else the files say of them.
@@ -60,16 +69,13 @@ class CheckedTensor {
     for (const ForeignTensor* copy : copies_) {
       other.resize(into.size());
       copy->read(begin, other);
-      const std::string dtype = copy->dtype();
-      for (std::size_t i = 0; i < into.size(); ++i) {
-        if (rounded(into[i], dtype) == other[i]) continue;
-        fail(fmt::format("'{}' is {} in {} and {} in {}, at element {}", name_, into[i],
-                         values_.file_of(begin + static_cast<std::int64_t>(i)), other[i],
-                         copy->file_of(begin + static_cast<std::int64_t>(i)),
-                         begin + static_cast<std::int64_t>(i)),
-             "the files are of different steps, or the order of tensors in them is another than "
-             "they say; copy the folder again, or take the weights alone from transformers' files");
-      }
+      const std::int64_t i = first_difference(into, other, copy->dtype());
+      if (i < 0) continue;
+      fail(fmt::format("'{}' is {} in {} and {} in {}, at element {}", name_, into[to_index(i)],
+                       values_.file_of(begin + i), other[to_index(i)], copy->file_of(begin + i),
+                       begin + i),
+           "the files are of different steps, or the order of tensors in them is another than "
+           "they say; copy the folder again, or take the weights alone from transformers' files");
     }
   }
 
@@ -94,14 +100,12 @@ void check_frozen(const WantedTensor& wanted, const ForeignTensor& found) {
     theirs.resize(count);
     wanted.base(begin, ours);
     found.read(begin, theirs);
-    const std::string dtype = found.dtype();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (rounded(ours[i], dtype) == theirs[i]) continue;
-      fail(fmt::format("the frozen tensor '{}' is {} in {} and {} in model.weights, at element {}",
-                       wanted.name, theirs[i], found.file_of(begin), ours[i],
-                       begin + static_cast<std::int64_t>(i)),
-           "frozen weights are read from model.weights: name the folder that the run began with");
-    }
+    const std::int64_t i = first_difference(ours, theirs, found.dtype());
+    if (i < 0) continue;
+    fail(fmt::format("the frozen tensor '{}' is {} in {} and {} in model.weights, at element {}",
+                     wanted.name, theirs[to_index(i)], found.file_of(begin), ours[to_index(i)],
+                     begin + i),
+         "frozen weights are read from model.weights: name the folder that the run began with");
   }
 }
 

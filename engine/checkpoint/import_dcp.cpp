@@ -242,7 +242,7 @@ ForeignCheckpoint open_dcp(const fs::path& folder, const ForeignHints& hints) {
   AgreedCount steps("step");
   const bool single = path_exists(folder / ".metadata");
   DcpFolder(single ? folder : folder / "pytorch_model_fsdp_0").read(found, steps);
-  if (!single && !hints.weights_only) {
+  if (!single && hints.moments != ForeignHints::Moments::none) {
     if (!path_exists(folder / "optimizer_0" / ".metadata")) {
       throw Error(ErrorKind::data,
                   fmt::format("{} is missing", (folder / "optimizer_0" / ".metadata").string()),
@@ -265,7 +265,7 @@ ForeignCheckpoint open_fsdp_full(const fs::path& folder, const ForeignHints& hin
   found.weights = tensors_of(model, model->root());
   const fs::path path = folder / "optimizer.bin";
   found.has_moments = path_exists(path);
-  if (!found.has_moments || hints.weights_only) return found;
+  if (!found.has_moments || hints.moments == ForeignHints::Moments::none) return found;
   const TorchFile optimizer = open_torch(path);
   AgreedCount steps("step");
   for (const auto& [name, state] :

@@ -121,7 +121,14 @@ ForeignCheckpoint open_trainer(const fs::path& folder, const ForeignHints& hints
   }
   const fs::path state = folder / "trainer_state.json", optimizer = folder / "optimizer.pt";
   found.has_moments = path_exists(optimizer);
-  if (hints.weights_only) return found;
+  if (path_exists(state)) {
+    const nlohmann::json json = read_json_object(state);
+    const auto step = json.find("global_step");
+    if (step == json.end() || !step->is_number_unsigned())
+      throw Error(ErrorKind::data, fmt::format("{}: no global_step", state.string()));
+    found.step = found.optimizer_steps = step->get<std::int64_t>();
+  }
+  if (hints.moments == ForeignHints::Moments::none) return found;
   if (!found.has_moments) {
     if (path_exists(state)) {
       throw Error(ErrorKind::data, fmt::format("{} is missing", optimizer.string()),
@@ -129,12 +136,12 @@ ForeignCheckpoint open_trainer(const fs::path& folder, const ForeignHints& hints
     }
     return found;
   }
+  if (!path_exists(state))
+    throw Error(
+        ErrorKind::data, fmt::format("{} is missing", state.string()),
+        "copy the whole folder checkpoint-N, or take the weights alone with --weights-only");
   found.layout = fmt::format("trainer of transformers {}", known_version(folder));
-  const nlohmann::json json = read_json_object(state);
-  const auto step = json.find("global_step");
-  if (step == json.end() || !step->is_number_unsigned())
-    throw Error(ErrorKind::data, fmt::format("{}: no global_step", state.string()));
-  found.step = step->get<std::int64_t>();
+  if (hints.moments == ForeignHints::Moments::named) return found;
   read_optimizer(optimizer, hints, found);
   found.skipped_steps = std::max<std::int64_t>(0, found.step - found.optimizer_steps);
   read_scaler(folder / "scaler.pt", found);

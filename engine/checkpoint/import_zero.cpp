@@ -417,8 +417,8 @@ void open_stage_0(const ZeroFiles& files, const ForeignHints& hints, ForeignChec
   const PickleValue& module = member_of(path, model->root(), "module", Kind::dict);
   const PickleValue* optimizer = optional_member(model->root(), "optimizer");
   const std::vector<OrderedShape> order = trained_in_order(model, module, hints, into);
-  if (hints.weights_only) {
-    into.has_moments = false;
+  if (hints.moments != ForeignHints::Moments::all) {
+    into.has_moments = optimizer != nullptr;
     into.weights = tensors_of(model, module);
     return;
   }

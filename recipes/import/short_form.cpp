@@ -78,13 +78,13 @@ bool begins_with(const std::string& stem, const std::string& word) {
 
 fs::path choose(const std::string& word, const std::string& ending,
                 const std::vector<fs::path>& recipes) {
-  using Order = std::tuple<bool, bool, std::ptrdiff_t, std::string>;
+  using Order = std::tuple<bool, bool, bool, std::ptrdiff_t, std::string>;
   std::vector<std::pair<Order, fs::path>> found;
   for (const fs::path& recipe : recipes) {
     const std::string stem = recipe.stem().string();
     if (!begins_with(stem, word)) continue;
-    found.push_back({{stem.find("_random") != std::string::npos, !stem.ends_with("_" + ending),
-                      std::ranges::count(stem, '_'), stem},
+    found.push_back({{model_part(recipe) != word, stem.find("_random") != std::string::npos,
+                      !stem.ends_with("_" + ending), std::ranges::count(stem, '_'), stem},
                      recipe});
   }
   if (!found.empty()) return std::ranges::min(found, {}, &std::pair<Order, fs::path>::first).second;

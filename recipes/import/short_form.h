@@ -14,8 +14,8 @@ struct ShortForm {
 };
 
 /// Takes the recipe of `recipes` whose name begins with MODEL and fits STRATEGY and the data best:
-/// real data before random, the strategy's own recipe before others. BATCH is of a rank.
-/// Error{usage} lists what is known, the nearest first.
+/// the model of that very name before others, real data before random, the strategy's own recipe
+/// before others. BATCH is of a rank. Error{usage} lists what is known, the nearest first.
 [[nodiscard]] ShortForm read_short_form(const std::vector<std::string>& words,
                                         const std::vector<std::filesystem::path>& recipes);
 

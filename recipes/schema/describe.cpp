@@ -65,8 +65,8 @@ void describe(ModelConfig& c, Visitor& v) {
            .min = 0,
            .max = 10000000});
   v.field("weights", c.weights,
-          {.text = "Folder with config.json and safetensors to start from; empty starts from "
-                   "random weights."});
+          {.text = "Folder with config.json and model.safetensors, or pytorch_model.bin, to start "
+                   "from; empty starts from random weights."});
   v.field("image_size", c.image_size,
           {.text = "Side of the square input; 0 takes what folder or name say.",
            .unit = "pixels",

@@ -35,6 +35,9 @@ TEST_CASE("a model's first word is enough", "[import]") {
         "recipes/cnn/mobilenet-v2_food101_zero2.yaml");
   CHECK(read_short_form({"resnet", "ddp", "2", "4", "1"}, recipes).recipe ==
         "recipes/cnn/resnet50_food101_ddp.yaml");
+  // A whole name is that model, not one whose name goes on.
+  CHECK(read_short_form({"qwen2.5-3b", "zero3", "8", "4", "1"}, recipes).recipe ==
+        "recipes/qwen/qwen2.5-3b_metamathqa.yaml");
 }
 
 TEST_CASE("every strategy fits every model whose recipes name it", "[import]") {
