@@ -18,7 +18,7 @@
 namespace dstrain {
 namespace {
 
-Model trunk_model(const ModelConfig& recipe, const ModelFamily& family, const ModelInputs& inputs) {
+Model trunk_model(const ModelConfig& recipe, const ModelInputs& inputs) {
   const ModelFamily* trunk = family_of(recipe.trunk);
   if (trunk == nullptr || !trunk->by_name || trunk->joins)
     throw Error(
@@ -39,7 +39,7 @@ Model trunk_model(const ModelConfig& recipe, const ModelFamily& family, const Mo
 Model cnn_lstm_model(const ModelConfig& recipe, const ModelFamily& family,
                      const ModelInputs& inputs) {
   constexpr std::string_view kName = "cnn-lstm";
-  Model trunk = trunk_model(recipe, family, inputs);
+  Model trunk = trunk_model(recipe, inputs);
   const ModelSizes& published = published_model(kName)->sizes;
   const std::int64_t width = recipe.width != 0 ? recipe.width : published.width,
                      layers = recipe.layers != 0 ? recipe.layers : published.layers;
