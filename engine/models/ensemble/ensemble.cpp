@@ -55,8 +55,7 @@ Model member_model(const ModelConfig& recipe, const std::string& name, const Mod
 
 }  // namespace
 
-Model ensemble_model(const ModelConfig& recipe, const ModelFamily& family,
-                     const ModelInputs& inputs) {
+Model ensemble_model(const ModelConfig& recipe, const ModelFamily&, const ModelInputs& inputs) {
   check_members(recipe);
   const EnsembleMean mean = {.weights = shares_of(recipe), .average = recipe.average};
   Model ensemble;
