@@ -91,9 +91,13 @@ void Import::take(Given given) {
     const std::string section = dot == std::string::npos ? "" : given.path.substr(0, dot);
     const std::string name = given.path.substr(dot + 1);  // npos + 1 is 0
     const std::string_view near = nearest(name, names_under(given.table, section));
+    // A file that was given in the place of another.
+    const bool of_trainer =
+        given.table == Table::deepspeed && find_rule(Table::trainer, given.path) != nullptr;
     error(&given, fmt::format("{} has no such key", title(given.table)),
-          near.empty() ? "take it out, or correct its name"
-                       : fmt::format("did you mean '{}'?", near));
+          of_trainer     ? "it is a key of TrainingArguments: give their file with --trainer"
+          : near.empty() ? "take it out, or correct its name"
+                         : fmt::format("did you mean '{}'?", near));
     return;
   }
   given.fate = given.rule->fate;

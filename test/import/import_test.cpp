@@ -208,6 +208,8 @@ TEST_CASE("unknown keys and wrong kinds of values are named with their place", "
               "1 is not true or false"));
   CHECK(holds(said({{"ds.json", config(R"("steps_per_print": 10, "gradient_clipping": "auto!")")}}),
               "is not a number"));
+  CHECK(holds(said({{"ds.json", R"({"per_device_train_batch_size": 1})"}}),
+              "it is a key of TrainingArguments: give their file with --trainer"));
   CHECK(holds(said({{"args.json", R"({"learning_rat": 1})"}}), "did you mean 'learning_rate'?"));
   CHECK(holds(
       said({{"ds.json", config(R"("zero_optimization": {"allgather_bucket_size": "auto"})")}}),

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/weights/pickle_listing.h"
 #include "test/support/catch.h"
 #include "test/support/mutate.h"
 #include "test/support/torch_file.h"
@@ -152,6 +153,18 @@ TEST_CASE("bombs end at their limits", "[weights][pickle]") {
   std::string names = "c" + std::string(1 << 20, 'm') + "\nf\nq\0"s;
   for (int i = 0; i < 2000; ++i) names += "h\0)R"s;
   CHECK(error_of(program_of(names)).find("p.pkl: too many copies of its values") == 0);
+}
+
+TEST_CASE("a listing keeps its limits", "[weights][pickle]") {
+  std::string objects = "](";
+  for (int i = 0; i < 4; ++i)
+    objects += pickled("pkg.mod") + pickled("Thing") + "\x93)\x81}" + pickled("x") + "K\x05sb";
+  const Pickle pickle = read("\x80\x04" + objects + "e.");
+  const auto lines = listing(pickle.root(), {.values = 3, .depth = 1});
+  REQUIRE(lines.size() == 4);  // three and how many are left out
+  CHECK(lines[0].what == "pkg.mod.Thing");
+  CHECK(lines[0].value == " with a state nested deeper than 1");
+  CHECK(lines[3].what == "1 more");
 }
 
 TEST_CASE("a list that holds itself is read", "[weights][pickle]") {
