@@ -76,10 +76,11 @@ with tempfile.TemporaryDirectory() as scratch:
     clips = [word for s in [*settings, f"run.output={scratch}/runs"] for word in ("--set", s)]
     recipe = "recipes/cnn/cnn-lstm_ucf101_zero3.yaml"
     expect_success(run("launch", recipe, "--ranks", 2, *clips))
-    evaluations = metrics(only_run(f"{scratch}/runs"), "evaluation")
+    directory = only_run(f"{scratch}/runs")
+    evaluations = metrics(directory, "evaluation")
     assert evaluations[max(evaluations)]["accuracy"] >= 0.9, evaluations
     assert "passed" in expect_success(run("verify", recipe, "--ranks", 2, "--steps", 3, *clips))
-    expect_success(run("checkpoint", "export", only_run(f"{scratch}/runs"), f"{scratch}/exported"))
+    expect_success(run("checkpoint", "export", directory, f"{scratch}/exported"))
     config = json.loads(open(f"{scratch}/exported/config.json").read())
     assert config["architecture"] == "cnn-lstm" and config["trunk"] == "cnn-basic", config
 print("cnn: ok")
