@@ -47,6 +47,14 @@ class View {
   DType dtype_;
 };
 
+/// x as a tensor of `dtype` holds it.
+inline double stored(double x, DType dtype) {
+  double word = 0;  // room for any type
+  const View view(&word, dtype);
+  view.set(0, x);
+  return view.at(0);
+}
+
 inline void add_to(float& out, double value) {
   out = static_cast<float>(static_cast<double>(out) + value);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/kernels/batch_norm/ops_batch_norm.h"
+#include "engine/kernels/conv/ops_depthwise.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/call.h"
@@ -42,9 +43,15 @@ class BatchNorm {
                                    const at::Tensor& residual = {}) {
     return ops::batch_norm(x_BHWC, call_of(call), residual);
   }
-  /// conv(activation(norm(x))), of which only x and the statistics are kept; no bias.
-  [[nodiscard]] at::Tensor forward_conv(const at::Tensor& x_BHWC, const Call& call, Conv& conv) {
-    return ops::batch_norm_conv(x_BHWC, call_of(call), conv.shape(), conv.weight());
+  /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x is
+  /// convolved as it is. Kept are x, what the convolution gives, and the statistics.
+  [[nodiscard]] at::Tensor forward_depthwise(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
+                                             BatchNorm* before) {
+    if (before == nullptr) {
+      return ops::depthwise_norm(x_BHWC, nullptr, conv.shape(), conv.weight(), call_of(call));
+    }
+    const ops::BatchNormCall first = before->call_of(call);
+    return ops::depthwise_norm(x_BHWC, &first, conv.shape(), conv.weight(), call_of(call));
   }
 
   void add_parameters(std::vector<Parameter*>& list) {

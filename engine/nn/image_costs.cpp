@@ -42,24 +42,31 @@ ImageShape ImageCosts::norm(const BatchNorm& norm, const ImageShape& input, bool
   return input;
 }
 
-ImageShape ImageCosts::norm_conv(const BatchNorm& norm, const Conv& conv, const ImageShape& input) {
+ImageShape ImageCosts::depthwise_norm(const BatchNorm* before, const Conv& conv,
+                                      const BatchNorm& after, const ImageShape& input) {
   const ImageShape output = conv.output(input);
   const Bytes in = bytes(input), out = bytes(output),
               weight = conv.shape().weight_elements() * compute_bytes_;
-  add(norm.cost(input, compute_bytes_), in, 3 * in);
+  if (before != nullptr) {
+    add(before->cost(input, compute_bytes_), in, 3 * in);
+    before->add_exchanges(cost_.exchanges);
+  }
+  // The convolution makes the sums of the norm behind it, and forms that norm's gradient.
   add(conv.cost(input), in + out + weight, 2 * in + 2 * out + weight);
-  norm.add_exchanges(cost_.exchanges);
-  hold(in + out, 2 * in + out);
+  add(after.cost(output, compute_bytes_), 2 * out, 2 * out);
+  after.add_exchanges(cost_.exchanges);
+  hold(out, in + out);
   return output;
 }
 
 ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& shape,
-                                const ImageShape& input) {
+                                const ImageShape& input, bool activated) {
   const ImageShape output = {input.samples, shape.output_side(input.height),
                              shape.output_side(input.width), input.channels};
-  const Bytes in = bytes(input), out = bytes(output);
-  add({.name = name, .saved_bytes = in}, in + out, 2 * in + 2 * out);
-  hold(out, in + out);
+  const Bytes in = bytes(input), out = bytes(output), places = output.elements();
+  add({.name = name, .saved_bytes = places + (activated ? in : 0)}, in + out + places,
+      in + out + places);
+  hold(out + (activated ? 0 : in), in + out);
   return output;
 }
 

@@ -25,11 +25,12 @@ class ImageCosts {
   ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
-  /// BatchNorm::forward_conv.
-  ImageShape norm_conv(const BatchNorm& norm, const Conv& conv, const ImageShape& input);
-  /// Counts its input as kept.
-  ImageShape max_pool(const std::string& name, const ops::PoolShape& shape,
-                      const ImageShape& input);
+  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
+  ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,
+                            const ImageShape& input);
+  /// `activated`: the layer before is a convolution with an activation, which keeps its output.
+  ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
+                      bool activated);
   /// A 1x1 convolution of the input times the gate of its sample's channel.
   ImageShape excited_conv(const Conv& conv, const ImageShape& input);
   /// A map of `rows` rows, which it keeps; its weight's gradient is not put off.

@@ -1,7 +1,6 @@
 #include "engine/kernels/batch_norm/batch_norm.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rsqrt.h>
@@ -9,50 +8,22 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+
 #include "engine/kernels/conv/image_layout.h"
 
 namespace dstrain::ops {
 namespace {
 
-at::ScalarType sum_type(const at::Tensor& x) { return x.is_cuda() ? at::kFloat : at::kDouble; }
+/// Rows of the samples that count.
+std::int64_t counted_rows(const at::Tensor& image, const at::Tensor& valid) {
+  return (valid.defined() ? valid.item<int>() : image.size(0)) * image.size(1) * image.size(2);
+}
 
-/// The rows that count. On a CPU the others are left out; on a GPU, whose host does not know their
-/// number, a mask [M, 1] makes them 0.
-class ValidRows {
- public:
-  ValidRows(const at::Tensor& image, const at::Tensor& valid)
-      : rows_(image.numel() / image.size(3)), per_sample_(image.size(1) * image.size(2)) {
-    if (!valid.defined()) return;
-    if (image.is_cuda()) {
-      const at::Tensor sample =
-          at::arange(rows_, valid.options().dtype(at::kLong)).floor_divide_(per_sample_);
-      mask_ = sample.lt(valid).to(at::kFloat).unsqueeze(1);
-      count_ = valid.to(at::kFloat) * per_sample_;
-    } else {
-      rows_ = valid.item<int>() * per_sample_;
-    }
-  }
-
-  /// In fp32.
-  [[nodiscard]] at::Tensor of(const at::Tensor& image) const {
-    const at::Tensor rows = pixel_rows(image).narrow(0, 0, rows_).to(at::kFloat);
-    return mask_.defined() ? rows * mask_ : rows;
-  }
-  /// fp32 rows made of rows as above.
-  [[nodiscard]] at::Tensor masked(const at::Tensor& rows) const {
-    return mask_.defined() ? rows * mask_ : rows;
-  }
-  /// N, [1].
-  [[nodiscard]] at::Tensor count(const at::TensorOptions& options) const {
-    return count_.defined() ? count_.to(options.dtype()).reshape({1})
-                            : at::full({1}, static_cast<double>(rows_), options);
-  }
-  [[nodiscard]] std::int64_t rows() const { return rows_; }
-
- private:
-  std::int64_t rows_, per_sample_;
-  at::Tensor mask_, count_;
-};
+/// The first `rows`, in fp32.
+at::Tensor first_rows(const at::Tensor& image, std::int64_t rows) {
+  return pixel_rows(image).narrow(0, 0, rows).to(at::kFloat);
+}
 
 /// Mean and variance of each channel from sums, in the sums' type.
 struct Moments {
@@ -72,13 +43,13 @@ struct Rows {
   at::Tensor normalised, dz;  ///< [N, C] fp32
 };
 
-Rows gradient_rows(const NormalisedGradient& of, const ValidRows& valid) {
+Rows gradient_rows(const NormalisedGradient& of) {
   const ChannelStatistics& statistics = of.how.statistics;
-  const at::Tensor x = pixel_rows(of.x).narrow(0, 0, valid.rows()).to(at::kFloat);
-  at::Tensor normalised = x.sub(statistics.mean()).mul_(statistics.rstd());
-  at::Tensor dz = valid.of(of.dy);
+  const std::int64_t rows = counted_rows(of.x, of.valid);
+  at::Tensor normalised = first_rows(of.x, rows).sub(statistics.mean()).mul_(statistics.rstd());
+  at::Tensor dz = first_rows(of.dy, rows);
   if (of.y.defined()) {
-    dz = at::threshold_backward(dz, pixel_rows(of.y).narrow(0, 0, valid.rows()).to(at::kFloat), 0);
+    dz = at::threshold_backward(dz, first_rows(of.y, rows), 0);
   } else if (of.how.activation != ImageActivation::none) {
     const at::Tensor z =
         normalised.mul(of.how.weight.to(at::kFloat)).add_(of.how.bias.to(at::kFloat));
@@ -98,16 +69,14 @@ at::Tensor as_image(const at::Tensor& rows, const at::Tensor& image) {
 }  // namespace
 
 at::Tensor batch_norm_sums(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& valid) {
-  const ValidRows rows(x, valid);
-  const at::Tensor d = rows.masked(rows.of(x).sub(shift));
-  const at::ScalarType type = sum_type(x);
-  const at::Tensor sum = d.sum(0, false, type), count = rows.count(x.options().dtype(type));
-  if (x.is_cuda()) return at::cat({sum, d.mul(d).sum(0, false, type), count});
+  const auto rows = static_cast<double>(counted_rows(x, valid));
+  const at::Tensor d = first_rows(x, counted_rows(x, valid)).sub(shift);
+  const at::Tensor sum = d.sum(0, false, at::kDouble);
   // Squares about the mean: those of d, rounded in fp32, would not do where d is mostly its mean.
-  const at::Tensor mean = (sum / count.clamp_min(1)).to(at::kFloat);
-  const at::Tensor centred = d.sub(mean), wide = mean.to(type);
-  const at::Tensor squares = centred.square_().sum(0, false, type);
-  return at::cat({sum, squares + wide * (sum * 2 - wide * count), count});
+  const at::Tensor mean = (sum / std::max(1.0, rows)).to(at::kFloat);
+  const at::Tensor centred = d.sub(mean), wide = mean.to(at::kDouble);
+  const at::Tensor squares = centred.square_().sum(0, false, at::kDouble);
+  return at::cat({sum, squares + wide * (sum * 2 - wide * rows), at::full({1}, rows, at::kDouble)});
 }
 
 ChannelStatistics statistics_of_sums(const at::Tensor& sums, const at::Tensor& shift, double eps) {
@@ -141,15 +110,14 @@ at::Tensor batch_norm_apply(const at::Tensor& x, const Normalisation& how,
 }
 
 at::Tensor batch_norm_gradient_sums(const NormalisedGradient& of) {
-  const Rows rows = gradient_rows(of, ValidRows(of.x, of.valid));
-  const at::ScalarType type = sum_type(of.x);
-  return at::cat({rows.dz.sum(0, false, type), rows.dz.mul(rows.normalised).sum(0, false, type)});
+  const Rows rows = gradient_rows(of);
+  return at::cat({rows.dz.sum(0, false, at::kDouble),
+                  rows.dz.mul(rows.normalised).sum(0, false, at::kDouble)});
 }
 
 at::Tensor batch_norm_input_gradient(const NormalisedGradient& of, const at::Tensor& sums) {
-  const ValidRows valid(of.x, of.valid);
   const ChannelStatistics& statistics = of.how.statistics;
-  Rows rows = gradient_rows(of, valid);
+  Rows rows = gradient_rows(of);
   at::Tensor dx = rows.dz;
   if (sums.defined()) {
     const at::Tensor means = (sums / statistics.count().clamp_min(1)).to(at::kFloat);
@@ -157,13 +125,11 @@ at::Tensor batch_norm_input_gradient(const NormalisedGradient& of, const at::Ten
     dx = dx.sub(means.narrow(0, 0, channels))
              .sub_(rows.normalised.mul_(means.narrow(0, channels, channels)));
   }
-  dx = valid.masked(dx.mul(statistics.rstd() * of.how.weight.to(at::kFloat)));
-  return as_image(dx, of.x);
+  return as_image(dx.mul(statistics.rstd() * of.how.weight.to(at::kFloat)), of.x);
 }
 
 at::Tensor batch_norm_residual_gradient(const NormalisedGradient& of) {
-  const ValidRows valid(of.x, of.valid);
-  return as_image(gradient_rows(of, valid).dz, of.x);
+  return as_image(gradient_rows(of).dz, of.x);
 }
 
 }  // namespace dstrain::ops

@@ -4,15 +4,16 @@
 
 #include "engine/kernels/conv/image_activation.h"
 
-/// Batch norm of images and its gradient in its passes, without autograd and communication; what
-/// the operators of ops_batch_norm.h are made of. Ioffe & Szegedy 2015, arXiv:1502.03167.
+/// Batch norm of images and its gradient in its passes on a CPU, without autograd and
+/// communication; what the operators of ops_batch_norm.h are made of there (on a GPU:
+/// batch_norm_gpu.h). Ioffe & Szegedy 2015, arXiv:1502.03167.
 ///
 /// Legend: image tensors are dense [B, H, W, C]; the first `valid` of the B samples count (a []
-/// int32 tensor on their device; undefined: all), the others are fillers, which enter no sum and
+/// int32 tensor; undefined: all), the others are fillers, which enter no sum and
 /// get no gradient. N = valid * H * W elements of a channel.
 namespace dstrain::ops {
 
-/// [2 C + 1] of the sums' type (fp32 on a GPU, fp64 on a CPU): of each channel the sum of x - shift
+/// [2 C + 1] fp64: of each channel the sum of x - shift
 /// and of its square, then N. `shift` [C] fp32 is any number near the mean, so that the variance
 /// does not cancel; of several ranks the same on all.
 [[nodiscard]] at::Tensor batch_norm_sums(const at::Tensor& x, const at::Tensor& shift,
@@ -56,7 +57,7 @@ struct NormalisedGradient {
   Normalisation how;
   at::Tensor valid;
 };
-/// [2 C] of the sums' type: sum of dz and of dz xhat of each channel, where dz is the gradient
+/// [2 C] fp64: sum of dz and of dz xhat of each channel, where dz is the gradient
 /// before the activation and xhat = (x - mean) rstd.
 [[nodiscard]] at::Tensor batch_norm_gradient_sums(const NormalisedGradient& of);
 /// rstd weight (dz - (sum dz + xhat sum dz xhat) / N), or rstd weight dz with fixed statistics; 0

@@ -6,6 +6,8 @@
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/kernels/batch_norm/batch_norm.h"
+#include "engine/kernels/batch_norm/batch_norm_context.h"
+#include "engine/kernels/batch_norm/batch_norm_gpu.h"
 #include "engine/kernels/conv/conv_context.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -20,17 +22,11 @@ bool is_statistic(const at::Tensor& tensor, const at::Tensor& x) {
   return is_vector(tensor, x.size(3), at::kFloat, x);
 }
 
-void check_batch_norm(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
-  const bool fits = x.dim() == 4 && value_of(call.weight, x).numel() == x.size(3) &&
-                    value_of(call.bias, x).numel() == x.size(3) &&
-                    is_statistic(call.running_mean, x) && is_statistic(call.running_variance, x) &&
-                    (!residual.defined() || residual.sizes() == x.sizes());
-  DSTRAIN_CHECK(
-      fits, fmt::format("batch norm: x {}, weight {}", shape_of(x), shape_of(call.weight.value)));
-  DSTRAIN_CHECK(!residual.defined() || call.activation == ImageActivation::none ||
-                    call.activation == ImageActivation::relu,
-                "batch norm: beside a residual only ReLU");
-}
+/// An output, and the statistics that backward needs: ChannelStatistics of a CPU, GpuStatistics of
+/// a GPU.
+struct Normed {
+  at::Tensor y, statistics;
+};
 
 /// Of the batch, which are counted where `call` says so, or fixed ones.
 ChannelStatistics statistics_for(const at::Tensor& x, const BatchNormCall& call) {
@@ -44,93 +40,118 @@ ChannelStatistics statistics_for(const at::Tensor& x, const BatchNormCall& call)
   return statistics_of_sums(sums, call.running_mean, call.eps);
 }
 
-Normalisation normalisation(const at::Tensor& x, const ChannelStatistics& statistics,
-                            const BatchNormCall& call) {
-  return {.statistics = statistics,
-          .weight = value_of(call.weight, x),
-          .bias = value_of(call.bias, x),
-          .activation = call.activation};
+Normed normed_cpu(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
+  const ChannelStatistics statistics = statistics_for(x, call);
+  const Normalisation how{.statistics = statistics,
+                          .weight = value_of(call.weight, x),
+                          .bias = value_of(call.bias, x),
+                          .activation = call.activation};
+  return {batch_norm_apply(x, how, residual), statistics.all};
 }
 
-void keep_call(AutogradContext* context, const BatchNormCall& call) {
-  keep(context, "weight", &call.weight);
-  keep(context, "bias", &call.bias);
-  keep_address(context, "ranks", call.ranks);
-  context->saved_data["fixed"] = call.fixed;
-  context->saved_data["valid"] = call.valid;
-  context->saved_data["activation"] = static_cast<std::int64_t>(call.activation);
+Normed normed_cuda(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
+  const GpuStatistics statistics = gpu_statistics(x, call);
+  return {gpu_batch_norm_apply(x, statistics, call.activation, residual), statistics.all()};
 }
 
-/// The gradient of norm's input and, where wanted, of its residual, from that of its output; adds
-/// those of its parameters.
-class BatchNormGradient {
- public:
-  BatchNormGradient(AutogradContext* context, const at::Tensor& x, const at::Tensor& statistics,
-                    const at::Tensor& y)
-      : weight_(kept(context, "weight")),
-        bias_(kept(context, "bias")),
-        ranks_(reinterpret_cast<Communicator*>(
-            static_cast<std::intptr_t>(context->saved_data.at("ranks").toInt()))),
-        fixed_(context->saved_data.at("fixed").toBool()) {
-    of_.x = x;
-    of_.y = y;
-    of_.how = {
-        .statistics = {statistics},
-        .weight = value_of(weight_, x),
-        .bias = value_of(bias_, x),
-        .activation = static_cast<ImageActivation>(context->saved_data.at("activation").toInt())};
-    of_.valid = context->saved_data.at("valid").toTensor();
-  }
+Normed normed(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
+  return x.is_cuda() ? normed_cuda(x, call, residual) : normed_cpu(x, call, residual);
+}
 
-  [[nodiscard]] const Normalisation& how() const { return of_.how; }
-  /// dx; undefined unless `for_input`.
-  at::Tensor input(const at::Tensor& dy, bool for_input) {
-    of_.dy = dy;
-    const bool trains = weight_.trainable || bias_.trainable;
-    at::Tensor sums;
-    if (trains || (for_input && !fixed_)) {
-      sums = batch_norm_gradient_sums(of_);
-      const std::int64_t channels = of_.how.statistics.channels();
-      if (bias_.trainable) gradient_of(bias_, dy).add_(sums.narrow(0, 0, channels));
-      if (weight_.trainable) gradient_of(weight_, dy).add_(sums.narrow(0, channels, channels));
-    }
-    // The ranks meet here even where one of them needs no gradient of x.
-    if (!fixed_ && ranks_ != nullptr && sums.defined()) ranks_->all_reduce(sums, ReduceOp::sum);
-    if (!for_input) return {};
-    return batch_norm_input_gradient(of_, fixed_ ? at::Tensor() : sums);
-  }
-  [[nodiscard]] at::Tensor residual() const { return batch_norm_residual_gradient(of_); }
-
- private:
-  Parameter& weight_;
-  Parameter& bias_;
-  Communicator* ranks_;
-  bool fixed_;
-  NormalisedGradient of_;
+/// Which of a norm's gradients are wanted.
+struct Wanted {
+  bool input, residual;
 };
+/// What backward has: x and the statistics, the output of a ReLU beside a residual, the output's
+/// gradient.
+struct NormInputs {
+  at::Tensor x, statistics, y, dy;
+};
+struct NormGradients {
+  at::Tensor dx, dresidual;
+};
+
+NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in, Wanted wanted) {
+  const NormalisedGradient of{.x = in.x,
+                              .dy = in.dy,
+                              .y = in.y,
+                              .how = {.statistics = {in.statistics},
+                                      .weight = value_of(norm.weight, in.x),
+                                      .bias = value_of(norm.bias, in.x),
+                                      .activation = norm.activation},
+                              .valid = norm.valid};
+  NormGradients made;
+  at::Tensor sums;
+  if (norm.needs_sums(wanted.input)) {
+    sums = batch_norm_gradient_sums(of);
+    const std::int64_t channels = of.how.statistics.channels();
+    if (norm.bias.trainable) gradient_of(norm.bias, in.dy).add_(sums.narrow(0, 0, channels));
+    if (norm.weight.trainable)
+      gradient_of(norm.weight, in.dy).add_(sums.narrow(0, channels, channels));
+    // The ranks meet here even where one of them needs no gradient of x.
+    if (norm.sharing() != nullptr) norm.sharing()->all_reduce(sums, ReduceOp::sum);
+  }
+  if (wanted.input) made.dx = batch_norm_input_gradient(of, norm.fixed ? at::Tensor() : sums);
+  if (wanted.residual) made.dresidual = batch_norm_residual_gradient(of);
+  return made;
+}
+
+NormGradients gradients_cuda(const KeptBatchNorm& norm, const NormInputs& in, Wanted wanted) {
+  const GpuGradient of{.x = in.x,
+                       .dy = in.dy,
+                       .y = in.y,
+                       .statistics = GpuStatistics(in.statistics),
+                       .activation = norm.activation,
+                       .valid = norm.valid};
+  at::Tensor slope_offset;
+  if (norm.needs_sums(wanted.input)) {
+    slope_offset = gpu_finish_gradient(gpu_gradient_sums(of), of.statistics, norm.weight, norm.bias,
+                                       norm.sharing());
+  }
+  if (!wanted.input && !wanted.residual) return {};
+  const GpuInputGradient made = gpu_input_gradient(of, slope_offset, wanted.residual);
+  return {made.dx, made.dz};
+}
+
+/// Adds the gradients of the norm's parameters, too.
+NormGradients gradients(const KeptBatchNorm& norm, const NormInputs& in, Wanted wanted) {
+  return in.x.is_cuda() ? gradients_cuda(norm, in, wanted) : gradients_cpu(norm, in, wanted);
+}
+
+/// What was normalised in forward.
+at::Tensor normed_again(const KeptBatchNorm& norm, const at::Tensor& x,
+                        const at::Tensor& statistics) {
+  if (x.is_cuda()) return gpu_batch_norm_apply(x, GpuStatistics(statistics), norm.activation, {});
+  return batch_norm_apply(x,
+                          {.statistics = {statistics},
+                           .weight = value_of(norm.weight, x),
+                           .bias = value_of(norm.bias, x),
+                           .activation = norm.activation},
+                          {});
+}
 
 struct BatchNorm : torch::autograd::Function<BatchNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& residual,
                             const std::optional<at::Tensor>&, const BatchNormCall& call) {
     const at::Tensor x = dense(input), added = residual ? dense(*residual) : at::Tensor();
-    const ChannelStatistics statistics = statistics_for(x, call);
-    at::Tensor y = batch_norm_apply(x, normalisation(x, statistics, call), added);
+    const Normed out = normed(x, call, added);
     const bool by_output = residual && call.activation == ImageActivation::relu;
-    context->save_for_backward({x, statistics.all, by_output ? y : at::Tensor()});
+    context->save_for_backward({x, out.statistics, by_output ? out.y : at::Tensor()});
     context->saved_data["residual"] = residual.has_value();
     keep_call(context, call);
-    return y;
+    return out.y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    BatchNormGradient gradient(context, saved[0], saved[1], saved[2]);
-    const at::Tensor dy = dense(grads[0]);
-    const at::Tensor dx = gradient.input(dy, context->needs_input_grad(0));
     const bool residual = context->saved_data.at("residual").toBool();
-    const bool for_residual = residual && context->needs_input_grad(1);
-    return {dx, for_residual ? gradient.residual() : at::Tensor(), {}, {}};
+    const NormGradients made =
+        gradients(kept_call(context),
+                  {.x = saved[0], .statistics = saved[1], .y = saved[2], .dy = dense(grads[0])},
+                  {.input = context->needs_input_grad(0),
+                   .residual = residual && context->needs_input_grad(1)});
+    return {made.dx, made.dresidual, {}, {}};
   }
 };
 
@@ -139,32 +160,46 @@ struct BatchNormConv : torch::autograd::Function<BatchNormConv> {
                             const std::optional<at::Tensor>&, const BatchNormCall& call,
                             const ConvShape& shape, Parameter* weight) {
     const at::Tensor x = dense(input);
-    const ChannelStatistics statistics = statistics_for(x, call);
-    const at::Tensor normed = batch_norm_apply(x, normalisation(x, statistics, call), {});
-    context->save_for_backward({x, statistics.all});
+    const Normed out = normed(x, call, {});
+    context->save_for_backward({x, out.statistics});
     keep_call(context, call);
     keep(context, "convolved", weight);
     keep_shape(context, shape);
-    return convolve(normed, value_of(*weight, x), shape);
+    return convolve(out.y, value_of(*weight, x), shape);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], dy = dense(grads[0]);
-    BatchNormGradient gradient(context, x, saved[1], {});
+    const KeptBatchNorm norm = kept_call(context);
     Parameter& weight = kept(context, "convolved");
     const ConvShape shape = kept_shape(context);
     if (weight.trainable)
-      add_conv_weight_gradient(batch_norm_apply(x, gradient.how(), {}), dy, shape, weight);
+      add_conv_weight_gradient(normed_again(norm, x, saved[1]), dy, shape, weight);
     const at::Tensor normed_gradient =
         convolve_input_gradient(dy, value_of(weight, x), shape, x.sizes());
-    return {gradient.input(normed_gradient, context->needs_input_grad(0)), {}, {}, {}, {}};
+    const NormGradients made =
+        gradients(norm, {.x = x, .statistics = saved[1], .y = {}, .dy = normed_gradient},
+                  {.input = context->needs_input_grad(0), .residual = false});
+    return {made.dx, {}, {}, {}, {}};
   }
 };
 
 bool trains(const BatchNormCall& call) { return call.weight.trainable || call.bias.trainable; }
 
 }  // namespace
+
+void check_batch_norm(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
+  const bool fits = x.dim() == 4 && value_of(call.weight, x).numel() == x.size(3) &&
+                    value_of(call.bias, x).numel() == x.size(3) &&
+                    is_statistic(call.running_mean, x) && is_statistic(call.running_variance, x) &&
+                    (!residual.defined() || residual.sizes() == x.sizes());
+  DSTRAIN_CHECK(
+      fits, fmt::format("batch norm: x {}, weight {}", shape_of(x), shape_of(call.weight.value)));
+  DSTRAIN_CHECK(!residual.defined() || call.activation == ImageActivation::none ||
+                    call.activation == ImageActivation::relu,
+                "batch norm: beside a residual only ReLU");
+}
 
 at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,
                       const at::Tensor& residual) {

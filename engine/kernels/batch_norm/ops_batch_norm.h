@@ -30,7 +30,7 @@ struct BatchNormCall {
 };
 
 /// activation(norm(x) + residual), all [B, H, W, C]; `residual` undefined: none, and beside one
-/// only ReLU or none. Saves x and the statistics [2 C + 1]; of ReLU beside a residual its output.
+/// only ReLU or none. Saves x and the statistics; of ReLU beside a residual its output.
 [[nodiscard]] at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,
                                     const at::Tensor& residual = {});
 
@@ -39,9 +39,9 @@ struct BatchNormCall {
 [[nodiscard]] at::Tensor batch_norm_conv(const at::Tensor& x_BHWC, const BatchNormCall& call,
                                          const ConvShape& shape, Parameter& weight);
 
-/// Bytes of statistics that each of the two keeps.
+/// Bytes of statistics that each norm keeps on a GPU.
 [[nodiscard]] constexpr std::int64_t batch_norm_saved_bytes(std::int64_t channels) {
-  return (2 * channels + 1) * static_cast<std::int64_t>(sizeof(float));
+  return (4 * channels + 1) * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace dstrain::ops

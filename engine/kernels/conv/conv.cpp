@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/kernels/conv/columns.h"
 #include "engine/kernels/conv/image_layout.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_support.h"
@@ -73,7 +74,9 @@ void check_conv(const at::Tensor& x, const ConvShape& shape, const Parameter& we
                   shape_of(value), shape.kernel, shape.before, shape.after));
 }
 
-at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const ConvShape& shape) {
+at::Tensor convolve(const at::Tensor& image, const at::Tensor& weight, const ConvShape& shape) {
+  if (image.is_cuda() && by_columns(shape)) return convolve_columns(image, weight, shape);
+  const at::Tensor x = dense(image);
   if (shape.pointwise()) {
     at::Tensor y = at::empty({x.size(0), x.size(1), x.size(2), shape.out}, x.options());
     multiply(pixel_rows(x), weight.view({shape.out, shape.in}).t(), pixel_rows(y));
@@ -105,8 +108,11 @@ at::Tensor convolve_input_gradient(const at::Tensor& dy, const at::Tensor& weigh
   return channels_last(dx).to(dy.scalar_type());
 }
 
-void add_conv_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const ConvShape& shape,
+void add_conv_weight_gradient(const at::Tensor& image, const at::Tensor& dy, const ConvShape& shape,
                               Parameter& weight) {
+  if (image.is_cuda() && by_columns(shape))
+    return add_columns_weight_gradient(image, dy, shape, weight);
+  const at::Tensor x = dense(image);
   if (shape.pointwise()) {
     add_weight_gradient(pixel_rows(x), pixel_rows(dy), weight);
     return;

@@ -42,9 +42,10 @@ struct ConvShape {
 void check_conv(const at::Tensor& x, const ConvShape& shape, const Parameter& weight,
                 const Parameter* bias);
 
-/// x [B, H, W, in] dense, weight of the compute dtype -> [B, H', W', out] dense, without bias. On a
-/// GPU by cuDNN's deterministic kernels, never in TF32; on a CPU in fp32, rounded once.
-[[nodiscard]] at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight,
+/// image [B, H, W, in], weight of the compute dtype -> [B, H', W', out] dense, without bias. On a
+/// GPU by products (1x1, and columns.h) or cuDNN's deterministic kernels, never in TF32; on a CPU in
+/// fp32, rounded once.
+[[nodiscard]] at::Tensor convolve(const at::Tensor& image, const at::Tensor& weight,
                                   const ConvShape& shape);
 
 /// dy [B, H', W', out] -> gradient of x, which is [B, H, W, in]: `sizes`.
@@ -52,7 +53,7 @@ void check_conv(const at::Tensor& x, const ConvShape& shape, const Parameter& we
                                                  const ConvShape& shape, at::IntArrayRef sizes);
 
 /// Adds the gradient of the weight to its fp32 gradient, or writes it there where that is empty.
-void add_conv_weight_gradient(const at::Tensor& x, const at::Tensor& dy, const ConvShape& shape,
+void add_conv_weight_gradient(const at::Tensor& image, const at::Tensor& dy, const ConvShape& shape,
                               Parameter& weight);
 
 }  // namespace dstrain::ops

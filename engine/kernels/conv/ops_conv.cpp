@@ -1,8 +1,7 @@
 #include "engine/kernels/conv/ops_conv.h"
 
-#include <ATen/ops/threshold_backward.h>
-
 #include "engine/base/error.h"
+#include "engine/kernels/conv/bias_relu.h"
 #include "engine/kernels/conv/conv_context.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -22,10 +21,9 @@ struct Conv : torch::autograd::Function<Conv> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
                             const ConvOptions& options) {
-    at::Tensor y = convolve(dense(x), value_of(*weight, x), options.shape);
-    if (bias != nullptr) y.add_(value_of(*bias, x));
+    const at::Tensor y = convolve(x, value_of(*weight, x), options.shape);
     const bool activated = options.activation == ImageActivation::relu;
-    if (activated) y.relu_();
+    add_bias_relu(y, bias == nullptr ? at::Tensor() : value_of(*bias, x), activated);
     context->save_for_backward(
         {weight->trainable ? x : at::Tensor(), activated ? y : at::Tensor()});
     context->saved_data["sizes"] = x.sizes().vec();
@@ -39,11 +37,8 @@ struct Conv : torch::autograd::Function<Conv> {
     const variable_list saved = context->get_saved_variables();
     Parameter &weight = kept(context, "weight"), *bias = kept_or_null(context, "bias");
     const ConvShape shape = kept_shape(context);
-    at::Tensor dy = dense(grads[0]);
-    if (saved[1].defined()) dy = at::threshold_backward(dy, saved[1], 0);
-    if (weight.trainable) add_conv_weight_gradient(dense(saved[0]), dy, shape, weight);
-    if (bias != nullptr && bias->trainable)
-      add_bias_gradient(dy.view({-1, shape.out}), gradient_of(*bias, dy));
+    const at::Tensor dy = bias_relu_gradient(dense(grads[0]), saved[1], bias);
+    if (weight.trainable) add_conv_weight_gradient(saved[0], dy, shape, weight);
     at::Tensor dx;
     if (context->needs_input_grad(0))
       dx = convolve_input_gradient(dy, value_of(weight, dy), shape,

@@ -1,6 +1,7 @@
 #include "engine/kernels/pool/ops_pool.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
@@ -12,9 +13,11 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/conv/image_layout.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
+#include "engine/kernels/pool/kernels.h"
 
 namespace dstrain::ops {
 namespace {
@@ -22,44 +25,142 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+kernels::PoolShape pool_kernel_shape(const at::Tensor& x, const PoolShape& shape) {
+  return {.samples = x.size(0),
+          .height = x.size(1),
+          .width = x.size(2),
+          .out_height = shape.output_side(x.size(1)),
+          .out_width = shape.output_side(x.size(2)),
+          .channels = x.size(3),
+          .kernel = static_cast<int>(shape.kernel),
+          .stride = static_cast<int>(shape.stride),
+          .before = static_cast<int>(shape.padding)};
+}
+
+/// The largest of each window, and where it was (kernels::MaxPool), a byte for each result.
+struct Pooled {
+  at::Tensor y, places;
+};
+
+Pooled pooled_cuda(const at::Tensor& x, const PoolShape& shape) {
+  const kernels::PoolShape s = pool_kernel_shape(x, shape);
+  const std::vector<std::int64_t> sizes{s.samples, s.out_height, s.out_width, s.channels};
+  Pooled made{.y = at::empty(sizes, x.options()),
+              .places = at::empty(sizes, x.options().dtype(at::kByte))};
+  kernels::cuda::max_pool({.x = x.const_data_ptr(),
+                           .y = made.y.mutable_data_ptr(),
+                           .place = made.places.mutable_data_ptr<std::uint8_t>(),
+                           .shape = s,
+                           .dtype = kernel_dtype(x)},
+                          current_stream());
+  return made;
+}
+
+/// Where windows begin along one side of the image, [outputs] int64.
+at::Tensor window_starts(std::int64_t outputs, const PoolShape& shape) {
+  return at::arange(outputs, at::kLong) * shape.stride - shape.padding;
+}
+
+Pooled pooled_cpu(const at::Tensor& x, const PoolShape& shape) {
+  const auto [y, indices] =
+      at::max_pool2d_with_indices(channels_second(x), {shape.kernel, shape.kernel},
+                                  {shape.stride, shape.stride}, {shape.padding, shape.padding});
+  const at::Tensor row = indices.div(x.size(2), "floor"), column = indices - row * x.size(2);
+  const at::Tensor places =
+      (row - window_starts(y.size(2), shape).view({-1, 1})) * shape.kernel +
+      (column - window_starts(y.size(3), shape));
+  return {channels_last(y), channels_last(places.to(at::kByte))};
+}
+
+/// What ATen calls the places: the index in the image without channels.
+at::Tensor indices_of(const at::Tensor& places, const PoolShape& shape, std::int64_t width) {
+  const at::Tensor place = channels_second(places).to(at::kLong),
+                   row = place.div(shape.kernel, "floor"), column = place - row * shape.kernel;
+  return (row + window_starts(place.size(2), shape).view({-1, 1})) * width + column +
+         window_starts(place.size(3), shape);
+}
+
+at::Tensor max_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& places,
+                                  const PoolShape& shape, at::IntArrayRef sizes) {
+  at::Tensor dx = at::empty(sizes, dy.options());
+  kernels::cuda::max_pool_backward({.grad_y = dy.const_data_ptr(),
+                                    .place = places.const_data_ptr<std::uint8_t>(),
+                                    .grad_x = dx.mutable_data_ptr(),
+                                    .shape = pool_kernel_shape(dx, shape),
+                                    .dtype = kernel_dtype(dy)},
+                                   current_stream());
+  return dx;
+}
+
+at::Tensor max_pool_gradient_cpu(const at::Tensor& dy, const at::Tensor& places,
+                                 const PoolShape& shape, at::IntArrayRef sizes) {
+  const at::Tensor x = at::empty(sizes, dy.options());  // only its shape is read
+  return channels_last(at::max_pool2d_with_indices_backward(
+      channels_second(dy), channels_second(x), {shape.kernel, shape.kernel},
+      {shape.stride, shape.stride}, {shape.padding, shape.padding}, {1, 1}, /*ceil_mode=*/false,
+      indices_of(places, shape, sizes[2])));
+}
+
 struct MaxPool : torch::autograd::Function<MaxPool> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const PoolShape& shape) {
     const at::Tensor x = dense(input);
-    context->save_for_backward({x});
+    const Pooled made = x.is_cuda() ? pooled_cuda(x, shape) : pooled_cpu(x, shape);
+    context->save_for_backward({made.places});
+    context->saved_data["sizes"] = x.sizes().vec();
     context->saved_data["shape"] =
         std::vector<std::int64_t>{shape.kernel, shape.stride, shape.padding};
-    return channels_last(std::get<0>(pooled(x, shape)));
+    return made.y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const at::Tensor x = context->get_saved_variables()[0];
-    const std::vector<std::int64_t> list = context->saved_data.at("shape").toIntVector();
+    const at::Tensor places = context->get_saved_variables()[0], dy = dense(grads[0]);
+    const std::vector<std::int64_t> list = context->saved_data.at("shape").toIntVector(),
+                                    sizes = context->saved_data.at("sizes").toIntVector();
     const PoolShape shape = {list[0], list[1], list[2]};
-    const at::Tensor indices = std::get<1>(pooled(x, shape));
-    return {channels_last(at::max_pool2d_with_indices_backward(
-                channels_second(dense(grads[0])), channels_second(x), {shape.kernel, shape.kernel},
-                {shape.stride, shape.stride}, {shape.padding, shape.padding}, {1, 1},
-                /*ceil_mode=*/false, indices)),
+    return {dy.is_cuda() ? max_pool_gradient_cuda(dy, places, shape, sizes)
+                         : max_pool_gradient_cpu(dy, places, shape, sizes),
             {}};
   }
-
- private:
-  static std::tuple<at::Tensor, at::Tensor> pooled(const at::Tensor& x, const PoolShape& shape) {
-    return at::max_pool2d_with_indices(channels_second(x), {shape.kernel, shape.kernel},
-                                       {shape.stride, shape.stride},
-                                       {shape.padding, shape.padding});
-  }
 };
+
+at::Tensor mean_cuda(const at::Tensor& x) {
+  at::Tensor mean = at::empty({x.size(0), x.size(3)}, x.options());
+  kernels::cuda::squeeze({.x = x.const_data_ptr(),
+                          .scale = nullptr,
+                          .shift = nullptr,
+                          .mean = mean.mutable_data_ptr(),
+                          .samples = x.size(0),
+                          .pixels = x.size(1) * x.size(2),
+                          .channels = x.size(3),
+                          .activation = kernels::Activation::none,
+                          .dtype = kernel_dtype(x)},
+                         current_stream());
+  return mean;
+}
+
+at::Tensor spread_cuda(const at::Tensor& grad, at::IntArrayRef sizes) {
+  at::Tensor dx = at::empty(sizes, grad.options());
+  kernels::cuda::spread_mean({.grad = grad.const_data_ptr(),
+                              .grad_x = dx.mutable_data_ptr(),
+                              .samples = sizes[0],
+                              .pixels = sizes[1] * sizes[2],
+                              .channels = sizes[3],
+                              .dtype = kernel_dtype(grad)},
+                             current_stream());
+  return dx;
+}
 
 struct AveragePool : torch::autograd::Function<AveragePool> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
     context->saved_data["sizes"] = x.sizes().vec();
+    if (x.is_cuda()) return mean_cuda(dense(x));
     return x.mean({1, 2}, /*keepdim=*/false, at::kFloat).to(x.scalar_type());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const std::vector<std::int64_t> sizes = context->saved_data.at("sizes").toIntVector();
+    if (grads[0].is_cuda()) return {spread_cuda(dense(grads[0]), sizes)};
     const at::Tensor share = grads[0] / static_cast<double>(sizes[1] * sizes[2]);
     return {share.view({sizes[0], 1, 1, sizes[3]}).expand(sizes).contiguous()};
   }
@@ -111,7 +212,7 @@ struct AverageGrid : torch::autograd::Function<AverageGrid> {
 }  // namespace
 
 at::Tensor max_pool(const at::Tensor& x_BHWC, const PoolShape& shape) {
-  DSTRAIN_CHECK(x_BHWC.dim() == 4 && shape.output_side(x_BHWC.size(1)) > 0 &&
+  DSTRAIN_CHECK(x_BHWC.dim() == 4 && shape.kernel <= 15 && shape.output_side(x_BHWC.size(1)) > 0 &&
                     shape.output_side(x_BHWC.size(2)) > 0,
                 fmt::format("max_pool: x {}, window {}", shape_of(x_BHWC), shape.kernel));
   return MaxPool::apply(x_BHWC, shape);

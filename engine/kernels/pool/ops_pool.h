@@ -14,8 +14,7 @@ struct PoolShape {
     return (side + 2 * padding - kernel) / stride + 1;
   }
 };
-/// The largest of each window. Saves x, which the operator before it mostly keeps, too; backward
-/// looks for the places again, and of equal values takes the first.
+/// The largest of each window, of equal ones the first. Saves where it was, a byte for each result.
 [[nodiscard]] at::Tensor max_pool(const at::Tensor& x_BHWC, const PoolShape& shape);
 
 /// Mean over height and width: [B, H, W, C] -> [B, C]. Saves nothing.

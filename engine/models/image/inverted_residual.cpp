@@ -28,10 +28,8 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
   auto& [expand, depthwise, excite, project, residual, share] = layers_;
-  const at::Tensor d =
-      expand ? expand->norm.forward_conv(expand->conv.forward(x), call, depthwise.conv)
-             : depthwise.conv.forward(x);
-  const at::Tensor h = depthwise.norm.forward(d, call);
+  const at::Tensor h = depthwise.norm.forward_depthwise(
+      expand ? expand->conv.forward(x) : x, call, depthwise.conv, expand ? &expand->norm : nullptr);
   const at::Tensor p = excite ? excite->forward_conv(h, project.conv) : project.conv.forward(h);
   if (!drops() || !call.trains() || !call.dropout_seed.defined())
     return {project.norm.forward(p, call, residual ? x : at::Tensor())};
@@ -44,10 +42,9 @@ BlockCost InvertedResidual::cost(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, shape.compute_bytes);
   const auto& [expand, depthwise, excite, project, residual, share] = layers_;
-  image = expand ? costs.norm_conv(expand->norm, depthwise.conv,
-                                   costs.conv(expand->conv, image, /*kept=*/true))
-                 : costs.conv(depthwise.conv, image, /*kept=*/true);
-  image = costs.norm(depthwise.norm, image);
+  if (expand) image = costs.conv(expand->conv, image, /*kept=*/true);
+  image =
+      costs.depthwise_norm(expand ? &expand->norm : nullptr, depthwise.conv, depthwise.norm, image);
   image = excite ? excite->add_costs(costs, image, project.conv)
                  : costs.conv(project.conv, image, /*kept=*/false);
   image = costs.norm(project.norm, image, residual && !drops());

@@ -37,7 +37,7 @@ ImageShape ConvStage::add_costs(ImageCosts& costs, ImageShape shape) const {
     shape = costs.conv(layer.conv, shape, std::exchange(first, false));
     if (layer.norm) shape = costs.norm(*layer.norm, shape);
   }
-  return pool_ ? costs.max_pool(name() + ".pool", *pool_, shape) : shape;
+  return pool_ ? costs.max_pool(name() + ".pool", *pool_, shape, !layers_.back().norm) : shape;
 }
 
 BlockCost ConvStage::cost(const BatchShape& shape) const {

@@ -1,0 +1,413 @@
+#include "engine/kernels/batch_norm/channels.cuh"
+
+/// Batch norm: two kernels over the image each way, and between them one that adds up.
+namespace dstrain::kernels {
+
+std::int64_t batch_norm_partials(std::int64_t samples, std::int64_t pixels, std::int64_t channels) {
+  const auto shape = cuda::channel_shape(channels / cuda::channel_width(channels));
+  return cuda::row_blocks(shape, samples * pixels);
+}
+
+namespace cuda {
+namespace {
+
+using activation_math::with_activation;
+
+template <typename T>
+inline constexpr bool kExact = std::is_same_v<T, float>;
+
+/// Blocks of a multiprocessor: registers are held down to what keeps enough loads under way.
+template <typename T>
+inline constexpr int kForwardResident = sizeof(T) == 2 ? 3 : 2;
+inline constexpr int kBackwardResident = 2;
+template <typename T>
+inline constexpr int kForwardRows = sizeof(T) == 2 ? kChannelUnroll : 2;
+template <typename T>
+inline constexpr int kBackwardRows = sizeof(T) == 2 ? 2 : 1;  // two tensors are read
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kChannelThreads, kForwardResident<T>)
+    sums_kernel(const BatchNormSums a, const ChannelShape shape) {
+  extern __shared__ float shared[];
+  const std::int64_t packs = a.channels / V;
+  const ChannelPlace place(shape, packs);
+  float sum[2][V] = {};
+  if (place.active) {
+    float centre[V];
+    load<T, V>(a.x, a.centre_pixel * packs + place.pack).unpack(centre);
+    if (blockIdx.y == 0 && place.slot == 0)
+      store(a.centre, place.pack, Pack<float, V>::of(centre));
+    for_rows<kForwardRows<T>>(
+        shape, place, valid_samples(a.valid, a.samples) * a.pixels,
+        [&](std::int64_t row) { return load<T, V>(a.x, row * packs + place.pack); },
+        [&](std::int64_t, const Pack<T, V>& read) {
+          float x[V];
+          read.unpack(x);
+#pragma unroll
+          for (int i = 0; i < V; ++i) {
+            const float d = x[i] - centre[i];
+            sum[0][i] += d;
+            sum[1][i] += d * d;
+          }
+        });
+  }
+  store_block_sums<2, V>(sum, shape, place, a.channels, shared,
+                         a.partial + static_cast<std::int64_t>(blockIdx.y) * 2 * a.channels);
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
+    apply_kernel(const BatchNormApply a, const ChannelShape shape) {
+  struct Read {
+    Pack<T, V> x, residual;
+  };
+  const std::int64_t packs = a.channels / V;
+  const ChannelPlace place(shape, packs);
+  if (!place.active) return;
+  float scale[V], shift[V];
+  load_channels<V>(a.scale, place.pack, 1, scale);
+  load_channels<V>(a.shift, place.pack, 0, shift);
+  const auto pixels = static_cast<std::uint32_t>(a.pixels);
+  with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
+    for_rows<kForwardRows<T>>(
+        shape, place, a.samples * a.pixels,
+        [&](std::int64_t row) {
+          const std::int64_t at = row * packs + place.pack;
+          Read read;
+          read.x = load<T, V>(a.x, at);
+          if (a.residual != nullptr) read.residual = load<T, V>(a.residual, at);
+          return read;
+        },
+        [&](std::int64_t row, const Read& read) {
+          float x[V], added[V] = {};
+          read.x.unpack(x);
+          if (a.residual != nullptr) read.residual.unpack(added);
+#pragma unroll
+          for (int i = 0; i < V; ++i)
+            x[i] = activation.value(x[i] * scale[i] + shift[i] + added[i]);
+          if (a.gate != nullptr) {
+            Pack<T, V>::of(x).unpack(x);
+            float gate[V];
+            const std::uint32_t sample = static_cast<std::uint32_t>(row) / pixels;
+            load<T, V>(a.gate, sample * packs + place.pack).unpack(gate);
+#pragma unroll
+            for (int i = 0; i < V; ++i) x[i] *= gate[i];
+          }
+          store(a.y, row * packs + place.pack, Pack<T, V>::of(x));
+        });
+  });
+}
+
+/// What backward reads of a row, and dz from it.
+template <typename T, int V>
+struct BackwardRow {
+  Pack<T, V> x, y, grad_y;
+
+  template <typename Args>
+  __device__ static BackwardRow fetch(const Args& a, std::int64_t at) {
+    BackwardRow read;
+    read.x = load<T, V>(a.x, at);
+    read.grad_y = load<T, V>(a.grad_y, at);
+    if (a.y != nullptr) read.y = load<T, V>(a.y, at);
+    return read;
+  }
+  template <typename Rule>
+  __device__ void dz(const Rule& activation, bool by_output, const float (&wide)[V],
+                     const float (&scale)[V], const float (&shift)[V], float (&out)[V]) const {
+    grad_y.unpack(out);
+    if (by_output) {
+      float result[V];
+      y.unpack(result);
+#pragma unroll
+      for (int i = 0; i < V; ++i) out[i] = result[i] > 0 ? out[i] : 0;
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) out[i] *= activation.both(wide[i] * scale[i] + shift[i]).slope;
+    }
+  }
+};
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
+    backward_sums_kernel(const BatchNormBackwardSums a, const ChannelShape shape) {
+  extern __shared__ float shared[];
+  using Row = BackwardRow<T, V>;
+  const std::int64_t packs = a.channels / V;
+  const ChannelPlace place(shape, packs);
+  float sum[2][V] = {};
+  if (place.active) {
+    float mean[V], scale[V], shift[V];
+    load_channels<V>(a.mean, place.pack, 0, mean);
+    load_channels<V>(a.scale, place.pack, 1, scale);
+    load_channels<V>(a.shift, place.pack, 0, shift);
+    const std::int64_t rows = valid_samples(a.valid, a.samples) * a.pixels;
+    with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
+      for_rows<kBackwardRows<T>>(
+          shape, place, rows,
+          [&](std::int64_t row) { return Row::fetch(a, row * packs + place.pack); },
+          [&](std::int64_t, const Row& read) {
+            float x[V], dz[V];
+            read.x.unpack(x);
+            read.dz(activation, a.y != nullptr, x, scale, shift, dz);
+#pragma unroll
+            for (int i = 0; i < V; ++i) {
+              sum[0][i] += dz[i];
+              sum[1][i] += dz[i] * (x[i] - mean[i]);
+            }
+          });
+    });
+  }
+  store_block_sums<2, V>(sum, shape, place, a.channels, shared,
+                         a.partial + static_cast<std::int64_t>(blockIdx.y) * 2 * a.channels);
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
+    backward_apply_kernel(const BatchNormBackwardApply a, const ChannelShape shape) {
+  using Row = BackwardRow<T, V>;
+  const std::int64_t packs = a.channels / V;
+  const ChannelPlace place(shape, packs);
+  if (!place.active) return;
+  float mean[V], scale[V], shift[V], slope[V], offset[V];
+  load_channels<V>(a.mean, place.pack, 0, mean);
+  load_channels<V>(a.scale, place.pack, 1, scale);
+  load_channels<V>(a.shift, place.pack, 0, shift);
+  load_channels<V>(a.slope, place.pack, 0, slope);
+  load_channels<V>(a.offset, place.pack, 0, offset);
+  const std::int64_t valid = valid_samples(a.valid, a.samples) * a.pixels;
+  with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
+    for_rows<kBackwardRows<T>>(
+        shape, place, a.samples * a.pixels,
+        [&](std::int64_t row) { return Row::fetch(a, row * packs + place.pack); },
+        [&](std::int64_t row, const Row& read) {
+          float x[V], dz[V], dx[V];
+          read.x.unpack(x);
+          read.dz(activation, a.y != nullptr, x, scale, shift, dz);
+#pragma unroll
+          for (int i = 0; i < V; ++i) {
+            if (row >= valid) dz[i] = 0;
+            dx[i] = scale[i] * dz[i] + ((x[i] - mean[i]) * slope[i] + offset[i]);
+            if (row >= valid) dx[i] = 0;
+          }
+          const std::int64_t at = row * packs + place.pack;
+          if (a.grad_residual != nullptr) store(a.grad_residual, at, Pack<T, V>::of(dz));
+          store(a.grad_x, at, Pack<T, V>::of(dx));
+        });
+  });
+}
+
+constexpr int kFinishRows = 32;
+
+/// Both sums of the channel of threadIdx.x over the rows of `partial` [rows, 2, channels]; those of
+/// threadIdx.y == 0 are whole.
+struct TwoSums {
+  float first, second;
+};
+__device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_t channels,
+                            std::int64_t channel) {
+  __shared__ float sums[2][kFinishRows][kWarp + 1];
+  float total[2] = {};
+  if (channel < channels) {
+#pragma unroll 8
+    for (std::int64_t row = threadIdx.y; row < rows; row += kFinishRows) {
+      total[0] += partial[row * 2 * channels + channel];
+      total[1] += partial[(row * 2 + 1) * channels + channel];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) sums[k][threadIdx.y][threadIdx.x] = total[k];
+  __syncthreads();
+  if (threadIdx.y == 0) {
+    for (int y = 1; y < kFinishRows; ++y) {
+      total[0] += sums[0][y][threadIdx.x];
+      total[1] += sums[1][y][threadIdx.x];
+    }
+  }
+  return {total[0], total[1]};
+}
+
+__global__ void __launch_bounds__(kWarp* kFinishRows) move_sums_kernel(const BatchNormMoveSums a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
+  if (threadIdx.y != 0 || channel >= a.channels) return;
+  const auto count = static_cast<double>(valid_samples(a.valid, a.samples) * a.pixels);
+  const double sum = sums.first, off = static_cast<double>(a.centre[channel]) - a.origin[channel];
+  a.sums[channel] = sum + count * off;
+  a.sums[a.channels + channel] = sums.second + off * (2 * sum + count * off);
+  if (channel == 0) a.sums[2 * a.channels] = count;
+}
+
+__global__ void __launch_bounds__(kWarp* kFinishRows) add_sums_kernel(const BatchNormAddSums a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
+  if (threadIdx.y != 0 || channel >= a.channels) return;
+  a.sums[channel] = sums.first;
+  a.sums[a.channels + channel] = sums.second * a.rstd[channel];
+}
+
+/// Of one channel, the variance biased.
+struct MeanVariance {
+  float mean, variance, count;
+};
+
+/// From `sums` of this rank, or those of all ranks where they are shared.
+__device__ MeanVariance mean_variance(const BatchNormFinish& a, const TwoSums& sums,
+                                      std::int64_t channel) {
+  const float centre = a.centre[channel];
+  float count, off, raw;
+  if (a.shared == nullptr) {
+    count = static_cast<float>(valid_samples(a.valid, a.samples) * a.pixels);
+    const float share = 1.0f / fmaxf(count, 1.0f);
+    off = sums.first * share;
+    raw = sums.second * share - off * off;
+  } else {
+    const double all = a.shared[2 * a.channels], share = 1 / fmax(all, 1.0),
+                 wide = a.shared[channel] * share;
+    count = static_cast<float>(all);
+    off = static_cast<float>(wide);
+    raw = static_cast<float>(a.shared[a.channels + channel] * share - wide * wide);
+  }
+  return {centre + off, raw < 0 ? 0 : raw, count};  // nan stays
+}
+
+template <typename T>
+__device__ void fold(float mean, float rstd, const void* weight, const void* bias,
+                     std::int64_t channel, float* scale, float* shift) {
+  const float factor = to_float(static_cast<const T*>(weight)[channel]) * rstd;
+  scale[channel] = factor;
+  shift[channel] = to_float(static_cast<const T*>(bias)[channel]) - mean * factor;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kWarp* kFinishRows) finish_kernel(const BatchNormFinish a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  TwoSums sums{};
+  if (a.shared == nullptr) sums = add_rows(a.partial, a.partials, a.channels, channel);
+  if (threadIdx.y != 0 || channel >= a.channels) return;
+  const auto samples = static_cast<float>(valid_samples(a.valid, a.samples));
+  const auto [mean, variance, count] = mean_variance(a, sums, channel);
+  const float rstd = 1.0f / sqrtf(variance + a.eps);
+  a.mean[channel] = mean;
+  a.rstd[channel] = rstd;
+  if (channel == 0) *a.count = count;
+  if (a.mean_sum != nullptr) {
+    a.mean_sum[channel] += samples * mean;
+    a.variance_sum[channel] += samples * (variance * (count / fmaxf(count - 1.0f, 1.0f)));
+  }
+  fold<T>(mean, rstd, a.weight, a.bias, channel, a.scale, a.shift);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kChannelThreads) fold_kernel(const BatchNormFold a) {
+  const std::int64_t channel =
+      static_cast<std::int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x;
+  if (channel >= a.channels) return;
+  fold<T>(a.mean[channel], a.rstd[channel], a.weight, a.bias, channel, a.scale, a.shift);
+}
+
+__global__ void __launch_bounds__(kWarp* kFinishRows)
+    backward_finish_kernel(const BatchNormBackwardFinish a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
+  if (threadIdx.y != 0 || channel >= a.channels) return;
+  const float count = *a.count, share = count > 0 ? 1.0f / count : 0;
+  const float rstd = a.rstd[channel], scale = a.scale[channel];
+  const float along = rstd * sums.second;  // the sum of dz * x_hat
+  const bool own = a.all_sums == nullptr;
+  a.slope[channel] = -scale * rstd * (own ? along : a.all_sums[a.channels + channel]) * share;
+  a.offset[channel] = -scale * (own ? sums.first : a.all_sums[channel]) * share;
+  if (a.grad_weight != nullptr) a.grad_weight[channel] += along;
+  if (a.grad_bias != nullptr) a.grad_bias[channel] += sums.first;
+}
+
+/// Launches `kernel<T, V>`, which sums K numbers per channel (0: none), over all rows.
+template <int K, typename Args, typename Kernel>
+void launch_rows(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
+  const std::int64_t rows = args.samples * args.pixels;
+  if (rows == 0 || args.channels == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    with_channel_width(args.channels, [&](auto width) {
+      constexpr int V = decltype(width)::value;
+      const ChannelShape shape = channel_shape(args.channels / V);
+      const dim3 grid(static_cast<unsigned>(shape.slabs),
+                      static_cast<unsigned>(row_blocks(shape, rows)));
+      kernel(zero, width)<<<grid, static_cast<unsigned>(shape.threads()),
+                            block_sums_bytes<K, V>(shape), stream>>>(args, shape);
+    });
+  });
+  check_launch(name);
+}
+
+}  // namespace
+
+void batch_norm_sums(const BatchNormSums& args, cudaStream_t stream) {
+  launch_rows<2>(
+      "batch_norm_sums", args,
+      [](auto zero, auto width) { return sums_kernel<decltype(zero), decltype(width)::value>; },
+      stream);
+}
+
+void batch_norm_apply(const BatchNormApply& args, cudaStream_t stream) {
+  launch_rows<0>(
+      "batch_norm_apply", args,
+      [](auto zero, auto width) { return apply_kernel<decltype(zero), decltype(width)::value>; },
+      stream);
+}
+
+void batch_norm_backward_sums(const BatchNormBackwardSums& args, cudaStream_t stream) {
+  launch_rows<2>(
+      "batch_norm_backward_sums", args,
+      [](auto zero, auto width) {
+        return backward_sums_kernel<decltype(zero), decltype(width)::value>;
+      },
+      stream);
+}
+
+void batch_norm_backward_apply(const BatchNormBackwardApply& args, cudaStream_t stream) {
+  launch_rows<0>(
+      "batch_norm_backward_apply", args,
+      [](auto zero, auto width) {
+        return backward_apply_kernel<decltype(zero), decltype(width)::value>;
+      },
+      stream);
+}
+
+void batch_norm_move_sums(const BatchNormMoveSums& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  move_sums_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  check_launch("batch_norm_move_sums");
+}
+
+void batch_norm_add_sums(const BatchNormAddSums& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  add_sums_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  check_launch("batch_norm_add_sums");
+}
+
+void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    finish_kernel<decltype(zero)>
+        <<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  });
+  check_launch("batch_norm_finish");
+}
+
+void batch_norm_fold(const BatchNormFold& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  with_type(args.dtype, [&](auto zero) {
+    fold_kernel<decltype(zero)>
+        <<<blocks_for(args.channels, kChannelThreads), kChannelThreads, 0, stream>>>(args);
+  });
+  check_launch("batch_norm_fold");
+}
+
+void batch_norm_backward_finish(const BatchNormBackwardFinish& args, cudaStream_t stream) {
+  if (args.channels == 0) return;
+  backward_finish_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(
+      args);
+  check_launch("batch_norm_backward_finish");
+}
+
+}  // namespace cuda
+}  // namespace dstrain::kernels

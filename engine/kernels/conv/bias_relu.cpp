@@ -1,0 +1,66 @@
+#include "engine/kernels/conv/bias_relu.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include "engine/kernels/batch_norm/kernels.h"
+#include "engine/kernels/conv/image_layout.h"
+#include "engine/kernels/conv/relu_kernel.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+at::Tensor bias_relu_gradient_cuda(const at::Tensor& dy, const at::Tensor& y, Parameter* bias) {
+  const std::int64_t channels = dy.size(3), rows = dy.numel() / channels;
+  const at::Tensor gradient = bias == nullptr ? at::Tensor() : wanted_gradient(*bias, dy);
+  at::Tensor dz = at::empty_like(dy), partial;
+  if (gradient.defined())
+    partial = scratch(dy, {kernels::bias_relu_partials(rows, channels), channels});
+  const auto floats = [](const at::Tensor& t) {
+    return t.defined() ? t.mutable_data_ptr<float>() : nullptr;
+  };
+  kernels::cuda::bias_relu_backward({.y = y.const_data_ptr(),
+                                     .grad_y = dy.const_data_ptr(),
+                                     .grad_z = dz.mutable_data_ptr(),
+                                     .grad_bias = floats(gradient),
+                                     .partial = floats(partial),
+                                     .rows = rows,
+                                     .channels = channels,
+                                     .dtype = kernel_dtype(dy)},
+                                    current_stream());
+  return dz;
+}
+
+}  // namespace
+
+void add_bias_relu(const at::Tensor& y, const at::Tensor& bias, bool relu) {
+  if (!y.is_cuda() || !bias.defined()) {
+    if (bias.defined()) y.add_(bias);
+    if (relu) y.relu_();
+    return;
+  }
+  const at::Tensor shift = bias.to(at::kFloat);
+  kernels::cuda::batch_norm_apply(
+      {.x = y.const_data_ptr(),
+       .scale = nullptr,
+       .shift = shift.const_data_ptr<float>(),
+       .residual = nullptr,
+       .gate = nullptr,
+       .y = y.mutable_data_ptr(),
+       .samples = y.size(0),
+       .pixels = y.size(1) * y.size(2),
+       .channels = y.size(3),
+       .activation = relu ? kernels::Activation::relu : kernels::Activation::none,
+       .dtype = kernel_dtype(y)},
+      current_stream());
+}
+
+at::Tensor bias_relu_gradient(const at::Tensor& dy, const at::Tensor& y, Parameter* bias) {
+  if (dy.is_cuda() && y.defined()) return bias_relu_gradient_cuda(dy, y, bias);
+  const at::Tensor dz = y.defined() ? at::threshold_backward(dy, y, 0) : dy;
+  if (bias != nullptr && bias->trainable) add_bias_gradient(pixel_rows(dz), gradient_of(*bias, dz));
+  return dz;
+}
+
+}  // namespace dstrain::ops

@@ -1,0 +1,206 @@
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "engine/kernels/batch_norm/ops_batch_norm.h"
+#include "engine/kernels/conv/ops_conv.h"
+#include "engine/kernels/conv/ops_depthwise.h"
+#include "engine/kernels/pool/ops_pool.h"
+#include "test/gpu/compare.h"
+#include "test/kernels/tensors.h"
+
+/// Operators of convolutional networks on a GPU against those on a CPU.
+namespace dstrain {
+namespace {
+
+using namespace test;
+using ops::ImageActivation;
+
+/// Parameters, states and inputs on one device; the same numbers on each.
+class Layers {
+ public:
+  Layers(at::Device device, at::ScalarType type) : device_(device), type_(type) {}
+
+  [[nodiscard]] at::Tensor put(const at::Tensor& t) const { return t.to(device_); }
+  [[nodiscard]] at::Tensor image(at::IntArrayRef sizes) { return put(random_(sizes, type_)); }
+  Parameter& parameter(at::IntArrayRef sizes, bool trainable = true) {
+    auto& made =
+        parameters_.emplace_back(std::make_unique<Parameter>(random_.parameter(sizes, type_)));
+    made->trainable = trainable;
+    made->value = put(made->value);
+    made->gradient = trainable ? put(made->gradient) : at::Tensor();
+    return *made;
+  }
+  /// A norm of `channels`, whose statistics move.
+  ops::BatchNormCall norm(std::int64_t channels, ImageActivation activation, bool fixed,
+                          const at::Tensor& valid) {
+    Parameter &weight = parameter({channels}), &bias = parameter({channels});
+    states_.push_back(put(random_({channels}) * 0.1));
+    states_.push_back(put(random_({channels}).abs() + 0.5));
+    const at::Tensor mean = states_.end()[-2], variance = states_.end()[-1];
+    sums_.push_back(put(at::zeros({channels})));
+    sums_.push_back(put(at::zeros({channels})));
+    ops::BatchNormCall call{.weight = weight,
+                            .bias = bias,
+                            .eps = 1e-3,
+                            .running_mean = mean,
+                            .running_variance = variance,
+                            .fixed = fixed,
+                            .valid = valid,
+                            .activation = activation};
+    if (!fixed) call.mean_sum = sums_.end()[-2], call.variance_sum = sums_.end()[-1];
+    return call;
+  }
+  void add_gradients(Tensors& list) const {
+    for (const auto& parameter : parameters_) {
+      if (parameter->trainable) list.push_back(parameter->gradient);
+    }
+    list.insert(list.end(), sums_.begin(), sums_.end());
+  }
+
+ private:
+  at::Device device_;
+  at::ScalarType type_;
+  test::Random random_{7};
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  Tensors states_, sums_;
+};
+
+template <typename Run>
+void compare_devices(at::ScalarType type, const Run& run) {
+  const Tensors gpu = run(at::Device(at::kCUDA)), again = run(at::Device(at::kCUDA)),
+                cpu = run(at::Device(at::kCPU));
+  for (std::size_t i = 0; i < gpu.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(far(gpu[i], cpu[i], type, 8192) == "");
+    REQUIRE(gpu[i].equal(again[i]));
+  }
+}
+
+TEST_CASE("GPU: a depthwise convolution between norms equals that on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool normed = GENERATE(false, true), fixed = GENERATE(false, true);
+  const auto [kernel, stride, before, after] =
+      GENERATE(std::array{3, 1, 1, 1}, std::array{3, 2, 0, 1}, std::array{5, 2, 2, 2},
+               std::array{5, 1, 2, 2}, std::array{7, 1, 3, 3});
+  CAPTURE(c10::toString(type), normed, fixed, kernel, stride, before);
+  const std::int64_t channels = 24;
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 14, 10, channels})),
+                     valid = layers.put(at::full({}, 3, at::kInt));
+    const ops::ConvShape shape{.in = channels,
+                               .out = channels,
+                               .kernel = kernel,
+                               .stride = stride,
+                               .before = before,
+                               .after = after,
+                               .groups = channels};
+    Parameter& weight = layers.parameter({channels, 1, kernel, kernel});
+    const ops::BatchNormCall first = layers.norm(channels, ImageActivation::relu6, fixed, valid),
+                             second = layers.norm(channels, ImageActivation::silu, fixed, valid);
+    const at::Tensor y = ops::depthwise_norm(x, normed ? &first : nullptr, shape, weight, second);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: batch norm, with a residual or a convolution behind it, equals that on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
+  const std::int64_t channels = GENERATE(6, 32);
+  CAPTURE(c10::toString(type), fixed, fillers, channels);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 9, 10, channels})),
+                     residual = leaf(layers.image({4, 9, 10, channels}));
+    const at::Tensor valid = fillers ? layers.put(at::full({}, 3, at::kInt)) : at::Tensor();
+    const at::Tensor y =
+        ops::batch_norm(x, layers.norm(channels, ImageActivation::relu, fixed, valid), residual);
+    const ops::ConvShape shape{.in = channels, .out = 16, .kernel = 3, .before = 1, .after = 1};
+    const at::Tensor z =
+        ops::batch_norm_conv(y, layers.norm(channels, ImageActivation::hardswish, fixed, valid),
+                             shape, layers.parameter({16, channels, 3, 3}));
+    z.backward(layers.image(z.sizes()));
+    Tensors results{y, z, x.grad(), residual.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto [channels, kernel, stride, before, after] =
+      GENERATE(std::array{3, 3, 2, 1, 1}, std::array{3, 7, 2, 3, 3}, std::array{1, 3, 1, 0, 1},
+               std::array{16, 3, 1, 1, 1}, std::array{16, 1, 2, 0, 0}, std::array{16, 1, 1, 0, 0});
+  const bool bias = GENERATE(false, true);
+  CAPTURE(c10::toString(type), channels, kernel, stride, before, bias);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    // As images of a batch lie in memory.
+    const at::Tensor stored = leaf(layers.image({4, channels, 14, 11})),
+                     x = stored.permute({0, 2, 3, 1});
+    const ops::ConvShape shape{.in = channels,
+                               .out = 24,
+                               .kernel = kernel,
+                               .stride = stride,
+                               .before = before,
+                               .after = after};
+    Parameter& weight = layers.parameter({24, channels, kernel, kernel});
+    Parameter* added = bias ? &layers.parameter({24}) : nullptr;
+    const at::Tensor y = ops::conv(x, shape, weight, added,
+                                   bias ? ImageActivation::relu : ImageActivation::none);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, stored.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: a frozen norm and a frozen depthwise convolution have no gradients",
+          "[gpu][kernels][conv]") {
+  compare_devices(at::kFloat, [&](at::Device device) -> Tensors {
+    Layers layers(device, at::kFloat);
+    const at::Tensor x = leaf(layers.image({2, 7, 7, 8}));
+    Parameter& weight = layers.parameter({8, 1, 3, 3}, /*trainable=*/false);
+    ops::BatchNormCall first = layers.norm(8, ImageActivation::relu6, true, {}),
+                       second = layers.norm(8, ImageActivation::relu6, false, {});
+    for (Parameter* frozen : {&first.weight, &first.bias, &second.bias}) {
+      frozen->trainable = false;
+      frozen->gradient = at::Tensor();
+    }
+    const ops::ConvShape shape{
+        .in = 8, .out = 8, .kernel = 3, .before = 1, .after = 1, .groups = 8};
+    const at::Tensor y = ops::depthwise_norm(x, &first, shape, weight, second);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: pools equal those on the CPU", "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto [kernel, padding] = GENERATE(std::array{2, 0}, std::array{3, 1});
+  CAPTURE(c10::toString(type), kernel);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({3, 9, 14, 16}));
+    const at::Tensor y = ops::max_pool(x, {.kernel = kernel, .stride = 2, .padding = padding}),
+                     mean = ops::average_pool(y);
+    mean.backward(layers.image(mean.sizes()));
+    return {y, mean, x.grad()};
+  });
+}
+
+}  // namespace
+}  // namespace dstrain
