@@ -7,6 +7,7 @@
 #include "engine/nn/batch_norm.h"
 #include "engine/nn/conv.h"
 #include "engine/nn/image_shape.h"
+#include "engine/nn/linear.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -30,19 +31,25 @@ class ImageCosts {
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);
+  /// A 1x1 convolution of the input times the gate of its sample's channel.
+  ImageShape excited_conv(const Conv& conv, const ImageShape& input);
+  /// A map of `rows` rows, which it keeps; its weight's gradient is not put off.
+  void linear(const Linear& linear, std::int64_t rows);
+  /// The input, of which samples may be left out, plus another image.
+  void drop_path(const ImageShape& input);
   /// Another layer, with what it moves.
   void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
 
+  [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
+
+  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
+  void hold(Bytes forward, Bytes backward);
   /// Of a block that hands on an image.
   [[nodiscard]] BlockCost finish(const ImageShape& output);
   /// Of one that hands on `boundary`.
   [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
 
  private:
-  [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
-  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
-  void hold(Bytes forward, Bytes backward);
-
   int compute_bytes_;
   Bytes input_;
   BlockCost cost_;
