@@ -20,8 +20,8 @@ class ImageCosts {
  public:
   ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
 
-  /// `kept`: the input is the block's, or another layer counts it.
-  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
+  /// `kept`: the input is the block's, or another layer counts it. `activated`: with a ReLU.
+  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
   /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
@@ -40,6 +40,8 @@ class ImageCosts {
 
  private:
   [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
+  /// Of the windows of the image, where a GPU convolves by them.
+  [[nodiscard]] Bytes columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const;
   /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
   void hold(Bytes forward, Bytes backward);
 

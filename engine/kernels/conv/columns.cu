@@ -41,8 +41,9 @@ __global__ void __launch_bounds__(kColumnThreads) columns_kernel(const ImageColu
 constexpr int kPixelThreads = 128;
 constexpr int kChannels = 3;
 
-/// Images of three channels: a thread makes the row of one pixel, whose places in the image are
-/// known when this is compiled, a few words at a time; a block writes them side by side.
+/// Images of three channels and small kernels: a thread makes the row of one pixel, whose places in
+/// the image are known when this is compiled, a few words at a time; a block writes them side by
+/// side.
 template <typename T, int K>
 __global__ void __launch_bounds__(kPixelThreads) pixel_columns_kernel(const ImageColumns a) {
   constexpr int kWindow = kChannels * K * K, kPacks = (kWindow + kPack - 1) / kPack;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kPixelThreads) pixel_columns_kernel(const Imag
 bool by_pixels(const ImageColumns& a) {
   const std::int64_t last = (kChannels - 1) * a.channel_stride + (a.height - 1) * a.row_stride +
                             (a.width - 1) * a.column_stride;
-  return a.channels == kChannels && (a.kernel == 3 || a.kernel == 7) &&
+  return a.channels == kChannels && a.kernel == 3 &&
          a.columns_width - kChannels * a.kernel * a.kernel < kPack &&
          last < (std::int64_t{1} << 31);
 }
@@ -112,11 +113,9 @@ void image_columns(const ImageColumns& args, cudaStream_t stream) {
       const dim3 blocks(
           blocks_for(static_cast<std::int64_t>(args.out_height) * args.out_width, kPixelThreads),
           grid.y);
-      const auto kernel =
-          args.kernel == 3 ? pixel_columns_kernel<T, 3> : pixel_columns_kernel<T, 7>;
-      kernel<<<blocks, kPixelThreads, 0, stream>>>(args);
-    } else if (args.kernel == 3) {
-      columns_kernel<T, 3><<<grid, kColumnThreads, 0, stream>>>(args);
+      pixel_columns_kernel<T, 3><<<blocks, kPixelThreads, 0, stream>>>(args);
+    } else if (args.kernel == 7) {
+      columns_kernel<T, 7><<<grid, kColumnThreads, 0, stream>>>(args);
     } else {
       columns_kernel<T, 0><<<grid, kColumnThreads, 0, stream>>>(args);
     }

@@ -64,14 +64,17 @@ constexpr int depthwise_backward_resident(bool fp32, int kernel, int stride, int
   return fp32 || kernel == 5 ? 2 : stride == 1 && columns == 4 ? 4 : 3;
 }
 
-/// Of an image [samples, height, width, channels] in strips of `columns`. All blocks run at once,
-/// so that none waits for the last ones; the rows are divided so that the busiest slot has the
-/// fewest to walk, those that it shares with its neighbours included.
+/// Of an image [samples, height, width, channels] in strips of `columns`: rows are divided, and
+/// items given to blocks, so that the slowest multiprocessor has the fewest rows to walk, those
+/// that neighbours walk, too, included. Blocks of one wave run at once, further ones begin as
+/// others end.
 constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t height,
                                          std::int64_t width, std::int64_t channels, int columns,
                                          int kernel, int resident) {
   constexpr std::int64_t kMultiprocessors = 132;  // of an H100 or H200
-  constexpr std::int64_t kStartRows = 3;  // what an item takes before its first row, in rows
+  constexpr std::int64_t kStartRows = 3;     // what an item takes before its first row, in rows
+  constexpr std::int64_t kMaxBlocks = 2112;  // more would only make more partial sums
+  constexpr std::int64_t kMaxEach = 8;
   DepthwiseTiles t{};
   const std::int64_t pairs = channels / 2;
   t.columns = columns;
@@ -79,22 +82,30 @@ constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t heig
   t.lanes = divided(pairs, t.slabs);
   t.slots = kDepthwiseThreads / t.lanes;
   t.strips = divided(width, columns);
-  const std::int64_t wave = std::max<std::int64_t>(1, kMultiprocessors * resident / t.slabs);
-  std::int64_t fewest = -1;
+  const std::int64_t wave = std::max<std::int64_t>(1, kMultiprocessors * resident / t.slabs),
+                     most = std::max<std::int64_t>(wave, kMaxBlocks / t.slabs);
+  double fewest = -1;
   for (std::int64_t parts = 1; parts == 1 || parts <= height / 4; ++parts) {
     const std::int64_t even = divided(height, parts),
                        rows = std::max<std::int64_t>(2, even + even % 2),
                        segments = std::max(1, divided(height, rows)),
                        items = samples * segments * t.strips,
-                       blocks = std::max(1, divided(items, t.slots)), each = divided(blocks, wave),
-                       walked = each * (rows + kernel - 1 + kStartRows);
-    if (fewest >= 0 && walked >= fewest) continue;
-    fewest = walked;
-    t.rows = static_cast<int>(rows);
-    t.segments = static_cast<int>(segments);
-    t.items = items;
-    t.items_per_slot = static_cast<int>(each);
-    t.row_blocks = divided(blocks, each);
+                       all = std::max(1, divided(items, t.slots)), least = divided(all, most);
+    for (std::int64_t each = least; each < least + kMaxEach; ++each) {
+      const std::int64_t blocks = divided(all, each);
+      // Where blocks follow one another, about a third of the last wave is idle.
+      const double waves = blocks <= wave
+                               ? 1
+                               : static_cast<double>(blocks) / static_cast<double>(wave) + 0.3,
+                   walked = waves * static_cast<double>(each * (rows + kernel - 1 + kStartRows));
+      if (fewest >= 0 && walked >= fewest) continue;
+      fewest = walked;
+      t.rows = static_cast<int>(rows);
+      t.segments = static_cast<int>(segments);
+      t.items = items;
+      t.items_per_slot = static_cast<int>(each);
+      t.row_blocks = blocks;
+    }
   }
   return t;
 }
