@@ -25,6 +25,7 @@
 #include "engine/models/weights.h"
 #include "recipes/schema/image_processor.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -35,6 +36,7 @@ struct ExportArguments {
   std::string dtype = "f32";
   std::string names = "torchvision";
   bool merge = false;
+  bool ema = false;
 };
 
 std::filesystem::path checkpoint_of(const std::string& source) {
@@ -63,17 +65,20 @@ Model model_of(const CheckpointReader& reader, const Recipe& recipe) {
 /// Weights of the checkpoint, and for those that it leaves out the run's base.
 class Weights {
  public:
+  /// `average`: of the weights over the steps, in their place.
   Weights(const CheckpointReader& reader, std::filesystem::path path, const Recipe& recipe,
-          Model& model)
-      : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model) {
+          Model& model, bool average)
+      : reader_(reader), path_(std::move(path)), recipe_(recipe), model_(model), average_(average) {
     recipe_.lora.weights.clear();  // what it started from stands in the checkpoint
     for (const Piece& tensor : reader.tensors()) saved_.insert(tensor.name);
   }
 
   std::vector<float> read(const Piece& part) {
-    const Piece whole(part.name, part.shape);
+    Piece whole(part.name, part.shape);
     std::vector<float> values(static_cast<std::size_t>(whole.numel()));
-    if (saved_.contains(part.name)) {
+    // Frozen weights are their own average.
+    if (average_ && saved_.contains(average_name(part.name))) whole.name = average_name(part.name);
+    if (saved_.contains(whole.name)) {
       reader_.read(whole, values);
     } else {
       read_base(part, values);
@@ -101,6 +106,7 @@ class Weights {
   std::filesystem::path path_;
   Recipe recipe_;
   Model& model_;
+  bool average_;
   std::set<std::string> saved_;
   std::unique_ptr<WeightSource> base_;
 };
@@ -130,14 +136,18 @@ int export_checkpoint(const ExportArguments& options) {
   const std::filesystem::path path = checkpoint_of(options.source);
   const auto reader = CheckpointReader::open(path, /*verify=*/true);
   LoadedRecipe loaded = parse_recipe(reader->state().recipe, (path / "recipe").string());
-  const Recipe& recipe = loaded.recipe;
+  const Recipe recipe = phase_recipe(loaded.recipe, reader->state().phase);
   const bool adapted = recipe.lora.rank > 0;
   if (options.merge && !adapted) {
     throw Error(ErrorKind::usage, "--merge: the run has no adapters (lora.rank is 0)",
                 "leave it out; all weights are exported");
   }
   Model model = model_of(*reader, recipe);
-  Weights weights(*reader, path, recipe, model);
+  if (options.ema && recipe.ema.decay == 0) {
+    throw Error(ErrorKind::usage, "--ema: the run keeps no average of its weights (ema.decay is 0)",
+                "leave it out; the weights themselves are exported");
+  }
+  Weights weights(*reader, path, recipe, model, options.ema);
   const TensorReader read = [&](const Piece& part) { return weights.read(part); };
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
   const auto timm = options.names == "timm" ? model.family->timm_tensor : nullptr;
@@ -153,7 +163,8 @@ int export_checkpoint(const ExportArguments& options) {
     export_weights(options.output, model, read, {.dtype = dtype, .tensor = timm});
   }
   write_companions(recipe, model, options.output);
-  print_text("{}: step {}, {}\n", options.output, reader->state().step,
+  print_text("{}: step {}, {}{}\n", options.output, reader->state().step,
+             options.ema ? "average over the steps, " : "",
              adapted && !options.merge ? "adapter in PEFT's layout"
              : adapted                 ? "base and adapter merged in the Hugging Face layout"
              : model.family->recipe().by_name
@@ -188,6 +199,8 @@ Command add_checkpoint_export(CLI::App& root) {
       ->check(CLI::IsMember({"torchvision", "timm"}));
   app->add_flag("--merge", options->merge,
                 "Of a run with adapters: the whole model, with the adapters added to its weights.");
+  app->add_flag("--ema", options->ema,
+                "Of a run with ema.decay: the average of the weights over the steps.");
   return {app, [options] { return export_checkpoint(*options); }};
 }
 

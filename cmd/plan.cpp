@@ -1,6 +1,11 @@
 #include "cmd/plan.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
@@ -9,6 +14,7 @@
 #include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -35,10 +41,21 @@ int plan(const PlanOptions& options) {
   }
   const Machine machine =
       plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
-  const RecipePlan made = plan_recipe(loaded, options.ranks, machine);
-  const std::string text = options.json ? plan_json(made.report, made.strategy, made.cost)
-                                        : plan_text(made.report, made.strategy, made.cost);
-  print_text(text);
+  std::vector<std::string> texts;
+  for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
+    const RecipePlan made = plan_recipe(loaded, options.ranks, machine, phase);
+    texts.push_back(options.json ? plan_json(made.report, made.strategy, made.cost)
+                                 : plan_text(made.report, made.strategy, made.cost));
+    if (!options.json && !loaded.recipe.phases.empty())
+      texts.back() = describe_phase(loaded.recipe, phase) + "\n" + texts.back();
+  }
+  if (!options.json) {
+    print_text(fmt::format("{}", fmt::join(texts, "\n")));
+  } else if (loaded.recipe.phases.empty()) {
+    print_text(texts.front());
+  } else {
+    print_text(fmt::format("{{\"phases\": [{}]}}\n", fmt::join(texts, ", ")));
+  }
   return 0;
 }
 

@@ -19,6 +19,14 @@ Recipe with_known_sizes(Recipe recipe) {
   return recipe;
 }
 
+void check_planned_phases(const Recipe& given, const Splits& splits) {
+  if (given.phases.empty()) return;
+  const Recipe recipe = with_known_sizes(given);
+  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
+  check_phases(recipe,
+               {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
+}
+
 PlannedModel planned_model(const Recipe& given, const Splits& splits) {
   const Recipe recipe = with_known_sizes(given);
   const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);

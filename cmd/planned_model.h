@@ -18,4 +18,7 @@ struct PlannedModel {
 };
 [[nodiscard]] PlannedModel planned_model(const Recipe& recipe, const Splits& splits = {});
 
+/// Error{usage} where phases do not follow one another (check_phases).
+void check_planned_phases(const Recipe& recipe, const Splits& splits = {});
+
 }  // namespace dstrain

@@ -4,6 +4,7 @@
 
 #include "cmd/planned_model.h"
 #include "engine/program/measured_machine.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 
@@ -14,11 +15,14 @@ Machine plan_machine(const std::string& name, bool on_cpu) {
   return found ? *found : on_cpu ? cpu() : h200();
 }
 
-RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine) {
-  const Mesh mesh(ranks, mesh_degrees(loaded.recipe.parallel, ranks));
-  ModelCost cost = planned_model(loaded.recipe, splits_of(loaded.recipe.parallel, mesh, 0)).cost;
-  Strategy strategy = make_strategy(loaded.recipe, cost, ranks, machine);
-  PlanReport report = make_plan(loaded.name, loaded.recipe, strategy, cost, machine);
+RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {
+  const Recipe recipe = phase_recipe(loaded.recipe, phase);
+  const Mesh mesh(ranks, mesh_degrees(recipe.parallel, ranks));
+  const Splits splits = splits_of(recipe.parallel, mesh, 0);
+  if (phase == 0) check_planned_phases(loaded.recipe, splits);
+  ModelCost cost = planned_model(recipe, splits).cost;
+  Strategy strategy = make_strategy(recipe, cost, ranks, machine);
+  PlanReport report = make_plan(loaded.name, recipe, strategy, cost, machine);
   return {.cost = std::move(cost), .strategy = std::move(strategy), .report = std::move(report)};
 }
 

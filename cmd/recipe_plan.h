@@ -17,6 +17,8 @@ struct RecipePlan {
   Strategy strategy;
   PlanReport report;
 };
-[[nodiscard]] RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine);
+/// Of one phase of the recipe.
+[[nodiscard]] RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine,
+                                     int phase = 0);
 
 }  // namespace dstrain

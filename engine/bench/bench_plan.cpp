@@ -23,6 +23,7 @@ std::vector<std::string> common_overrides(const BenchPlan& plan, const Recipe& r
   std::vector<std::string> list = {"run.checkpoint.every=never"};
   if (plan.steps == 0) return list;
   const int all = plan.warmup + plan.steps;
+  if (!recipe.phases.empty()) list.push_back("phases=[]");
   list.push_back("run.epochs=0");
   list.push_back(fmt::format("run.steps={}", all));
   if (!recipe.run.evaluate.is_never()) list.push_back(fmt::format("run.evaluate={}", all));

@@ -18,8 +18,9 @@ namespace dstrain {
 /// What a checkpoint says beside tensors; all of it is in the manifest.
 struct CheckpointState {
   std::int64_t step = 0;             ///< optimizer steps done
+  int phase = 0;                     ///< of the run, from 0, in which it was saved
   std::int64_t samples = 0;          ///< global samples consumed since the start
-  std::int64_t optimizer_steps = 0;  ///< steps that were applied (not skipped as non-finite)
+  std::int64_t optimizer_steps = 0;  ///< steps of the phase that were applied (not skipped)
   double loss_scale = 1;
   std::int64_t good_steps = 0;  ///< since the last change of the loss scale
   std::int64_t skipped_steps = 0;
@@ -44,6 +45,11 @@ struct CheckpointPart {
   /// A box whose values the part holds.
   void add(Piece box, std::vector<float> values);
 };
+
+/// Of the average of a tensor over the steps.
+[[nodiscard]] inline std::string average_name(const std::string& tensor) {
+  return "optimizer.ema/" + tensor;
+}
 
 struct SaveResult {
   bool ok = false;

@@ -142,6 +142,7 @@ class Parser {
     state.loss_scale = scale.get<double>();
     state.good_steps = integer(json, "good_steps", 0, kMost);
     state.skipped_steps = integer(json, "skipped_steps", 0, kMost);
+    if (json.contains("phase")) state.phase = static_cast<int>(integer(json, "phase", 0, 1 << 16));
     if (json.contains("tolerated_steps"))
       state.tolerated_steps = integer(json, "tolerated_steps", 0, kMost);
     state.world_size = static_cast<int>(integer(json, "world_size", 1, 1 << 24));
@@ -333,6 +334,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"skipped_steps", s.skipped_steps},
                 {"world_size", s.world_size},
                 {"recipe", s.recipe}};
+  if (s.phase > 0) state["phase"] = s.phase;
   if (s.tolerated_steps > 0) state["tolerated_steps"] = s.tolerated_steps;
   if (!s.base.empty()) state["base"] = s.base;
   if (!s.origin.empty()) state["origin"] = s.origin;

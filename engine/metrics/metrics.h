@@ -52,6 +52,8 @@ struct EvaluationMetrics {
   double loss = 0;
   double accuracy = 0;       ///< top-1, 0 to 1; nan: not known
   double top5 = 0;           ///< 0 to 1; nan: not known
+  double ema_loss = kUnknown;      ///< of the average of the weights
+  double ema_accuracy = kUnknown;  ///< the same, top-1
   std::int64_t samples = 0;  ///< images, or rows of tokens
   std::int64_t targets = 0;  ///< images, or labelled tokens
   double seconds = 0;

@@ -1,13 +1,18 @@
 #include "engine/models/trainable.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/models/adapters.h"
 #include "engine/models/groups.h"
 #include "engine/models/peft.h"
 #include "engine/models/upcycled_weights.h"
 #include "engine/nn/linear.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 
@@ -41,12 +46,45 @@ Model make_trainable_model(const Recipe& recipe, const ModelInputs& inputs) {
     of_recipe.bucket = std::llround(std::ldexp(recipe.parallel.bucket, 20));
   Model model = make_model(recipe.model, of_recipe);
   mark_hidden_matrices(model);
-  freeze(model, recipe.model.frozen, "model.frozen");
+  freeze(model, recipe.model.frozen,
+         recipe.phases.empty() ? "model.frozen" : "model.frozen or phases.frozen");
   if (recipe.lora.rank > 0) add_adapters(model, recipe.lora);
   if (recipe.precision.compute == ComputeType::fp8) run_inner_layers_in_fp8(model);
   exempt_from_decay(model, recipe.optimizer.no_decay, "optimizer.no_decay");
   if (!recipe.optimizer.decay_vectors) exempt_vectors_from_decay(model);
   return model;
+}
+
+void check_phases(const Recipe& recipe, const ModelInputs& inputs) {
+  struct Kind {
+    std::vector<std::int64_t> shape;
+    bool trained = false;
+  };
+  std::map<std::string, Kind> before;
+  for (int p = 0; p < static_cast<int>(recipe.phases.size()); ++p) {
+    const Model model = make_trainable_model(phase_recipe(recipe, p), inputs);
+    std::map<std::string, Kind> now;
+    for (const Parameter* parameter : all_parameters(model)) {
+      for (const Piece& part : parameter->parts)
+        now[part.name] = {part.shape, parameter->trainable};
+    }
+    for (const auto& [name, kind] : before) {
+      const auto found = now.find(name);
+      if (found == now.end() || found->second.shape != kind.shape) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("phases.{}.image_size: the weights {} have another shape than in "
+                                "the phase before",
+                                p, name),
+                    "leave image_size out of the phases of this model");
+      }
+      if (kind.trained && !found->second.trained) {
+        throw Error(ErrorKind::usage,
+                    fmt::format("phases.{}.frozen: {} was trained in the phase before", p, name),
+                    "a phase may free tensors of the one before, not freeze others");
+      }
+    }
+    before = std::move(now);
+  }
 }
 
 std::unique_ptr<WeightSource> first_weights(const Recipe& recipe, Model& model,

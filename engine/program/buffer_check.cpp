@@ -19,7 +19,7 @@ constexpr int kNoAction = -1;
 bool at_rest(BufferRole role) {
   using enum BufferRole;
   return role == parameters || role == gradient || role == master || role == moments ||
-         role == block_state;
+         role == average || role == block_state;
 }
 
 /// Used inside one action only.

@@ -247,6 +247,7 @@ Needs BufferNeeds::of(int i) const {
       needs.writes.push_back({parameters, a.group});
       if (layout_.widths.master > 0) needs.writes.push_back({master, a.group});
       needs.writes.push_back({moments, a.group});
+      if (layout_.widths.average > 0) needs.writes.push_back({average, a.group});
       break;
   }
   return needs;

@@ -200,6 +200,8 @@ void Checker::resting_state() {
     expect(BufferRole::master, held && kind.trainable && w.master > 0, kind.states, w.master,
            kind.state_place);
     expect_buffer(moments_of(g, layout_), held && kind.trainable, name);
+    expect(BufferRole::average, held && kind.trainable && w.average > 0, kind.states, w.average,
+           Place::device);
     const auto gathers = std::ranges::count_if(
         actions_, [&](const Action& a) { return a.kind == ActionKind::gather && a.group == g; });
     expect_buffer({.role = BufferRole::second_shard,
@@ -210,7 +212,9 @@ void Checker::resting_state() {
   }
   for (int b = 0; b < num_blocks(); ++b) {
     const BlockCost& block = cost_.blocks[to_index(b)];
-    expect_buffer({.role = BufferRole::block_state, .owner = b, .elements = block.state_bytes},
+    expect_buffer({.role = BufferRole::block_state,
+                   .owner = b,
+                   .elements = block_state_bytes(b, layout_, cost_)},
                   own_.local(b) && block.state_bytes > 0, block.name);
   }
 }

@@ -52,6 +52,7 @@ void add(Hash& hash, const Layout& layout) {
   for (const int width : {w.compute, w.gradient, w.master, w.moments, w.reduce_wire}) {
     hash.add(std::int64_t{width});
   }
+  if (w.average > 0) hash.add(std::int64_t{w.average});
   if (layout.matrix_rule.iterations > 0) {
     hash.add(std::int64_t{layout.matrix_rule.iterations});
     hash.add(std::int64_t{layout.matrix_rule.moments});

@@ -68,6 +68,7 @@ struct StateWidths {
   int gradient = 4;     ///< accumulated gradient
   int master = 4;       ///< 0: the compute parameters are the master (fp32 compute)
   int moments = 8;      ///< all optimizer moments together
+  int average = 0;      ///< average of the weights (EMA); 0: there is none
   int reduce_wire = 4;  ///< gradient on the wire
 };
 

@@ -63,6 +63,9 @@ Ledger peak_memory(const Program& program) {
       case moments:
         ledger.moments += buffer.bytes();
         break;
+      case average:
+        ledger.average += buffer.bytes();
+        break;
       case batch:
         ledger.data += buffer.bytes();
         break;

@@ -17,11 +17,12 @@
 namespace dstrain {
 namespace {
 
-std::array<std::pair<const char*, Bytes>, 12> categories(const Ledger& l) {
+std::array<std::pair<const char*, Bytes>, 13> categories(const Ledger& l) {
   return {{{"parameters", l.parameters},
            {"gradients", l.gradients},
            {"master", l.master},
            {"moments", l.moments},
+           {"average", l.average},
            {"block_states", l.block_states},
            {"gather_buffers", l.gather_buffers},
            {"gradient_buffers", l.gradient_buffers},
@@ -37,6 +38,7 @@ std::string category_note(const std::string& category) {
   if (category == "gradients") return "accumulated over the step";
   if (category == "master") return "fp32 weights";
   if (category == "moments") return "of the optimizer";
+  if (category == "average") return "of the weights over the steps, fp32";
   if (category == "block_states") return "running statistics and the like";
   if (category == "gather_buffers") return "whole parameters for a while";
   if (category == "gradient_buffers") return "whole gradients until reduced";
@@ -315,7 +317,7 @@ void add_host_memory(Ledger& ledger, const Recipe& recipe, const Layout& layout,
     const bool master_apart = layout.widths.master > 0;
     const Place weights = master_apart ? kind.state_place : kind.parameter_place;
     const Bytes width =
-        (weights == Place::device ? kFloatBytes : 0) +
+        layout.widths.average + (weights == Place::device ? kFloatBytes : 0) +
         (kind.state_place == Place::device ? kFloatBytes * layout.widths.moments / state_width : 0);
     ledger.host_checkpoint += ceil_div(layout.own_elements(g), layout.holders(g)) * width;
   }

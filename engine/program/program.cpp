@@ -172,6 +172,8 @@ const char* role_name(BufferRole role) {
       return "master weights";
     case moments:
       return "moments";
+    case average:
+      return "average";
     case batch:
       return "batch";
     case gathered:
@@ -255,6 +257,10 @@ Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps) {
   if (kind == recompute) return block.forward_workspace + block.boundary_bytes();
   if (runs_backward(kind)) return block.backward_workspace + block.boundary_bytes();
   return 0;
+}
+
+Bytes block_state_bytes(int block, const Layout& layout, const ModelCost& cost) {
+  return cost.blocks.at(to_index(block)).state_bytes * (layout.widths.average > 0 ? 2 : 1);
 }
 
 Buffer moments_of(int group, const Layout& layout) {

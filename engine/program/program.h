@@ -81,6 +81,7 @@ enum class BufferRole {
   gradient,         ///< of group `owner`, at rest
   master,           ///< of group `owner`
   moments,          ///< of group `owner`, all of them
+  average,          ///< of the weights of group `owner` over the steps
   batch,            ///< inputs of one micro-batch
   gathered,         ///< whole parameters of a group until they are released
   whole_gradient,   ///< gradient of a group until it is reduced
@@ -89,8 +90,8 @@ enum class BufferRole {
   output,           ///< of block `owner`; exists from its write to its free
   saved,            ///< tensors that autograd keeps for block `owner`; exists as an output does
   output_gradient,  ///< of the output of block `owner`, the last one of a chunk
-  block_state,      ///< untrained tensors of block `owner`, at rest; changed by forwards of a
-                    ///< training step
+  block_state,      ///< untrained tensors of block `owner` and their averages, at rest; changed by
+                    ///< forwards of a training step
   state_slot,       ///< part of a group's offloaded states while the device updates it
   gradient_slot,    ///< part of a group's gradient while the CPU updates by it, and the result
   host_input,       ///< output of block `owner` on the host, until its recomputation
@@ -216,6 +217,9 @@ struct ProgramOptions {
 /// Bytes of block `block` that a forward, recompute or backward needs beside its buffers. `keeps`:
 /// a forward writes the saved tensors.
 [[nodiscard]] Bytes workspace_of(ActionKind kind, const BlockCost& block, bool keeps);
+
+/// Bytes of untrained tensors of block `block` and of their averages.
+[[nodiscard]] Bytes block_state_bytes(int block, const Layout& layout, const ModelCost& cost);
 
 /// The moments of a trained group on the rank that holds most of them.
 [[nodiscard]] Buffer moments_of(int group, const Layout& layout);

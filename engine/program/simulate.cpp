@@ -179,9 +179,10 @@ double Simulator::code_bytes(const Action& action) const {
 void Simulator::add_update(const Action& action, Demand& demand) const {
   const StateWidths& widths = layout_.widths;
   const GroupLayout& kind = layout_.groups[to_index(action.group)];
-  // Reads the gradient, reads and writes master and moments, writes the compute copy.
+  // Reads the gradient, reads and writes master and moments, writes the compute copy. Then reads
+  // the weights once more, and reads and writes their average.
   const int master = widths.master > 0 ? 2 * widths.master + widths.compute : 2 * widths.compute;
-  const int width = widths.gradient + master + 2 * widths.moments;
+  const int width = widths.gradient + master + 2 * widths.moments + 3 * widths.average;
   const std::int64_t elements = layout_.part(action.group, std::max(action.part, 0)).size();
   const auto bytes = static_cast<double>(elements * width);
   if (kind.update_method != UpdateMethod::host) {

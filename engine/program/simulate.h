@@ -46,6 +46,7 @@ struct Ledger {
   Bytes gradients = 0;
   Bytes master = 0;
   Bytes moments = 0;
+  Bytes average = 0;       ///< of the weights
   Bytes block_states = 0;  ///< untrained
   Bytes gather_buffers = 0;
   Bytes gradient_buffers = 0;
@@ -61,7 +62,7 @@ struct Ledger {
   Bytes host_base = 0;
   Bytes host_checkpoint = 0;  ///< this rank's copy of its states while they are written
   [[nodiscard]] Bytes allocated() const {
-    return parameters + gradients + master + moments + block_states + gather_buffers +
+    return parameters + gradients + master + moments + average + block_states + gather_buffers +
            gradient_buffers + state_buffers + input_buffers + activations + data;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }

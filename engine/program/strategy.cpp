@@ -158,6 +158,7 @@ StateWidths state_widths(const Recipe& recipe) {
       .gradient = 4,
       .master = fp32 || narrow ? 0 : 4,
       .moments = moment_bytes(recipe, row.others.value_or(row.name)),
+      .average = recipe.ema.decay > 0 ? 4 : 0,
       .reduce_wire = recipe.precision.reduce == ReduceType::bf16 ? 2 : 4,
   };
 }

@@ -66,6 +66,8 @@ void read_metrics(RunData& run, const fs::path& path) {
       run.evaluations.push_back({.step = *step,
                                  .loss = number(line, "loss"),
                                  .accuracy = number(line, "accuracy"),
+                                 .ema_loss = number(line, "ema_loss"),
+                                 .ema_accuracy = number(line, "ema_accuracy"),
                                  .samples = number(line, "samples"),
                                  .seconds = number(line, "seconds")});
     }

@@ -34,6 +34,8 @@ struct EvaluationRow {
   std::int64_t step = 0;
   double loss = kUnknown;
   double accuracy = kUnknown;
+  double ema_loss = kUnknown;  ///< of the average of the weights
+  double ema_accuracy = kUnknown;
   double samples = kUnknown;
   double seconds = kUnknown;
 };

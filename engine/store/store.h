@@ -35,5 +35,8 @@ struct StoreOptions {
 };
 /// For ranks that are threads of one process, and for a single rank.
 [[nodiscard]] std::shared_ptr<Store> make_memory_store();
+/// The same store under keys that begin with `prefix`: what is agreed on again is not found there.
+[[nodiscard]] std::shared_ptr<Store> make_prefixed_store(std::shared_ptr<Store> store,
+                                                         std::string prefix);
 
 }  // namespace dstrain

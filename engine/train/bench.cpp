@@ -25,6 +25,7 @@ void use_random_data(Recipe& recipe, int steps) {
   recipe.data.samples = std::max(recipe.data.samples, recipe.batch.global * steps);
   recipe.run.epochs = 0;
   recipe.run.steps = steps;
+  recipe.phases.clear();
   recipe.run.generate = 0;
 }
 

@@ -560,13 +560,6 @@ void Executor::backward_weight(Prepared& prepared, const Action& action) {
   for (const auto& work : prepared.deferred[to_index(held)]) work();
 }
 
-at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
-  const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
-  const at::Tensor slot = buffer_of(prepared, ids, BufferRole::whole_gradient);
-  if (!slot.defined()) return states_.resident_gradient(action.group);
-  return slot.narrow(0, 0, states_.flat(action.group).padded());
-}
-
 void Executor::norm(const StepInputs& inputs) {
   for (int g = 0; g < static_cast<int>(states_.num_groups()); ++g) {
     if (!states_.trainable(g)) continue;
@@ -593,7 +586,9 @@ void Executor::norm(const StepInputs& inputs) {
                         .minimum = static_cast<float>(scale.minimum)},
        .beta1 = options_.optimizer.betas[0],
        .beta2 = options_.optimizer.betas[1]});
-  running_states_->apply(control_.select(0, optimizer::kSkip), inputs.samples);
+  const at::Tensor skip = control_.select(0, optimizer::kSkip);
+  running_states_->apply(skip, inputs.samples);
+  if (inputs.average_share > 0) states_.average_block_states(inputs.average_share, skip);
   offloader_.copy_control(control_);
 }
 

@@ -90,6 +90,7 @@ struct StepInputs {
   double lr = 0;
   std::int64_t targets = 0;  ///< labelled samples or tokens of this global batch
   std::int64_t samples = 0;  ///< of this global batch, fillers not counted
+  double average_share = 0;  ///< of the new weights in their average; 0: it stays
   StepRequests requests = {};
 };
 
@@ -148,6 +149,9 @@ class Executor {
 
   /// Means over `micro_batches` micro-batches of every data rank. Collective.
   [[nodiscard]] EvaluationTotals evaluate(BatchSource& source, std::int64_t micro_batches);
+  /// The same of the average of the weights, which takes their place meanwhile. No step may be
+  /// under way. Collective.
+  [[nodiscard]] EvaluationTotals evaluate_average(BatchSource& source, std::int64_t micro_batches);
   /// The most likely token after each sample of `batch` (text), whose last token stands at `last`
   /// [B]: [B] int64 on the host. Collective.
   [[nodiscard]] at::Tensor next_tokens(const Batch& batch, const at::Tensor& last);

@@ -46,6 +46,15 @@ EvaluationTotals Executor::evaluate(BatchSource& source, std::int64_t micro_batc
   return means(host.const_data_ptr<double>());
 }
 
+EvaluationTotals Executor::evaluate_average(BatchSource& source, std::int64_t micro_batches) {
+  finish_updates();
+  states_.take_average();
+  const EvaluationTotals totals = evaluate(source, micro_batches);
+  finish_updates();
+  states_.give_back_average();
+  return totals;
+}
+
 at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
   /// One batch that lies on the device already.
   struct Fixed final : BatchSource {

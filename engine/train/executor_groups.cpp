@@ -14,6 +14,13 @@ Communicator& Executor::ranks_of(const Action& action) const {
   return communicator({action.comm.front().axis, action.lane});
 }
 
+at::Tensor Executor::whole_gradient(const Prepared& prepared, const Action& action) const {
+  const std::vector<int>& ids = action.kind == ActionKind::clear ? action.writes : action.reads;
+  const at::Tensor slot = buffer_of(prepared, ids, BufferRole::whole_gradient);
+  if (!slot.defined()) return states_.resident_gradient(action.group);
+  return slot.narrow(0, 0, states_.flat(action.group).padded());
+}
+
 void Executor::gather(const Prepared& prepared, const Action& action) {
   const int group = action.group;
   const auto buffer = [&](const std::vector<int>& ids, BufferRole role) {

@@ -24,6 +24,7 @@ void Executor::update(const Prepared& prepared, const Action& action, const Step
     updater_.update(
         action.group, inputs.lr, control_,
         action.comm.empty() ? nullptr : &communicator({action.comm.front().axis, Lane::compute}));
+    if (inputs.average_share > 0) updater_.average(action.group, inputs.average_share, control_);
     return;
   }
   offloader_.update(action, inputs.lr, control_, slot_of(prepared, action), lane(action.lane));

@@ -15,6 +15,7 @@
 #include "engine/base/log.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/base_weights.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -59,19 +60,26 @@ std::string to_bytes(const nlohmann::json& value) {
   return bytes;
 }
 
-nlohmann::json decide(const std::string& output, const std::string& name, const std::string& resume,
-                      const std::shared_future<std::string>& base) {
+nlohmann::json decide(const Recipe& recipe, const std::string& name, const std::string& resume) {
   const fs::path checkpoint = choose_checkpoint(resume);
   if (!checkpoint.empty()) {
     const auto reader = CheckpointReader::open(checkpoint, /*verify=*/false);
-    check_base(checkpoint, reader->state().base, base.get());
+    const CheckpointState& state = reader->state();
+    if (state.phase >= num_phases(recipe)) {
+      throw Error(ErrorKind::usage,
+                  fmt::format("{} is of phase {}, the recipe has {}", checkpoint.string(),
+                              state.phase + 1, num_phases(recipe)),
+                  "resume with the phases of the run that saved it");
+    }
+    check_base(checkpoint, state.base, base_reference(phase_recipe(recipe, state.phase)));
   }
   const char* given = std::getenv(job_environment::kRunDirectory);
   RunLayout directory{fs::path(given == nullptr ? "" : given)};
   if (given == nullptr) {
     const bool goes_on = !checkpoint.empty() && !parse_checkpoint_name(resume);
-    directory = goes_on ? RunLayout::around(checkpoint)
-                        : RunLayout(make_dated_directory(output, name, std::time(nullptr)));
+    directory = goes_on
+                    ? RunLayout::around(checkpoint)
+                    : RunLayout(make_dated_directory(recipe.run.output, name, std::time(nullptr)));
   }
   directory.make_folders();
   std::error_code ignored;
@@ -83,14 +91,13 @@ nlohmann::json decide(const std::string& output, const std::string& name, const 
 
 }  // namespace
 
-RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::string& output,
-                        const std::string& name, const std::string& resume,
-                        const std::shared_future<std::string>& base) {
+RunPlace agree_on_place(const World& world, RankRecordFile& record, const Recipe& recipe,
+                        const std::string& name, const std::string& resume) {
   // The others must learn of a failure, or they would wait for the decision until their time is up.
   const std::string key = "run/place";
   if (world.rank == 0) {
     try {
-      world.store->set(key, to_bytes(decide(output, name, resume, base)));
+      world.store->set(key, to_bytes(decide(recipe, name, resume)));
     } catch (const std::exception& error) {
       world.store->set(key, to_bytes({{"error", error.what()}}));
       throw;
@@ -109,7 +116,10 @@ RunPlace agree_on_place(const World& world, RankRecordFile& record, const std::s
                   .resume = nullptr,
                   .resumes_here = place["resumes_here"].get<bool>()};
   const auto checkpoint = place["checkpoint"].get<std::string>();
-  if (!checkpoint.empty()) result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);
+  if (!checkpoint.empty()) {
+    result.resume = CheckpointReader::open(checkpoint, /*verify=*/false);
+    result.checkpoint = checkpoint;
+  }
   return result;
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <string>
 
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/train/world.h"
+#include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
@@ -16,17 +16,18 @@ struct RunPlace {
   RunLayout directory{std::filesystem::path()};
   std::string attempt;                       ///< unique per start of the job, equal on all ranks
   std::unique_ptr<CheckpointReader> resume;  ///< nothing: start anew
+  std::filesystem::path checkpoint = {};     ///< directory of `resume`
   bool resumes_here = false;                 ///< `resume` is a checkpoint of this directory
+  bool new_phase = false;                    ///< `resume` ended the phase before
 };
 
 /// Rank 0 takes the launcher's run directory or makes one under `output`, chooses the newest valid
 /// checkpoint of `resume`
 /// ("never", a run directory or a checkpoint directory) and tells the others. Error{checkpoint}
-/// when there is none, or when it leaves out other frozen weights than `base`, base_reference() of
-/// this run; only rank 0 asks for that.
+/// when there is none, or when it leaves out other frozen weights than base_reference() of the
+/// phase of the recipe that it is of.
 [[nodiscard]] RunPlace agree_on_place(const World& world, RankRecordFile& record,
-                                      const std::string& output, const std::string& name,
-                                      const std::string& resume,
-                                      const std::shared_future<std::string>& base);
+                                      const Recipe& recipe, const std::string& name,
+                                      const std::string& resume);
 
 }  // namespace dstrain

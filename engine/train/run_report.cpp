@@ -15,6 +15,7 @@
 #include "engine/base/units.h"
 #include "engine/program/plan_report.h"
 #include "engine/train/schedule.h"
+#include "recipes/schema/phases.h"
 #include "recipes/schema/render.h"
 
 namespace dstrain {
@@ -89,18 +90,23 @@ RunReport::RunReport(const World& world, const RunLayout& directory, Session& se
   metrics_.add(progress);
 }
 
-void RunReport::begin(bool resumed) {
-  metrics_.event(resumed ? "resumed" : "started", first_step_);
-  announce();
+void RunReport::begin(Begin how) {
+  metrics_.event(how == Begin::started   ? "started"
+                 : how == Begin::resumed ? "resumed"
+                                         : "phase",
+                 first_step_);
+  announce(how);
 }
 
-void RunReport::announce() {
+void RunReport::announce(Begin how) {
   const Recipe& recipe = session_.recipe();
   const Strategy& strategy = session_.strategy();
   const BatchPlan& batch = strategy.batch;
-  if (std::getenv(job_environment::kRunDirectory) == nullptr) {  // else the launcher has said it
+  // Else the launcher has said it.
+  if (how != Begin::next_phase && std::getenv(job_environment::kRunDirectory) == nullptr) {
     progress_.note(fmt::format("run directory {}", directory_.root().string()));
   }
+  if (!recipe.phases.empty()) progress_.note(describe_phase(recipe, session_.phase()));
   for (const std::string& note : session_.notes()) progress_.note(note);
   progress_.note(fmt::format("{} on {} x {}: {}, ZeRO stage {}, {} train steps", recipe.model.name,
                              world_.size, world_.device.name, strategy.mesh.describe(),
@@ -115,7 +121,7 @@ void RunReport::announce() {
   if (strategy.recompute) progress_.note("recompute: " + dstrain::describe(*strategy.recompute));
   if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
     progress_.note("planned with the rates of " + plan_.machine.name);
-  if (first_step_ > 0) progress_.note(fmt::format("resumed at step {}", first_step_));
+  if (how == Begin::resumed) progress_.note(fmt::format("resumed at step {}", first_step_));
   if (first_step_ >= session_.total_steps()) {
     progress_.note(fmt::format(
         "nothing to do: the run is complete at step {}; raise run.steps or run.epochs, or start "
@@ -198,18 +204,24 @@ void RunReport::count(const StepOutcome& outcome, const HostTimes& host) {
   times_.exposed_comm_s += times.exposed_comm_s;
 }
 
-void RunReport::evaluation(const EvaluationTotals& totals, double seconds) {
+void RunReport::evaluation(const EvaluationTotals& totals,
+                           const std::optional<EvaluationTotals>& average, double seconds) {
   const std::int64_t step = session_.next_step();
   evaluation_ = totals;
+  average_evaluation_ = average;
   evaluated_step_ = step;
-  progress_.note(fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step,
-                             describe(totals), format_duration(seconds),
-                             static_cast<double>(session_.test_size()) / seconds));
+  progress_.note(
+      fmt::format("evaluation at step {}: {} in {}, {:.0f} samples/s", step, describe(totals),
+                  format_duration(seconds),
+                  static_cast<double>(session_.test_size()) * (average ? 2 : 1) / seconds));
+  if (average) progress_.note(fmt::format("  average of the weights: {}", describe(*average)));
   metrics_.evaluation({.step = step,
                        .epoch = epoch_of(step),
                        .loss = totals.loss,
                        .accuracy = totals.top1,
                        .top5 = totals.top5,
+                       .ema_loss = average ? average->loss : kUnknown,
+                       .ema_accuracy = average ? average->top1 : kUnknown,
                        .samples = session_.test_size(),
                        .targets = static_cast<std::int64_t>(totals.targets),
                        .seconds = seconds});
@@ -266,13 +278,18 @@ void RunReport::checkpoint(const SaveResult& result, std::int64_t steps) {
 void RunReport::end(bool stopped, double skipped_steps, double host_s,
                     const SampleSummary& samples) {
   const std::int64_t done = session_.next_step();
-  metrics_.event(stopped ? "stopped" : "finished", done);
+  const bool last = session_.phase() + 1 == num_phases(session_.recipe());
+  metrics_.event(stopped ? "stopped" : last ? "finished" : "phase_ended", done);
   progress_.note(fmt::format("{} after {} of {} steps in {}; first step {} after start",
-                             stopped ? "stopped" : "done", done, session_.total_steps(),
-                             format_duration(seconds_since(start_)),
+                             stopped ? "stopped"
+                             : last  ? "done"
+                                     : "end of the phase",
+                             done, session_.total_steps(), format_duration(seconds_since(start_)),
                              format_duration(first_step_s_.value_or(0))));
   if (evaluation_) {
     progress_.note(fmt::format("test {} at step {}", describe(*evaluation_), evaluated_step_));
+    if (average_evaluation_)
+      progress_.note(fmt::format("  average of the weights: {}", describe(*average_evaluation_)));
   }
   if (skipped_steps > 0) {
     progress_.note(

@@ -28,13 +28,16 @@ class RunReport {
             const PlanReport& plan, Progress& progress, std::int64_t first_step,
             Clock::time_point start);
 
-  void begin(bool resumed);
+  enum class Begin { started, resumed, next_phase };
+  void begin(Begin how);
   /// `traced`: under the profiler, which makes it slower.
   void step(const StepOutcome& outcome, const HostTimes& host, bool traced);
   /// What this host's sampler has seen since the step before.
   void host(const HostSample& sample);
   void note(const std::string& text) { progress_.note(text); }
-  void evaluation(const EvaluationTotals& totals, double seconds);
+  /// `average`: of the average of the weights, where there is one.
+  void evaluation(const EvaluationTotals& totals, const std::optional<EvaluationTotals>& average,
+                  double seconds);
   void answers(const std::vector<GeneratedAnswer>& answers);
   /// `steps`: done by now.
   void checkpoint(const SaveResult& result, std::int64_t steps);
@@ -42,7 +45,7 @@ class RunReport {
   void end(bool stopped, double skipped_steps, double host_s, const SampleSummary& samples);
 
  private:
-  void announce();
+  void announce(Begin how);
   void count(const StepOutcome& outcome, const HostTimes& host);
   [[nodiscard]] std::string describe(const EvaluationTotals& totals) const;
   [[nodiscard]] double mfu(double step_s) const;
@@ -70,6 +73,7 @@ class RunReport {
   double useful_flops_ = 0;  ///< of this rank's step
   Bytes memory_bytes_ = 0;
   std::optional<EvaluationTotals> evaluation_;  ///< the last
+  std::optional<EvaluationTotals> average_evaluation_;  ///< the same of the average of the weights
   std::int64_t evaluated_step_ = -1;
   std::vector<double> steady_s_;  ///< times of steps behind the first ones, untraced
   StepTimes times_;               ///< sums over the timed ones of them

@@ -62,4 +62,11 @@ double first_loss_scale(const PrecisionConfig& precision) {
   return precision.loss_scale.fixed > 0 ? precision.loss_scale.fixed : precision.loss_scale.initial;
 }
 
+double average_share(const EmaConfig& ema, std::int64_t step) {
+  if (ema.decay == 0 || (step + 1) % ema.every != 0) return 0;
+  const auto update = static_cast<double>((step + 1) / ema.every - 1);
+  const double decay = ema.warmup ? std::min(ema.decay, (1 + update) / (10 + update)) : ema.decay;
+  return 1 - decay;
+}
+
 }  // namespace dstrain

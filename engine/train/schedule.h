@@ -25,4 +25,9 @@ struct ScheduleSpan {
 /// The factor on the loss before the first step; what is fixed, is so in a run that goes on, too.
 [[nodiscard]] double first_loss_scale(const PrecisionConfig& precision);
 
+/// Share of the new weights in their average after optimizer step `step`, from 0: 1 - decay in each
+/// `every`-th step, 0 in the others. With a warm-up the decay is at most (1 + t) / (10 + t) at
+/// update t, from 0, as TensorFlow's ExponentialMovingAverage.
+[[nodiscard]] double average_share(const EmaConfig& ema, std::int64_t step);
+
 }  // namespace dstrain

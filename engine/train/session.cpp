@@ -28,6 +28,7 @@
 #include "recipes/schema/choices.h"
 #include "recipes/schema/datasets.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -151,9 +152,10 @@ at::ScalarType scalar_type(ComputeType type) {
   return at::kFloat;
 }
 
-Session::Session(const Recipe& recipe, const World& world, RankRecordFile& record,
-                 ProgressSink* progress)
-    : recipe_(recipe), device_(world.device) {
+Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& record,
+                 ProgressSink* progress, int phase)
+    : recipe_(phase_recipe(all_phases, phase)), phase_(phase), device_(world.device) {
+  const Recipe& recipe = recipe_;
   record.enter(-1, "build model");
   const Mesh mesh(world.size, mesh_degrees(recipe.parallel, world.size));
   const Splits splits = splits_of(recipe.parallel, mesh, world.rank);
@@ -162,6 +164,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
     is_language_model(recipe.model) ? open_text_data(splits, progress)
                                     : open_image_data(splits, progress);
   }
+  check_phases(all_phases, {.classes = model_.classes, .sequence = model_.sequence});
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
   cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
                               .compute_bytes = static_cast<int>(c10::elementSize(compute))});
@@ -186,6 +189,7 @@ Session::Session(const Recipe& recipe, const World& world, RankRecordFile& recor
                    .narrow_states = recipe.precision.states == StateType::bf16,
                    .optimizer = recipe.optimizer.name,
                    .first_moments = first_moments(recipe.optimizer),
+                   .average = recipe.ema.decay > 0,
                    .mesh = strategy_->mesh,
                    .rank = world.rank,
                    .state_stages = stages_of_states(model_, strategy_->layout.stages),
@@ -369,13 +373,25 @@ std::int64_t Session::steps_per_epoch() const {
   return dstrain::steps_per_epoch(train_->size(), recipe_.batch.global);
 }
 
-std::int64_t Session::total_steps() const {
-  return recipe_.run.steps > 0 ? recipe_.run.steps : recipe_.run.epochs * steps_per_epoch();
+std::int64_t Session::steps_before(int phase) const {
+  const auto length = [&](int steps, int epochs) {
+    return steps > 0 ? steps : epochs * steps_per_epoch();
+  };
+  if (recipe_.phases.empty()) return phase == 0 ? 0 : length(recipe_.run.steps, recipe_.run.epochs);
+  std::int64_t steps = 0;
+  for (int p = 0; p < phase; ++p) {
+    const PhaseConfig& earlier = recipe_.phases[to_index(p)];
+    steps += length(earlier.steps, earlier.epochs);
+  }
+  return steps;
 }
 
+std::int64_t Session::total_steps() const { return steps_before(num_phases(recipe_)); }
+
 double Session::learning_rate(std::int64_t step) const {
-  return dstrain::learning_rate(recipe_.optimizer, step,
-                                {.steps = total_steps(), .steps_per_epoch = steps_per_epoch()});
+  return dstrain::learning_rate(
+      recipe_.optimizer, step - first_step(),
+      {.steps = end_step() - first_step(), .steps_per_epoch = steps_per_epoch()});
 }
 
 std::int64_t Session::samples_of_step(std::int64_t step) const {
@@ -439,7 +455,7 @@ void Session::seek(std::int64_t step) {
                                                     .workers = recipe_.data.workers,
                                                     .prefetch = recipe_.data.prefetch,
                                                     .first_step = step,
-                                                    .last_step = total_steps()}),
+                                                    .last_step = end_step()}),
                                feeder_options(true));
   next_step_ = step;
 }
@@ -451,6 +467,7 @@ void Session::enqueue_step(const StepRequests& requests) {
                       .lr = learning_rate(step),
                       .targets = targets_of_step(step),
                       .samples = samples_of_step(step),
+                      .average_share = average_share(recipe_.ema, step),
                       .requests = requests},
                      *feeder_);
 }
@@ -507,42 +524,6 @@ Session::NonFinite Session::explain_non_finite(const StepOutcome& outcome) {
       break;
   }
   return {.rank = rank, .text = text};
-}
-
-EvaluationTotals Session::evaluate() {
-  DSTRAIN_CHECK(test_ != nullptr, "run.evaluate is never");
-  const std::int64_t global = std::int64_t{recipe_.batch.micro} * strategy_->batch.data_ranks;
-  const std::int64_t steps = dstrain::steps_per_epoch(test_->size(), global);
-  Feeder feeder(make_loader(test_, {.global_batch = global,
-                                    .micro_batch = recipe_.batch.micro,
-                                    .data_ranks = strategy_->batch.data_ranks,
-                                    .data_rank = data_rank_,
-                                    .sequence = own_tokens(),
-                                    .seed = recipe_.run.seed,
-                                    .shuffle = false,
-                                    .pinned = device_.is_cuda(),
-                                    .workers = recipe_.data.workers,
-                                    .prefetch = recipe_.data.prefetch,
-                                    .last_step = steps}),
-                feeder_options(false));
-  return executor_->evaluate(feeder, steps);
-}
-
-int Session::first_rank_with_head() const {
-  const Stages& stages = strategy_->layout.stages;
-  const int last = static_cast<int>(model_.blocks.size()) - 1;
-  return stages.rank_of(last) * (strategy_->mesh.world_size() / stages.ranks());
-}
-
-std::vector<GeneratedAnswer> Session::generate() {
-  if (prompts_.empty()) return {};
-  return dstrain::generate(*executor_, *communicators_.at(kWorldChannel), prompts_, *tokenizer_,
-                           {.device = device_.device,
-                            .speaker = first_rank_with_head(),
-                            .micro_batch = recipe_.batch.micro,
-                            .sequence = model_.sequence,
-                            .own = own_tokens(),
-                            .most_tokens = recipe_.run.generate_tokens});
 }
 
 std::map<std::string, std::vector<std::int64_t>> Session::whole_tensors() const {

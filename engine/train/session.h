@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,14 @@ namespace dstrain {
 /// executor. Building it is collective; the ranks compare their programs before the first step.
 class Session {
  public:
-  /// `progress` (may be null) hears how far the preparation of text is.
+  /// Of phase `phase` of the recipe. `progress` (may be null) hears how far the preparation of text
+  /// is.
   Session(const Recipe& recipe, const World& world, RankRecordFile& record,
-          ProgressSink* progress = nullptr);
+          ProgressSink* progress = nullptr, int phase = 0);
 
+  /// As the phase has it.
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] int phase() const { return phase_; }
   [[nodiscard]] const Strategy& strategy() const { return *strategy_; }
   [[nodiscard]] const ModelCost& cost() const { return cost_; }
   [[nodiscard]] Model& model() { return model_; }
@@ -38,6 +42,10 @@ class Session {
   [[nodiscard]] std::int64_t train_size() const { return train_->size(); }
   [[nodiscard]] std::int64_t test_size() const { return test_->size(); }
   [[nodiscard]] std::int64_t steps_per_epoch() const;
+  /// The steps of the phase, counted over the run: [first_step, end_step).
+  [[nodiscard]] std::int64_t first_step() const { return steps_before(phase_); }
+  [[nodiscard]] std::int64_t end_step() const { return steps_before(phase_ + 1); }
+  /// Of the run.
   [[nodiscard]] std::int64_t total_steps() const;
   [[nodiscard]] double learning_rate(std::int64_t step) const;
   /// Real samples of the global batch of `step`; the last one of an epoch may be smaller.
@@ -68,6 +76,8 @@ class Session {
   /// Loss and accuracy over the test split, every sample once. Not where run.evaluate is never.
   /// Collective.
   [[nodiscard]] EvaluationTotals evaluate();
+  /// The same of the average of the weights; nothing where the recipe has none.
+  [[nodiscard]] std::optional<EvaluationTotals> evaluate_average();
   /// Answers to the first run.generate samples of the test split; none where there is no text.
   /// Collective.
   [[nodiscard]] std::vector<GeneratedAnswer> generate();
@@ -75,6 +85,10 @@ class Session {
   [[nodiscard]] std::map<std::string, std::vector<float>> gathered_weights();
 
  private:
+  [[nodiscard]] std::int64_t steps_before(int phase) const;
+  /// Reads the test split once.
+  [[nodiscard]] std::unique_ptr<Feeder> test_feeder() const;
+  [[nodiscard]] std::int64_t test_micro_batches() const;
   void open_image_data(const Splits& splits, ProgressSink* progress);
   void open_text_data(const Splits& splits, ProgressSink* progress);
   /// Of each sample, of text.
@@ -92,6 +106,7 @@ class Session {
   void compare_programs(const World& world, RankRecordFile& record);
 
   Recipe recipe_;
+  int phase_;
   DeviceFacts device_;
   std::vector<std::string> notes_;
   std::shared_ptr<const Dataset> train_;

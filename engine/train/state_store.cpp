@@ -38,6 +38,12 @@ void for_each_met(const std::vector<Parameter*>& parameters, const FlatGroup& fl
   }
 }
 
+bool has_average(const CheckpointReader& reader) {
+  return std::ranges::any_of(reader.tensors(), [](const Piece& tensor) {
+    return tensor.name.starts_with(average_name(""));
+  });
+}
+
 }  // namespace
 
 OptimizerName StateStore::rule_of(const Parameter& parameter) const {
@@ -48,6 +54,7 @@ OptimizerName StateStore::rule_of(const Parameter& parameter) const {
 std::string StateStore::state_name(int state, const Parameter& parameter,
                                    const std::string& tensor) const {
   if (state == 0) return tensor;
+  if (is_average(state)) return average_name(tensor);
   const auto& moments = optimizer_row(rule_of(parameter)).moments;
   return fmt::format("optimizer.{}/{}", moments[to_index(state - 1)], tensor);
 }
@@ -105,6 +112,7 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
   const std::size_t others = row.others ? optimizer_row(*row.others).moments.size() : 0;
   for (std::size_t i = 0; i < std::max(row.moments.size(), others); ++i)
     moments_.emplace_back("moments", state_type, places);
+  if (options.average) average_.emplace("average of the weights", at::kFloat, places);
   // Every group takes its place in the memory of each kind of state that it has.
   std::int64_t gradients = 0;
   const auto size = [&](int group, Partition partition) -> std::int64_t {
@@ -119,12 +127,14 @@ StateStore::StateStore(const Layout& layout, ParameterGroups groups,
     if (master_) master_->add(own.state_place, trainable(g) ? size(g, own.states) : 0);
     for (int m = 0; m < num_moments(); ++m)
       moments_[to_index(m)].add(own.state_place, trainable(g) ? moment_range(g, m).size() : 0);
+    if (average_) average_->add(Place::device, trainable(g) ? size(g, own.states) : 0);
   }
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(options_.device);
   parameters_.allocate();
   gradient_ = at::zeros({gradients}, fp32);
   if (master_) master_->allocate();
   for (GroupMemory& moment : moments_) moment.allocate();
+  if (average_) average_->allocate();
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (const at::Tensor whole = resident_parameters(g); whole.defined()) bind_values(g, whole);
   }
@@ -157,6 +167,8 @@ void StateStore::bind_block_states() {
       state.value = at::full(state.part.shape, state.initial, fp32.dtype(state.type));
     }
   }
+  block_averages_.resize(block_states_.size());
+  if (average_) bind_block_averages(all_means);
 }
 
 Range StateStore::own_range(int group) const {
@@ -190,6 +202,7 @@ StateStore::Resting StateStore::moment_at_rest(int group, int index) const {
 }
 
 StateStore::Resting StateStore::at_rest(int group, int state) const {
+  if (is_average(state)) return {&*average_, 0};
   if (state > 0) return moment_at_rest(group, state - 1);
   const Resting master = master_at_rest(group);
   return master.memory != nullptr ? master : parameters_at_rest(group);
@@ -362,6 +375,7 @@ void StateStore::initialize(const WeightSource& source) {
     if (source.read_state(*state, out)) state->value.copy_(values);
   }
   start_moments();
+  start_average();
   synchronize(options_.device);
   refresh_own_parameters();
 }
@@ -434,8 +448,8 @@ void StateStore::for_each_saved(Visit visit) const {
     if (!trainable(g)) continue;
     const Range all = shared_part(g);
     if (all.empty()) continue;
-    for (int state = 0; state <= num_moments(); ++state) {
-      const Range saved = state == 0 ? all : intersect(all, moment_range(g, state - 1));
+    for (int state = 0; state < num_states(); ++state) {
+      const Range saved = intersect(all, state_range(g, state));
       if (!saved.empty()) visit(g, state, saved);
     }
   }
@@ -471,13 +485,18 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
     });
   });
   for (std::size_t s = 0; s < block_states_.size(); ++s) {
-    if (hands_out_state(s))
-      part.add(stored_part(*block_states_[s]), stored_values(*block_states_[s]));
+    if (!hands_out_state(s)) continue;
+    part.add(stored_part(*block_states_[s]), stored_values(*block_states_[s]));
+    if (!block_averages_[s].defined()) continue;
+    BlockState averaged = *block_states_[s];
+    averaged.part.name = average_name(averaged.part.name);
+    averaged.value = block_averages_[s];
+    part.add(stored_part(averaged), stored_values(averaged));
   }
   return part;
 }
 
-void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
+void StateStore::require_own_tensors(const CheckpointReader& reader) const {
   std::set<std::string> known = options_.tensors;
   for (const auto& parameters : groups_) {
     for (const Parameter* parameter : parameters) {
@@ -493,31 +512,69 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
                   "resume with the model of the run that saved it");
     }
   }
+}
+
+void StateStore::read_state(const CheckpointReader& reader, const std::set<std::string>* saved,
+                            int state, std::int64_t chunk) {
   std::vector<float> values;
   for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
     if (!trainable(g)) continue;
-    const Range own = own_range(g);
-    for (int state = 0; state <= num_moments(); ++state) {
-      const Range held = state == 0 ? own : moment_range(g, state - 1);
-      for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
-        const Range now{begin, std::min(begin + chunk, held.end)};
-        values.assign(to_index(now.size()), 0.0F);
-        for_each_state_box(g, state, now, [&](const Piece& box, std::int64_t offset) {
-          reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
-        });
-        store_state(g, state, now, at::from_blob(values.data(), {now.size()}, at::kFloat));
-        synchronize(options_.device);
+    const Range held = state_range(g, state);
+    for (std::int64_t begin = held.begin; begin < held.end; begin += chunk) {
+      const Range now{begin, std::min(begin + chunk, held.end)};
+      values.assign(to_index(now.size()), 0.0F);
+      if (saved != nullptr) {
+        at::from_blob(values.data(), {now.size()}, at::kFloat)
+            .copy_(load_state(g, is_average(state) ? 0 : state, now));
       }
+      for_each_state_box(g, state, now, [&](const Piece& box, std::int64_t offset) {
+        if (saved == nullptr || saved->contains(box.name))
+          reader.read(box, std::span(values).subspan(to_index(offset), to_index(box.numel())));
+      });
+      store_state(g, state, now, at::from_blob(values.data(), {now.size()}, at::kFloat));
+      synchronize(options_.device);
     }
   }
-  for (std::size_t s = 0; s < block_states_.size(); ++s) {
-    if (!holds_state(s)) continue;
-    BlockState* state = block_states_[s];
-    const Piece stored = stored_part(*state);
+}
+
+void StateStore::read_block_states(const CheckpointReader& reader, bool averaged) {
+  std::vector<float> values;
+  const auto read = [&](const BlockState& state, const Piece& stored, at::Tensor& into) {
     values.assign(to_index(stored.numel()), 0.0F);
     reader.read(stored, values);
-    state->value.copy_(from_stored(*state, values));
+    into.copy_(from_stored(state, values));
+  };
+  for (std::size_t s = 0; s < block_states_.size(); ++s) {
+    if (!holds_state(s)) continue;
+    BlockState& state = *block_states_[s];
+    Piece stored = stored_part(state);
+    read(state, stored, state.value);
+    if (!averaged || !block_averages_[s].defined()) continue;
+    stored.name = average_name(stored.name);
+    read(state, stored, block_averages_[s]);
   }
+}
+
+void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
+  require_own_tensors(reader);
+  const bool averaged = average_ && has_average(reader);
+  for (int state = 0; state < num_states(); ++state) {
+    if (!is_average(state) || averaged) read_state(reader, nullptr, state, chunk);
+  }
+  read_block_states(reader, averaged);
+  if (!averaged) start_average();  // the run that saved had none
+  refresh_own_parameters();
+}
+
+void StateStore::begin_phase(const CheckpointReader& reader, std::int64_t chunk) {
+  require_own_tensors(reader);
+  std::set<std::string> saved;
+  for (const Piece& tensor : reader.tensors()) saved.insert(tensor.name);
+  const bool averaged = average_ && has_average(reader);
+  read_state(reader, &saved, 0, chunk);
+  if (averaged) read_state(reader, &saved, 1 + num_moments(), chunk);
+  read_block_states(reader, averaged);
+  if (!averaged) start_average();
   refresh_own_parameters();
 }
 

@@ -28,6 +28,7 @@ struct StateOptions {
       false;  ///< moments in the compute dtype, no master weights beside the parameters
   OptimizerName optimizer = OptimizerName::adamw;  ///< its row names the moments
   std::vector<double> first_moments = {};          ///< what each starts from; none given: 0
+  bool average = false;  ///< of trained weights and of untrained tensors in fp32, kept in fp32
   Mesh mesh = Mesh(1, {});                         ///< of the layout
   int rank = 0;
   /// Of each untrained tensor, the pipeline coordinate that runs its block; empty: this one.
@@ -80,6 +81,14 @@ class StateStore {
   [[nodiscard]] Resting moment_at_rest(int group, int index) const;
   [[nodiscard]] Resting parameters_at_rest(int group) const;
   [[nodiscard]] int num_moments() const { return static_cast<int>(moments_.size()); }
+  /// Average of what this rank updates, fp32.
+  [[nodiscard]] at::Tensor average(int group) const;
+  /// Moves the averages of untrained tensors by `share` towards them, unless `skip` [] is 1.
+  void average_block_states(double share, const at::Tensor& skip);
+  /// Puts averages in the place of own parameters and untrained tensors, for an evaluation. The
+  /// gradients at rest, which nothing reads before the next step fills them, hold the parameters.
+  void take_average();
+  void give_back_average();
   /// Whole gradients, padded; undefined where gradients are sharded.
   [[nodiscard]] at::Tensor resident_gradient(int group) const;
   /// The part of the gradients that this rank updates with.
@@ -133,6 +142,9 @@ class StateStore {
   static constexpr std::int64_t kChunk = std::int64_t{1} << 25;  ///< elements, 128 MiB of fp32
   /// In chunks of at most that many elements.
   void restore(const CheckpointReader& reader, std::int64_t chunk = kChunk);
+  /// The same, from the checkpoint that ended the phase before: weights and averages. Moments stay
+  /// as they start, and so do weights that were frozen, which it leaves out.
+  void begin_phase(const CheckpointReader& reader, std::int64_t chunk = kChunk);
 
  private:
   [[nodiscard]] const GroupLayout& kind(int group) const {
@@ -141,12 +153,29 @@ class StateStore {
   void bind(int group, const at::Tensor& flat, at::Tensor Parameter::*member);
   void bind_block_states();
   [[nodiscard]] OptimizerName rule_of(const Parameter& parameter) const;
-  /// `part` of the master weights (state 0) or a moment (state - 1).
+  /// States are numbered: master weights, moments, and the average where there is one.
+  [[nodiscard]] int num_states() const { return 1 + num_moments() + (average_ ? 1 : 0); }
+  [[nodiscard]] bool is_average(int state) const { return state == 1 + num_moments(); }
+  /// The part of own_range that has the state.
+  [[nodiscard]] Range state_range(int group, int state) const {
+    return state == 0 || is_average(state) ? own_range(group) : moment_range(group, state - 1);
+  }
+  void require_own_tensors(const CheckpointReader& reader) const;
+  /// Of all trained groups. Of tensors that are not in `saved` (null: all are) the values are kept,
+  /// or for the average the weights are taken.
+  void read_state(const CheckpointReader& reader, const std::set<std::string>* saved, int state,
+                  std::int64_t chunk);
+  void read_block_states(const CheckpointReader& reader, bool averaged);
+  /// `all_means`: the tensors of StateChange::step_mean, one after the other.
+  void bind_block_averages(const at::Tensor& all_means);
+  /// Averages begin as what they are averages of.
+  void start_average();
+  /// `part` of a state.
   [[nodiscard]] at::Tensor load_state(int group, int state, Range part) const;
   void store_state(int group, int state, Range part, const at::Tensor& values);
   /// Where state `state` rests.
   [[nodiscard]] Resting at_rest(int group, int state) const;
-  /// In checkpoints, of the master weights (state 0) or a moment (state - 1).
+  /// In checkpoints.
   [[nodiscard]] std::string state_name(int state, const Parameter& parameter,
                                        const std::string& tensor) const;
   /// Calls `visit(box, offset)` for the boxes of a state's tensors that `range` of the group holds:
@@ -180,7 +209,14 @@ class StateStore {
   GroupMemory parameters_;
   at::Tensor gradient_;
   std::optional<GroupMemory> master_;  ///< nothing when the parameters are the master
-  std::vector<GroupMemory> moments_;   ///< frozen groups have no part in these two
+  std::vector<GroupMemory> moments_;
+  std::optional<GroupMemory> average_;  ///< frozen groups have no part in these three
+  /// Untrained numbers and their average; `kept`: the numbers while the average is in their place.
+  struct AveragedState {
+    at::Tensor value, average, kept = {};
+  };
+  std::vector<AveragedState> averaged_states_;  ///< those that change at once are one
+  std::vector<at::Tensor> block_averages_;      ///< by untrained tensor; undefined: it has none
 };
 
 }  // namespace dstrain

@@ -16,6 +16,7 @@
 #include "engine/train/trainer.h"
 #include "engine/train/verify.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 namespace {
@@ -32,16 +33,27 @@ void keep_host_memory() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+/// The world of a phase: each session opens its communicators anew.
+World world_of_phase(const World& world, int phase) {
+  return phase == 0 ? world : again(world, fmt::format("phase {}", phase));
+}
+
 int run_verification(const LoadedRecipe& loaded, const World& world, int steps,
                      RankRecordFile& record) {
   const std::unique_ptr<Progress> progress = make_progress(world.rank);
-  const std::vector<VerifyStep> result = verify_strategy(
-      loaded.recipe, world, steps, record, [&](const std::string& text) { progress->note(text); });
-  if (world.rank != 0) return 0;
-  progress->note(verify_report(result, loaded.recipe, world.size));
-  return std::all_of(result.begin(), result.end(), [](const VerifyStep& s) { return s.passed(); })
-             ? 0
-             : 1;
+  const auto note = [&](const std::string& text) { progress->note(text); };
+  bool passed = true;
+  for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
+    if (world.rank == 0 && !loaded.recipe.phases.empty())
+      note(describe_phase(loaded.recipe, phase));
+    const Recipe recipe = single_phase(loaded.recipe, phase);
+    const std::vector<VerifyStep> result =
+        verify_strategy(recipe, world_of_phase(world, phase), steps, record, note);
+    if (world.rank != 0) continue;
+    note(verify_report(result, recipe, world.size));
+    passed = passed && std::ranges::all_of(result, &VerifyStep::passed);
+  }
+  return passed ? 0 : 1;
 }
 
 /// What this process says of itself when it fails, before anything is unwound: the agent gives a
@@ -87,8 +99,16 @@ int train(const TrainOptions& options) {
       return;
     }
     install_stop_handler();  // before, there is nothing to save and a signal just ends the rank
-    Trainer trainer(loaded, world, record, options.resume, start);
-    recording_failure(record, [&] { trainer.run(); });
+    RunPlace place = agree_on_place(world, record, loaded.recipe, loaded.name, options.resume);
+    int phase = place.resume ? place.resume->state().phase : 0;
+    for (bool more = true; more; ++phase) {
+      const World own = world_of_phase(world, phase);
+      const auto begin = place.new_phase ? Trainer::Clock::now() : start;
+      Trainer trainer(loaded, phase, own, record, std::move(place), begin);
+      recording_failure(record, [&] { trainer.run(); });
+      more = !trainer.stopped() && phase + 1 < num_phases(loaded.recipe);
+      if (more) place = trainer.next_place();
+    }
   });
   return code;
 }

@@ -33,9 +33,16 @@ Machine machine_of(const DeviceFacts& device) {
   return machine;
 }
 
-/// In the background: files of many gigabytes are read meanwhile, and only checkpoints need it.
-std::shared_future<std::string> hash_base(const World& world, const Recipe& recipe) {
+/// What agree_on_place has found equal; else in the background: files of many gigabytes are read
+/// meanwhile, and only checkpoints need it.
+std::shared_future<std::string> hash_base(const World& world, const Recipe& recipe,
+                                          const RunPlace& place) {
   if (world.rank != 0) return {};
+  if (place.resume && !place.new_phase) {
+    std::promise<std::string> known;
+    known.set_value(place.resume->state().base);
+    return known.get_future().share();
+  }
   return std::async(std::launch::async, [recipe] { return base_reference(recipe); }).share();
 }
 
@@ -43,16 +50,19 @@ constexpr std::int64_t kTimedStep = 5;  ///< late enough that handles, plans and
 
 }  // namespace
 
-Trainer::Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
-                 const std::string& resume, Clock::time_point start)
+Trainer::Trainer(const LoadedRecipe& loaded, int phase, const World& world, RankRecordFile& record,
+                 RunPlace place, Clock::time_point start)
     : loaded_(loaded),
-      recipe_(loaded.recipe),
+      recipe_(phase_recipe(loaded.recipe, phase)),
       world_(world),
       record_(record),
       progress_(make_progress(world.rank)),
-      base_(hash_base(world, loaded.recipe)),
-      place_(agree_on_place(world, record, loaded.recipe.run.output, loaded.name, resume, base_)),
-      session_(loaded.recipe, world, record, &preparation_) {
+      place_(std::move(place)),
+      base_(hash_base(world, recipe_, place_)),
+      session_(loaded.recipe, world, record, &preparation_, phase) {
+  first_step_ = session_.first_step();
+  // Of the phase before, whose tensors have other sizes.
+  if (phase > 0) release_cached_memory(world.device.device);
   plan_ = make_plan(loaded.name, recipe_, session_.strategy(), session_.cost(),
                     machine_of(world.device));
   saver_ = make_saver(world.store, {.root = place_.directory.checkpoints(),
@@ -90,7 +100,9 @@ void Trainer::open_report(Clock::time_point start) {
   write_file_atomically(place_.directory.plan(),
                         plan_json(plan_, session_.strategy(), session_.cost()));
   report_.emplace(world_, place_.directory, session_, plan_, *progress_, first_step_, start);
-  report_->begin(place_.resume != nullptr);
+  report_->begin(place_.new_phase           ? RunReport::Begin::next_phase
+                 : place_.resume != nullptr ? RunReport::Begin::resumed
+                                            : RunReport::Begin::started);
 }
 
 void Trainer::restore() {
@@ -107,11 +119,25 @@ void Trainer::restore() {
                             session_.samples_before(state.step)),
                 "resume with the data set and batch.global of the run that saved it");
   }
-  session_.states().restore(*place_.resume);
+  if (!recipe_.phases.empty() &&
+      (state.step < session_.first_step() || state.step > session_.end_step())) {
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("the checkpoint is of step {} in phase {}, which goes from step {} to "
+                    "{} here",
+                    state.step, session_.phase() + 1, session_.first_step(), session_.end_step()),
+        "resume with the phases of the run that saved it");
+  }
+  if (place_.new_phase) {
+    session_.states().begin_phase(*place_.resume);
+  } else {
+    session_.states().restore(*place_.resume);
+  }
   const bool fixed = recipe_.precision.loss_scale.fixed > 0;
   last_.loss_scale = fixed ? first_loss_scale(recipe_.precision) : state.loss_scale;
   last_.good_steps = static_cast<double>(state.good_steps);
-  last_.applied_steps = static_cast<double>(state.optimizer_steps);
+  // Moments that begin anew are at their first update.
+  last_.applied_steps = place_.new_phase ? 0 : static_cast<double>(state.optimizer_steps);
   last_.skipped_steps = static_cast<double>(state.skipped_steps);
   last_.tolerated_steps = static_cast<double>(state.tolerated_steps);
   session_.executor().set_control({.loss_scale = last_.loss_scale,
@@ -121,11 +147,12 @@ void Trainer::restore() {
                                    .tolerated_steps = last_.tolerated_steps});
   first_step_ = state.step;
   if (place_.resumes_here) saved_step_ = state.step;
+  saved_ = place_.checkpoint;
   skipped_.restart(last_.loss_scale, last_.tolerated_steps);
 }
 
 void Trainer::run() {
-  const std::int64_t total = session_.total_steps();
+  const std::int64_t total = session_.end_step();
   const std::int64_t save_every = recipe_.run.checkpoint.every.in_steps(session_.steps_per_epoch());
   const std::int64_t evaluate_every = recipe_.run.evaluate.in_steps(session_.steps_per_epoch());
   // One step is queued behind the one under way, so that the device never waits for the host.
@@ -165,12 +192,13 @@ void Trainer::run() {
   }
   drain();
   finish_trace();
-  if (stop_ || save_every > 0) save();
+  if (stop_ || save_every > 0 || goes_on()) save();
   wait_for_saves();
   require_saved();
   session_.executor().finish_updates();
-  record_.enter_section(RankSection::finish);
-  record_.enter(session_.next_step(), "finish");
+  const bool last = stop_ || !goes_on();
+  record_.enter_section(last ? RankSection::finish : RankSection::init);
+  record_.enter(session_.next_step(), last ? "finish" : "end the phase");
   if (report_)
     report_->end(stop_, last_.skipped_steps, host_s_,
                  sampler_ ? sampler_->summary() : SampleSummary());
@@ -259,7 +287,8 @@ void Trainer::evaluate() {
   record_.enter(step, "evaluate");
   const auto begin = Clock::now();
   const EvaluationTotals totals = session_.evaluate();
-  if (report_) report_->evaluation(totals, seconds_since(begin));
+  const std::optional<EvaluationTotals> average = session_.evaluate_average();
+  if (report_) report_->evaluation(totals, average, seconds_since(begin));
   if (recipe_.run.generate == 0) return;
   record_.enter(step, "generate");
   const std::vector<GeneratedAnswer> answers = session_.generate();
@@ -276,6 +305,7 @@ void Trainer::save() {
   CheckpointPart part = session_.states().snapshot(session_.room_for_copies(world_));
   const bool live = part.live;
   saver_->start({.step = step,
+                 .phase = session_.phase(),
                  .samples = session_.samples_before(step),
                  .optimizer_steps = static_cast<std::int64_t>(last_.applied_steps),
                  .loss_scale = last_.loss_scale,
@@ -302,7 +332,17 @@ void Trainer::report_saves(bool wait) {
   while (const auto result = wait ? saver_->wait() : saver_->poll()) {
     if (report_) report_->checkpoint(*result, last_.step + 1);
     failed_save_ = result->ok ? std::nullopt : result;
+    if (result->ok) saved_ = result->path;
   }
+}
+
+RunPlace Trainer::next_place() const {
+  return {.directory = place_.directory,
+          .attempt = place_.attempt,
+          .resume = CheckpointReader::open(saved_, /*verify=*/false),
+          .checkpoint = saved_,
+          .resumes_here = true,
+          .new_phase = true};
 }
 
 void Trainer::require_saved() const {

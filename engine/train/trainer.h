@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -17,24 +18,31 @@
 #include "engine/train/skip_streak.h"
 #include "engine/train/trace_window.h"
 #include "recipes/schema/load.h"
+#include "recipes/schema/phases.h"
 
 namespace dstrain {
 
-/// One rank of a run: steps, evaluations and checkpoints in their order, until all steps are done
-/// or it is asked to stop (engine/train/stop_signal.h).
+/// One rank in one phase of a run: steps, evaluations and checkpoints in their order, until all
+/// steps are done or it is asked to stop (engine/train/stop_signal.h).
 class Trainer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Keeps the references. Collective; goes on from the newest checkpoint that `resume` names
-  /// (TrainOptions). `start`: of this process.
-  Trainer(const LoadedRecipe& loaded, const World& world, RankRecordFile& record,
-          const std::string& resume, Clock::time_point start);
+  /// Keeps the references. Collective; goes on from the checkpoint of `place`. `start`: of this
+  /// process, or of the phase.
+  Trainer(const LoadedRecipe& loaded, int phase, const World& world, RankRecordFile& record,
+          RunPlace place, Clock::time_point start);
 
   void run();
+  /// After run(): it was asked to stop.
+  [[nodiscard]] bool stopped() const { return stop_; }
+  /// After run(): where the next phase begins, with the checkpoint that ended this one.
+  [[nodiscard]] RunPlace next_place() const;
 
  private:
   void restore();
+  /// More phases follow.
+  [[nodiscard]] bool goes_on() const { return session_.phase() + 1 < num_phases(recipe_); }
   void open_report(Clock::time_point start);
   void handle(const StepOutcome& outcome);
   [[noreturn]] void give_up(const StepOutcome& outcome);
@@ -56,19 +64,20 @@ class Trainer {
   void require_saved() const;
 
   const LoadedRecipe& loaded_;
-  const Recipe& recipe_;
+  const Recipe recipe_;  ///< as the phase has it
   const World& world_;
   RankRecordFile& record_;
   std::unique_ptr<Progress> progress_;
   PreparationNotes preparation_{*progress_, record_};
-  std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
   RunPlace place_;
+  std::shared_future<std::string> base_;  ///< rank 0: what the frozen weights are
   Session session_;
   PlanReport plan_;
   std::optional<RunReport> report_;  ///< of rank 0
   std::unique_ptr<CheckpointSaver> saver_;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
+  std::filesystem::path saved_;  ///< the newest checkpoint; of `saved_step_` when no save runs
   std::optional<SaveResult> failed_save_;  ///< the newest, if it has failed
   SkipStreak skipped_;                     ///< up to `last_`
   bool stop_ = false;

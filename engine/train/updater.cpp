@@ -123,6 +123,22 @@ void Updater::update(int group, double lr, const at::Tensor& control, Communicat
   update_part(group, lr, control, all);
 }
 
+void Updater::average(int group, double share, const at::Tensor& control) {
+  const at::Tensor weights = states_.master(group), average = states_.average(group);
+  // Of weights in bf16 there is a copy in fp32.
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;
+  const std::int64_t piece = weights.scalar_type() == at::kFloat ? weights.numel() : kPiece;
+  for (std::int64_t begin = 0; begin < weights.numel(); begin += piece) {
+    const std::int64_t count = std::min(piece, weights.numel() - begin);
+    optimizer::update({.master = average.narrow(0, begin, count),
+                       .moments = {},
+                       .gradient = weights.narrow(0, begin, count).to(at::kFloat),
+                       .compute = {},
+                       .rule = optimizer::Average{.share = share}},
+                      control);
+  }
+}
+
 void Updater::update_part(int group, double lr, const at::Tensor& control, const PartMemory& part) {
   for_each_step(group, lr, part, [&](const optimizer::Step& step, std::int64_t) {
     optimizer::update(step, control);

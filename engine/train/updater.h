@@ -40,6 +40,8 @@ class Updater {
   /// `shards`: over the ranks that share one copy of the state, where the update has a collective
   /// (Layout::update_bytes); else null.
   void update(int group, double lr, const at::Tensor& control, Communicator* shards);
+  /// Moves the average of the group's weights by `share` towards them, unless the step is skipped.
+  void average(int group, double share, const at::Tensor& control);
   /// Of a part of a group with element-wise rules; on the device that its memory is on.
   void update_part(int group, double lr, const at::Tensor& control, const PartMemory& part);
   /// The same of elements [begin, end) of the part, in host memory, by the calling thread alone.

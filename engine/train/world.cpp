@@ -73,6 +73,13 @@ World world_from_environment(Backend backend) {
   return world;
 }
 
+World again(const World& world, const std::string& name) {
+  World next = world;
+  next.store = make_prefixed_store(world.store, name + "/");
+  use_backend(next);
+  return next;
+}
+
 World single_world(const DeviceFacts& device) {
   World world;
   world.device = device;

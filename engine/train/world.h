@@ -35,6 +35,9 @@ struct World {
 /// mpirun's; alone without any. Error{usage} names the variable that is missing or wrong,
 /// Error{hosts} when the other ranks cannot be reached.
 [[nodiscard]] World world_from_environment(Backend backend);
+/// The same ranks for one more session, which opens its communicators anew: `name` tells what it
+/// puts into the store from what earlier ones did.
+[[nodiscard]] World again(const World& world, const std::string& name);
 /// A world of this process alone.
 [[nodiscard]] World single_world(const DeviceFacts& device);
 

@@ -54,6 +54,10 @@ class SettingsWriter final : public Visitor {
         fmt::format("{:<{}}  # {}\n", line, kCommentColumn, shown(found->second.origin, 300));
   }
 
+  /// No setting of other programs makes one.
+  void visit_list(std::string_view /*name*/, const ListSlot& /*list*/,
+                  std::string_view /*text*/) override {}
+
   const Import& import_;
   std::vector<Section> sections_;
 };
@@ -76,6 +80,11 @@ class KeyLister final : public Visitor {
     prefix_.erase(prefix_.rfind('.') + 1);  // npos + 1 is 0
   }
   void visit(std::string_view name, const Slot& /*slot*/, const Field& /*about*/) override {
+    keys_.insert(prefix_ + std::string(name));
+  }
+
+  void visit_list(std::string_view name, const ListSlot& /*list*/,
+                  std::string_view /*text*/) override {
     keys_.insert(prefix_ + std::string(name));
   }
 

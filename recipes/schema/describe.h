@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -44,8 +45,17 @@ using Slot = std::variant<int*, long*, double*, bool*, std::string*, Interval*, 
                           std::vector<double>*, std::vector<std::string>*, EnumSlot, EnumListSlot>;
 
 class Visitor;
-/// The only place where the fields are named: each calls `visitor.field` or `visitor.section` once
-/// per member, in the order in which people read them.
+/// A list of structs, without their type.
+struct ListSlot {
+  void* at;
+  std::size_t (*size)(const void* at);
+  void (*resize)(void* at, std::size_t size);
+  /// The fields of one of them; of a new one, where they are only explained.
+  void (*describe)(void* at, std::size_t index, Visitor& visitor);
+  void (*describe_new)(Visitor& visitor);
+};
+/// The only place where the fields are named: each calls `visitor.field`, `visitor.section` or
+/// `visitor.list` once per member, in the order in which people read them.
 void describe(Recipe& recipe, Visitor& visitor);
 void describe(ModelConfig& model, Visitor& visitor);
 void describe(LoraConfig& lora, Visitor& visitor);
@@ -55,6 +65,7 @@ void describe(DataConfig& data, Visitor& visitor);
 void describe(NormalizeConfig& normalize, Visitor& visitor);
 void describe(BatchConfig& batch, Visitor& visitor);
 void describe(OptimizerConfig& optimizer, Visitor& visitor);
+void describe(EmaConfig& ema, Visitor& visitor);
 void describe(PrecisionConfig& precision, Visitor& visitor);
 void describe(LossScaleConfig& loss_scale, Visitor& visitor);
 void describe(ParallelConfig& parallel, Visitor& visitor);
@@ -63,6 +74,7 @@ void describe(ZeroConfig& zero, Visitor& visitor);
 void describe(MemoryConfig& memory, Visitor& visitor);
 void describe(OffloadConfig& offload, Visitor& visitor);
 void describe(RunConfig& run, Visitor& visitor);
+void describe(PhaseConfig& phase, Visitor& visitor);
 void describe(CheckpointConfig& checkpoint, Visitor& visitor);
 void describe(TraceConfig& trace, Visitor& visitor);
 void describe(MetricsConfig& metrics, Visitor& visitor);
@@ -81,11 +93,31 @@ class Visitor {
     leave();
   }
 
+  template <class Config>
+  void list(std::string_view name, std::vector<Config>& items, std::string_view text) {
+    using Items = std::vector<Config>;
+    visit_list(name,
+               {.at = &items,
+                .size = [](const void* at) { return static_cast<const Items*>(at)->size(); },
+                .resize = [](void* at, std::size_t size) { static_cast<Items*>(at)->resize(size); },
+                .describe =
+                    [](void* at, std::size_t index, Visitor& visitor) {
+                      dstrain::describe(static_cast<Items*>(at)->at(index), visitor);
+                    },
+                .describe_new =
+                    [](Visitor& visitor) {
+                      Config defaults;
+                      dstrain::describe(defaults, visitor);
+                    }},
+               text);
+  }
+
  protected:
   ~Visitor() = default;
   virtual void visit(std::string_view name, const Slot& slot, const Field& about) = 0;
   virtual void enter(std::string_view name, std::string_view text) = 0;
   virtual void leave() = 0;
+  virtual void visit_list(std::string_view name, const ListSlot& list, std::string_view text) = 0;
 
  private:
   template <class T>

@@ -100,6 +100,16 @@ class JsonSchema final : public Visitor {
     if (inner.contains("required") || inner.contains("anyOf")) outer.required.push_back(name);
     outer.json["properties"][name] = std::move(inner);
   }
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view text) override {
+    enter({}, text);
+    list.describe_new(*this);
+    Json item = take();
+    item.erase("description");
+    sections_.back().json["properties"][std::string(name)] = {{"description", text},
+                                                              {"type", "array"},
+                                                              {"items", std::move(item)},
+                                                              {"default", Json::array()}};
+  }
   Json take() {
     Section section = std::move(sections_.back());
     sections_.pop_back();

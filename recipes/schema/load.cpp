@@ -40,6 +40,21 @@ class Origins final : public Visitor {
     prefix_.pop_back();
     prefix_.erase(prefix_.rfind('.') + 1);  // npos + 1 is 0
   }
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view) override {
+    const std::size_t size = list.size(list.at);
+    if (size == 0) {
+      const std::string path = prefix_ + std::string(name);
+      const Place* place = reader_.given(path);
+      origins_.push_back({path, "[]", diagnostics_.origin(place == nullptr ? Place{} : *place)});
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      enter(name, {});
+      enter(std::to_string(i), {});
+      list.describe(list.at, i, *this);
+      leave();
+      leave();
+    }
+  }
   void visit(std::string_view name, const Slot& slot, const Field&) override {
     const std::string path = prefix_ + std::string(name);
     const Place* place = reader_.given(path);

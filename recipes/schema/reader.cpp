@@ -125,6 +125,39 @@ void YamlReader::leave() {
   }
 }
 
+void YamlReader::visit_list(std::string_view name, const ListSlot& list, std::string_view text) {
+  const Entry* found = find(name);
+  if (found == nullptr) return;
+  const std::string path = join(name);
+  given_.emplace(path, found->place);
+  if (found->value.kind != Node::Kind::list) {
+    refuse(path, found->value,
+           fmt::format("a list of sections is wanted, here is {}", kind_name(found->value.kind)),
+           fmt::format("{} Write each with a dash.", text));
+    failed_.insert(path);
+    return;
+  }
+  const std::vector<Node>& items = found->value.items;
+  list.resize(list.at, items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Level level = {.place = items[i].place, .path = fmt::format("{}.{}", path, i)};
+    given_.emplace(level.path, items[i].place);
+    if (items[i].kind == Node::Kind::map) {
+      level.map = &items[i];
+    } else {
+      level.refused = true;
+      refuse(level.path, items[i],
+             fmt::format("a section of keys is wanted, here is {}", kind_name(items[i].kind)),
+             std::string(text));
+    }
+    levels_.push_back(std::move(level));
+    list.describe(list.at, i, *this);
+    leave();
+  }
+  const auto failed = failed_.lower_bound(path + ".");
+  if (failed != failed_.end() && failed->starts_with(path + ".")) failed_.insert(path);
+}
+
 void YamlReader::report_unknown() {
   for (const Unknown& unknown : unknown_) {
     const std::string shown_key = shown(unknown.key);

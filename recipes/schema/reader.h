@@ -32,6 +32,7 @@ class YamlReader final : public Visitor {
   void visit(std::string_view name, const Slot& slot, const Field& about) override;
   void enter(std::string_view name, std::string_view text) override;
   void leave() override;
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view text) override;
 
   struct Level {
     const Node* map = nullptr;  ///< nullptr: the section is not given

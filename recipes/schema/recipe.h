@@ -320,6 +320,27 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// Average of the weights over the steps.
+struct EmaConfig {
+  double decay = 0;  ///< 0: no average
+  int every = 1;     ///< steps
+  bool warmup = false;
+
+  bool operator==(const EmaConfig&) const = default;
+};
+
+/// A part of a run with trained tensors, learning rate and image size of its own.
+struct PhaseConfig {
+  int epochs = 0;  ///< this or `steps`
+  int steps = 0;
+  std::vector<std::string> frozen;  ///< patterns of tensor names, beside model.frozen
+  double lr = 0;                    ///< 0: optimizer.lr
+  int warmup_steps = -1;            ///< -1: optimizer.warmup_steps
+  int image_size = 0;               ///< pixels; 0: model.image_size
+
+  bool operator==(const PhaseConfig&) const = default;
+};
+
 /// Steps of which everything is recorded.
 struct TraceConfig {
   int steps = 0;   ///< of a window; 0: no trace
@@ -358,10 +379,12 @@ struct Recipe {
   DataConfig data;
   BatchConfig batch;
   OptimizerConfig optimizer;
+  EmaConfig ema;
   PrecisionConfig precision;
   ParallelConfig parallel;
   MemoryConfig memory;
   RunConfig run;
+  std::vector<PhaseConfig> phases;  ///< in their order; empty: the run is one phase
   TraceConfig trace;
   MetricsConfig metrics;
 

@@ -26,6 +26,16 @@ class Values final : public Visitor {
     sections_.back()[names_.back()] = std::move(inner);
     names_.pop_back();
   }
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view) override {
+    auto items = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < list.size(list.at); ++i) {
+      sections_.push_back(nlohmann::ordered_json::object());
+      list.describe(list.at, i, *this);
+      items.push_back(std::move(sections_.back()));
+      sections_.pop_back();
+    }
+    sections_.back()[std::string(name)] = std::move(items);
+  }
   void visit(std::string_view name, const Slot& slot, const Field&) override {
     sections_.back()[std::string(name)] = json_value(slot);
   }

@@ -70,6 +70,13 @@ class Reference final : public Visitor {
     const std::size_t dot = path_.rfind('.');
     path_.erase(dot == std::string::npos ? 0 : dot);
   }
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view text) override {
+    enter(name, fmt::format("List; default `[]`. {}", text));
+    path_ += ".N";
+    list.describe_new(*this);
+    leave();
+    leave();
+  }
   void visit(std::string_view name, const Slot& slot, const Field& about) override {
     text_ += fmt::format("- **`{}.{}`**: {}", path_, name, type_text(slot, about));
     if (!about.unit.empty()) text_ += fmt::format("; {}", about.unit);

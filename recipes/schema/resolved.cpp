@@ -59,11 +59,35 @@ class Resolved final : public Visitor {
         fmt::format("{}{}{}:\n{}", indent(sections_.size() - 1), mark, inner.name, inner.text);
     outer.has_keys = outer.has_keys || inner.has_keys;
   }
+  /// Each item is a section whose first key follows a dash.
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view) override {
+    const std::size_t size = list.size(list.at);
+    sections_.back().has_keys = true;
+    if (size == 0) {
+      const std::string line = fmt::format("{}{}: []", indent(sections_.size() - 1), name);
+      sections_.back().text +=
+          fmt::format("{:<{}}  # {}\n", line, kCommentColumn, shown(origin_of(path(name)), 300));
+      return;
+    }
+    sections_.back().text += fmt::format("{}{}:\n", indent(sections_.size() - 1), name);
+    for (std::size_t i = 0; i < size; ++i) {
+      sections_.push_back({.name = std::string(name), .text = {}});
+      sections_.push_back({.name = std::to_string(i), .text = {}});
+      list.describe(list.at, i, *this);
+      std::string text = std::move(sections_.back().text);
+      sections_.resize(sections_.size() - 2);
+      text[2 * sections_.size()] = '-';
+      sections_.back().text += text;
+    }
+  }
+  [[nodiscard]] std::string origin_of(const std::string& path) const {
+    const auto found = origins_.find(path);
+    return found == origins_.end() ? "default" : found->second;
+  }
   void visit(std::string_view name, const Slot& slot, const Field&) override {
     Section& section = sections_.back();
     const std::string full = path(name);
-    const auto found = origins_.find(full);
-    const std::string origin = found == origins_.end() ? "default" : found->second;
+    const std::string origin = origin_of(full);
     const auto inactive = inactive_.find(full);
     const bool left_out = inactive != inactive_.end() && origin == "default";
     const std::string line = fmt::format("{}{}{}: {}", indent(sections_.size() - 1),

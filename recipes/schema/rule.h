@@ -42,7 +42,7 @@ struct Rule {
   return schedule == Schedule::linear || schedule == Schedule::cosine;
 }
 
-/// Those of lengths, learning rates and loss scales.
+/// Those of lengths, phases, learning rates, loss scales and averages.
 [[nodiscard]] std::span<const Rule> training_rules();
 
 /// Those of image data.

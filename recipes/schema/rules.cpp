@@ -403,6 +403,8 @@ constexpr std::string_view kDeciding[] = {"model.name",
                                           "optimizer.name",
                                           "optimizer.schedule",
                                           "optimizer.warmup_steps",
+                                          "phases",
+                                          "ema.decay",
                                           "precision.compute",
                                           "precision.loss_scale.fixed",
                                           "precision.loss_scale.hysteresis",
@@ -489,12 +491,16 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     add({"optimizer.step_epochs", "optimizer.step_factor"},
         fmt::format("only optimizer.schedule step drops, here it is {}", spelling(schedule)));
   }
-  if (r.optimizer.warmup_steps == 0) {
+  const bool warms_up =
+      r.optimizer.warmup_steps > 0 ||
+      std::ranges::any_of(r.phases, [](const PhaseConfig& one) { return one.warmup_steps > 0; });
+  if (!warms_up) {
     add({"optimizer.warmup", "optimizer.warmup_ratio"}, "optimizer.warmup_steps 0: no warm-up");
     if (schedule != Schedule::linear)
       add({"optimizer.warmup_shift"},
           "optimizer.warmup_steps 0, and only schedule linear is moved, too");
   }
+  if (r.ema.decay == 0) add({"ema.every", "ema.warmup"}, "ema.decay 0: there is no average");
   if (r.lora.rank == 0) {
     add({"lora.alpha", "lora.dropout", "lora.targets", "lora.also_train", "lora.weights"},
         "lora.rank 0 adds no adapters");

@@ -6,6 +6,7 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 #include <utility>
 
@@ -362,6 +363,26 @@ void apply_override(Node& root, const std::string& assignment, int index,
     if (dot == std::string::npos) {
       entry->value = std::move(value);
       return;
+    }
+    if (entry->value.kind == Node::Kind::list) {
+      // An item by its number, then a key of it.
+      const std::size_t end = path.find('.', dot + 1);
+      const std::string number = path.substr(dot + 1, end - dot - 1);
+      const char* last = number.data() + number.size();
+      std::size_t item = 0;
+      const auto parsed = std::from_chars(number.data(), last, item);
+      std::vector<Node>& items = entry->value.items;
+      if (end == std::string::npos || parsed.ec != std::errc() || parsed.ptr != last ||
+          item >= items.size() || items[item].kind != Node::Kind::map) {
+        diagnostics.error(place, path,
+                          fmt::format("{} is a list of {} items in the recipe", path.substr(0, dot),
+                                      items.size()),
+                          "give the number of a section in it, from 0, and a key of it");
+        return;
+      }
+      node = &items[item];
+      from = end + 1;
+      continue;
     }
     if (entry->value.kind != Node::Kind::map) {
       diagnostics.error(place, path,

@@ -96,7 +96,8 @@ inline std::vector<UpdateBits> all_updates(std::int64_t count) {
         Rule(Rmsprop{.lr = lr, .weight_decay = decay}),
         Rule(RmspropTensorflow{.lr = lr, .weight_decay = decay}),
         Rule(Lion{.lr = lr, .weight_decay = decay}), Rule(MuonMomentum{}),
-        Rule(MuonMomentum{.nesterov = false}), Rule(MuonStep{.step = lr, .shrink = 1e-3})}) {
+        Rule(MuonMomentum{.nesterov = false}), Rule(MuonStep{.step = lr, .shrink = 1e-3}),
+        Rule(Average{.share = 0.3})}) {
     const bool direction = is_direction(rule);
     for (const auto copy : {f32, bf16, f16}) {
       if (direction && copy == f16) continue;

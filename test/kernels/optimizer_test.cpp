@@ -219,6 +219,26 @@ TEST_CASE("Muon's momentum and step follow torch.optim.Muon for 20 steps", "[ker
   REQUIRE(step.compute.equal(step.master.to(at::kHalf)));
 }
 
+TEST_CASE("an average of weights follows them, whatever their gradients are scaled by",
+          "[kernels]") {
+  test::Random random(10);
+  const std::int64_t count = 40003;
+  Step step{.master = random({count}),
+            .moments = {},
+            .gradient = {},
+            .compute = {},
+            .rule = Average{.share = 0.01}};
+  at::Tensor average = step.master.to(at::kDouble);
+  const at::Tensor control = fresh_control(4);
+  for (int i = 0; i < 20; ++i) {
+    step.gradient = random({count});
+    finish(control, 1);
+    update(step, control);
+    average = 0.99 * average + 0.01 * step.gradient.to(at::kDouble);
+  }
+  REQUIRE((step.master.to(at::kDouble) - average).abs().max().item<double>() < 1e-6);
+}
+
 TEST_CASE("an orthogonalised matrix keeps its singular vectors, with values near one",
           "[kernels]") {
   test::Random random(9);
@@ -244,6 +264,7 @@ TEST_CASE("an orthogonalised matrix keeps its singular vectors, with values near
 Rule rule_of(const std::string& name, double lr, double weight_decay) {
   if (name == "adamw") return AdamW{.lr = lr, .weight_decay = weight_decay};
   if (name == "lion") return Lion{.lr = lr, .weight_decay = weight_decay};
+  if (name == "average") return Average{.share = lr};
   if (name == "rmsprop") return Rmsprop{.lr = lr, .weight_decay = weight_decay};
   if (name == "rmsprop of TensorFlow") {
     return RmspropTensorflow{.lr = lr, .weight_decay = weight_decay};
@@ -255,7 +276,8 @@ TEST_CASE("a skipped step leaves every state bit as it was", "[kernels]") {
   test::Random random(3);
   const double bad =
       GENERATE(std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN());
-  const std::string name = GENERATE("adamw", "sgd", "lion", "rmsprop", "rmsprop of TensorFlow");
+  const std::string name =
+      GENERATE("adamw", "sgd", "lion", "rmsprop", "rmsprop of TensorFlow", "average");
   CAPTURE(bad, name);
   Step step{.master = random({100}),
             .moments = {},

@@ -211,6 +211,28 @@ TEST_CASE("a collective inside a block that is missing, moved or changed is repo
   }
 }
 
+TEST_CASE("the average of the weights rests beside the states, and updates change it",
+          "[program][property]") {
+  const int stage = GENERATE(0, 1, 3);
+  CAPTURE(stage);
+  Case c = test::make_case(stage, 2, 1, 3, {.micro_batches = 2, .prefetch = 1});
+  const Bytes master = peak_memory(training_program(c.layout, c.cost, c.options)).master;
+  c.layout.widths.average = 4;
+  c.cost.blocks[1].state_bytes = 48;
+  const Program training = training_program(c.layout, c.cost, c.options);
+  REQUIRE(problems(training, c) == "");
+  REQUIRE(peak_memory(training).average == master);
+  CHECK(peak_memory(training).block_states == 96);  // they have one, too
+  for (std::size_t i = 0; i < training.actions.size(); ++i) {
+    const int average = training.find(training.actions[i].writes, BufferRole::average);
+    CHECK((average >= 0) == (training.actions[i].kind == ActionKind::update));
+    if (average < 0) continue;
+    Program other = training;
+    std::erase(other.actions[i].writes, average);
+    CHECK(problems(other, c) != "");
+  }
+}
+
 TEST_CASE("untrained state is changed by forwards of a training step and read by others",
           "[program][property]") {
   Case c = test::make_case(

@@ -16,6 +16,10 @@ class Habits final : public Visitor {
  private:
   void enter(std::string_view name, std::string_view text) override { check(name, text); }
   void leave() override {}
+  void visit_list(std::string_view name, const ListSlot& list, std::string_view text) override {
+    check(name, text);
+    list.describe_new(*this);
+  }
   void visit(std::string_view name, const Slot&, const Field& about) override {
     ++num_fields;
     check(name, about.text);

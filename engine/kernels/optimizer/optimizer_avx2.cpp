@@ -20,5 +20,7 @@ template void run_loop<VectorUnit::avx2, Rmsprop>(const OptimizerUpdate&, const 
 template void run_loop<VectorUnit::avx2, RmspropTensorflow>(const OptimizerUpdate&,
                                                             const RmspropTensorflow::Element&,
                                                             std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx2, Average>(const OptimizerUpdate&, const Average::Element&,
+                                                  std::int64_t, std::int64_t);
 
 }  // namespace dstrain::kernels::cpu

@@ -21,5 +21,7 @@ template void run_loop<VectorUnit::avx512, Rmsprop>(const OptimizerUpdate&, cons
 template void run_loop<VectorUnit::avx512, RmspropTensorflow>(const OptimizerUpdate&,
                                                               const RmspropTensorflow::Element&,
                                                               std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::avx512, Average>(const OptimizerUpdate&, const Average::Element&,
+                                                    std::int64_t, std::int64_t);
 
 }  // namespace dstrain::kernels::cpu

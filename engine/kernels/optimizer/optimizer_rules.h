@@ -264,7 +264,29 @@ struct MuonStep {
   }
 };
 
-using Rule = std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep, Rmsprop, RmspropTensorflow>;
+/// Exponential average of weights (Polyak & Juditsky 1992 with a constant share): the average
+/// stands in the place of the parameter, the weights in that of the gradient.
+struct Average {
+  static constexpr int kMoments = 0;
+  static constexpr bool kDirection = false;
+  double share = 0;  ///< of the weights in their new average
+
+  struct Element {
+    float share;
+
+    template <bool kRounded>
+    DSTRAIN_HOST_DEVICE float update(float weight, float& average, float*) const {
+      using fixed_order::fma, fixed_order::one_nan, fixed_order::sub;
+      return average = one_nan(fma(share, sub(weight, average), average));
+    }
+  };
+  [[nodiscard]] DSTRAIN_HOST_DEVICE Element element(const float*) const {
+    return {.share = static_cast<float>(share)};
+  }
+};
+
+using Rule =
+    std::variant<AdamW, Sgd, Lion, MuonMomentum, MuonStep, Rmsprop, RmspropTensorflow, Average>;
 
 [[nodiscard]] inline int num_moments(const Rule& rule) {
   return std::visit([](const auto& one) { return one.kMoments; }, rule);

@@ -20,5 +20,7 @@ template void run_loop<VectorUnit::none, Rmsprop>(const OptimizerUpdate&, const 
 template void run_loop<VectorUnit::none, RmspropTensorflow>(const OptimizerUpdate&,
                                                             const RmspropTensorflow::Element&,
                                                             std::int64_t, std::int64_t);
+template void run_loop<VectorUnit::none, Average>(const OptimizerUpdate&, const Average::Element&,
+                                                  std::int64_t, std::int64_t);
 
 }  // namespace dstrain::kernels::cpu

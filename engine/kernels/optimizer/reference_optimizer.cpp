@@ -100,6 +100,11 @@ double define(const MuonStep& rule, const Given& given, double& parameter, doubl
   return parameter;
 }
 
+double define(const Average& rule, const Given& given, double& average, double*) {
+  average = (1 - rule.share) * average + rule.share * given.raw;
+  return average;
+}
+
 /// Element i of a state, in fp32 or in bf16 with stochastic rounding.
 class State {
  public:

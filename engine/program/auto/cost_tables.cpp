@@ -36,7 +36,7 @@ Bytes resting_bytes(const Layout& layout) {
     if (!group.trainable) continue;
     bytes += held(group.gradients) * widths.gradient;
     if (group.state_place == Place::device)
-      bytes += held(group.states) * (widths.master + widths.moments);
+      bytes += held(group.states) * (widths.master + widths.moments + widths.average);
   }
   return bytes;
 }

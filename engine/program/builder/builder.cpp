@@ -69,9 +69,11 @@ void add_resting_state(Writer& writer, const std::vector<GroupUse>& uses) {
       resting.master = add(BufferRole::master, kind.states, widths.master, kind.state_place);
     writer.program.buffers.push_back(moments_of(g, writer.layout));
     resting.moments = static_cast<int>(writer.program.buffers.size()) - 1;
+    if (widths.average > 0)
+      resting.average = add(BufferRole::average, kind.states, widths.average, Place::device);
   }
   for (int b = 0; b < writer.num_blocks(); ++b) {
-    const Bytes bytes = writer.own.local(b) ? writer.cost.blocks[to_index(b)].state_bytes : 0;
+    const Bytes bytes = writer.own.local(b) ? block_state_bytes(b, writer.layout, writer.cost) : 0;
     writer.block_state.push_back(bytes > 0 ? writer.add_buffer(BufferRole::block_state, b, bytes, 1)
                                            : -1);
   }

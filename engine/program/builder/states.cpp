@@ -72,6 +72,7 @@ void States::update_whole(int group) {
                 .workspace = kind.matrix_workspace,
                 .flops = kind.matrix_flops};
   for (const int id : resting_states(group)) update.writes.push_back(id);
+  if (resting.average >= 0) update.writes.push_back(resting.average);
   committed_[to_index(group)] = writer_.add(ActionKind::update, std::move(update));
 }
 

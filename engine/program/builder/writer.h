@@ -19,6 +19,7 @@ struct Resting {
   int gradient = -1;
   int master = -1;
   int moments = -1;
+  int average = -1;
 };
 
 /// The program under way and what its parts share.
