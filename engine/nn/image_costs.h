@@ -21,8 +21,8 @@ class ImageCosts {
  public:
   ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
 
-  /// `kept`: the input is the block's, or another layer counts it.
-  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
+  /// `kept`: the input is the block's, or another layer counts it. `activated`: with a ReLU.
+  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
   /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
@@ -50,6 +50,9 @@ class ImageCosts {
   [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
 
  private:
+  /// Of the windows of the image, where a GPU convolves by them.
+  [[nodiscard]] Bytes columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const;
+
   int compute_bytes_;
   Bytes input_;
   BlockCost cost_;
