@@ -15,12 +15,14 @@ using namespace dstrain;
 namespace {
 
 constexpr int kSteps = 50;
+constexpr int kFewSteps = 20;  ///< of most runs: what differs by more than roundoff does so at once
 
-/// Losses of `steps` optimizer steps of the quickstart model under `overrides` on `ranks` ranks,
-/// each a thread.
-std::vector<double> losses(int ranks, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = {"batch.global=48", "batch.micro=8", "run.steps=50",
-                                  "run.epochs=0"};
+/// Losses of the first `steps` optimizer steps of the quickstart model under `overrides` on `ranks`
+/// ranks, each a thread.
+std::vector<double> losses(int ranks, const std::vector<std::string>& overrides,
+                           int steps = kFewSteps) {
+  std::vector<std::string> all = {"batch.global=48", "batch.micro=8", "run.epochs=0",
+                                  fmt::format("run.steps={}", kSteps)};
   all.insert(all.end(), overrides.begin(), overrides.end());
   const Recipe recipe = load_recipe("recipes/quickstart.yaml", all).recipe;
   std::vector<std::vector<double>> by_rank(static_cast<std::size_t>(ranks));
@@ -28,7 +30,7 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides)
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
         session.seek(0);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < steps; ++step) {
           session.enqueue_step();
           by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
         }
@@ -38,13 +40,15 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides)
 }
 
 const std::vector<double>& reference() {
-  static const std::vector<double> values = losses(1, {"parallel.zero.stage=0"});
+  static const std::vector<double> values = losses(1, {"parallel.zero.stage=0"}, kSteps);
   return values;
 }
 
+/// `found` may end before `expected`.
 void check_equal(const std::vector<double>& found,
                  const std::vector<double>& expected = reference()) {
-  REQUIRE(found.size() == expected.size());
+  REQUIRE(found.size() >= static_cast<std::size_t>(kFewSteps));
+  REQUIRE(found.size() <= expected.size());
   for (std::size_t step = 0; step < found.size(); ++step) {
     CAPTURE(step, found[step], expected[step]);
     REQUIRE(std::abs(found[step] - expected[step]) <= test::kPromised * std::abs(expected[step]));
@@ -60,7 +64,8 @@ TEST_CASE("every strategy and rank count gives the loss curve of a single rank",
   CAPTURE(ranks, zero_stage);
   REQUIRE(reference().front() > 2.0);
   REQUIRE(reference().back() < reference().front());
-  check_equal(losses(ranks, {fmt::format("parallel.zero.stage={}", zero_stage)}));
+  check_equal(losses(ranks, {fmt::format("parallel.zero.stage={}", zero_stage)},
+                     ranks == 4 ? kSteps : kFewSteps));
 }
 
 TEST_CASE("sharding beside replication, recomputation and deep prefetch change nothing",
@@ -111,7 +116,7 @@ TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeR
     return overrides;
   };
   const std::vector<double> alone = losses(1, with(0));
-  REQUIRE(alone != reference());  // of adamw
+  REQUIRE(alone.back() != reference()[kFewSteps - 1]);  // of adamw
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     check_equal(losses(3, with(stage)), alone);
