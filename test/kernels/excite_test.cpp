@@ -122,6 +122,9 @@ TEST_CASE("drop_path leaves out whole samples by the seed", "[kernels]") {
   // Rows of tokens: those of a sample have its factor.
   const at::Tensor tokens = ops::drop_path(x.view({kSamples * 2, 12}), kSamples, mask(7, 1));
   CHECK(tokens.view({kSamples, -1}).ne(0).any(1).equal(factors.gt(0)));
+  x.mutable_grad().reset();  // without another image there is one gradient
+  tokens.backward(dy.view({kSamples * 2, 12}));
+  CHECK(far(x.grad(), rounded(scaled(dy), dtype)) == "");
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ struct DropPath : torch::autograd::Function<DropPath> {
                             const DropMask& mask) {
     keep_mask(context, mask);
     context->saved_data["samples"] = samples;
+    context->saved_data["residual"] = residual.has_value();
     return scaled_samples(dense(x), samples, mask, residual ? dense(*residual) : at::Tensor());
   }
 
@@ -46,7 +47,9 @@ struct DropPath : torch::autograd::Function<DropPath> {
     const at::Tensor dy = dense(grads[0]);
     const at::Tensor dx = scaled_samples(dy, context->saved_data.at("samples").toInt(),
                                          kept_mask(context), /*residual=*/{});
-    return {dx, context->needs_input_grad(1) ? dy : at::Tensor(), {}, {}};
+    // Only tensors that were given have an edge to ask for.
+    const bool wanted = context->saved_data.at("residual").toBool() && context->needs_input_grad(1);
+    return {dx, wanted ? dy : at::Tensor(), {}, {}};
   }
 };
 
