@@ -594,16 +594,4 @@ void StateStore::restore(const CheckpointReader& reader, std::int64_t chunk) {
   refresh_own_parameters();
 }
 
-void StateStore::begin_phase(const CheckpointReader& reader, std::int64_t chunk) {
-  require_own_tensors(reader);
-  std::set<std::string> saved;
-  for (const Piece& tensor : reader.tensors()) saved.insert(tensor.name);
-  const bool averaged = average_ && has_average(reader);
-  read_state(reader, &saved, 0, chunk);
-  if (averaged) read_state(reader, &saved, 1 + num_moments(), chunk);
-  read_block_states(reader, averaged);
-  if (!averaged) start_average();
-  refresh_own_parameters();
-}
-
 }  // namespace dstrain

@@ -1,11 +1,14 @@
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/where.h>
 
+#include <set>
+#include <string>
+
 #include "engine/base/error.h"
 #include "engine/device/stream.h"
 #include "engine/train/state_store.h"
 
-/// The average of the weights over the steps.
+/// The average of the weights over the steps, and what a phase takes over from the one before.
 namespace dstrain {
 
 at::Tensor StateStore::average(int group) const {
@@ -70,6 +73,20 @@ void StateStore::give_back_average() {
     state.kept.reset();
   }
   synchronize(options_.device);
+}
+
+void StateStore::begin_phase(const CheckpointReader& reader, std::int64_t chunk) {
+  require_own_tensors(reader);
+  std::set<std::string> saved;
+  for (const Piece& tensor : reader.tensors()) saved.insert(tensor.name);
+  const std::string prefix = average_name("");
+  const auto first = saved.lower_bound(prefix);
+  const bool averaged = average_ && first != saved.end() && first->starts_with(prefix);
+  read_state(reader, &saved, 0, chunk);
+  if (averaged) read_state(reader, &saved, 1 + num_moments(), chunk);
+  read_block_states(reader, averaged);
+  if (!averaged) start_average();
+  refresh_own_parameters();
 }
 
 }  // namespace dstrain
