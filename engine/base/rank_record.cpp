@@ -11,12 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <new>
 #include <sstream>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/system_files.h"
 #include "engine/base/units.h"
 
 namespace dstrain {
@@ -59,9 +59,7 @@ std::int64_t now_ns() {
 /// Field 22 of /proc/self/stat counts ticks since the machine's start; the name in field 2 may hold
 /// blanks and brackets. 0 where it cannot be read.
 double process_age_s() {
-  std::ifstream file("/proc/self/stat");
-  std::string text;
-  std::getline(file, text);
+  const std::string text = read_system_file("/proc/self/stat");
   const std::size_t end_of_name = text.rfind(')');
   if (end_of_name == std::string::npos) return 0;
   std::istringstream rest(text.substr(end_of_name + 1));

@@ -81,7 +81,7 @@ std::string GemmKey::text() const {
 
 GemmCache::GemmCache(std::filesystem::path file, std::string_view shipped)
     : file_(std::move(file)), choices_(read()) {
-  const auto content = nlohmann::json::parse(shipped, nullptr, /*allow_exceptions=*/false);
+  const auto content = json_or_null(shipped, {.bytes = kLargestFile});
   if (content.is_object()) shipped_ = choices_of(content);
 }
 
