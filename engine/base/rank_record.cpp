@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <new>
+#include <sstream>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -50,6 +54,23 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+/// Field 22 of /proc/self/stat counts ticks since the machine's start; the name in field 2 may hold
+/// blanks and brackets. 0 where it cannot be read.
+double process_age_s() {
+  std::ifstream file("/proc/self/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t end_of_name = text.rfind(')');
+  if (end_of_name == std::string::npos) return 0;
+  std::istringstream rest(text.substr(end_of_name + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  timespec now{};
+  if (!rest || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
+         std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 /// For lengths of time within this process.
@@ -119,20 +140,43 @@ RankRecordFile::RankRecordFile(RankRecordFile&& other) noexcept
     : record_(std::exchange(other.record_, nullptr)),
       collective_began_ns_(other.collective_began_ns_),
       step_began_ns_(other.step_began_ns_),
-      waited_before_step_ns_(other.waited_before_step_ns_) {}
+      waited_before_step_ns_(other.waited_before_step_ns_),
+      starts_(std::move(other.starts_)),
+      stepping_(other.stepping_) {}
 
 RankRecordFile& RankRecordFile::operator=(RankRecordFile&& other) noexcept {
   std::swap(record_, other.record_);
   std::swap(collective_began_ns_, other.collective_began_ns_);
   std::swap(step_began_ns_, other.step_began_ns_);
   std::swap(waited_before_step_ns_, other.waited_before_step_ns_);
+  std::swap(starts_, other.starts_);
+  std::swap(stepping_, other.stepping_);
   return *this;
 }
 
 void RankRecordFile::enter(std::int64_t step, std::string_view action) {
+  if (!stepping_) {
+    stepping_ = step >= 0;
+    starts_.emplace_back(stepping_ ? "" : action, steady_ns());
+  }
   record_->step.store(step, std::memory_order_relaxed);
   copy_text(record_->action, action);
   tick();
+}
+
+std::vector<std::pair<std::string, double>> RankRecordFile::start_parts() const {
+  std::vector<std::pair<std::string, double>> parts;
+  const std::int64_t now = steady_ns();
+  if (!starts_.empty()) {
+    const double since = 1e-9 * static_cast<double>(now - starts_[0].second);
+    parts.emplace_back("load the program", std::max(0.0, process_age_s() - since));
+  }
+  for (std::size_t i = 0; i < starts_.size(); ++i) {
+    if (starts_[i].first.empty()) break;
+    const std::int64_t end = i + 1 < starts_.size() ? starts_[i + 1].second : now;
+    parts.emplace_back(starts_[i].first, 1e-9 * static_cast<double>(end - starts_[i].second));
+  }
+  return parts;
 }
 
 void RankRecordFile::set_stage(int stage) { record_->stage.store(stage); }

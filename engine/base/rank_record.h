@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace dstrain {
 
@@ -73,8 +75,11 @@ class RankRecordFile {
   RankRecordFile(const RankRecordFile&) = delete;
   RankRecordFile& operator=(const RankRecordFile&) = delete;
 
-  /// Cheap enough for every action of a step.
+  /// Cheap enough for every action of a step. A step below 0 is before the first.
   void enter(std::int64_t step, std::string_view action);
+  /// What the process did before its first step, in order, with the seconds of each; the first is
+  /// what came before any entry, counted from the start of the process.
+  [[nodiscard]] std::vector<std::pair<std::string, double>> start_parts() const;
   void set_stage(int stage);
   /// Progress within a long action, such as the preparation of data.
   void tick();
@@ -101,6 +106,8 @@ class RankRecordFile {
   std::int64_t collective_began_ns_ = 0;
   std::int64_t step_began_ns_ = 0;
   std::int64_t waited_before_step_ns_ = 0;
+  std::vector<std::pair<std::string, std::int64_t>> starts_;  ///< and when, by steady_ns()
+  bool stepping_ = false;  ///< the last of `starts_` is the first step
 };
 
 /// A section for the length of a scope.

@@ -11,6 +11,7 @@
 
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/attention/kernels.h"
+#include "engine/kernels/draw/kernels.h"
 #include "engine/kernels/embedding/kernels.h"
 #include "engine/kernels/experts/kernels.h"
 #include "engine/kernels/linear/kernels.h"

@@ -5,9 +5,13 @@
 #include "engine/base/error.h"
 #include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
+#include "engine/models/cnn_lstm/cnn_lstm.h"
 #include "engine/models/decoder/model.h"
+#include "engine/models/efficientnet/efficientnet.h"
+#include "engine/models/ensemble/ensemble.h"
 #include "engine/models/llama/llama.h"
 #include "engine/models/mobilenet/mobilenet_v2.h"
+#include "engine/models/mobilenet/mobilenet_v3.h"
 #include "engine/models/model.h"
 #include "engine/models/qwen2/qwen2.h"
 #include "engine/models/qwen3/qwen3.h"
@@ -134,6 +138,44 @@ constexpr Family kModels[] = {
      .classifier = "classifier.1",
      .with_classifier = {},
      .timm_tensor = mobilenet_v2_timm_tensor},
+    {.name = "mobilenet_v3_large",
+     .make = mobilenet_v3_model,
+     .file_names = ours_or_timms<mobilenet_v3_large_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.3",
+     .with_classifier = {},
+     .timm_tensor = mobilenet_v3_large_timm_tensor},
+    {.name = "mobilenet_v3_small",
+     .make = mobilenet_v3_model,
+     .file_names = ours_or_timms<mobilenet_v3_small_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.3",
+     .with_classifier = {},
+     .timm_tensor = mobilenet_v3_small_timm_tensor},
+    {.name = "efficientnet",
+     .make = efficientnet_model,
+     .file_names = ours_or_timms<efficientnet_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.1",
+     .with_classifier = {},
+     .timm_tensor = efficientnet_timm_tensor},
+    {.name = "cnn_lstm",
+     .make = cnn_lstm_model,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier",
+     .with_classifier = {}},
+    {.name = "ensemble",
+     .make = ensemble_model,
+     .file_names = one_name,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = {},
+     .with_classifier = {}},
 };
 
 const Family* family_called(const ModelFamily* recipe) {

@@ -21,6 +21,7 @@ struct Model {
   std::string config_json;
   int image_size = 0;                   ///< 0 for text
   int channels = 0;                     ///< 0 for text
+  int frames = 1;                       ///< images of a sample, each a sample of its layers' norms
   int classes = 0;                      ///< 0 for text
   int vocab_size = 0;                   ///< 0 for images
   int sequence = 0;                     ///< tokens of a sample; 0 for images
@@ -39,6 +40,7 @@ struct Model {
 struct ModelInputs {
   int classes = 0;                  ///< of images; 0: unknown
   int sequence = 0;                 ///< tokens of a sample of text; 0: unknown, then costs are too
+  int frames = 1;                   ///< images of a sample
   Splits splits = {};               ///< parts that this rank has; whole for export
   ExpertsConfig experts = {};       ///< of the recipe: losses of routers, planned load
   BatchNormConfig batch_norm = {};  ///< of the recipe

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,5 +14,9 @@ namespace dstrain {
 /// name, element).
 void draw_weights(std::int64_t seed, const std::string& name, Init init, double init_std,
                   std::int64_t begin, std::span<float> out);
+/// The same bits of a box of a tensor, whose `init` is one of the random ones, into memory of the
+/// GPU.
+void draw_weights_on_gpu(std::int64_t seed, const Piece& box, Init init, double init_std,
+                         float* out, cudaStream_t stream);
 
 }  // namespace dstrain

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class WeightSource {
   /// `parameter`; fp32.
   virtual void read_whole(const Parameter& parameter, const Piece& part, std::int64_t begin,
                           std::span<float> out) const = 0;
+  /// Seed with which draw_weights gives every element; nullopt where any may come from elsewhere.
+  [[nodiscard]] virtual std::optional<std::int64_t> seed() const { return std::nullopt; }
   /// All elements of an untrained tensor of fp32; false where it has its initial value.
   [[nodiscard]] virtual bool read_state(const BlockState& state, std::span<float> out) const = 0;
 };

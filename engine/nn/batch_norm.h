@@ -43,8 +43,8 @@ class BatchNorm {
                                    const at::Tensor& residual = {}) {
     return ops::batch_norm(x_BHWC, call_of(call), residual);
   }
-  /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x is
-  /// convolved as it is. Kept are x, what the convolution gives, and the statistics.
+  /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x
+  /// is convolved as it is. Kept are x, what the convolution gives, and the statistics.
   [[nodiscard]] at::Tensor forward_depthwise(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
                                              BatchNorm* before) {
     if (before == nullptr) {

@@ -29,6 +29,7 @@ class Conv {
   [[nodiscard]] const ops::ConvShape& shape() const { return shape_; }
   [[nodiscard]] Parameter& weight() { return weight_; }
   [[nodiscard]] const Parameter& weight() const { return weight_; }
+  [[nodiscard]] bool has_bias() const { return has_bias_; }
   /// Null without a bias.
   [[nodiscard]] Parameter* bias() { return has_bias_ ? &bias_ : nullptr; }
   void add_parameters(std::vector<Parameter*>& list) {

@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/kernels/conv/columns.h"
+
 namespace dstrain {
 
 ImageCosts::ImageCosts(std::string block, const ImageShape& input, int compute_bytes)
     : compute_bytes_(compute_bytes), input_(input.bytes(compute_bytes)) {
   cost_.name = std::move(block);
+}
+
+Bytes ImageCosts::columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const {
+  if (!ops::by_columns(shape)) return 0;
+  return output.samples * output.height * output.width * ops::columns_width(shape) * compute_bytes_;
 }
 
 void ImageCosts::hold(Bytes forward, Bytes backward) {
@@ -21,16 +28,20 @@ void ImageCosts::add(LayerCost layer, Bytes forward_traffic, Bytes backward_traf
   cost_.backward_traffic += backward_traffic;
 }
 
-ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept) {
+ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept, bool activated) {
   const ImageShape output = conv.output(input);
   LayerCost layer = conv.cost(input);
   if (!kept && conv.weight().trainable) layer.saved_bytes += bytes(input);
   const Bytes in = bytes(input), out = bytes(output),
               weight = conv.shape().weight_elements() * compute_bytes_;
+  const Bytes columns = columns_bytes(conv.shape(), output),
+              added = activated || conv.has_bias() ? 2 * out : 0;
   // Backward reads the output's gradient for the input's and the weight's.
-  add(std::move(layer), in + out + weight,
-      2 * out + 2 * in + weight + conv.shape().weight_elements() * kFloatBytes);
-  hold(out, in + out);
+  add(std::move(layer), in + out + weight + 2 * columns + added,
+      2 * out + 2 * in + weight + conv.shape().weight_elements() * kFloatBytes + 2 * columns +
+          (activated ? 3 * out : 0));
+  // A ReLU's gradient is made beside the output's.
+  hold(out + columns, (activated ? out : 0) + out + (columns > 0 ? columns : in));
   return output;
 }
 
@@ -68,6 +79,37 @@ ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& s
       in + out + places);
   hold(out + (activated ? 0 : in), in + out);
   return output;
+}
+
+ImageShape ImageCosts::excited_conv(const Conv& conv, const ImageShape& input) {
+  const ImageShape output = conv.output(input);
+  LayerCost layer = conv.cost(input);
+  const Bytes in = bytes(input), out = bytes(output),
+              gates = bytes({input.samples, 1, 1, input.channels}),
+              weight = conv.shape().weight_elements() * compute_bytes_;
+  layer.saved_bytes += in + gates;
+  // The means and the scaled input; backward also the gate's gradient, from fp32.
+  add(std::move(layer), 4 * in + out + weight, 9 * in + 2 * out + weight);
+  const Bytes wide = input.elements() * kFloatBytes;
+  hold(in + out, 2 * in + std::max(in, wide) + out);
+  return output;
+}
+
+void ImageCosts::linear(const Linear& linear, std::int64_t rows) {
+  LayerCost layer = linear.cost(rows, compute_bytes_);
+  const Bytes out = rows * linear.parts().front().rows * compute_bytes_,
+              moved = layer.saved_bytes + out + layer.parameters * compute_bytes_;
+  layer.weight_flops = 0;
+  layer.held_bytes = 0;
+  const Bytes gradient = layer.parameters * kFloatBytes;
+  add(std::move(layer), moved, 2 * moved + gradient);
+}
+
+void ImageCosts::drop_path(const ImageShape& input) {
+  const Bytes in = bytes(input);
+  cost_.forward_traffic += 3 * in;
+  cost_.backward_traffic += 2 * in;
+  hold(2 * in, 3 * in);
 }
 
 BlockCost ImageCosts::finish(const ImageShape& output) {

@@ -7,6 +7,7 @@
 #include "engine/nn/batch_norm.h"
 #include "engine/nn/conv.h"
 #include "engine/nn/image_shape.h"
+#include "engine/nn/linear.h"
 #include "engine/program/cost.h"
 
 namespace dstrain {
@@ -20,8 +21,8 @@ class ImageCosts {
  public:
   ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
 
-  /// `kept`: the input is the block's, or another layer counts it.
-  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept);
+  /// `kept`: the input is the block's, or another layer counts it. `activated`: with a ReLU.
+  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
   /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
@@ -30,18 +31,27 @@ class ImageCosts {
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);
+  /// A 1x1 convolution of the input times the gate of its sample's channel.
+  ImageShape excited_conv(const Conv& conv, const ImageShape& input);
+  /// A map of `rows` rows, which it keeps; its weight's gradient is not put off.
+  void linear(const Linear& linear, std::int64_t rows);
+  /// The input, of which samples may be left out, plus another image.
+  void drop_path(const ImageShape& input);
   /// Another layer, with what it moves.
   void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
 
+  [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
+
+  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
+  void hold(Bytes forward, Bytes backward);
   /// Of a block that hands on an image.
   [[nodiscard]] BlockCost finish(const ImageShape& output);
   /// Of one that hands on `boundary`.
   [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
 
  private:
-  [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
-  /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
-  void hold(Bytes forward, Bytes backward);
+  /// Of the windows of the image, where a GPU convolves by them.
+  [[nodiscard]] Bytes columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const;
 
   int compute_bytes_;
   Bytes input_;

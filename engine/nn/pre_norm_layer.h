@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/stable_hash.h"
+#include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/moe.h"
@@ -26,6 +28,7 @@ struct LayerPlace {
   bool first = false;            ///< its input is {x}, without a delta
   bool gradients_apart = false;  ///< the block behind it returns the gradients of x and delta apart
   AxisPart tensor = {};  ///< of attention and feed-forward; other rows are those of this rank
+  double drop_path = 0;  ///< share of samples that skip each branch; then this rank has all rows
 };
 
 /// Pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). Between layers travel
@@ -71,9 +74,9 @@ class PreNormLayer final : public Block {
     const Call call = Call::of(batch, context);
     const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
-    const auto [y_mD, g_mD] =
-        norm_after_.forward(x_mD, attention_.forward(h_mD, samples, batch.sequences, call));
-    return {y_mD, feed_forward(g_mD, batch, context, call)};
+    const auto [y_mD, g_mD] = norm_after_.forward(
+        x_mD, kept(attention_.forward(h_mD, samples, batch.sequences, call), samples, 0, call));
+    return {y_mD, kept(feed_forward(g_mD, batch, context, call), samples, 1, call)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
@@ -122,12 +125,27 @@ class PreNormLayer final : public Block {
         std::max(stream + in_mlp.backward + by_mlp,
                  2 * stream + in_attention.backward - kept_by_mlp + gathered) +
         (place_.gradients_apart ? stream : 0);
+    if (place_.drop_path > 0) {
+      cost.forward_workspace += stream;
+      cost.backward_workspace += stream;
+    }
     return cost;
   }
 
  private:
   /// These work on this rank's own rows, and exchange others.
   static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
+
+  /// A branch, which some samples skip while training.
+  [[nodiscard]] at::Tensor kept(const at::Tensor& branch_mD, std::int64_t samples, int branch,
+                                const Call& call) const {
+    if (place_.drop_path == 0 || !call.trains() || !call.dropout_seed.defined()) return branch_mD;
+    return ops::drop_path(
+        branch_mD, samples,
+        {.share = place_.drop_path,
+         .seed = call.dropout_seed,
+         .place = stable_hash(place_.name + ".drop_path." + std::to_string(branch))});
+  }
 
   /// Experts work on samples, and among ranks, too.
   [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_mD, const Batch& batch,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/rank_record.h"
@@ -19,6 +20,8 @@ struct StepBench {
   double step_s = 0;  ///< median
   double fastest_s = 0;
   double slowest_s = 0;
+  std::vector<std::pair<std::string, double>> start;  ///< parts before the first step, seconds
+  double first_s = 0;                                 ///< the first step
   double host_s = 0;  ///< the host's work for a step, with nothing queued before it
   double planned_s = 0;
   std::string planned_for;  ///< name of the machine of the plan

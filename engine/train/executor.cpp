@@ -587,7 +587,7 @@ void Executor::norm(const StepInputs& inputs) {
        .beta1 = options_.optimizer.betas[0],
        .beta2 = options_.optimizer.betas[1]});
   const at::Tensor skip = control_.select(0, optimizer::kSkip);
-  running_states_->apply(skip, inputs.samples);
+  running_states_->apply(skip, inputs.samples * model_.frames);
   if (inputs.average_share > 0) states_.average_block_states(inputs.average_share, skip);
   offloader_.copy_control(control_);
 }

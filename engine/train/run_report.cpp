@@ -76,13 +76,14 @@ MetricsOptions metrics_options(const Recipe& recipe, const RunLayout& directory,
 }  // namespace
 
 RunReport::RunReport(const World& world, const RunLayout& directory, Session& session,
-                     const PlanReport& plan, Progress& progress, std::int64_t first_step,
-                     Clock::time_point start)
+                     const PlanReport& plan, Progress& progress, const RankRecordFile& record,
+                     std::int64_t first_step, Clock::time_point start)
     : world_(world),
       directory_(directory),
       session_(session),
       plan_(plan),
       progress_(progress),
+      record_(record),
       metrics_(metrics_options(session.recipe(), directory, first_step)),
       first_step_(first_step),
       start_(start),
@@ -95,6 +96,7 @@ void RunReport::begin(Begin how) {
                  : how == Begin::resumed ? "resumed"
                                          : "phase",
                  first_step_);
+  new_process_ = how != Begin::next_phase;
   announce(how);
 }
 
@@ -138,6 +140,12 @@ void RunReport::step(const StepOutcome& outcome, const HostTimes& host, bool tra
   if (!first_step_s_) {
     first_step_s_ = seconds_since(start_);
     first_outcome_ = now;
+    if (new_process_) {
+      std::vector<std::pair<std::string, std::string>> parts;
+      for (const auto& [what, seconds] : record_.start_parts())
+        parts.emplace_back(what, fmt::format("{:.3f}", seconds));
+      metrics_.event("first_step", outcome.step, std::move(parts));
+    }
   }
   smoothed_step_s_ =
       smoothed_step_s_ == 0 || second ? step_s : 0.9 * smoothed_step_s_ + 0.1 * step_s;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/rank_record.h"
 #include "engine/base/run_layout.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/metrics/metrics.h"
@@ -25,8 +26,8 @@ class RunReport {
 
   /// Keeps the references. `first_step`: that the run goes on from; `start`: of this process.
   RunReport(const World& world, const RunLayout& directory, Session& session,
-            const PlanReport& plan, Progress& progress, std::int64_t first_step,
-            Clock::time_point start);
+            const PlanReport& plan, Progress& progress, const RankRecordFile& record,
+            std::int64_t first_step, Clock::time_point start);
 
   enum class Begin { started, resumed, next_phase };
   void begin(Begin how);
@@ -62,11 +63,13 @@ class RunReport {
   Session& session_;
   const PlanReport& plan_;
   Progress& progress_;
+  const RankRecordFile& record_;
   MetricsWriter metrics_;
   double gpu_util_ = kUnknown;    ///< for the next step
   double gpu_temp_c_ = kUnknown;  ///< the same
   std::int64_t first_step_;
   Clock::time_point start_;
+  bool new_process_ = true;  ///< else a phase after others
   std::optional<double> first_step_s_;
   Clock::time_point first_outcome_{};
   double smoothed_step_s_ = 0;

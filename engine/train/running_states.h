@@ -22,7 +22,7 @@ class RunningStates {
   RunningStates(const std::vector<BlockState*>& states, const at::Tensor& sums);
 
   /// On the current stream; `skip` [] fp32: 0 where the step is applied. `samples` of the global
-  /// batch.
+  /// batch, or images where each sample has several.
   void apply(const at::Tensor& skip, std::int64_t samples) const;
 
  private:

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "engine/base/index.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
+#include "engine/models/random_weights.h"
 
 namespace dstrain {
 namespace {
@@ -348,7 +350,29 @@ void StateStore::read_flat(const WeightSource& source, int group, Range range, f
   if (error) std::rethrow_exception(error);
 }
 
+/// Elements [range) of the flat group, drawn on the GPU where the states rest.
+at::Tensor StateStore::draw_flat(std::int64_t seed, int group, Range range) const {
+  at::Tensor values = at::zeros({range.size()}, at::device(options_.device).dtype(at::kFloat));
+  auto* stream = static_cast<cudaStream_t>(Stream::current(options_.device).handle());
+  for_each_met(groups_[to_index(group)], flat(group), range,
+               [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                 if (parameter.init == Init::zeros) return;
+                 at::Tensor own = values.narrow(0, offset, part.size());
+                 if (parameter.init == Init::ones) {
+                   own.fill_(1.0);
+                   return;
+                 }
+                 for (const auto& [box, begin] : slices_of(parameter.parts, part)) {
+                   draw_weights_on_gpu(seed, box, parameter.init, parameter.init_std,
+                                       own.mutable_data_ptr<float>() + (begin - part.begin),
+                                       stream);
+                 }
+               });
+  return values;
+}
+
 void StateStore::initialize(const WeightSource& source) {
+  const std::optional<std::int64_t> seed = source.seed();
   // Through two pinned buffers, so that reading goes on while the last chunk travels.
   std::array<at::Tensor, 2> buffers;
   std::array<Event, 2> copied = {Event(options_.device), Event(options_.device)};
@@ -358,6 +382,10 @@ void StateStore::initialize(const WeightSource& source) {
     const Range own = own_range(g);
     for (std::int64_t begin = own.begin; begin < own.end; begin += kChunk) {
       const Range chunk{begin, std::min(begin + kChunk, own.end)};
+      if (seed && options_.device.is_cuda()) {
+        store_state(g, 0, chunk, draw_flat(*seed, g, chunk));
+        continue;
+      }
       at::Tensor& buffer = buffers[turn % 2];
       if (!buffer.defined() || buffer.numel() < chunk.size())
         buffer = host_tensor({chunk.size()}, at::kFloat, options_.device);

@@ -192,6 +192,7 @@ class StateStore {
   /// Calls `visit(group, state, range)` for what this rank writes of states.
   template <class Visit>
   void for_each_saved(Visit visit) const;
+  [[nodiscard]] at::Tensor draw_flat(std::int64_t seed, int group, Range range) const;
   void read_flat(const WeightSource& source, int group, Range range, float* out) const;
   /// Fills the moments that start from another number than 0.
   void start_moments();

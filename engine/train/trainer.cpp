@@ -99,7 +99,8 @@ void Trainer::open_report(Clock::time_point start) {
   }
   write_file_atomically(place_.directory.plan(),
                         plan_json(plan_, session_.strategy(), session_.cost()));
-  report_.emplace(world_, place_.directory, session_, plan_, *progress_, first_step_, start);
+  report_.emplace(world_, place_.directory, session_, plan_, *progress_, record_, first_step_,
+                  start);
   report_->begin(place_.new_phase           ? RunReport::Begin::next_phase
                  : place_.resume != nullptr ? RunReport::Begin::resumed
                                             : RunReport::Begin::started);

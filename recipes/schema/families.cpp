@@ -5,6 +5,7 @@
 #include <deque>
 #include <vector>
 
+#include "recipes/schema/image_models.h"
 #include "recipes/schema/text.h"
 
 namespace dstrain {
@@ -246,64 +247,12 @@ constexpr PublishedModel kQwen3Moes[] = {
 };
 
 constexpr ModelSize kImageSizes[] = {kVitSizes[0], kVitSizes[2]};
-constexpr ModelSizes kImages224 = {.image_size = 224, .channels = 3};
-constexpr PublishedModel kBasicCnns[] = {
-    {"cnn-basic",
-     {},
-     {.image_size = 32, .channels = 3},
-     "3 convolutions of 32, 64 and 128 channels, for tests and first steps",
-     true},
-};
-constexpr PublishedModel kResNets[] = {
-    {"resnet18",
-     {"timm/resnet18", "torchvision/resnet18"},
-     kImages224,
-     "ResNet of 18 layers, 11.7M parameters",
-     true},
-    {"resnet50",
-     {"timm/resnet50", "torchvision/resnet50"},
-     kImages224,
-     "ResNet of 50 layers, 25.6M parameters",
-     true},
-};
-constexpr PublishedModel kVggs[] = {
-    {"vgg11", {"timm/vgg11", "torchvision/vgg11"}, kImages224, "VGG A, 133M parameters"},
-    {"vgg13", {"timm/vgg13", "torchvision/vgg13"}, kImages224, "VGG B, 133M parameters"},
-    {"vgg16", {"timm/vgg16", "torchvision/vgg16"}, kImages224, "VGG D, 138M parameters"},
-    {"vgg19", {"timm/vgg19", "torchvision/vgg19"}, kImages224, "VGG E, 144M parameters"},
-    {"vgg11-bn",
-     {"timm/vgg11_bn", "torchvision/vgg11_bn"},
-     kImages224,
-     "vgg11 with batch norm",
-     true},
-    {"vgg13-bn",
-     {"timm/vgg13_bn", "torchvision/vgg13_bn"},
-     kImages224,
-     "vgg13 with batch norm",
-     true},
-    {"vgg16-bn",
-     {"timm/vgg16_bn", "torchvision/vgg16_bn"},
-     kImages224,
-     "vgg16 with batch norm",
-     true},
-    {"vgg19-bn",
-     {"timm/vgg19_bn", "torchvision/vgg19_bn"},
-     kImages224,
-     "vgg19 with batch norm",
-     true},
-};
-constexpr PublishedModel kMobileNetV2s[] = {
-    {"mobilenet-v2",
-     {"timm/mobilenetv2_100", "torchvision/mobilenet_v2"},
-     kImages224,
-     "MobileNetV2 of width 1, 3.5M parameters",
-     true},
-};
-
+constexpr ModelSize kLstmSizes[] = {kVitSizes[0], kVitSizes[2], kWidth, kLayers};
 /// A family of convolutional models for images.
 constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
                                     std::string_view source,
-                                    std::span<const PublishedModel> published) {
+                                    std::span<const PublishedModel> published,
+                                    bool drop_path = false) {
   return {.name = name,
           .title = title,
           .source = source,
@@ -313,7 +262,18 @@ constexpr ModelFamily convolutional(std::string_view name, std::string_view titl
           .sizes = kImageSizes,
           .defaults = {},
           .published = published,
-          .by_name = true};
+          .by_name = true,
+          .drop_path = drop_path};
+}
+
+/// One whose models are made of such models.
+constexpr ModelFamily joining(std::string_view name, std::string_view title,
+                              std::string_view source, std::span<const ModelSize> sizes,
+                              std::span<const PublishedModel> published) {
+  ModelFamily family = convolutional(name, title, source, published, /*drop_path=*/true);
+  family.sizes = sizes;
+  family.joins = true;
+  return family;
 }
 
 constexpr ModelFamily kFamilies[] = {
@@ -325,7 +285,8 @@ constexpr ModelFamily kFamilies[] = {
      .lora_targets = kVitTargets,
      .sizes = kVitSizes,
      .defaults = vit(16, 768, 12, 12, 3072),
-     .published = kVits},
+     .published = kVits,
+     .drop_path = true},
     {.name = "bloom",
      .title = "BLOOM",
      .source = "BLOOM, arXiv:2211.05100, table 3",
@@ -384,6 +345,14 @@ constexpr ModelFamily kFamilies[] = {
     convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
     convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
                   kMobileNetV2s),
+    convolutional("mobilenet_v3_large", "MobileNetV3-Large",
+                  "MobileNetV3, arXiv:1905.02244, table 1", kMobileNetV3Larges),
+    convolutional("mobilenet_v3_small", "MobileNetV3-Small",
+                  "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls),
+    convolutional("efficientnet", "EfficientNet", "EfficientNet, arXiv:1905.11946, table 1",
+                  kEfficientNets, /*drop_path=*/true),
+    joining("ensemble", "an ensemble", {}, kImageSizes, kEnsembles),
+    joining("cnn_lstm", "a CNN-LSTM", "arXiv:1411.4389, sec. 3", kLstmSizes, kCnnLstms),
 };
 
 std::string sizes_text(const ModelSizes& sizes) {

@@ -68,6 +68,8 @@ struct ModelFamily {
   /// Its models are known by their names, which config.json has as `architecture`, and the family's
   /// name is none; they are convolutional, with a dropout before the classifier.
   bool by_name = false;
+  bool drop_path = false;  ///< its blocks have branches that samples can skip
+  bool joins = false;      ///< its models are made of others, which the recipe names
 
   [[nodiscard]] bool has_experts() const { return has_size("experts"); }
   [[nodiscard]] bool has_size(std::string_view key) const {

@@ -72,7 +72,7 @@ class FolderReader {
       return;
     }
     const ModelFamily* family = family_of_type(model.name);
-    if (family == nullptr) return;
+    if (family == nullptr || family->by_name) return;
     for (const ModelSize& size : family->sizes) {
       const std::string path = fmt::format("model.{}", size.key);
       if (size.optional || model.*size.member != 0 || !reader_.usable(path)) continue;

@@ -174,7 +174,8 @@ void convolutions_are_whole(const Recipe& r, RuleContext& context) {
 /// Below that, mean and variance are noisy: Wu & He 2018, arXiv:1803.08494, fig. 1.
 void statistics_have_samples(const Recipe& r, RuleContext& context) {
   constexpr int kFew = 16;
-  if (r.batch.micro >= kFew || !has_batch_norm(r)) return;
+  const int frames = r.data.name == DatasetName::frames ? r.data.frames : 1;
+  if (r.batch.micro * frames >= kFew || !has_batch_norm(r)) return;
   if (r.batch_norm.over != BatchNormOver::micro_batch) return;
   context.warning("batch.micro",
                   fmt::format("{} samples are few for the statistics of batch norm", r.batch.micro),
@@ -450,7 +451,13 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
     if (r.parallel.pipeline > 1)
       add({"parallel.bucket"}, "parallel.pipeline above 1: each block has a group of its own");
   }
-  add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
+  if (r.model.name != "ensemble")
+    add({"model.members", "model.member_weights", "model.average"},
+        fmt::format("model.name {} is no ensemble", r.model.name));
+  if (r.model.name != "cnn-lstm")
+    add({"model.trunk"}, fmt::format("model.name {} is no cnn-lstm", r.model.name));
+  if (family == nullptr || !family->drop_path)
+    add({"model.drop_path"}, fmt::format("model.name {} has none", r.model.name));
   if (vision) {
     add({"model.kv_heads", "model.head_dim", "model.vocab_size", "model.rope_theta", "run.generate",
          "run.generate_tokens"},

@@ -96,10 +96,10 @@ std::vector<Case> norm_cases(std::int64_t side, std::int64_t channels, Activatio
        [=] {
          const auto x = images(), centre = random32({channels}),
                     partial = random32({rows, 2, channels});
-         return launch<kernels::BatchNormSums>(
-             kernels::cuda::batch_norm_sums,
-             {data(x), fp32(centre), pixels / 2, nullptr, fp32(partial), kBatch, pixels, channels, kDType},
-             {x, centre, partial});
+         return launch<kernels::BatchNormSums>(kernels::cuda::batch_norm_sums,
+                                               {data(x), fp32(centre), pixels / 2, nullptr,
+                                                fp32(partial), kBatch, pixels, channels, kDType},
+                                               {x, centre, partial});
        }},
       {"batch_norm_apply", where, 2 * image,
        [=] {
@@ -243,36 +243,36 @@ TEST_CASE("GPU: bench: depthwise convolutions", "[gpu][.bench][conv_bench]") {
 
 std::vector<Case> relu_cases(std::int64_t side, std::int64_t channels, std::int64_t batch) {
   const std::int64_t rows = batch * side * side;
-  return {{"bias_relu_backward", text(side, channels),
-           6.0 * static_cast<double>(rows * channels), [=] {
-             const auto y = random({rows, channels}), grad_y = random({rows, channels}),
-                        grad_z = random({rows, channels}), grad_bias = random32({channels}),
-                        partial =
-                            random32({kernels::bias_relu_partials(rows, channels), channels});
-             return launch<kernels::BiasReluBackward>(
-                 kernels::cuda::bias_relu_backward,
-                 {data(y), data(grad_y), data(grad_z), fp32(grad_bias), fp32(partial), rows,
-                  channels, kDType},
-                 {y, grad_y, grad_z, grad_bias, partial});
-           }}};
+  return {
+      {"bias_relu_backward", text(side, channels), 6.0 * static_cast<double>(rows * channels), [=] {
+         const auto y = random({rows, channels}), grad_y = random({rows, channels}),
+                    grad_z = random({rows, channels}), grad_bias = random32({channels}),
+                    partial = random32({kernels::bias_relu_partials(rows, channels), channels});
+         return launch<kernels::BiasReluBackward>(
+             kernels::cuda::bias_relu_backward,
+             {data(y), data(grad_y), data(grad_z), fp32(grad_bias), fp32(partial), rows, channels,
+              kDType},
+             {y, grad_y, grad_z, grad_bias, partial});
+       }}};
 }
 
 std::vector<Case> column_cases(std::int64_t side, int kernel, std::int64_t batch) {
   const std::int64_t out = side / 2, width = (3 * kernel * kernel + 7) / 8 * 8;
   const double read = 6.0 * static_cast<double>(batch * side * side),
                written = 2.0 * static_cast<double>(batch * out * out * width);
-  return {{"image_columns", text(side, 3) + ", " + std::to_string(kernel) + "x" +
-                                std::to_string(kernel) + ", stride 2",
-           read + written, [=] {
-             const auto x = random({batch, 3, side, side}),
-                        columns = random({batch * out * out, width});
-             const auto pixels = static_cast<int>(side), sides = static_cast<int>(out);
-             return launch<kernels::ImageColumns>(
-                 kernels::cuda::image_columns,
-                 {data(x), 3 * side * side, side, 1, side * side, data(columns), batch, pixels,
-                  pixels, sides, sides, 3, kernel, 2, kernel / 2, static_cast<int>(width), kDType},
-                 {x, columns});
-           }}};
+  return {
+      {"image_columns",
+       text(side, 3) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel) + ", stride 2",
+       read + written, [=] {
+         const auto x = random({batch, 3, side, side}),
+                    columns = random({batch * out * out, width});
+         const auto pixels = static_cast<int>(side), sides = static_cast<int>(out);
+         return launch<kernels::ImageColumns>(
+             kernels::cuda::image_columns,
+             {data(x), 3 * side * side, side, 1, side * side, data(columns), batch, pixels, pixels,
+              sides, sides, 3, kernel, 2, kernel / 2, static_cast<int>(width), kDType},
+             {x, columns});
+       }}};
 }
 
 TEST_CASE("GPU: bench: batch norm, squeeze and pools", "[gpu][.bench][conv_bench]") {

@@ -157,8 +157,8 @@ TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU"
                                .after = after};
     Parameter& weight = layers.parameter({24, channels, kernel, kernel});
     Parameter* added = bias ? &layers.parameter({24}) : nullptr;
-    const at::Tensor y = ops::conv(x, shape, weight, added,
-                                   bias ? ImageActivation::relu : ImageActivation::none);
+    const at::Tensor y =
+        ops::conv(x, shape, weight, added, bias ? ImageActivation::relu : ImageActivation::none);
     y.backward(layers.image(y.sizes()));
     Tensors results{y, stored.grad()};
     layers.add_gradients(results);

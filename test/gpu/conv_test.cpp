@@ -9,8 +9,8 @@
 #include "engine/kernels/conv/columns_kernel.h"
 #include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/conv/relu_kernel.h"
-#include "engine/kernels/pool/kernels.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/pool/kernels.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 
@@ -64,7 +64,7 @@ struct ImageSize {
 
 TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const ImageSize s = GENERATE(ImageSize{1, 1, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 24},
+  const ImageSize s = GENERATE(ImageSize{1, 4, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 24},
                                ImageSize{3, 196, 144}, ImageSize{2, 3136, 16},
                                ImageSize{4, 16, 1280}, ImageSize{2, 25, 3}, ImageSize{7, 196, 264});
   const auto activation = GENERATE(Activation::none, Activation::relu, Activation::relu6,
@@ -244,35 +244,33 @@ Tensors gpu_moments(const at::Tensor& x) {
   for (const bool alone : {true, false}) {
     const at::Tensor mean = place.channels(channels), rstd = place.channels(channels),
                      count = place.channels(1);
-    kernels::cuda::batch_norm_finish(
-        {.partial = fp32(partial),
-         .shared = alone ? nullptr : shared.const_data_ptr<double>(),
-         .centre = fp32(alone ? centre : origin),
-         .weight = in(weight),
-         .bias = in(weight),
-         .valid = nullptr,
-         .mean = fp32(mean),
-         .rstd = fp32(rstd),
-         .count = fp32(count),
-         .scale = fp32(unused),
-         .shift = fp32(unused),
-         .mean_sum = nullptr,
-         .variance_sum = nullptr,
-         .partials = rows,
-         .samples = samples,
-         .pixels = pixels,
-         .channels = channels,
-         .eps = 1e-5f,
-         .dtype = kernels::DType::f32},
-        ops::current_stream());
+    kernels::cuda::batch_norm_finish({.partial = fp32(partial),
+                                      .shared = alone ? nullptr : shared.const_data_ptr<double>(),
+                                      .centre = fp32(alone ? centre : origin),
+                                      .weight = in(weight),
+                                      .bias = in(weight),
+                                      .valid = nullptr,
+                                      .mean = fp32(mean),
+                                      .rstd = fp32(rstd),
+                                      .count = fp32(count),
+                                      .scale = fp32(unused),
+                                      .shift = fp32(unused),
+                                      .mean_sum = nullptr,
+                                      .variance_sum = nullptr,
+                                      .partials = rows,
+                                      .samples = samples,
+                                      .pixels = pixels,
+                                      .channels = channels,
+                                      .eps = 1e-5f,
+                                      .dtype = kernels::DType::f32},
+                                     ops::current_stream());
     REQUIRE(count.item<float>() == static_cast<float>(samples * pixels * (alone ? 1 : 2)));
     moments.insert(moments.end(), {mean, rstd});
   }
   return moments;
 }
 
-TEST_CASE("GPU: the variance of channels that are far from zero is exact",
-          "[gpu][kernels][conv]") {
+TEST_CASE("GPU: the variance of channels that are far from zero is exact", "[gpu][kernels][conv]") {
   test::Random random(5);
   const at::Tensor x = random({4, 196, 24}) + 1000.0, wide = x.to(at::kDouble).view({-1, 24});
   const at::Tensor mean = wide.mean(0), centred = wide - mean,
@@ -380,7 +378,7 @@ const ConvCase kConvCases[] = {
     {2, 16, 14, 1280, 3, 2, 0, 1}, {1, 1, 1, 8, 3, 1, 1, 1},     {3, 2, 3, 8, 3, 2, 1, 1},
     {2, 14, 14, 672, 5, 1, 2, 2},  {1, 7, 9, 70, 5, 1, 2, 2},    {1, 14, 15, 240, 5, 2, 2, 2},
     {2, 16, 14, 12, 5, 2, 1, 2},   {1, 2, 2, 2, 5, 2, 2, 2},     {1, 40, 5, 8, 5, 2, 1, 2},
-    {1, 112, 60, 32, 3, 1, 1, 1}, {40, 20, 20, 24, 3, 1, 1, 1},
+    {1, 112, 60, 32, 3, 1, 1, 1},  {40, 20, 20, 24, 3, 1, 1, 1},
 };
 
 TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][conv]") {

@@ -42,8 +42,8 @@ TEST_CASE("the windows of a convolution as rows equal ATen's", "[kernels][refere
                                      .before = before,
                                      .columns_width = columns_width,
                                      .dtype = ops::kernel_dtype(x)});
-  const at::Tensor padded = at::constant_pad_nd(x.permute({0, 3, 1, 2}).to(at::kFloat),
-                                                {before, after, before, after});
+  const at::Tensor padded =
+      at::constant_pad_nd(x.permute({0, 3, 1, 2}).to(at::kFloat), {before, after, before, after});
   const at::Tensor theirs =
       at::im2col(padded, {kernel, kernel}, {1, 1}, {0, 0}, {stride, stride}).transpose(1, 2);
   REQUIRE(columns.narrow(1, 0, window).to(at::kFloat).equal(theirs.reshape({-1, window})));

@@ -19,17 +19,20 @@ void run_strips(const Args& a, const DepthwiseTiles& tiles, int height, const Ta
     for (int pair = 0; pair < channels / 2; ++pair) {
       for (int slot = 0; slot < tiles.slots; ++slot) {
         Strip strip(a, pair);
+        float sum[Strip::kSums][2] = {};  // without fillers
         for (int i = 0; i < tiles.items_per_slot; ++i) {
           const std::int64_t index = (block * tiles.items_per_slot + i) * tiles.slots + slot;
           if (index >= tiles.items) break;
           const DepthwiseItem item = depthwise_item(tiles, index, height);
-          strip.walk(a, item, item.sample < valid);
+          const bool counted = item.sample < valid;
+          strip.walk(a, item, counted);
+          if (counted) std::copy_n(&strip.sum[0][0], 2 * Strip::kSums, &sum[0][0]);
         }
         for (int k = 0; k < Strip::kSums; ++k) {
           float* to = target(k, block);
           if (to == nullptr) continue;
           for (int c = 0; c < 2; ++c)
-            to[2 * pair + c] = (slot == 0 ? 0 : to[2 * pair + c]) + strip.sum[k][c];
+            to[2 * pair + c] = (slot == 0 ? 0 : to[2 * pair + c]) + sum[k][c];
         }
       }
     }

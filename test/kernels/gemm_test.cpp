@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/kernels/linear/gemm_cache.h"
+#include "engine/kernels/linear/shipped_choices.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -110,6 +111,30 @@ TEST_CASE("the first choice of all processes stays, unless it is replaced",
   two.replace("a", choice_of(4));
   REQUIRE(two.find("a")->algorithm == choice_of(4).algorithm);
   REQUIRE(GemmCache(file).find("a")->algorithm == choice_of(4).algorithm);
+}
+
+TEST_CASE("choices that dstrain was built with hold where the file has none",
+          "[kernels][gemm_cache]") {
+  const test::TempDir folder;
+  const auto file = folder.path() / "gemm.json";
+  (void)GemmCache(file).add("a", choice_of(1));
+  (void)GemmCache(file).add("b", choice_of(2));
+  const std::string shipped = read_file(file);
+  const auto own = folder.path() / "own.json";
+  GemmCache cache(own, shipped);
+  CHECK(cache.find("a")->algorithm == choice_of(1).algorithm);
+  cache.replace("a", choice_of(3));  // it did not work here
+  CHECK(cache.find("a") == choice_of(3));
+  const GemmCache next(own, shipped);
+  CHECK(next.find("a")->algorithm == choice_of(3).algorithm);
+  CHECK(next.find("b")->algorithm == choice_of(2).algorithm);
+  CHECK_FALSE(GemmCache(own, "{\"format\": 1, \"prod").find("b").has_value());
+  // Those of an H100, for cuBLASLt 13.1: a product of Qwen2.5-3B.
+  const GemmCache h100({}, shipped_choices(gemm_cache_name("NVIDIA H100 80GB HBM3", 130100)));
+  CHECK(h100.find("16384 x 2048 x 2048, a BFloat16/2048, b BFloat16/2048T, out BFloat16/2048, "
+                  "align 16")
+            .has_value());
+  CHECK(shipped_choices("gemm-another-gpu-1.json").empty());
 }
 
 TEST_CASE("processes that add at once lose nothing", "[kernels][gemm_cache]") {

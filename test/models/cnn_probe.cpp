@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/models/cnn_lstm/blocks.h"
 #include "engine/models/family.h"
 #include "engine/models/image/head.h"
 #include "engine/models/weights.h"
@@ -29,6 +30,7 @@
 /// the logits of the first batch in evaluation and in training, the loss and all gradients of the
 /// latter, and the running statistics after as many steps as there are batches, without updates of
 /// the weights. Then writes all tensors under both sets of names.
+/// MODEL may be cnn-lstm:TRUNK; then images are clips [steps, B, T, C, H, W].
 namespace dstrain {
 namespace {
 
@@ -40,14 +42,27 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-Model model_of(const std::string& name, int image_size, int classes, const std::string& weights) {
+/// Of a clip, 1 where the input has single images.
+int frames_of(const std::string& input) {
+  const std::vector<std::int64_t> shape = SafetensorsFile(input).entries().at("images").shape;
+  return shape.size() == 6 ? static_cast<int>(shape[2]) : 1;
+}
+
+Model model_of(const std::string& name, int image_size, int classes, const std::string& weights,
+               int frames) {
   ModelConfig config;
-  config.name = name;
+  config.name = name.substr(0, name.find(':'));
+  if (config.name != name) {
+    // A CNN-LSTM; its clips have `frames` frames.
+    config.trunk = name.substr(config.name.size() + 1);
+    config.width = 24;
+    config.layers = 2;
+  }
   config.image_size = image_size;
   config.channels = 3;
   config.classes = classes;
   config.weights = weights;
-  return make_model(config, {});
+  return make_model(config, {.frames = frames});
 }
 
 FileTensor timms(const Model& model, const FileTensor& ours) {
@@ -55,7 +70,7 @@ FileTensor timms(const Model& model, const FileTensor& ours) {
 }
 
 void list(const std::string& name) {
-  const Model model = model_of(name, 224, 1000, "");
+  const Model model = model_of(name, 224, 1000, "", 1);
   const auto print = [&](const Piece& part) {
     const FileTensor theirs = timms(model, {part.name, part.shape});
     const auto shape = [](const std::vector<std::int64_t>& sizes) {
@@ -82,7 +97,9 @@ at::Tensor logits_of(Model& model, const Batch& batch, Mode mode) {
   Tensors state;
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
     state = model.blocks[i]->forward(state, batch, context);
-  return dynamic_cast<ImageHead&>(*model.blocks.back()).logits(state, Call::of(batch, context));
+  Block& head = *model.blocks.back();
+  if (auto* lstm = dynamic_cast<LstmHead*>(&head)) return lstm->logits(state, batch, context);
+  return dynamic_cast<ImageHead&>(head).logits(state, Call::of(batch, context));
 }
 
 void probe(Model model, const std::string& weights, const std::string& input,
@@ -100,7 +117,9 @@ void probe(Model model, const std::string& weights, const std::string& input,
   const at::Tensor images = read_tensor(file, "images"), labels = read_tensor(file, "labels");
   const std::int64_t size = images.size(1);
   const auto batch_of = [&](std::int64_t step) {
-    return Batch{.images = images[step].contiguous(),
+    at::Tensor own = images[step];
+    if (own.dim() == 5) own = own.flatten(0, 1);
+    return Batch{.images = own.contiguous(),
                  .labels = labels[step].to(at::kLong),
                  .weights = at::ones({size})};
   };
@@ -122,11 +141,11 @@ void probe(Model model, const std::string& weights, const std::string& input,
   for (const Parameter* parameter : all_parameters(model))
     add(parameter->parts.front().name, parameter->gradient);
   const at::Tensor no_skip = at::zeros({});
-  running.apply(no_skip, size);
+  running.apply(no_skip, size * model.frames);
   for (std::int64_t step = 1; step < images.size(0); ++step) {
     sums.zero_();
     (void)logits_of(model, batch_of(step), Mode::train);
-    running.apply(no_skip, size);
+    running.apply(no_skip, size * model.frames);
   }
   for (const BlockState* state : states) add(state->part.name, state->value);
   write_safetensors(output, tensors, {});
@@ -149,7 +168,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     if (what == "run" && argc == 10) {
-      dstrain::probe(dstrain::model_of(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), argv[5]),
+      dstrain::probe(dstrain::model_of(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), argv[5],
+                                       dstrain::frames_of(argv[6])),
                      argv[5], argv[6], argv[7], argv[8], argv[9]);
       return 0;
     }

@@ -28,14 +28,24 @@ except ImportError as error:
 
 FACTOR = 4      # of torchvision's own distance from fp64
 STEPS = 3
+FRAMES = 3      # of a clip
+HARD = (torch.nn.Hardswish, torch.nn.Hardsigmoid)
 
 # dstrain's name: torchvision's, timm's
 NAMES = {"resnet18": ("resnet18", "resnet18"), "resnet50": ("resnet50", "resnet50"),
          "mobilenet-v2": ("mobilenet_v2", "mobilenetv2_100"),
+         **{f"mobilenet-v3-{size}": (f"mobilenet_v3_{size}", f"mobilenetv3_{size}_100") for size in ("small", "large")},
+         **{f"efficientnet-b{n}": (f"efficientnet_b{n}",) * 2 for n in range(5)},
          **{f"vgg{n}{norm}": (f"vgg{n}{norm.replace('-', '_')}",) * 2 for n in (11, 13, 16, 19) for norm in ("", "-bn")}}
+# Those that are timm's alone.
+TIMM_NAMES = {**{f"tf-efficientnet-b{n}": f"tf_efficientnet_b{n}" for n in range(5)},
+              **{f"timm-mobilenet-v3-{size}": f"mobilenetv3_{size}_100" for size in ("small", "large")}}
+OTHER_EPS = {"mobilenet-v3-small": 1e-3, "mobilenet-v3-large": 1e-3}  # than timm's model of that shape
 # Model, pixels, samples, classes, whose names the file has, margin that its values must have.
 CASES = [("cnn-basic", 20, 6, 10, "torchvision", 1e-5), ("resnet18", 40, 4, 10, "torchvision", 1e-5), ("resnet50", 33, 4, 7, "timm", 3e-6),
-         ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
+         ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("efficientnet-b0", 40, 4, 10, "torchvision", 0), ("tf-efficientnet-b0", 47, 3, 10, "timm", 0),
+         ("mobilenet-v3-small", 64, 4, 10, "torchvision", 1e-6), ("timm-mobilenet-v3-large", 40, 4, 10, "timm", 1e-6),
+         ("cnn-lstm:resnet18", 40, 3, 5, "torchvision", 1e-5), ("cnn-lstm:mobilenet-v2", 40, 3, 5, "torchvision", 3e-6), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
 
 
 class BasicCnn(torch.nn.Module):
@@ -58,13 +68,34 @@ class BasicCnn(torch.nn.Module):
         return self.classifier(x.mean((2, 3)))
 
 
+class CnnLstm(torch.nn.Module):
+    """torch.nn.LSTM over the features that torchvision's model has before its classifier; as the probe sizes it."""
+
+    def __init__(self, trunk, classes):
+        super().__init__()
+        self.trunk = make(trunk, classes)
+        last = list(self.trunk.named_children())[-1][0]
+        features = [m for m in getattr(self.trunk, last).modules() if isinstance(m, torch.nn.Linear)][0].in_features
+        setattr(self.trunk, last, torch.nn.Identity())
+        self.lstm = torch.nn.LSTM(features, 24, num_layers=2, batch_first=True)
+        self.classifier = torch.nn.Linear(24, classes)
+
+    def forward(self, clips):
+        features = self.trunk(clips.flatten(0, 1)).unflatten(0, clips.shape[:2])
+        return self.classifier(self.lstm(features)[0][:, -1])
+
+
 def make(name, classes):
     """Without dropout, whose masks differ."""
+    if name.startswith("cnn-lstm:"):
+        return CnnLstm(name.split(":")[1], classes)
     if name == "cnn-basic":
         return BasicCnn(classes)
+    if name in TIMM_NAMES:
+        return timm_model(name, classes)
     model = torchvision.models.get_model(NAMES[name][0], num_classes=classes)
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, (torch.nn.Dropout, torchvision.ops.StochasticDepth)):
             module.p = 0.0
     return model
 
@@ -94,11 +125,12 @@ def margin(model, images):
             top = torch.nn.functional.unfold(z, **size).unflatten(1, (z.shape[1], -1)).topk(2, 2).values
             gaps = (top[:, :, 0] - top[:, :, 1])[top[:, :, 0] > 0]
         else:
-            gaps = torch.cat([(z - corner).abs().flatten() for corner in ((0, 6) if isinstance(module, torch.nn.ReLU6) else (0,))])
+            corners = (0, 6) if isinstance(module, torch.nn.ReLU6) else (-3, 3) if isinstance(module, HARD) else (0,)
+            gaps = torch.cat([(z - corner).abs().flatten() for corner in corners])
         nearest[0] = min(nearest[0], (gaps.min() / z.std()).item())
 
-    corners = (torch.nn.ReLU, torch.nn.ReLU6, torch.nn.MaxPool2d)
-    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, corners)]
+    with_corners = (torch.nn.ReLU, torch.nn.ReLU6, torch.nn.MaxPool2d, *HARD)
+    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, with_corners)]
     with torch.no_grad():
         model.train()(images)
     for hook in hooks:
@@ -110,19 +142,26 @@ def fail(text):
     sys.exit(text)
 
 
+def listing(probe, name):
+    """Lines of our name, timm's, and their shapes, for 1000 classes."""
+    return [line.split() for line in
+            subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+
+
 def check_names(probe):
-    for name, (theirs, timms) in NAMES.items():
-        lines = [line.split() for line in
-                 subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+    for name in [*NAMES, *TIMM_NAMES]:
+        lines = listing(probe, name)
         shape = lambda text: tuple(int(n) for n in text.strip("[]").split(",") if n)  # noqa: E731
         with torch.device("meta"):
-            expected = (torchvision.models.get_model(theirs), timm.create_model(timms))
-        for whose, state, column in zip(("torchvision", "timm"), (m.state_dict() for m in expected), (0, 1)):
+            expected = [("timm", timm_model(name, 1000), 1)]
+            if name in NAMES:
+                expected.append(("torchvision", torchvision.models.get_model(NAMES[name][0]), 0))
+        for whose, reference, column in expected:
             ours = {line[column]: shape(line[column + 2]) for line in lines}
-            wanted = {key: tuple(value.shape) for key, value in state.items()}
+            wanted = {key: tuple(value.shape) for key, value in reference.state_dict().items()}
             if ours != wanted:
                 fail(f"{name}: not {whose}'s tensors: {sorted(set(ours.items()) ^ set(wanted.items()))[:6]}")
-    print(f"{len(NAMES)} models have the names and shapes of torchvision and timm")
+    print(f"{len(NAMES)} models have the names and shapes of torchvision and timm, {len(TIMM_NAMES)} those of timm")
 
 
 def results(model, images, labels):
@@ -148,8 +187,12 @@ def distance(found, exact):
     return ((found.double() - exact).norm() / exact.norm().clamp_min(1e-30)).item()
 
 
+def timm_name(name):
+    return TIMM_NAMES[name] if name in TIMM_NAMES else NAMES[name][1]
+
+
 def timm_model(name, classes):
-    return timm.create_model(NAMES[name][1], num_classes=classes)
+    return timm.create_model(timm_name(name), num_classes=classes, **({"bn_eps": OTHER_EPS[name]} if name in OTHER_EPS else {}))
 
 
 def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
@@ -159,7 +202,7 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
     start = {key: value.clone() for key, value in model.state_dict().items()}
     model.double()
     for _ in range(40):
-        images = torch.randn(STEPS, samples, 3, pixels, pixels)
+        images = torch.randn(STEPS, samples, *([FRAMES] if ":" in name else []), 3, pixels, pixels)
         if margin(model, images[0].double()) >= wanted_margin:
             break
     else:
@@ -170,16 +213,15 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
     weights.mkdir()
     state = model.state_dict()
     if whose == "timm":
-        listing = [line.split() for line in
-                   subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+        (weights / "config.json").write_text(json.dumps({"architecture": timm_name(name), "num_classes": classes}))
+    if whose == "timm" and name in NAMES:
         head = dict(state)
         reference = timm_model(name, classes)
         state = {}
-        for ours, renamed, _, _ in listing:
+        for ours, renamed, _, _ in listing(probe, name):
             state[renamed] = head[ours].reshape(reference.state_dict()[renamed].shape)
         reference.load_state_dict(state)
         del reference
-        (weights / "config.json").write_text(json.dumps({"architecture": NAMES[name][1], "num_classes": classes}))
     save_file({key: value.contiguous() for key, value in state.items()}, weights / "model.safetensors")
     save_file({"images": images, "labels": labels}, folder / "input.safetensors")
     subprocess.run([probe, "run", name, str(pixels), str(classes), weights, folder / "input.safetensors",
@@ -189,6 +231,10 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
     model.zero_grad()
     exact = results(model.double(), images.double(), labels)
     ours = load_file(folder / "output.safetensors")
+    if name in TIMM_NAMES:
+        renamed = {line[0]: line[1] for line in listing(probe, name)}
+        ours = {renamed.get(key, key): value for key, value in ours.items()}
+        ours = {key: value.reshape(exact[key].shape) if key in exact else value for key, value in ours.items()}
     if set(ours) != set(exact):
         fail(f"{name}: other tensors: {sorted(set(ours) ^ set(exact))[:6]}")
     theirs = {key: distance(fp32[key], value) for key, value in exact.items()}
@@ -211,12 +257,16 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
 
     # What was exported has the statistics that the steps have left.
     again = make(name, classes).eval()
-    again.load_state_dict(load_file(folder / "ours" / "model.safetensors"))
+    again.load_state_dict(load_file(folder / ("ours-timm" if name in TIMM_NAMES else "ours") / "model.safetensors"))
     pictures = images[0]
     with torch.no_grad():
         by_torchvision = again(pictures)
-    if name in NAMES:
-        opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
+    if name in NAMES or name in TIMM_NAMES:
+        if name in OTHER_EPS:
+            opened = timm_model(name, classes).eval()
+            opened.load_state_dict(load_file(folder / "ours-timm" / "model.safetensors"))
+        else:
+            opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
         with torch.no_grad():
             by_timm = opened(pictures)
         if distance(by_timm, by_torchvision.double()) > 1e-5:

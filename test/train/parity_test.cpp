@@ -86,6 +86,15 @@ TEST_CASE("sharding beside replication, recomputation and deep prefetch change n
   }
 }
 
+TEST_CASE("samples skip the same layers on any number of ranks and when computed again",
+          "[train][parity]") {
+  const std::string drop = "model.drop_path=0.4";
+  const auto alone = losses(1, {drop});
+  REQUIRE(alone != reference());
+  check_equal(losses(GENERATE(2, 4), {drop, "parallel.zero.stage=3"}), alone);
+  check_equal(losses(2, {drop, "parallel.zero.stage=2", "memory.recompute=blocks"}), alone);
+}
+
 TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeRO stage",
           "[train][parity]") {
   // Lion steps by a sign, so that rounding is amplified: with a large lr runs soon part.

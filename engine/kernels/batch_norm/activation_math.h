@@ -51,6 +51,10 @@ struct Clamp {
   DSTRAIN_HOST_DEVICE Value both(float z) const {
     return {clamped(z, low, high), z > low && z < high ? 1.0f : 0.0f};
   }
+  /// grad times the derivative.
+  DSTRAIN_HOST_DEVICE float through(float z, float grad) const {
+    return z > low && z < high ? grad : 0.0f;
+  }
 };
 
 template <bool kExact>
@@ -60,6 +64,7 @@ struct Silu {
     const float share = sigmoid<kExact>(z);
     return {z * share, share * (1.0f + z * (1.0f - share))};
   }
+  DSTRAIN_HOST_DEVICE float through(float z, float grad) const { return grad * both(z).slope; }
 };
 
 struct Hardswish {
@@ -70,6 +75,7 @@ struct Hardswish {
     const float slope = z <= -3.0f ? 0.0f : z < 3.0f ? z * (1.0f / 3.0f) + 0.5f : 1.0f;
     return {value(z), slope};
   }
+  DSTRAIN_HOST_DEVICE float through(float z, float grad) const { return grad * both(z).slope; }
 };
 
 /// Calls body(rule) with the rule of `activation`: one branch for many elements.

@@ -35,8 +35,7 @@ __global__ void __launch_bounds__(kChannelThreads, kForwardResident<T>)
   if (place.active) {
     float centre[V];
     load<T, V>(a.x, a.centre_pixel * packs + place.pack).unpack(centre);
-    if (blockIdx.y == 0 && place.slot == 0)
-      store(a.centre, place.pack, Pack<float, V>::of(centre));
+    if (blockIdx.y == 0 && place.slot == 0) store(a.centre, place.pack, Pack<float, V>::of(centre));
     for_rows<kForwardRows<T>>(
         shape, place, valid_samples(a.valid, a.samples) * a.pixels,
         [&](std::int64_t row) { return load<T, V>(a.x, row * packs + place.pack); },
@@ -122,7 +121,8 @@ struct BackwardRow {
       for (int i = 0; i < V; ++i) out[i] = result[i] > 0 ? out[i] : 0;
     } else {
 #pragma unroll
-      for (int i = 0; i < V; ++i) out[i] *= activation.both(wide[i] * scale[i] + shift[i]).slope;
+      for (int i = 0; i < V; ++i)
+        out[i] = activation.through(wide[i] * scale[i] + shift[i], out[i]);
     }
   }
 };
@@ -196,7 +196,8 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
   });
 }
 
-constexpr int kFinishRows = 32;
+constexpr int kFinishLanes = 8;   // channels of a block: a sector of 32 bytes
+constexpr int kFinishRows = 128;  // of partial sums that are under way together
 
 /// Both sums of the channel of threadIdx.x over the rows of `partial` [rows, 2, channels]; those of
 /// threadIdx.y == 0 are whole.
@@ -205,7 +206,7 @@ struct TwoSums {
 };
 __device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_t channels,
                             std::int64_t channel) {
-  __shared__ float sums[2][kFinishRows][kWarp + 1];
+  __shared__ float sums[2][kFinishRows][kFinishLanes + 1];
   float total[2] = {};
   if (channel < channels) {
 #pragma unroll 8
@@ -216,18 +217,21 @@ __device__ TwoSums add_rows(const float* partial, std::int64_t rows, std::int64_
   }
 #pragma unroll
   for (int k = 0; k < 2; ++k) sums[k][threadIdx.y][threadIdx.x] = total[k];
-  __syncthreads();
-  if (threadIdx.y == 0) {
-    for (int y = 1; y < kFinishRows; ++y) {
-      total[0] += sums[0][y][threadIdx.x];
-      total[1] += sums[1][y][threadIdx.x];
+#pragma unroll
+  for (int half = kFinishRows / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.y) < half) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        sums[k][threadIdx.y][threadIdx.x] += sums[k][threadIdx.y + half][threadIdx.x];
     }
   }
-  return {total[0], total[1]};
+  return {sums[0][0][threadIdx.x], sums[1][0][threadIdx.x]};
 }
 
-__global__ void __launch_bounds__(kWarp* kFinishRows) move_sums_kernel(const BatchNormMoveSums a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
+    move_sums_kernel(const BatchNormMoveSums a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
   const auto count = static_cast<double>(valid_samples(a.valid, a.samples) * a.pixels);
@@ -237,8 +241,9 @@ __global__ void __launch_bounds__(kWarp* kFinishRows) move_sums_kernel(const Bat
   if (channel == 0) a.sums[2 * a.channels] = count;
 }
 
-__global__ void __launch_bounds__(kWarp* kFinishRows) add_sums_kernel(const BatchNormAddSums a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
+    add_sums_kernel(const BatchNormAddSums a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
   a.sums[channel] = sums.first;
@@ -279,8 +284,9 @@ __device__ void fold(float mean, float rstd, const void* weight, const void* bia
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kWarp* kFinishRows) finish_kernel(const BatchNormFinish a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
+    finish_kernel(const BatchNormFinish a) {
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
   TwoSums sums{};
   if (a.shared == nullptr) sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
@@ -305,9 +311,9 @@ __global__ void __launch_bounds__(kChannelThreads) fold_kernel(const BatchNormFo
   fold<T>(a.mean[channel], a.rstd[channel], a.weight, a.bias, channel, a.scale, a.shift);
 }
 
-__global__ void __launch_bounds__(kWarp* kFinishRows)
+__global__ void __launch_bounds__(kFinishLanes* kFinishRows)
     backward_finish_kernel(const BatchNormBackwardFinish a) {
-  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kFinishLanes + threadIdx.x;
   const TwoSums sums = add_rows(a.partial, a.partials, a.channels, channel);
   if (threadIdx.y != 0 || channel >= a.channels) return;
   const float count = *a.count, share = count > 0 ? 1.0f / count : 0;
@@ -374,13 +380,15 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& args, cudaStream_t 
 
 void batch_norm_move_sums(const BatchNormMoveSums& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  move_sums_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  move_sums_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0,
+                     stream>>>(args);
   check_launch("batch_norm_move_sums");
 }
 
 void batch_norm_add_sums(const BatchNormAddSums& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  add_sums_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+  add_sums_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0,
+                    stream>>>(args);
   check_launch("batch_norm_add_sums");
 }
 
@@ -388,7 +396,8 @@ void batch_norm_finish(const BatchNormFinish& args, cudaStream_t stream) {
   if (args.channels == 0) return;
   with_type(args.dtype, [&](auto zero) {
     finish_kernel<decltype(zero)>
-        <<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(args);
+        <<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows), 0, stream>>>(
+            args);
   });
   check_launch("batch_norm_finish");
 }
@@ -404,8 +413,8 @@ void batch_norm_fold(const BatchNormFold& args, cudaStream_t stream) {
 
 void batch_norm_backward_finish(const BatchNormBackwardFinish& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  backward_finish_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kFinishRows), 0, stream>>>(
-      args);
+  backward_finish_kernel<<<blocks_for(args.channels, kFinishLanes), dim3(kFinishLanes, kFinishRows),
+                           0, stream>>>(args);
   check_launch("batch_norm_backward_finish");
 }
 

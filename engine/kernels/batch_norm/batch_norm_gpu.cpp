@@ -49,8 +49,7 @@ GpuSums image_sums(const at::Tensor& x, const at::Tensor& valid) {
 
 /// [2 C + 1] fp64: sums of x - running mean over the images of all ranks, and N.
 at::Tensor shared_sums(const GpuSums& own, const ImageSize& size, const BatchNormCall& call) {
-  at::Tensor sums =
-      at::empty({2 * size.channels + 1}, own.partial.options().dtype(at::kDouble));
+  at::Tensor sums = at::empty({2 * size.channels + 1}, own.partial.options().dtype(at::kDouble));
   kernels::cuda::batch_norm_move_sums({.partial = own.partial.const_data_ptr<float>(),
                                        .centre = own.centre.const_data_ptr<float>(),
                                        .origin = call.running_mean.const_data_ptr<float>(),
@@ -106,8 +105,7 @@ kernels::Activation kernel_activation(ImageActivation activation) {
   return kernels::Activation::none;
 }
 
-GpuStatistics gpu_statistics(const at::Tensor& x, const BatchNormCall& call,
-                             GpuSums sums) {
+GpuStatistics gpu_statistics(const at::Tensor& x, const BatchNormCall& call, GpuSums sums) {
   if (call.fixed) return fixed_gpu_statistics(x, call);
   const ImageSize size = size_of(x);
   const GpuStatistics made(scratch(x, {4 * size.channels + 1}));

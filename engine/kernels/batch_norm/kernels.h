@@ -125,13 +125,13 @@ struct BatchNormBackwardFinish {
   const float* partial;   ///< [partials, 2, channels]
   const float* all_sums;  ///< [2, channels]: sums of dz and dz * x_hat over the ranks that share
                           ///< the statistics; null: those of `partial`
-  const float* rstd;   ///< [channels]
-  const float* scale;  ///< [channels]
-  const float* count;  ///< [1]: elements of a channel; 0: the statistics are constants
-  float* slope;        ///< [channels]
-  float* offset;       ///< [channels]
-  float* grad_weight;  ///< [channels]; null: not wanted
-  float* grad_bias;    ///< [channels]; null: not wanted
+  const float* rstd;      ///< [channels]
+  const float* scale;     ///< [channels]
+  const float* count;     ///< [1]: elements of a channel; 0: the statistics are constants
+  float* slope;           ///< [channels]
+  float* offset;          ///< [channels]
+  float* grad_weight;     ///< [channels]; null: not wanted
+  float* grad_bias;       ///< [channels]; null: not wanted
   std::int64_t partials, channels;
 };
 

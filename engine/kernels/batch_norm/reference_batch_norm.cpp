@@ -91,8 +91,7 @@ void batch_norm_move_sums(const BatchNormMoveSums& a) {
 void batch_norm_add_sums(const BatchNormAddSums& a) {
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
     const auto rstd = static_cast<double>(a.rstd[channel]);
-    a.sums[channel] =
-        static_cast<float>(total_of(a.partial, a.partials, a.channels, 0, channel));
+    a.sums[channel] = static_cast<float>(total_of(a.partial, a.partials, a.channels, 0, channel));
     a.sums[a.channels + channel] =
         static_cast<float>(rstd * total_of(a.partial, a.partials, a.channels, 1, channel));
   }

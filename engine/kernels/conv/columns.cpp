@@ -14,8 +14,7 @@ namespace {
 /// [B * H' * W', columns_width].
 at::Tensor image_columns(const at::Tensor& x, const ConvShape& shape) {
   const std::int64_t height = shape.output_side(x.size(1)), width = shape.output_side(x.size(2));
-  at::Tensor columns =
-      at::empty({x.size(0) * height * width, columns_width(shape)}, x.options());
+  at::Tensor columns = at::empty({x.size(0) * height * width, columns_width(shape)}, x.options());
   kernels::cuda::image_columns({.x = x.const_data_ptr(),
                                 .sample_stride = x.stride(0),
                                 .row_stride = x.stride(1),
@@ -48,9 +47,9 @@ at::Tensor convolve_columns(const at::Tensor& x, const at::Tensor& weight, const
     matrix = at::zeros({shape.out, columns.size(1)}, weight.options());
     matrix.narrow(1, 0, window(shape)).copy_(weight.view({shape.out, window(shape)}));
   }
-  at::Tensor y = at::empty({x.size(0), shape.output_side(x.size(1)), shape.output_side(x.size(2)),
-                            shape.out},
-                           x.options());
+  at::Tensor y =
+      at::empty({x.size(0), shape.output_side(x.size(1)), shape.output_side(x.size(2)), shape.out},
+                x.options());
   multiply(columns, matrix.t(), pixel_rows(y));
   return y;
 }

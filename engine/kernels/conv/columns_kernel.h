@@ -11,11 +11,11 @@
 /// the reference; the rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
-/// columns[output pixel, (channel * kernel + i) * kernel + j] = x at row oy * stride - before + i and
-/// column ox * stride - before + j, zero outside, which is the order of a weight [out, channels,
-/// kernel, kernel]. What lies beyond channels * kernel^2 is zero.
+/// columns[output pixel, (channel * kernel + i) * kernel + j] = x at row oy * stride - before + i
+/// and column ox * stride - before + j, zero outside, which is the order of a weight [out,
+/// channels, kernel, kernel]. What lies beyond channels * kernel^2 is zero.
 struct ImageColumns {
-  const void* x;  ///< images of any strides
+  const void* x;                                                          ///< images of any strides
   std::int64_t sample_stride, row_stride, column_stride, channel_stride;  ///< elements of x
   void* columns;  ///< [samples * out_height * out_width, width]
   std::int64_t samples;

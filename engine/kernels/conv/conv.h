@@ -43,8 +43,8 @@ void check_conv(const at::Tensor& x, const ConvShape& shape, const Parameter& we
                 const Parameter* bias);
 
 /// image [B, H, W, in], weight of the compute dtype -> [B, H', W', out] dense, without bias. On a
-/// GPU by products (1x1, and columns.h) or cuDNN's deterministic kernels, never in TF32; on a CPU in
-/// fp32, rounded once.
+/// GPU by products (1x1, and columns.h) or cuDNN's deterministic kernels, never in TF32; on a CPU
+/// in fp32, rounded once.
 [[nodiscard]] at::Tensor convolve(const at::Tensor& image, const at::Tensor& weight,
                                   const ConvShape& shape);
 

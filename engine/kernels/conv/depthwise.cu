@@ -14,19 +14,11 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Strip::kBlocks)
     depthwise_kernel(const Depthwise a, const DepthwiseTiles tiles) {
   extern __shared__ float shared[];
   const DepthwisePlace place(tiles);
-  float sum[Strip::kSums][2] = {};
-  if (2 * place.pair < a.shape.channels) {
-    Strip strip(a, place.pair);
-    walk_items(a, tiles, static_cast<int>(a.shape.out_height), strip, place.block, place.slot);
-#pragma unroll
-    for (int k = 0; k < Strip::kSums; ++k) {
-      sum[k][0] = strip.sum[k][0];
-      sum[k][1] = strip.sum[k][1];
-    }
-  }
+  if (2 * place.pair < a.shape.channels)
+    walk_items<Strip>(a, tiles, static_cast<int>(a.shape.out_height), place, shared);
   if (a.partial == nullptr) return;
   const auto to = [&](int k) { return a.partial + (place.block * 2 + k) * a.shape.channels; };
-  store_sums(sum, tiles, place.lane, place.slot, place.slab, a.shape.channels, shared, to);
+  store_sums<Strip::kSums>(tiles, place.slab, a.shape.channels, shared, to);
 }
 
 constexpr int kCentreThreads = 64;

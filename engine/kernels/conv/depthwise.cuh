@@ -6,44 +6,6 @@
 /// The kernel around a strip, forward and backward.
 namespace dstrain::kernels::cuda {
 
-/// Of the sums of all threads those of a channel are added over the slots, in order. Sum k goes to
-/// to(k) [channels], unless that is null.
-template <int K, typename Target>
-__device__ void store_sums(const float (&sum)[K][2], const DepthwiseTiles& tiles, int lane,
-                           int slot, int slab, std::int64_t channels, float* shared,
-                           const Target& to) {
-  const int row = 2 * tiles.lanes;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    float* own = shared + (slot * K + k) * row + 2 * lane;
-    own[0] = sum[k][0];
-    own[1] = sum[k][1];
-  }
-  __syncthreads();
-  const std::int64_t first = static_cast<std::int64_t>(slab) * row;
-  for (int i = static_cast<int>(threadIdx.x); i < K * row; i += static_cast<int>(blockDim.x)) {
-    const std::int64_t channel = first + i % row;
-    float* out = to(i / row);
-    if (out == nullptr || channel >= channels) continue;
-    float total = 0;
-    for (int s = 0; s < tiles.slots; ++s) total += shared[s * K * row + i];
-    out[channel] = total;
-  }
-}
-
-template <typename Strip, typename Args>
-__device__ void walk_items(const Args& a, const DepthwiseTiles& tiles, int height, Strip& strip,
-                           std::int64_t block, int slot) {
-  const std::int64_t valid =
-      a.valid == nullptr ? a.shape.samples : static_cast<std::int64_t>(*a.valid);
-  for (int i = 0; i < tiles.items_per_slot; ++i) {
-    const std::int64_t index = (block * tiles.items_per_slot + i) * tiles.slots + slot;
-    if (index >= tiles.items) break;
-    const DepthwiseItem item = depthwise_item(tiles, index, height);
-    strip.walk(a, item, item.sample < valid);
-  }
-}
-
 /// Where a thread stands.
 struct DepthwisePlace {
   int lane, slot, slab, pair;
@@ -56,6 +18,60 @@ struct DepthwisePlace {
         pair(slab * tiles.lanes + lane),
         block(static_cast<int>(blockIdx.x) / tiles.slabs) {}
 };
+
+/// Puts the sums of a thread where those of its block are added.
+template <int K>
+__device__ void share_sums(const float (&sum)[K][2], const DepthwiseTiles& tiles,
+                           const DepthwisePlace& place, float* shared) {
+  const int row = 2 * tiles.lanes;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    float* own = shared + (place.slot * K + k) * row + 2 * place.lane;
+    own[0] = sum[k][0];
+    own[1] = sum[k][1];
+  }
+}
+
+/// Of the shared sums of all threads those of a channel are added over the slots, in order. Sum k
+/// goes to to(k) [channels], unless that is null.
+template <int K, typename Target>
+__device__ void store_sums(const DepthwiseTiles& tiles, int slab, std::int64_t channels,
+                           const float* shared, const Target& to) {
+  const int row = 2 * tiles.lanes;
+  __syncthreads();
+  const std::int64_t first = static_cast<std::int64_t>(slab) * row;
+  for (int i = static_cast<int>(threadIdx.x); i < K * row; i += static_cast<int>(blockDim.x)) {
+    const std::int64_t channel = first + i % row;
+    float* out = to(i / row);
+    if (out == nullptr || channel >= channels) continue;
+    float total = 0;
+    for (int s = 0; s < tiles.slots; ++s) total += shared[s * K * row + i];
+    out[channel] = total;
+  }
+}
+
+/// Walks the items of this thread and shares its sums. Fillers are the last samples, and no item
+/// comes after one of a later sample.
+template <typename Strip, typename Args>
+__device__ void walk_items(const Args& a, const DepthwiseTiles& tiles, int height,
+                           const DepthwisePlace& place, float* shared) {
+  const std::int64_t valid =
+      a.valid == nullptr ? a.shape.samples : static_cast<std::int64_t>(*a.valid);
+  Strip strip(a, place.pair);
+  bool taken = false;
+  for (int i = 0; i < tiles.items_per_slot; ++i) {
+    const std::int64_t index = (place.block * tiles.items_per_slot + i) * tiles.slots + place.slot;
+    if (index >= tiles.items) break;
+    const DepthwiseItem item = depthwise_item(tiles, index, height);
+    const bool counted = item.sample < valid;
+    if (!counted && !taken) {
+      share_sums(strip.sum, tiles, place, shared);
+      taken = true;
+    }
+    strip.walk(a, item, counted);
+  }
+  if (!taken) share_sums(strip.sum, tiles, place, shared);
+}
 
 template <typename Strip>
 std::size_t sums_bytes(const DepthwiseTiles& tiles) {

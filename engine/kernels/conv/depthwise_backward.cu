@@ -14,23 +14,15 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Strip::kBlocks)
     depthwise_backward_kernel(const DepthwiseBackward a, const DepthwiseTiles tiles) {
   extern __shared__ float shared[];
   const DepthwisePlace place(tiles);
-  float sum[Strip::kSums][2] = {};
-  if (2 * place.pair < a.shape.channels) {
-    Strip strip(a, place.pair);
-    walk_items(a, tiles, static_cast<int>(a.shape.height), strip, place.block, place.slot);
-#pragma unroll
-    for (int k = 0; k < Strip::kSums; ++k) {
-      sum[k][0] = strip.sum[k][0];
-      sum[k][1] = strip.sum[k][1];
-    }
-  }
+  if (2 * place.pair < a.shape.channels)
+    walk_items<Strip>(a, tiles, static_cast<int>(a.shape.height), place, shared);
   const auto to = [&](int k) -> float* {
     const std::int64_t channels = a.shape.channels;
     if (k < 2) return a.partial == nullptr ? nullptr : a.partial + (place.block * 2 + k) * channels;
     if (a.weight_partial == nullptr) return nullptr;
     return a.weight_partial + (place.block * Strip::kTaps + (k - 2)) * channels;
   };
-  store_sums(sum, tiles, place.lane, place.slot, place.slab, a.shape.channels, shared, to);
+  store_sums<Strip::kSums>(tiles, place.slab, a.shape.channels, shared, to);
 }
 
 constexpr int kAddRows = 16;

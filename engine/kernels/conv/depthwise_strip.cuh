@@ -22,7 +22,7 @@ DSTRAIN_HOST_DEVICE void read_pair(const float* from, int pair, float otherwise,
 /// The next pixel. The compiler shall step from column to column: were it to see the multiples of
 /// the step, it would keep an address for each column in registers.
 template <typename Pixel>
-DSTRAIN_HOST_DEVICE void step_to_next(Pixel*& pixel, std::int64_t pairs) {
+DSTRAIN_HOST_DEVICE void step_to_next(Pixel*& pixel, int pairs) {
   pixel += pairs;
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+l"(pixel));
@@ -33,7 +33,7 @@ DSTRAIN_HOST_DEVICE void step_to_next(Pixel*& pixel, std::int64_t pairs) {
 template <typename T, int N>
 struct ColumnStrip {
   const Pair<T>* image;  ///< at the pair of channels of the first row and column
-  std::int64_t pairs;    ///< of a pixel
+  int pairs;             ///< of a pixel
   int height, width, first;
   bool inside;  ///< all columns are
 
@@ -41,19 +41,21 @@ struct ColumnStrip {
                                   std::int64_t channels, int pair, int first_column)
       : image(static_cast<const Pair<T>*>(images) + sample * rows * columns * (channels / 2) +
               pair),
-        pairs(channels / 2),
+        pairs(static_cast<int>(channels / 2)),
         height(rows),
         width(columns),
         first(first_column),
-        inside(first_column >= 0 && first_column + N <= columns) {}
+        inside(first_column >= 0 && first_column + N <= columns) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("" : "+l"(image));  // kept, not computed again for each row
+#endif
+  }
 
   DSTRAIN_HOST_DEVICE bool has_row(int y) const { return y >= 0 && y < height; }
   DSTRAIN_HOST_DEVICE bool has_column(int i) const {
     return inside || (first + i >= 0 && first + i < width);
   }
-  DSTRAIN_HOST_DEVICE std::int64_t at(int y, int i) const {
-    return (static_cast<std::int64_t>(y) * width + (first + i)) * pairs;
-  }
+  DSTRAIN_HOST_DEVICE int at(int y, int i) const { return (y * width + (first + i)) * pairs; }
   /// Zero outside.
   DSTRAIN_HOST_DEVICE void read(int y, Pair<T> (&out)[N]) const {
     if (!has_row(y)) {
@@ -117,8 +119,7 @@ struct DepthwiseStrip {
   static constexpr int kIn = (Q - 1) * S + K;    ///< columns of the input
   static constexpr int kLive = (K + S - 1) / S;  ///< output rows that an input row may belong to
   static constexpr int kSums = 2;
-  /// Blocks of a multiprocessor, by which registers are held down.
-  static constexpr int kBlocks = sizeof(T) == 4 ? 2 : K == 5 ? 3 : S == 1 && Q == 7 ? 4 : 5;
+  static constexpr int kBlocks = depthwise_resident(sizeof(T) == 4, K, S, Q);
 
   float weight[K * K][2];
   float scale[2], shift[2], centre[2];
@@ -151,26 +152,34 @@ struct DepthwiseStrip {
     in.clear_outside(row);
   }
 
-  DSTRAIN_HOST_DEVICE void emit(const ColumnStrip<T, Q>& out, int y, bool counted,
-                                const float (&row)[Q][2]) {
+  /// Writes an output and adds it to the sums.
+  DSTRAIN_HOST_DEVICE void put(Pair<T>*& to, int pairs, const float (&value)[2]) {
+    const Pair<T> rounded = Pair<T>::of(value[0], value[1]);
+    *to = rounded;
+    step_to_next(to, pairs);
+    const float d[2] = {rounded.first() - centre[0], rounded.second() - centre[1]};
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      sum[0][c] += d[c];
+      sum[1][c] += d[c] * d[c];
+    }
+  }
+
+  DSTRAIN_HOST_DEVICE void emit(const ColumnStrip<T, Q>& out, int y, const float (&row)[Q][2]) {
     Pair<T>* to = const_cast<Pair<T>*>(out.image) + out.at(y, 0);
+    if (out.inside) {
 #pragma unroll
-    for (int q = 0; q < Q; ++q) {
-      if (!out.has_column(q)) continue;
-      const Pair<T> rounded = Pair<T>::of(row[q][0], row[q][1]);
-      *to = rounded;
-      step_to_next(to, out.pairs);
-      if (!counted) continue;
-      const float d[2] = {rounded.first() - centre[0], rounded.second() - centre[1]};
+      for (int q = 0; q < Q; ++q) put(to, out.pairs, row[q]);
+    } else {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        sum[0][c] += d[c];
-        sum[1][c] += d[c] * d[c];
+      for (int q = 0; q < Q; ++q) {
+        if (out.has_column(q)) put(to, out.pairs, row[q]);
       }
     }
   }
 
-  DSTRAIN_HOST_DEVICE void walk(const Depthwise& a, const DepthwiseItem& item, bool counted) {
+  /// The caller takes the sums before it comes to a filler.
+  DSTRAIN_HOST_DEVICE void walk(const Depthwise& a, const DepthwiseItem& item, bool) {
     const DepthwiseShape& s = a.shape;
     const ColumnStrip<T, kIn> in(a.x, item.sample, static_cast<int>(s.height),
                                  static_cast<int>(s.width), s.channels, pair,
@@ -211,7 +220,7 @@ struct DepthwiseStrip {
         }
       }
       const int done = t - (kLive - 1);
-      if (done >= 0) emit(out, item.first_row + done, counted, live[kLive - 1]);
+      if (done >= 0) emit(out, item.first_row + done, live[kLive - 1]);
 #pragma unroll
       for (int d = kLive - 1; d >= 0; --d) {
 #pragma unroll
@@ -236,7 +245,7 @@ struct DepthwiseBackwardStrip {
   static constexpr int kLive = (K + S - 1) / S;
   static constexpr int kTaps = K * K;
   static constexpr int kSums = 2 + kTaps;  ///< of dx, of dx (x - mean), and the weight's gradient
-  static constexpr int kBlocks = sizeof(T) == 4 || K == 5 ? 2 : S == 1 && Q == 4 ? 4 : 3;
+  static constexpr int kBlocks = depthwise_backward_resident(sizeof(T) == 4, K, S, kIn);
 
   Pair<T> weight[K * K];
   float mean[2], scale[2], shift[2];
@@ -285,16 +294,25 @@ struct DepthwiseBackwardStrip {
       return;
     }
     const auto one = [&](const auto& activation, float g, float x, int c) {
-      const float through =
-          (g * gate[c] + grad_mean[c]) * activation.both(x * next_scale[c] + next_shift[c]).slope;
-      return next_scale[c] * through + ((x - next_mean[c]) * slope[c] + offset[c]);
+      return next_scale[c] * activation.through(x * next_scale[c] + next_shift[c], g) +
+             ((x - next_mean[c]) * slope[c] + offset[c]);
     };
     activation_math::with_activation<kExactType<T>>(
         a.following.activation, [&](const auto& activation) {
+          if (a.following.gate == nullptr) {
 #pragma unroll
-          for (int i = 0; i < kOut; ++i) {
-            row[i] = Pair<T>::of(one(activation, grad[i].first(), y[i].first(), 0),
-                                 one(activation, grad[i].second(), y[i].second(), 1));
+            for (int i = 0; i < kOut; ++i) {
+              row[i] = Pair<T>::of(one(activation, grad[i].first(), y[i].first(), 0),
+                                   one(activation, grad[i].second(), y[i].second(), 1));
+            }
+          } else {
+#pragma unroll
+            for (int i = 0; i < kOut; ++i) {
+              const float g[2] = {grad[i].first() * gate[0] + grad_mean[0],
+                                  grad[i].second() * gate[1] + grad_mean[1]};
+              row[i] = Pair<T>::of(one(activation, g[0], y[i].first(), 0),
+                                   one(activation, g[1], y[i].second(), 1));
+            }
           }
         });
     out.clear_outside(row);
@@ -357,9 +375,7 @@ struct DepthwiseBackwardStrip {
     }
     Pair<T>* to = static_cast<Pair<T>*>(a.grad_x) + (in.image - static_cast<const Pair<T>*>(a.x)) +
                   in.at(y, 0);
-#pragma unroll
-    for (int j = 0; j < kIn; ++j) {
-      if (!in.has_column(j)) continue;
+    const auto put = [&](int j) {
       const Pair<T> rounded = Pair<T>::of(dx[j][0] * derivative[j][0], dx[j][1] * derivative[j][1]);
       *to = rounded;
       step_to_next(to, in.pairs);
@@ -367,6 +383,15 @@ struct DepthwiseBackwardStrip {
       sum[0][1] += rounded.second();
       sum[1][0] += rounded.first() * (row[j].first() - mean[0]);
       sum[1][1] += rounded.second() * (row[j].second() - mean[1]);
+    };
+    if (in.inside) {
+#pragma unroll
+      for (int j = 0; j < kIn; ++j) put(j);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kIn; ++j) {
+        if (in.has_column(j)) put(j);
+      }
     }
   }
 

@@ -44,35 +44,8 @@ DSTRAIN_HOST_DEVICE DepthwiseItem depthwise_item(const DepthwiseTiles& tiles, st
 
 constexpr int divided(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-/// Of an image [samples, height, width, channels] in strips of `columns`, by blocks of `threads`.
-constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t height,
-                                         std::int64_t width, std::int64_t channels, int columns,
-                                         int threads) {
-  constexpr std::int64_t kThreads = 300'000;  // about three waves of an H200
-  constexpr std::int64_t kBlockRows = 14;     // fewer rows would read too many twice
-  constexpr std::int64_t kBlocks = 2112;      // more would only make more partial sums
-  constexpr std::int64_t kFewestPartials = 64;
-  const std::int64_t pairs = channels / 2;
-  DepthwiseTiles t{};
-  t.columns = columns;
-  t.slabs = divided(pairs, 32);
-  t.lanes = divided(pairs, t.slabs);
-  t.slots = threads / t.lanes;
-  t.strips = divided(width, columns);
-  const std::int64_t walkers = std::max<std::int64_t>(1, samples * t.strips * pairs);
-  const std::int64_t most = std::max<std::int64_t>(1, height / kBlockRows);
-  t.rows = divided(height, std::clamp<std::int64_t>(divided(kThreads, walkers), 1, most));
-  t.rows = std::max(2, t.rows + t.rows % 2);
-  t.segments = std::max(1, divided(height, t.rows));
-  t.items = samples * t.segments * t.strips;
-  const std::int64_t blocks = std::max<std::int64_t>(1, divided(t.items, t.slots));
-  t.items_per_slot = divided(blocks, std::max(kBlocks / t.slabs, kFewestPartials));
-  t.row_blocks = divided(blocks, t.items_per_slot);
-  return t;
-}
-
-constexpr int kDepthwiseThreads = 128;
-constexpr int kStride2Columns = 4;  ///< of the output, for a strip
+inline constexpr int kDepthwiseThreads = 128;
+inline constexpr int kStride2Columns = 4;  ///< of the output, for a strip
 
 /// Columns of a strip with stride 1: seven where that leaves less of the last strip unused, since
 /// widths of 224 pixels halved again and again are multiples of it. fp32 and kernels of 5 have
@@ -82,15 +55,72 @@ constexpr int depthwise_columns(const DepthwiseShape& s, DType dtype, std::int64
   return divided(width, 7) * 9 <= divided(width, 4) * 6 ? 7 : 4;
 }
 
+/// Blocks of a multiprocessor, by which registers are held down. `columns` of a strip's output
+/// forward, of its input backward.
+constexpr int depthwise_resident(bool fp32, int kernel, int stride, int columns) {
+  return fp32 ? 2 : kernel == 5 ? 3 : stride == 1 && columns == 7 ? 4 : 5;
+}
+constexpr int depthwise_backward_resident(bool fp32, int kernel, int stride, int columns) {
+  return fp32 || kernel == 5 ? 2 : stride == 1 && columns == 4 ? 4 : 3;
+}
+
+/// Of an image [samples, height, width, channels] in strips of `columns`: rows are divided, and
+/// items given to blocks, so that the slowest multiprocessor has the fewest rows to walk, those
+/// that neighbours walk, too, included. Blocks of one wave run at once, further ones begin as
+/// others end.
+constexpr DepthwiseTiles depthwise_tiles(std::int64_t samples, std::int64_t height,
+                                         std::int64_t width, std::int64_t channels, int columns,
+                                         int kernel, int resident) {
+  constexpr std::int64_t kMultiprocessors = 132;  // of an H100 or H200
+  constexpr std::int64_t kStartRows = 3;     // what an item takes before its first row, in rows
+  constexpr std::int64_t kMaxBlocks = 2112;  // more would only make more partial sums
+  constexpr std::int64_t kMaxEach = 8;
+  DepthwiseTiles t{};
+  const std::int64_t pairs = channels / 2;
+  t.columns = columns;
+  t.slabs = divided(pairs, 32);
+  t.lanes = divided(pairs, t.slabs);
+  t.slots = kDepthwiseThreads / t.lanes;
+  t.strips = divided(width, columns);
+  const std::int64_t wave = std::max<std::int64_t>(1, kMultiprocessors * resident / t.slabs),
+                     most = std::max<std::int64_t>(wave, kMaxBlocks / t.slabs);
+  double fewest = -1;
+  for (std::int64_t parts = 1; parts == 1 || parts <= height / 4; ++parts) {
+    const std::int64_t even = divided(height, parts),
+                       rows = std::max<std::int64_t>(2, even + even % 2),
+                       segments = std::max(1, divided(height, rows)),
+                       items = samples * segments * t.strips,
+                       all = std::max(1, divided(items, t.slots)), least = divided(all, most);
+    for (std::int64_t each = least; each < least + kMaxEach; ++each) {
+      const std::int64_t blocks = divided(all, each);
+      // Where blocks follow one another, about a third of the last wave is idle.
+      const double waves = blocks <= wave
+                               ? 1
+                               : static_cast<double>(blocks) / static_cast<double>(wave) + 0.3,
+                   walked = waves * static_cast<double>(each * (rows + kernel - 1 + kStartRows));
+      if (fewest >= 0 && walked >= fewest) continue;
+      fewest = walked;
+      t.rows = static_cast<int>(rows);
+      t.segments = static_cast<int>(segments);
+      t.items = items;
+      t.items_per_slot = static_cast<int>(each);
+      t.row_blocks = blocks;
+    }
+  }
+  return t;
+}
+
 constexpr DepthwiseTiles depthwise_forward_tiles(const DepthwiseShape& s, DType dtype) {
   const int columns = s.stride == 2 ? kStride2Columns : depthwise_columns(s, dtype, s.out_width);
-  return depthwise_tiles(s.samples, s.out_height, s.out_width, s.channels, columns,
-                         kDepthwiseThreads);
+  return depthwise_tiles(s.samples, s.out_height, s.out_width, s.channels, columns, s.kernel,
+                         depthwise_resident(dtype == DType::f32, s.kernel, s.stride, columns));
 }
 /// Of the input.
 constexpr DepthwiseTiles depthwise_backward_tiles(const DepthwiseShape& s, DType dtype) {
   const int columns = s.stride == 2 ? 2 * kStride2Columns : depthwise_columns(s, dtype, s.width);
-  return depthwise_tiles(s.samples, s.height, s.width, s.channels, columns, kDepthwiseThreads);
+  return depthwise_tiles(
+      s.samples, s.height, s.width, s.channels, columns, s.kernel,
+      depthwise_backward_resident(dtype == DType::f32, s.kernel, s.stride, columns));
 }
 
 }  // namespace dstrain::kernels

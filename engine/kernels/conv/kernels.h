@@ -30,7 +30,8 @@ struct DepthwiseShape {
 [[nodiscard]] constexpr bool depthwise_fits(const DepthwiseShape& s) {
   return (s.kernel == 3 || s.kernel == 5) && (s.stride == 1 || s.stride == 2) && s.before >= 0 &&
          s.before < s.kernel && s.channels % 2 == 0 && s.channels > 0 &&
-         s.height * s.width < (std::int64_t{1} << 31) && s.samples < (std::int64_t{1} << 31);
+         s.height * s.width * s.channels < (std::int64_t{1} << 31) &&
+         s.samples < (std::int64_t{1} << 31);
 }
 
 /// y = conv(round(activation(x * scale + shift))), and sums of y - centre and of its square over

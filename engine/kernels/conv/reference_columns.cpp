@@ -13,8 +13,8 @@ void image_columns(const ImageColumns& a) {
       const std::int64_t channel = i / (a.kernel * a.kernel),
                          y = oy * a.stride - a.before + i / a.kernel % a.kernel,
                          column = ox * a.stride - a.before + i % a.kernel;
-      const bool inside = channel < a.channels && y >= 0 && y < a.height && column >= 0 &&
-                          column < a.width;
+      const bool inside =
+          channel < a.channels && y >= 0 && y < a.height && column >= 0 && column < a.width;
       columns.set(row * a.columns_width + i,
                   inside ? x.at(sample * a.sample_stride + y * a.row_stride +
                                 column * a.column_stride + channel * a.channel_stride)

@@ -58,8 +58,8 @@ void bias_relu_backward(const BiasReluBackward& args, cudaStream_t stream) {
       const dim3 grid(static_cast<unsigned>(shape.slabs),
                       static_cast<unsigned>(row_blocks(shape, args.rows)));
       bias_relu_backward_kernel<decltype(zero), V>
-          <<<grid, static_cast<unsigned>(shape.threads()), block_sums_bytes<1, V>(shape),
-             stream>>>(args, shape);
+          <<<grid, static_cast<unsigned>(shape.threads()), block_sums_bytes<1, V>(shape), stream>>>(
+              args, shape);
     });
   });
   check_launch("bias_relu_backward");

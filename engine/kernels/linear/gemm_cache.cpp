@@ -55,6 +55,17 @@ std::optional<GemmChoice> choice_of(const nlohmann::json& entry) {
   return choice;
 }
 
+std::map<std::string, GemmChoice, std::less<>> choices_of(const nlohmann::json& content) {
+  std::map<std::string, GemmChoice, std::less<>> choices;
+  if (content.value("format", nlohmann::json()) != kFormat) return {};
+  const auto entries = content.find("products");
+  if (entries == content.end() || !entries->is_object()) return {};
+  for (const auto& [key, entry] : entries->items()) {
+    if (const auto choice = choice_of(entry)) choices.emplace(key, *choice);
+  }
+  return choices;
+}
+
 }  // namespace
 
 std::string GemmKey::text() const {
@@ -68,11 +79,17 @@ std::string GemmKey::text() const {
                      fast ? ", fast" : "");
 }
 
-GemmCache::GemmCache(std::filesystem::path file) : file_(std::move(file)), choices_(read()) {}
+GemmCache::GemmCache(std::filesystem::path file, std::string_view shipped)
+    : file_(std::move(file)), choices_(read()) {
+  const auto content = nlohmann::json::parse(shipped, nullptr, /*allow_exceptions=*/false);
+  if (content.is_object()) shipped_ = choices_of(content);
+}
 
 std::optional<GemmChoice> GemmCache::find(std::string_view key) const {
-  const auto found = choices_.find(key);
-  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+  for (const Choices* choices : {&choices_, &shipped_}) {
+    if (const auto found = choices->find(key); found != choices->end()) return found->second;
+  }
+  return std::nullopt;
 }
 
 GemmChoice GemmCache::add(const std::string& key, const GemmChoice& choice) {
@@ -85,20 +102,12 @@ void GemmCache::replace(const std::string& key, const GemmChoice& choice) {
 }
 
 GemmCache::Choices GemmCache::read() const {
-  Choices choices;
   try {
     if (file_.empty() || !path_exists(file_)) return {};
-    const auto content = read_json_object(file_, {.bytes = kLargestFile});
-    if (content.value("format", nlohmann::json()) != kFormat) return {};
-    const auto entries = content.find("products");
-    if (entries == content.end() || !entries->is_object()) return {};
-    for (const auto& [key, entry] : entries->items()) {
-      if (const auto choice = choice_of(entry)) choices.emplace(key, *choice);
-    }
+    return choices_of(read_json_object(file_, {.bytes = kLargestFile}));
   } catch (const Error&) {  // unreadable: as if it were not there
     return {};
   }
-  return choices;
 }
 
 void GemmCache::merge(const std::string& key, const GemmChoice& choice, bool replace) {
@@ -127,6 +136,15 @@ void GemmCache::merge(const std::string& key, const GemmChoice& choice, bool rep
   }
 }
 
+std::string gemm_cache_name(std::string_view gpu, std::size_t version) {
+  std::string name;
+  for (const char c : gpu) {
+    const auto byte = static_cast<unsigned char>(c);
+    name += std::isalnum(byte) != 0 ? static_cast<char>(std::tolower(byte)) : '-';
+  }
+  return fmt::format("gemm-{}-{}.json", name, version);
+}
+
 std::filesystem::path gemm_cache_file(std::string_view gpu, std::size_t version) {
   const auto folder_in = [](const char* variable, const char* below) -> std::filesystem::path {
     const char* value = std::getenv(variable);
@@ -135,13 +153,7 @@ std::filesystem::path gemm_cache_file(std::string_view gpu, std::size_t version)
   };
   std::filesystem::path folder = folder_in("DSTRAIN_CACHE", "");
   if (folder.empty()) folder = folder_in("HOME", ".cache/dstrain");
-  if (folder.empty()) return {};
-  std::string name;
-  for (const char c : gpu) {
-    const auto byte = static_cast<unsigned char>(c);
-    name += std::isalnum(byte) != 0 ? static_cast<char>(std::tolower(byte)) : '-';
-  }
-  return folder / fmt::format("gemm-{}-{}.json", name, version);
+  return folder.empty() ? folder : folder / gemm_cache_name(gpu, version);
 }
 
 }  // namespace dstrain

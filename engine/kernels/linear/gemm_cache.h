@@ -45,8 +45,9 @@ struct GemmChoice {
 /// read counts as empty, what cannot be written is kept in memory only (with one warning).
 class GemmCache {
  public:
-  /// An empty path: in memory only.
-  explicit GemmCache(std::filesystem::path file);
+  /// An empty path: in memory only. `shipped`: choices that hold where the file has none, JSON like
+  /// it; what is not readable counts as none.
+  explicit GemmCache(std::filesystem::path file, std::string_view shipped = {});
 
   [[nodiscard]] std::optional<GemmChoice> find(std::string_view key) const;
   /// The choice that is in force afterwards: `choice`, or what another process has put there first.
@@ -61,12 +62,13 @@ class GemmCache {
   void merge(const std::string& key, const GemmChoice& choice, bool replace);
 
   std::filesystem::path file_;
-  Choices choices_;
+  Choices choices_, shipped_;
   bool warned_ = false;
 };
 
-/// $DSTRAIN_CACHE/gemm-<gpu>-<version>.json, or ~/.cache/dstrain/...; empty when neither variable
-/// is set.
+/// "gemm-nvidia-h200-130100.json".
+[[nodiscard]] std::string gemm_cache_name(std::string_view gpu, std::size_t version);
+/// $DSTRAIN_CACHE/NAME, or ~/.cache/dstrain/NAME; empty when neither variable is set.
 [[nodiscard]] std::filesystem::path gemm_cache_file(std::string_view gpu, std::size_t version);
 
 }  // namespace dstrain

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/linear/shipped_choices.h"
 
 namespace dstrain::ops {
 namespace {
@@ -151,8 +152,9 @@ struct Device {
     std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< nothing: cuBLASLt has none
     double time_s = 0;                              ///< 0: not measured
   };
-  explicit Device(c10::DeviceIndex index)
-      : cache(gemm_cache_file(at::cuda::getDeviceProperties(index)->name, cublasLtGetVersion())) {}
+  explicit Device(std::string_view gpu)
+      : cache(gemm_cache_file(gpu, cublasLtGetVersion()),
+              shipped_choices(gemm_cache_name(gpu, cublasLtGetVersion()))) {}
 
   std::mutex mutex;
   GemmCache cache;
@@ -167,7 +169,7 @@ Device& current_device() {
   const c10::DeviceIndex index = c10::cuda::current_device();
   const std::lock_guard lock(mutex);
   auto& device = devices[index];
-  if (!device) device = std::make_unique<Device>(index);
+  if (!device) device = std::make_unique<Device>(at::cuda::getDeviceProperties(index)->name);
   return *device;
 }
 

@@ -66,9 +66,8 @@ Pooled pooled_cpu(const at::Tensor& x, const PoolShape& shape) {
       at::max_pool2d_with_indices(channels_second(x), {shape.kernel, shape.kernel},
                                   {shape.stride, shape.stride}, {shape.padding, shape.padding});
   const at::Tensor row = indices.div(x.size(2), "floor"), column = indices - row * x.size(2);
-  const at::Tensor places =
-      (row - window_starts(y.size(2), shape).view({-1, 1})) * shape.kernel +
-      (column - window_starts(y.size(3), shape));
+  const at::Tensor places = (row - window_starts(y.size(2), shape).view({-1, 1})) * shape.kernel +
+                            (column - window_starts(y.size(3), shape));
   return {channels_last(y), channels_last(places.to(at::kByte))};
 }
 

@@ -28,6 +28,8 @@ class ImageBlock : public Block {
   ImageBlock(std::string name, const FeatureSize& input, bool stem)
       : name_(std::move(name)), input_(input), stem_(stem) {}
   [[nodiscard]] const std::string& name() const override { return name_; }
+  /// Puts `prefix` before the names of the block and of its tensors.
+  void put_under(const std::string& prefix);
 
  protected:
   /// The block's input [B, H, W, C]: of the stem a view of the images.

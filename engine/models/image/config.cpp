@@ -59,26 +59,33 @@ void refuse_cuts(const Splits& splits, std::string_view title, Problems& problem
 
 }  // namespace
 
+const PublishedModel& published_image_model(const ModelConfig& recipe) {
+  const PublishedModel* published =
+      recipe.name.empty() ? published_architecture(architecture_named_in(recipe.weights))
+                          : published_model(recipe.name);
+  DSTRAIN_CHECK(published != nullptr, "a convolutional model without a name");
+  return *published;
+}
+
 ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily& family,
                                     const ModelInputs& inputs, const NamedDefaults& defaults) {
   Problems problems = foreign_keys(recipe, family);
   refuse_cuts(inputs.splits, family.title, problems);
   raise_problems(ErrorKind::usage, problems, "leave it out of the recipe");
-  const PublishedModel* published =
-      recipe.name.empty() ? published_architecture(architecture_named_in(recipe.weights))
-                          : published_model(recipe.name);
-  DSTRAIN_CHECK(published != nullptr, "a convolutional model without a name");
+  const PublishedModel* published = &published_image_model(recipe);
   ModelSizes sizes = published->sizes;
   for (const ModelSize& size : family.sizes) {
     if (recipe.*size.member != 0) sizes.*size.size = recipe.*size.member;
   }
-  ImageModelConfig config{.published = published,
-                          .image_size = sizes.image_size,
-                          .channels = sizes.channels,
-                          .norm = {.over = statistics_over(inputs.batch_norm.over),
-                                   .momentum = defaults.momentum,
-                                   .eps = defaults.eps},
-                          .dropout = recipe.dropout >= 0 ? recipe.dropout : defaults.dropout};
+  ImageModelConfig config{
+      .published = published,
+      .image_size = sizes.image_size,
+      .channels = sizes.channels,
+      .norm = {.over = statistics_over(inputs.batch_norm.over),
+               .momentum = defaults.momentum,
+               .eps = defaults.eps},
+      .dropout = recipe.dropout >= 0 ? recipe.dropout : defaults.dropout,
+      .drop_path = recipe.drop_path >= 0 ? recipe.drop_path : defaults.drop_path};
   if (inputs.batch_norm.momentum > 0) config.norm.momentum = inputs.batch_norm.momentum;
   if (inputs.batch_norm.eps > 0) config.norm.eps = inputs.batch_norm.eps;
   const std::int64_t in_folder = classes_of_folder(recipe, *published);
@@ -115,7 +122,7 @@ Model image_model(const ImageModelConfig& config, const ModelInputs& inputs, Blo
           .channels = static_cast<int>(config.channels),
           .classes = static_cast<int>(config.classes),
           .bucket = inputs.bucket,
-          .drops = config.dropout > 0,
+          .drops = config.dropout > 0 || config.drop_path > 0,
           .tokens = 1};
 }
 

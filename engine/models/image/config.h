@@ -15,6 +15,7 @@ namespace dstrain {
 struct NamedDefaults {
   double momentum = 0.1, eps = 1e-5;  ///< of batch norms
   double dropout = 0;                 ///< before the classifier
+  double drop_path = 0;               ///< of the last block's branch
   std::int64_t smallest_image = 1;    ///< pixels that its strides need
 };
 
@@ -23,10 +24,13 @@ struct ImageModelConfig {
   const PublishedModel* published = nullptr;
   std::int64_t image_size = 0, channels = 0, classes = 0;
   BatchNormOptions norm;
-  double dropout = 0;
+  double dropout = 0, drop_path = 0;
 
   [[nodiscard]] FeatureSize image() const { return {image_size, image_size, channels}; }
 };
+
+/// By the recipe's name, or the architecture of its `weights`.
+[[nodiscard]] const PublishedModel& published_image_model(const ModelConfig& recipe);
 
 /// From the recipe's name, or config.json of its `weights`, and its overrides. Error{usage} lists
 /// all that does not fit; Error{data} when config.json names another model.

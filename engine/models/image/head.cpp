@@ -27,6 +27,28 @@ std::vector<BlockState*> ImageHead::state() {
   return list;
 }
 
+std::vector<Parameter*> ImageHead::pooled_parameters() {
+  std::vector<Parameter*> list;
+  if (layers_.conv) layers_.conv->add_parameters(list);
+  return matrices_first(std::move(list));
+}
+
+std::int64_t ImageHead::pooled_channels() const {
+  return layers_.conv ? layers_.conv->conv.shape().out : input_shape({}).channels;
+}
+
+at::Tensor ImageHead::pooled(const Tensors& input, const Call& call) {
+  return ops::average_pool(layers_.conv ? layers_.conv->forward(input.at(0), call) : input.at(0));
+}
+
+ImageCosts ImageHead::pooled_costs(const BatchShape& shape) const {
+  ImageShape image = input_shape(shape);
+  ImageCosts costs(name(), image, shape.compute_bytes);
+  if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
+  costs.add({.name = name() + ".pool"}, costs.bytes(image), costs.bytes(image));
+  return costs;
+}
+
 at::Tensor ImageHead::features(const at::Tensor& x_BHWC) const {
   if (layers_.grid == 1) return ops::average_pool(x_BHWC);
   const at::Tensor grid = ops::average_grid(x_BHWC, layers_.grid);
@@ -54,31 +76,28 @@ Tensors ImageHead::forward(const Tensors& input, const Batch& batch, const Block
                                      context.totals.narrow(0, 0, kBalanceTotal), batch.second)};
 }
 
-BlockCost ImageHead::cost(const BatchShape& shape) const {
+ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
   const int width = shape.compute_bytes;
   const std::int64_t samples = shape.micro_batch;
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, width);
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
-  const auto add_linear = [&](const Linear& linear, std::int64_t outputs) {
-    LayerCost cost = linear.cost(samples, width);
-    const Bytes out = samples * outputs * width,
-                moved = cost.saved_bytes + out + cost.parameters * width;
-    // The gradients of matrices are not put off: nothing is held for them.
-    cost.weight_flops = 0;
-    cost.held_bytes = 0;
-    costs.add(std::move(cost), moved, 2 * moved + cost.parameters * kFloatBytes);
-  };
   for (const Linear& linear : layers_.hidden) {
     const std::int64_t outputs = linear.parts().front().rows;
-    add_linear(linear, outputs);
+    costs.linear(linear, samples);
     costs.add({.name = linear.parts().front().name + ".activation",
                .saved_bytes = samples * outputs * width});
   }
+  costs.linear(layers_.classifier, samples);
+  return costs;
+}
+
+BlockCost ImageHead::cost(const BatchShape& shape) const {
+  ImageCosts costs = logits_costs(shape);
   const std::int64_t classes = layers_.classifier.parts().front().rows;
-  add_linear(layers_.classifier, classes);
   // Logits and their log-sum-exp.
-  costs.add({.name = "loss", .saved_bytes = samples * (classes * width + kFloatBytes)});
+  costs.add({.name = "loss",
+             .saved_bytes = shape.micro_batch * (classes * shape.compute_bytes + kFloatBytes)});
   return costs.finish({{{}, kFloatBytes}});
 }
 

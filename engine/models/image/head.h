@@ -34,8 +34,17 @@ class ImageHead final : public ImageBlock {
                                 const BlockContext& context) override;
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override;
 
+  /// What it pools: of the convolution before the pool, or of the input.
+  [[nodiscard]] std::vector<Parameter*> pooled_parameters();
+  [[nodiscard]] std::int64_t pooled_channels() const;
+  /// Means over the image of what it pools: {x} -> [B, channels].
+  [[nodiscard]] at::Tensor pooled(const Tensors& input, const Call& call);
+  [[nodiscard]] ImageCosts pooled_costs(const BatchShape& shape) const;
+
   /// {x} -> [B, classes].
   [[nodiscard]] at::Tensor logits(const Tensors& input, const Call& call);
+  /// Of all that stands before the logits.
+  [[nodiscard]] ImageCosts logits_costs(const BatchShape& shape) const;
 
  private:
   [[nodiscard]] at::Tensor features(const at::Tensor& x_BHWC) const;

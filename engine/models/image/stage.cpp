@@ -34,7 +34,7 @@ Tensors ConvStage::forward(const Tensors& input, const Batch& batch, const Block
 ImageShape ConvStage::add_costs(ImageCosts& costs, ImageShape shape) const {
   bool first = true;
   for (const Layer& layer : layers_) {
-    shape = costs.conv(layer.conv, shape, std::exchange(first, false));
+    shape = costs.conv(layer.conv, shape, std::exchange(first, false), !layer.norm);
     if (layer.norm) shape = costs.norm(*layer.norm, shape);
   }
   return pool_ ? costs.max_pool(name() + ".pool", *pool_, shape, !layers_.back().norm) : shape;

@@ -10,8 +10,8 @@
 #include "engine/models/image/config.h"
 #include "engine/models/image/head.h"
 #include "engine/models/image/initial.h"
+#include "engine/models/image/inverted_residual.h"
 #include "engine/models/image/stage.h"
-#include "engine/models/mobilenet/inverted_residual.h"
 
 namespace dstrain {
 namespace {
@@ -58,9 +58,12 @@ std::unique_ptr<InvertedResidual> make_block(const std::string& name, const Feat
       conv_norm_named(fmt::format("{}.{}", conv, layer), fmt::format("{}.{}", conv, layer + 1),
                       {.in = hidden, .out = stage.channels}, options, none);
   output = {spread.output_side(input.height), spread.output_side(input.width), stage.channels};
-  return std::make_unique<InvertedResidual>(name, input, std::move(expand), std::move(depthwise),
-                                            std::move(project),
-                                            stride == 1 && input.channels == stage.channels);
+  return std::make_unique<InvertedResidual>(
+      name, input,
+      InvertedLayers{.expand = std::move(expand),
+                     .depthwise = std::move(depthwise),
+                     .project = std::move(project),
+                     .residual = stride == 1 && input.channels == stage.channels});
 }
 
 }  // namespace

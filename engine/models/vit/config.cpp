@@ -85,6 +85,7 @@ VitConfig vit_config(const ModelConfig& recipe, const ModelFamily& family, int d
     compare_sizes(recipe, family, config, problems);
   }
   choose_classes(recipe, data_classes, config, problems);
+  config.drop_path = std::max(recipe.drop_path, 0.0);
   check_limits(family, config, problems);
   if (problems.empty()) {
     check_multiple("image_size", config.image_size, "patch_size", config.patch_size, problems);

@@ -13,6 +13,7 @@ struct VitConfig : ModelSizes {
   std::int64_t classes = 0;
   double norm_eps = 1e-12;
   double init_std = 0.02;
+  double drop_path = 0;             ///< of the last layer's branches, growing from the first
   std::vector<std::string> labels;  ///< one name per class, or none
 
   [[nodiscard]] std::int64_t patches() const {

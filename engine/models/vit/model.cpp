@@ -55,7 +55,10 @@ std::unique_ptr<Block> make_layer(const VitConfig& config, std::int64_t index,
                  .tokens = config.tokens(),
                  .first = index == 0,
                  .gradients_apart = index + 1 == config.layers,
-                 .tensor = tensor},
+                 .tensor = tensor,
+                 .drop_path = config.layers > 1 ? config.drop_path * static_cast<double>(index) /
+                                                      static_cast<double>(config.layers - 1)
+                                                : 0},
       LayerNorm(name + ".layernorm_before", config.width, config.norm_eps),
       SelfAttention(vit_attention_names(name), config.width, attention_shape(config),
                     initial(config), {}, 0, {.tensor = tensor}),
@@ -186,6 +189,11 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
   const VitConfig config = vit_config(recipe, family, inputs.classes);
   const AxisPart& tensor = inputs.splits.tensor;
   require_tensor_degree(config, tensor);
+  if (config.drop_path > 0 && !tensor.whole())
+    throw Error(ErrorKind::usage,
+                fmt::format("model.drop_path: {}, but {} tensor ranks share the rows of a sample",
+                            config.drop_path, tensor.count),
+                "use parallel.tensor: 1, or model.drop_path: 0");
   Blocks blocks;
   blocks.push_back(std::make_unique<VitStem>(config, tensor));
   for (std::int64_t i = 0; i < config.layers; ++i) blocks.push_back(make_layer(config, i, tensor));
@@ -195,6 +203,7 @@ Model vit_model(const ModelConfig& recipe, const ModelFamily& family, const Mode
           .image_size = static_cast<int>(config.image_size),
           .channels = static_cast<int>(config.channels),
           .classes = static_cast<int>(config.classes),
+          .drops = config.drop_path > 0,
           .tokens = static_cast<int>(config.tokens())};
 }
 

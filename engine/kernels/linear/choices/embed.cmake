@@ -1,0 +1,10 @@
+# Writes a C++ file that holds the JSON files INPUTS (names after one another, '|' between) as texts.
+file(WRITE ${OUTPUT}.new "#include \"engine/kernels/linear/shipped_choices.h\"\n\nnamespace dstrain {\n\nstd::string_view shipped_choices(std::string_view name) {\n")
+string(REPLACE "|" ";" files "${INPUTS}")
+foreach(file IN LISTS files)
+  get_filename_component(name ${file} NAME)
+  file(READ ${file} text)
+  file(APPEND ${OUTPUT}.new "  if (name == \"${name}\") return R\"json(${text})json\";\n")
+endforeach()
+file(APPEND ${OUTPUT}.new "  return {};\n}\n\n}  // namespace dstrain\n")
+file(RENAME ${OUTPUT}.new ${OUTPUT})
