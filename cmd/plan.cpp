@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "cmd/overrides.h"
 #include "cmd/recipe_auto.h"
 #include "cmd/recipe_plan.h"
+#include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/output.h"
 #include "recipes/schema/load.h"
@@ -20,8 +22,13 @@ namespace dstrain {
 namespace {
 
 int plan_auto(const PlanOptions& options) {
+  if (options.recipes.size() > 1)
+    throw Error(ErrorKind::usage,
+                fmt::format("--auto searches the layout of one recipe, here are {}",
+                            options.recipes.size()),
+                "give one");
   const AutoSearch search =
-      search_recipe(options.recipe, options.overrides, options.machine, options.per_node,
+      search_recipe(options.recipes.front(), options.overrides, options.machine, options.per_node,
                     {.ranks = options.ranks, .top = options.top});
   print_text(options.json ? auto_json(search.plan, search.title)
                           : auto_text(search.plan, search.title));
@@ -31,31 +38,38 @@ int plan_auto(const PlanOptions& options) {
   return 0;
 }
 
-}  // namespace
-
-int plan(const PlanOptions& options) {
-  if (options.search) return plan_auto(options);
-  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+/// Of a recipe with phases, of each.
+std::string plan_of(const std::string& recipe, const PlanOptions& options) {
+  const LoadedRecipe loaded = load_recipe(recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
   const Machine machine =
       plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
+  const bool cut = !loaded.recipe.phases.empty();
   std::vector<std::string> texts;
   for (int phase = 0; phase < num_phases(loaded.recipe); ++phase) {
     const RecipePlan made = plan_recipe(loaded, options.ranks, machine, phase);
     texts.push_back(options.json ? plan_json(made.report, made.strategy, made.cost)
                                  : plan_text(made.report, made.strategy, made.cost));
-    if (!options.json && !loaded.recipe.phases.empty())
+    if (!options.json && cut)
       texts.back() = describe_phase(loaded.recipe, phase) + "\n" + texts.back();
   }
-  if (!options.json) {
-    print_text(fmt::format("{}", fmt::join(texts, "\n")));
-  } else if (loaded.recipe.phases.empty()) {
-    print_text(texts.front());
-  } else {
-    print_text(fmt::format("{{\"phases\": [{}]}}\n", fmt::join(texts, ", ")));
+  if (!options.json) return fmt::format("{}", fmt::join(texts, "\n"));
+  return cut ? fmt::format("{{\"phases\": [{}]}}\n", fmt::join(texts, ", ")) : texts.front();
+}
+
+}  // namespace
+
+int plan(const PlanOptions& options) {
+  if (options.search) return plan_auto(options);
+  const bool list = options.json && options.recipes.size() > 1;
+  for (std::size_t i = 0; i < options.recipes.size(); ++i) {
+    if (list) print_text(i == 0 ? "[" : ", ");
+    if (!options.json && i > 0) print_text("\n");
+    print_text(plan_of(options.recipes[i], options));
   }
+  if (list) print_text("]\n");
   return 0;
 }
 
@@ -73,7 +87,7 @@ Command add_plan(CLI::App& root) {
       "  dstrain plan recipes/quickstart.yaml --ranks 4096\n"
       "  dstrain plan recipes/qwen/qwen2.5-3b_metamathqa.yaml --auto --ranks 8 --write "
       "layout.yaml");
-  app->add_option("recipe", options->recipe, "Recipe file (YAML).")->required();
+  app->add_option("recipe", options->recipes, "Recipe files (YAML).")->required();
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
       ->check(CLI::Range(1, 1 << 20));
   add_overrides(*app, options->overrides);
@@ -82,7 +96,8 @@ Command add_plan(CLI::App& root) {
                   "doctor --measure\n"
                   "has measured, as in H100. Default: this machine's device if measured, else cpu "
                   "under gloo and h200.");
-  app->add_flag("--json", options->json, "Print one JSON object instead of tables.");
+  app->add_flag("--json", options->json,
+                "Print one JSON object instead of tables, of several recipes a list of them.");
   CLI::Option* search = app->add_flag(
       "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
   app->add_option("--per-node", options->per_node,

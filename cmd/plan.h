@@ -6,7 +6,7 @@
 namespace dstrain {
 
 struct PlanOptions {
-  std::string recipe;  ///< file
+  std::vector<std::string> recipes;  ///< files
   int ranks = 1;
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   bool json = false;
@@ -17,7 +17,7 @@ struct PlanOptions {
   std::string write;    ///< file for the first row as sections of a recipe; empty: none
 };
 
-/// Prints the plan of one training step; needs neither GPU nor data. Returns the exit code.
+/// Prints the plan of one training step of each recipe; needs neither GPU nor data. Returns the exit code.
 int plan(const PlanOptions& options);
 
 }  // namespace dstrain

@@ -19,27 +19,41 @@ for command in COMMANDS:
     text = expect_success(run(*command.split(), "--help"))
     assert "--help" in text and len(text) > 200, f"{command}: {text}"
 
-commented = 0
+
+def plans(recipes, ranks, *more):
+    """By recipe, planned by one process, since each has to load LibTorch."""
+    done = run("plan", *recipes, "--ranks", ranks, "--json", *more)
+    expect_success(done)
+    made = json.loads(done.stdout)
+    return dict(zip(recipes, made if len(recipes) > 1 else [made], strict=True))
+
+
+by_ranks, commented = {}, {}
 with tempfile.TemporaryDirectory() as scratch:
     for recipe in recipes:
         expect_success(run("recipe", "check", recipe))
         expect_success(run("recipe", "show", recipe))
         values = json.loads(expect_success(run("recipe", "show", recipe, "--json")))["recipe"]["parallel"]
         fewest = max(2, math.prod(values[axis] for axis in ("pipeline", "sequence", "tensor", "expert")))
-        assert "memory of one rank" in expect_success(run("plan", recipe, "--ranks", fewest)), recipe
-        plan = json.loads(run("plan", recipe, "--ranks", max(4, fewest), "--json").stdout)
-        assert plan, recipe
+        for ranks in {fewest, max(4, fewest)}:
+            by_ranks.setdefault(ranks, []).append(recipe)
         text = expect_success(run("launch", recipe, "--ranks", fewest, "--dry-run", "--set", f"run.output={scratch}"))
         assert "WORLD_SIZE" in text, text
         # "Memory of one H200, planned: 43.54 GiB on 1 GPU, 44.69 GiB on 2."
         if comment := re.search(r"planned: (.*)", recipe.read_text()):
+            host = re.search(r"the host holds ([\d.]+) GiB", comment[1])
             for gib, ranks in re.findall(r"([\d.]+) GiB on (\d+)", comment[1]):
-                memory = json.loads(run("plan", recipe, "--ranks", ranks, "--machine", "h200", "--json").stdout)["memory"]
-                assert abs(memory["total_bytes"] / 2**30 / float(gib) - 1) < 0.02, (recipe, gib, ranks, memory)
-                commented += 1
-                if host := re.search(r"the host holds ([\d.]+) GiB", comment[1]):
-                    assert abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / float(host[1]) - 1) < 0.02, (recipe, memory)
-assert commented >= 17, commented
+                commented.setdefault(ranks, {})[recipe] = (float(gib), host and float(host[1]))
+for ranks, some in by_ranks.items():
+    assert expect_success(run("plan", *some, "--ranks", ranks)).count("memory of one rank") >= len(some), ranks
+    for recipe, plan in plans(some, ranks).items():
+        assert all(part["memory"]["total_bytes"] > 0 and part["step_s"] > 0 for part in plan.get("phases", [plan])), recipe
+assert sum(map(len, commented.values())) >= 17, commented
+for ranks, some in commented.items():
+    for recipe, plan in plans(list(some), ranks, "--machine", "h200").items():
+        (gib, host), memory = some[recipe], plan["memory"]
+        assert abs(memory["total_bytes"] / 2**30 / gib - 1) < 0.02, (recipe, gib, ranks, memory)
+        assert host is None or abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / host - 1) < 0.02, (recipe, memory)
 
 # A world far larger than this machine is planned at once; three tries, since other tests run beside this one.
 seconds = []
@@ -57,6 +71,8 @@ for row in measured["rows"]:
     for key in ("parameters", "macs", "saved_bytes"):
         assert sum(layer[key] for layer in row["layers"]) == row[key], (key, row)
 
+refused = run("plan", *recipes[:2], "--auto")
+assert refused.returncode == 64 and "one recipe, here are 2" in refused.stderr, refused
 for wrong in ("no_such_recipe.yaml", "LICENSE"):
     result = run("launch", wrong)
     assert result.returncode == 64 and "error" in result.stderr, (result.returncode, result.stderr)
