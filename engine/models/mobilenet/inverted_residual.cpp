@@ -24,10 +24,12 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
                                   const BlockContext& context) {
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
+  const ops::ResidualGradient left =
+      residual_ && expand_ ? ops::ResidualGradient(x) : ops::ResidualGradient();
   const at::Tensor d = depthwise_.norm.forward_depthwise(
-      expand_ ? expand_->conv.forward(x) : x, call, depthwise_.conv,
-      expand_ ? &expand_->norm : nullptr);
-  return {project_.forward(d, call, residual_ ? x : at::Tensor())};
+      expand_ ? expand_->conv.forward(x, ops::ImageActivation::none, left) : x, call,
+      depthwise_.conv, expand_ ? &expand_->norm : nullptr);
+  return {project_.forward(d, call, residual_ ? x : at::Tensor(), left)};
 }
 
 BlockCost InvertedResidual::cost(const BatchShape& shape) const {
