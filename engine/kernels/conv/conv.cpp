@@ -49,9 +49,11 @@ std::int64_t even_padding(const ConvShape& shape) {
 /// An image of these sizes [B, H, W, C] whose elements nobody reads, as PyTorch sees it: on a GPU
 /// there is no memory behind it but that of `like`.
 at::Tensor shape_alone(at::IntArrayRef sizes, const at::Tensor& like) {
-  return channels_second(like.is_cuda()
-                             ? at::from_blob(like.data_ptr(), sizes, like.options(), like.device())
-                             : at::empty(sizes, like.options()));
+  if (!like.is_cuda()) return channels_second(at::empty(sizes, like.options()));
+  return channels_second(at::for_blob(like.data_ptr(), sizes)
+                             .options(like.options())
+                             .target_device(like.device())
+                             .make_tensor());
 }
 
 /// (gradient of the image, of the weight), one of them wanted.
