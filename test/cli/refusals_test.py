@@ -29,7 +29,7 @@ def test_the_option_that_was_meant(folder):
                          (["data", "tokenize", "--tokeniser", "x"], "--tokenizer"), (["lanch", QUICKSTART], "launch")):
         done = run(*words)
         assert done.returncode == 64 and f"did you mean {meant}?" in done.stderr, f"{words}: {done.returncode}: {done.stderr}"
-    done = run("plan", QUICKSTART, "another")
+    done = run("verify", QUICKSTART, "another")
     assert done.returncode == 64 and "one word too many, 'another'" in done.stderr, done.stderr
 
 
