@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/input_file.h"
+#include "engine/base/json.h"
 #include "engine/base/printable.h"
 #include "engine/mesh/pieces.h"
 #include "engine/weights/torch_weights.h"
@@ -231,6 +234,15 @@ void read_loss_scale(const PickleValue& state, ForeignCheckpoint& into) {
   const PickleValue *now = holder.find("cur_iter"), *last = holder.find("last_overflow_iter");
   if (now != nullptr && last != nullptr && now->is(Kind::integer) && last->is(Kind::integer))
     into.good_steps = std::max<std::int64_t>(0, now->integer - last->integer - 1);
+}
+
+std::optional<std::int64_t> trainer_step(const fs::path& folder) {
+  const fs::path state = folder / "trainer_state.json";
+  if (!path_exists(state)) return std::nullopt;
+  const nlohmann::json json = read_json_object(state);
+  const auto step = json.find("global_step");
+  if (step == json.end() || !step->is_number_unsigned()) return std::nullopt;
+  return step->get<std::int64_t>();
 }
 
 }  // namespace dstrain

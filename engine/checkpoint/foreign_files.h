@@ -87,5 +87,8 @@ struct OrderedShape {
 void read_deepspeed_facts(const TorchFile& model, ForeignCheckpoint& into);
 /// Loss scale and its steps, from an optimizer's state or its scaler.
 void read_loss_scale(const PickleValue& state, ForeignCheckpoint& into);
+/// Steps done by the trainer_state.json of `folder`; nullopt without that file, or without a count
+/// in it.
+[[nodiscard]] std::optional<std::int64_t> trainer_step(const std::filesystem::path& folder);
 
 }  // namespace dstrain

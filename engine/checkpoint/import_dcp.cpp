@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "engine/base/file.h"
 #include "engine/base/index.h"
 #include "engine/base/input_file.h"
-#include "engine/base/json.h"
 #include "engine/base/printable.h"
 #include "engine/checkpoint/foreign_files.h"
 #include "engine/mesh/pieces.h"
@@ -225,14 +223,6 @@ class DcpFolder {
   std::map<std::string, std::string> group_of_;  ///< of each tensor
 };
 
-/// What a trainer's state beside says of the steps.
-void read_trainer_step(const fs::path& folder, ForeignCheckpoint& into) {
-  if (!path_exists(folder / "trainer_state.json")) return;
-  const nlohmann::json state = read_json_object(folder / "trainer_state.json");
-  const auto step = state.find("global_step");
-  if (step != state.end() && step->is_number_unsigned()) into.step = step->get<std::int64_t>();
-}
-
 }  // namespace
 
 ForeignCheckpoint open_dcp(const fs::path& folder, const ForeignHints& hints) {
@@ -253,7 +243,7 @@ ForeignCheckpoint open_dcp(const fs::path& folder, const ForeignHints& hints) {
   found.has_moments = !found.moments.empty();
   found.optimizer_steps = steps.value().value_or(0);
   found.step = found.optimizer_steps;
-  read_trainer_step(folder, found);
+  found.step = trainer_step(folder).value_or(found.step);
   return found;
 }
 
@@ -283,7 +273,7 @@ ForeignCheckpoint open_fsdp_full(const fs::path& folder, const ForeignHints& hin
     }
   }
   found.optimizer_steps = found.step = steps.value().value_or(0);
-  read_trainer_step(folder, found);
+  found.step = trainer_step(folder).value_or(found.step);
   return found;
 }
 

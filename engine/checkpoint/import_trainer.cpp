@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -121,13 +122,10 @@ ForeignCheckpoint open_trainer(const fs::path& folder, const ForeignHints& hints
   }
   const fs::path state = folder / "trainer_state.json", optimizer = folder / "optimizer.pt";
   found.has_moments = path_exists(optimizer);
-  if (path_exists(state)) {
-    const nlohmann::json json = read_json_object(state);
-    const auto step = json.find("global_step");
-    if (step == json.end() || !step->is_number_unsigned())
-      throw Error(ErrorKind::data, fmt::format("{}: no global_step", state.string()));
-    found.step = found.optimizer_steps = step->get<std::int64_t>();
-  }
+  const std::optional<std::int64_t> step = trainer_step(folder);
+  if (!step && path_exists(state))
+    throw Error(ErrorKind::data, fmt::format("{}: no global_step", state.string()));
+  found.step = found.optimizer_steps = step.value_or(0);
   if (hints.moments == ForeignHints::Moments::none) return found;
   if (!found.has_moments) {
     if (path_exists(state)) {

@@ -154,7 +154,8 @@ class Walk {
       arguments = fmt::format("({})", fmt::join(texts, ", "));
     }
     const bool has_state = value.state != nullptr, too_deep = depth >= limits_.depth;
-    if (has_state && too_deep) arguments += fmt::format(" with a state nested deeper than {}", limits_.depth);
+    if (has_state && too_deep)
+      arguments += fmt::format(" with a state nested deeper than {}", limits_.depth);
     // One value for one visit, so that the limit of values holds.
     found_.push_back({.path = path, .what = shown(value.text, kMostText), .value = arguments});
     if (has_state && !too_deep) visit(path, *value.state, depth + 1);
