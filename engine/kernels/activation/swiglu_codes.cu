@@ -57,16 +57,30 @@ __global__ void __launch_bounds__(kThreads) swiglu_measured_kernel(const Swiglu 
   const std::int64_t packs = a.cols / kPack;
   float most = 0;
   Walk walk(a.rows, packs);
-  for (std::int64_t left = walk.count(); left > 0; --left, walk.next()) {
-    float gate[kPack], up[kPack];
-    load<T, kPack>(a.gate_up, walk.of_gate()).unpack(gate);
-    load<T, kPack>(a.gate_up, walk.of_gate() + packs).unpack(up);
+  constexpr int kAtOnce = 2;  // reads that need not wait for the write before
+  for (std::int64_t left = walk.count(); left > 0; left -= kAtOnce) {
+    Pack<T> gates[kAtOnce], ups[kAtOnce];
+    std::int64_t at_h[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      gate[i] = gated<T>(gate[i], up[i]);
-      most = fmaxf(most, fabsf(gate[i]));
+    for (int k = 0; k < kAtOnce; ++k, walk.next()) {
+      at_h[k] = walk.of_h();
+      if (k >= left) continue;
+      gates[k] = load<T, kPack>(a.gate_up, walk.of_gate());
+      ups[k] = load<T, kPack>(a.gate_up, walk.of_gate() + packs);
     }
-    store(a.h, walk.of_h(), Pack<T>::of(gate));
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (k >= left) continue;
+      float gate[kPack], up[kPack];
+      gates[k].unpack(gate);
+      ups[k].unpack(up);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        gate[i] = gated<T>(gate[i], up[i]);
+        most = fmaxf(most, fabsf(gate[i]));
+      }
+      store(a.h, at_h[k], Pack<T>::of(gate));
+    }
   }
   store_max<T>(most, a.partial);
 }
