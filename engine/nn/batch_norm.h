@@ -38,10 +38,12 @@ class BatchNorm {
   BatchNorm(const std::string& prefix, std::int64_t channels, const BatchNormOptions& options,
             ops::ImageActivation activation = ops::ImageActivation::none);
 
-  /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none.
+  /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none. `left` as
+  /// ops::batch_norm has it.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
-                                   const at::Tensor& residual = {}) {
-    return ops::batch_norm(x_BHWC, call_of(call), residual);
+                                   const at::Tensor& residual = {},
+                                   const ops::ResidualGradient& left = {}) {
+    return ops::batch_norm(x_BHWC, call_of(call), residual, left);
   }
   /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x
   /// is convolved as it is. Kept are x, what the convolution gives, and the statistics.

@@ -166,6 +166,29 @@ TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU"
   });
 }
 
+TEST_CASE(
+    "GPU: a residual around a product leaves its gradient to it, which equals that on the CPU",
+    "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
+  CAPTURE(c10::toString(type), static_cast<int>(activation));
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 9, 10, 16}));
+    const ops::ResidualGradient left(x);
+    REQUIRE(left.used() == device.is_cuda());
+    const ops::ConvShape widen{.in = 16, .out = 24}, narrow{.in = 24, .out = 16};
+    const at::Tensor h =
+        ops::conv(x, widen, layers.parameter({24, 16, 1, 1}), nullptr, ImageActivation::none, left);
+    const at::Tensor z = ops::conv(h, narrow, layers.parameter({16, 24, 1, 1}));
+    const at::Tensor y = ops::batch_norm(z, layers.norm(16, activation, false, {}), x, left);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
 TEST_CASE("GPU: a frozen norm and a frozen depthwise convolution have no gradients",
           "[gpu][kernels][conv]") {
   compare_devices(at::kFloat, [&](at::Device device) -> Tensors {

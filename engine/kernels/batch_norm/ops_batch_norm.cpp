@@ -133,12 +133,14 @@ at::Tensor normed_again(const KeptBatchNorm& norm, const at::Tensor& x,
 struct BatchNorm : torch::autograd::Function<BatchNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& residual,
-                            const std::optional<at::Tensor>&, const BatchNormCall& call) {
+                            const std::optional<at::Tensor>&, const BatchNormCall& call,
+                            const ResidualGradient& left) {
     const at::Tensor x = dense(input), added = residual ? dense(*residual) : at::Tensor();
     const Normed out = normed(x, call, added);
     const bool by_output = residual && call.activation == ImageActivation::relu;
     context->save_for_backward({x, out.statistics, by_output ? out.y : at::Tensor()});
     context->saved_data["residual"] = residual.has_value();
+    context->saved_data["left"] = left.keep();
     keep_call(context, call);
     return out.y;
   }
@@ -146,12 +148,17 @@ struct BatchNorm : torch::autograd::Function<BatchNorm> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool residual = context->saved_data.at("residual").toBool();
-    const NormGradients made =
+    NormGradients made =
         gradients(kept_call(context),
                   {.x = saved[0], .statistics = saved[1], .y = saved[2], .dy = dense(grads[0])},
                   {.input = context->needs_input_grad(0),
                    .residual = residual && context->needs_input_grad(1)});
-    return {made.dx, made.dresidual, {}, {}};
+    ResidualGradient left(context->saved_data.at("left"));
+    if (left.used() && made.dresidual.defined()) {
+      left.leave(made.dresidual);
+      made.dresidual = at::Tensor();
+    }
+    return {made.dx, made.dresidual, {}, {}, {}};
   }
 };
 
@@ -202,11 +209,11 @@ void check_batch_norm(const at::Tensor& x, const BatchNormCall& call, const at::
 }
 
 at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,
-                      const at::Tensor& residual) {
+                      const at::Tensor& residual, const ResidualGradient& left) {
   check_batch_norm(x_BHWC, call, residual);
   const bool graph = x_BHWC.requires_grad() || (residual.defined() && residual.requires_grad());
   return BatchNorm::apply(x_BHWC, residual.defined() ? std::optional(residual) : std::nullopt,
-                          graph ? std::nullopt : anchor_for(x_BHWC, trains(call)), call);
+                          graph ? std::nullopt : anchor_for(x_BHWC, trains(call)), call, left);
 }
 
 at::Tensor batch_norm_conv(const at::Tensor& x_BHWC, const BatchNormCall& call,
