@@ -7,6 +7,7 @@
 
 #include "engine/kernels/batch_norm/ops_batch_norm.h"
 #include "engine/kernels/conv/ops_depthwise.h"
+#include "engine/kernels/excite/ops_excite.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/call.h"
@@ -39,11 +40,14 @@ class BatchNorm {
             ops::ImageActivation activation = ops::ImageActivation::none);
 
   /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none. `left` as
-  /// ops::batch_norm has it.
+  /// ops::batch_norm has it, `drop` as BatchNormCall.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
                                    const at::Tensor& residual = {},
-                                   const ops::ResidualGradient& left = {}) {
-    return ops::batch_norm(x_BHWC, call_of(call), residual, left);
+                                   const ops::ResidualGradient& left = {},
+                                   const ops::DropMask& drop = {}) {
+    ops::BatchNormCall norm = call_of(call);
+    norm.drop = drop;
+    return ops::batch_norm(x_BHWC, norm, residual, left);
   }
   /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x
   /// is convolved as it is. Kept are x, what the convolution gives, and the statistics.
@@ -55,6 +59,12 @@ class BatchNorm {
     const ops::BatchNormCall first = before->call_of(call);
     return ops::depthwise_norm(x_BHWC, &first, conv.shape(), conv.weight(), call_of(call));
   }
+
+  /// The convolution `project` of what forward_depthwise gives, times the gates that follow from its
+  /// means. Kept are x, what the depthwise convolution gives, the statistics, means and gates.
+  [[nodiscard]] at::Tensor forward_excited(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
+                                           BatchNorm* before, const ops::ExciteCall& excite,
+                                           Conv& project);
 
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});

@@ -5,6 +5,7 @@
 #include "engine/kernels/conv/conv.h"
 #include "engine/kernels/conv/image_activation.h"
 #include "engine/kernels/conv/residual_gradient.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 
 namespace dstrain {
@@ -28,6 +29,11 @@ struct BatchNormCall {
   /// nothing is counted.
   at::Tensor mean_sum = {}, variance_sum = {};
   ImageActivation activation = ImageActivation::none;
+  /// Samples that skip the branch beside a residual, as ops_drop_path.h has them: norm(x) of these
+  /// counts as 0, that of the others grows by 1 / (1 - share). Without activation only.
+  DropMask drop = {};
+
+  [[nodiscard]] bool trains() const { return weight.trainable || bias.trainable; }
 };
 
 /// activation(norm(x) + residual), all [B, H, W, C]; `residual` undefined: none, and beside one

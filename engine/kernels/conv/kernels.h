@@ -61,8 +61,8 @@ struct FollowingNorm {
   const float* shift;     ///< [channels]
   const float* slope;     ///< [channels]; null with offset: zero
   const float* offset;    ///< [channels]
-  const void* gate;       ///< [samples, channels]; null with grad_mean: 1 and 0
-  const void* grad_mean;  ///< [samples, channels]
+  const float* gate;       ///< [samples, channels]; null with grad_mean: 1 and 0
+  const float* grad_mean;  ///< [samples, channels]
   Activation activation;
 };
 
