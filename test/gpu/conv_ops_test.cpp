@@ -11,6 +11,7 @@
 #include "engine/kernels/conv/ops_depthwise.h"
 #include "engine/kernels/excite/ops_excite.h"
 #include "engine/kernels/pool/ops_pool.h"
+#include "engine/kernels/recurrent/ops_lstm.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 
@@ -255,6 +256,24 @@ TEST_CASE(
     Tensors results{y, x.grad()};
     layers.add_gradients(results);
     return results;
+  });
+}
+
+TEST_CASE("GPU: steps of an LSTM equal those on the CPU", "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 33), width = GENERATE(5, 256);
+  CAPTURE(c10::toString(type), rows, width);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor inputs = leaf(layers.image({rows, 2, 4 * width})),
+                     of_state = leaf(layers.image({rows, 4 * width})),
+                     cell = leaf(layers.image({rows, width}).to(at::kFloat));
+    const std::vector<at::Tensor> of_step = inputs.unbind(1);
+    // The first state leads nowhere, so that its gradient is undefined.
+    const auto [unused, between] = ops::lstm_step(of_step[0], of_state, cell);
+    const auto [state, next] = ops::lstm_step(of_step[1], of_state, between);
+    state.backward(layers.image(state.sizes()));
+    return {unused, between, state, next, inputs.grad(), of_state.grad(), cell.grad()};
   });
 }
 

@@ -66,7 +66,7 @@ struct StepGradients {
   at::Tensor dz, dcell;
 };
 
-StepGradients gradients_cpu(const StepInputs& of) {
+StepGradients step_gradients_cpu(const StepInputs& of) {
   const at::Tensor gates = of.gates.to(at::kFloat), bounded = of.next.tanh();
   const std::int64_t width = of.cell.size(1);
   const auto part = [&](std::int64_t gate) { return gates.narrow(1, gate * width, width); };
@@ -89,7 +89,7 @@ StepGradients gradients_cpu(const StepInputs& of) {
   return {std::move(dz), dnext * forget};
 }
 
-StepGradients gradients_cuda(const StepInputs& of) {
+StepGradients step_gradients_cuda(const StepInputs& of) {
   StepGradients made{.dz = at::empty_like(of.gates), .dcell = at::empty_like(of.cell)};
   const at::Tensor dstate = of.dstate.defined() ? dense(of.dstate) : of.dstate,
                    dnext = of.dnext.defined() ? dense(of.dnext) : of.dnext;
@@ -125,7 +125,7 @@ struct LstmStep : torch::autograd::Function<LstmStep> {
                         .next = saved[2],
                         .dstate = grads[0],
                         .dnext = grads[1]};
-    const StepGradients made = of.cell.is_cuda() ? gradients_cuda(of) : gradients_cpu(of);
+    const StepGradients made = of.cell.is_cuda() ? step_gradients_cuda(of) : step_gradients_cpu(of);
     return {made.dz, made.dz, made.dcell};
   }
 };
