@@ -60,8 +60,8 @@ class BatchNorm {
     return ops::depthwise_norm(x_BHWC, &first, conv.shape(), conv.weight(), call_of(call));
   }
 
-  /// The convolution `project` of what forward_depthwise gives, times the gates that follow from its
-  /// means. Kept are x, what the depthwise convolution gives, the statistics, means and gates.
+  /// The convolution `project` of what forward_depthwise gives, times the gates that follow from
+  /// its means. Kept are x, what the depthwise convolution gives, the statistics, means and gates.
   [[nodiscard]] at::Tensor forward_excited(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
                                            BatchNorm* before, const ops::ExciteCall& excite,
                                            Conv& project);

@@ -27,9 +27,9 @@ ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expande
   costs.linear(expand_, samples, /*kept=*/true);
   // The means, and in fp32 what is between the two maps and the gates.
   costs.add({.name = reduce_.parts().front().name + ".gates",
-             .saved_bytes = costs.bytes({samples, 1, 1, input.channels}) +
-                            samples * (options_.squeezed + input.channels) *
-                                static_cast<Bytes>(kFloatBytes)});
+             .saved_bytes =
+                 costs.bytes({samples, 1, 1, input.channels}) +
+                 samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)});
   return costs.excited_conv(project, expanded, input);
 }
 

@@ -98,11 +98,10 @@ TEST_CASE("gates of squeeze and excitation and their gradients equal ATen's", "[
     dmean = at::empty({kSamples, kChannels});
     const at::Tensor dz = at::empty({kSamples, kChannels}),
                      dhidden = at::empty({kSamples, kSqueezed});
-    const kernels::Activation kind = activation == ImageActivation::silu
-                                         ? kernels::Activation::silu
-                                         : kernels::Activation::relu;
-    const kernels::GateRule rule = gate == ops::Gate::sigmoid ? kernels::GateRule::sigmoid
-                                                              : kernels::GateRule::hard_sigmoid;
+    const kernels::Activation kind =
+        activation == ImageActivation::silu ? kernels::Activation::silu : kernels::Activation::relu;
+    const kernels::GateRule rule =
+        gate == ops::Gate::sigmoid ? kernels::GateRule::sigmoid : kernels::GateRule::hard_sigmoid;
     const auto fp32 = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
     kernels::reference::excite({.mean = mean.const_data_ptr(),
                                 .reduce = maps.reduce.value.const_data_ptr(),
@@ -231,8 +230,7 @@ TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]"
   at::Tensor h = x64.narrow(0, 0, counted).permute({0, 3, 1, 2});
   if (normed) h = norm(h, 0);
   h = norm(at::conv2d(h, leaves[8], {}, 1, 1, 1, kIn), 2);
-  const at::Tensor gate =
-      maps.gate(h.mean({2, 3}), ops::ImageActivation::silu, ops::Gate::sigmoid);
+  const at::Tensor gate = maps.gate(h.mean({2, 3}), ops::ImageActivation::silu, ops::Gate::sigmoid);
   const at::Tensor y64 =
       at::conv2d(h * gate.view({counted, kIn, 1, 1}), leaves[9]).permute({0, 2, 3, 1});
   y64.backward(dy.narrow(0, 0, counted).to(at::kDouble));
@@ -256,7 +254,11 @@ TEST_CASE("excited_depthwise reaches its weights although its input needs no gra
   const auto run = [&](std::int64_t out) {
     return ops::excited_depthwise(
         around.random({2, 4, 4, Around::kIn}),
-        {.depthwise = {.in = Around::kIn, .out = out, .kernel = 3, .before = 1, .after = 1,
+        {.depthwise = {.in = Around::kIn,
+                       .out = out,
+                       .kernel = 3,
+                       .before = 1,
+                       .after = 1,
                        .groups = Around::kIn},
          .depthwise_weight = around.depthwise,
          .after = after,
@@ -272,9 +274,8 @@ TEST_CASE("excited_depthwise reaches its weights although its input needs no gra
 
 TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[kernels]") {
   test::Random random(4);
-  const at::Tensor seed = at::scalar_tensor(5, at::kLong),
-                   x = leaf(random({6, 3, 3, 4})), residual = leaf(random({6, 3, 3, 4})),
-                   dy = random({6, 3, 3, 4});
+  const at::Tensor seed = at::scalar_tensor(5, at::kLong), x = leaf(random({6, 3, 3, 4})),
+                   residual = leaf(random({6, 3, 3, 4})), dy = random({6, 3, 3, 4});
   Parameter weight = random.parameter({4}, at::kFloat), bias = random.parameter({4}, at::kFloat);
   ops::BatchNormCall call{.weight = weight,
                           .bias = bias,

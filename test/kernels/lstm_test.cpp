@@ -44,8 +44,8 @@ Tensors plain_step(const Inputs& in) {
   const at::Tensor z = exact(in.of_input.to(at::kDouble) + in.of_state.to(at::kDouble)),
                    cell = exact(in.cell), unit = at::eye(4 * kWidth, at::kDouble);
   const at::Tensor nothing = at::zeros_like(cell);
-  const auto [state, next] = at::lstm_cell(z, {nothing, cell}, unit,
-                                           at::zeros({4 * kWidth, kWidth}, at::kDouble));
+  const auto [state, next] =
+      at::lstm_cell(z, {nothing, cell}, unit, at::zeros({4 * kWidth, kWidth}, at::kDouble));
   ((state * in.dstate.to(at::kDouble)).sum() + (next * in.dnext.to(at::kDouble)).sum()).backward();
   return {state, next, z.grad(), cell.grad()};
 }
@@ -54,8 +54,7 @@ TEST_CASE("a step of an LSTM and its gradients equal ATen's", "[kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   CAPTURE(c10::toString(type));
   const Inputs in(type);
-  const at::Tensor of_input = leaf(in.of_input), of_state = leaf(in.of_state),
-                   cell = leaf(in.cell);
+  const at::Tensor of_input = leaf(in.of_input), of_state = leaf(in.of_state), cell = leaf(in.cell);
   const auto [state, next] = ops::lstm_step(of_input, of_state, cell);
   ((state.to(at::kFloat) * in.dstate).sum() + (next * in.dnext).sum()).backward();
   const Tensors expected = plain_step(in),

@@ -385,7 +385,7 @@ void launch_rows(const char* name, const Args& args, const Kernel& kernel, cudaS
                       static_cast<unsigned>(row_blocks(shape, rows)));
       kernel(zero, width)<<<grid, static_cast<unsigned>(shape.threads()),
                             block_sums_bytes<K, V>(shape) + factors_bytes(args), stream>>>(args,
-                                                                                          shape);
+                                                                                           shape);
     });
   });
   check_launch(name);

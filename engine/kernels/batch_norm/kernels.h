@@ -112,8 +112,8 @@ struct BatchNormApply {
   DropSamples drop = {};
 };
 
-/// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz *
-/// (x - mean).
+/// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz
+/// * (x - mean).
 struct BatchNormBackwardSums {
   const void* x;              ///< [samples, pixels, channels]
   const void* y;              ///< as x: what forward gave, for a ReLU that followed a residual:

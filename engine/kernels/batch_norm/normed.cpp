@@ -33,12 +33,14 @@ Normed normed_cpu(const at::Tensor& x, const BatchNormCall& call, const at::Tens
 
 Normed normed_cuda(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
   const GpuStatistics statistics = gpu_statistics(x, call);
-  return {gpu_batch_norm_apply(
-              x, statistics,
-              {.activation = call.activation, .residual = residual, .drop = call.drop}), statistics.all()};
+  return {
+      gpu_batch_norm_apply(
+          x, statistics, {.activation = call.activation, .residual = residual, .drop = call.drop}),
+      statistics.all()};
 }
 
-NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in, WantedNormGradients wanted) {
+NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in,
+                            WantedNormGradients wanted) {
   const NormalisedGradient of{.x = in.x,
                               .dy = in.dy,
                               .y = in.y,
@@ -63,7 +65,8 @@ NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in, Wan
   return made;
 }
 
-NormGradients gradients_cuda(const KeptBatchNorm& norm, const NormInputs& in, WantedNormGradients wanted) {
+NormGradients gradients_cuda(const KeptBatchNorm& norm, const NormInputs& in,
+                             WantedNormGradients wanted) {
   const GpuGradient of{.x = in.x,
                        .dy = in.dy,
                        .y = in.y,

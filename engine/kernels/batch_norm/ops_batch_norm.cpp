@@ -106,9 +106,9 @@ void check_batch_norm(const at::Tensor& x, const BatchNormCall& call, const at::
   DSTRAIN_CHECK(!residual.defined() || call.activation == ImageActivation::none ||
                     call.activation == ImageActivation::relu,
                 "batch norm: beside a residual only ReLU");
-  DSTRAIN_CHECK(call.drop.share == 0 ||
-                    (residual.defined() && call.activation == ImageActivation::none),
-                "batch norm: samples are left out beside a residual without activation only");
+  DSTRAIN_CHECK(
+      call.drop.share == 0 || (residual.defined() && call.activation == ImageActivation::none),
+      "batch norm: samples are left out beside a residual without activation only");
 }
 
 at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,

@@ -141,17 +141,16 @@ void batch_norm_fold(const BatchNormFold& a) {
 
 void batch_norm_apply(const BatchNormApply& a) {
   const View x(a.x, a.dtype), residual(a.residual, a.dtype), y(a.y, a.dtype);
-  for_elements(
-      a.samples, a.pixels, a.channels,
-      [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
-        const double z = normalised(a, x.at(i), channel) * drop_factor(a.drop, sample) +
-                         (residual ? residual.at(i) : 0);
-        const double result = activated(z, a.activation);
-        y.set(i, a.gate == nullptr
-                     ? result
-                     : stored(result, a.dtype) *
-                           static_cast<double>(a.gate[sample * a.channels + channel]));
-      });
+  for_elements(a.samples, a.pixels, a.channels,
+               [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
+                 const double z = normalised(a, x.at(i), channel) * drop_factor(a.drop, sample) +
+                                  (residual ? residual.at(i) : 0);
+                 const double result = activated(z, a.activation);
+                 y.set(i, a.gate == nullptr
+                              ? result
+                              : stored(result, a.dtype) *
+                                    static_cast<double>(a.gate[sample * a.channels + channel]));
+               });
 }
 
 void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
@@ -159,8 +158,8 @@ void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
   two_sums(counted_samples(a.valid, a.samples), a.pixels, a.channels,
            batch_norm_partials(a.samples, a.pixels, a.channels), a.partial,
            [&](std::int64_t i, std::int64_t channel) {
-             const double dz = before_activation(a, i, channel) *
-                               drop_factor(a.drop, i / a.channels / a.pixels);
+             const double dz =
+                 before_activation(a, i, channel) * drop_factor(a.drop, i / a.channels / a.pixels);
              return std::pair(dz, dz * (x.at(i) - static_cast<double>(a.mean[channel])));
            });
 }
@@ -190,10 +189,9 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& a) {
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
                  const double dz = sample < valid ? before_activation(a, i, channel) : 0,
                               off = x.at(i) - channel_value(a.mean, channel, 0);
-                 const double dx = channel_value(a.scale, channel, 1) * dz *
-                                       drop_factor(a.drop, sample) +
-                                   off * channel_value(a.slope, channel, 0) +
-                                   channel_value(a.offset, channel, 0);
+                 const double dx =
+                     channel_value(a.scale, channel, 1) * dz * drop_factor(a.drop, sample) +
+                     off * channel_value(a.slope, channel, 0) + channel_value(a.offset, channel, 0);
                  if (grad_residual) grad_residual.set(i, dz);
                  grad_x.set(i, sample < valid ? dx : 0);
                });

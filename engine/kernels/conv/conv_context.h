@@ -17,7 +17,7 @@ inline void keep_shape(torch::autograd::AutogradContext* context, const ConvShap
 }
 
 [[nodiscard]] inline ConvShape kept_shape(torch::autograd::AutogradContext* context,
-                                           const char* name = "shape") {
+                                          const char* name = "shape") {
   const std::vector<std::int64_t> list = context->saved_data.at(name).toIntVector();
   return {list[0], list[1], list[2], list[3], list[4], list[5], list[6]};
 }

@@ -151,8 +151,8 @@ at::Tensor depthwise_backward(const KeptDepthwise& of, const DepthwiseGradient& 
   if (of.before) {
     at::Tensor slope_offset;
     if (of.before->needs_sums(for_input)) {
-      slope_offset = gpu_finish_gradient(made.sums, *statistics, of.before->weight,
-                                         of.before->bias, of.before->sharing());
+      slope_offset = gpu_finish_gradient(made.sums, *statistics, of.before->weight, of.before->bias,
+                                         of.before->sharing());
     }
     if (for_input)
       gpu_input_gradient_in_place(made.dz, of.x, *statistics, slope_offset, of.before->valid);

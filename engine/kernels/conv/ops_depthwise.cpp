@@ -26,8 +26,8 @@ struct DepthwiseNorm : torch::autograd::Function<DepthwiseNorm> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
-    const KeptDepthwise of = kept_depthwise(
-        context, saved[0], {.before = saved[1], .y = saved[2], .after = saved[3]});
+    const KeptDepthwise of =
+        kept_depthwise(context, saved[0], {.before = saved[1], .y = saved[2], .after = saved[3]});
     const bool further = of.further(for_input);
     DepthwiseGradient with{.dy = dense(grads[0]), .slope_offset = {}};
     if (of.after.needs_sums(further)) {
@@ -38,8 +38,8 @@ struct DepthwiseNorm : torch::autograd::Function<DepthwiseNorm> {
                                                  .statistics = statistics,
                                                  .activation = of.after.activation,
                                                  .valid = of.after.valid});
-      with.slope_offset = gpu_finish_gradient(sums, statistics, of.after.weight, of.after.bias,
-                                              of.after.sharing());
+      with.slope_offset =
+          gpu_finish_gradient(sums, statistics, of.after.weight, of.after.bias, of.after.sharing());
     }
     at::Tensor dx;
     if (further) dx = depthwise_backward(of, with, for_input);
@@ -59,8 +59,7 @@ at::Tensor depthwise_norm(const at::Tensor& x_BHWC, const BatchNormCall* before,
   if (before != nullptr) check_batch_norm(x_BHWC, *before, {});
   check_batch_norm(x_BHWC, after, {});
   check_conv(x_BHWC, shape, weight, nullptr);
-  const bool trains =
-      (before != nullptr && before->trains()) || weight.trainable || after.trains();
+  const bool trains = (before != nullptr && before->trains()) || weight.trainable || after.trains();
   return DepthwiseNorm::apply(x_BHWC, anchor_for(x_BHWC, trains), before, shape, &weight, after);
 }
 

@@ -110,13 +110,12 @@ void add_map_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& wei
 void check_excite(const at::Tensor& x, std::int64_t channels, const ExciteCall& call) {
   const at::Tensor reduce = matrix_of(call.reduce, x), expand = matrix_of(call.expand, x);
   const std::int64_t squeezed = reduce.size(0);
-  DSTRAIN_CHECK(
-      reduce.size(1) == channels &&
-          expand.sizes() == at::IntArrayRef({channels, squeezed}) &&
-          is_vector(value_of(call.reduce_bias, x), squeezed, x.scalar_type(), x) &&
-          is_vector(value_of(call.expand_bias, x), channels, x.scalar_type(), x),
-      fmt::format("excitation of {} channels: weights {} and {}", channels,
-                  shape_of(call.reduce.value), shape_of(call.expand.value)));
+  DSTRAIN_CHECK(reduce.size(1) == channels &&
+                    expand.sizes() == at::IntArrayRef({channels, squeezed}) &&
+                    is_vector(value_of(call.reduce_bias, x), squeezed, x.scalar_type(), x) &&
+                    is_vector(value_of(call.expand_bias, x), channels, x.scalar_type(), x),
+                fmt::format("excitation of {} channels: weights {} and {}", channels,
+                            shape_of(call.reduce.value), shape_of(call.expand.value)));
 }
 
 Gates gates_of(const at::Tensor& mean, const ExciteCall& call) {

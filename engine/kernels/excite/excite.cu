@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(kExciteThreads) excite_kernel(const Excite a, 
     sum = warp_sum(sum) + to_float(static_cast<const T*>(a.reduce_bias)[r]);
     if (lane == 0) {
       a.hidden[sample * squeezed + r] = sum;
-      with_activation<kExact<T>>(a.activation,
-                                 [&](const auto& activation) { active[r] = activation.value(sum); });
+      with_activation<kExact<T>>(
+          a.activation, [&](const auto& activation) { active[r] = activation.value(sum); });
     }
   }
   __syncthreads();
@@ -197,8 +197,8 @@ void excite(const Excite& args, cudaStream_t stream) {
 void excite_backward(const ExciteBackward& args, cudaStream_t stream) {
   check_excite(args.channels, args.squeezed);
   if (args.samples == 0) return;
-  const auto groups = static_cast<int>(
-      std::min<std::int64_t>(kBackwardGroups, kExciteThreads / args.squeezed));
+  const auto groups =
+      static_cast<int>(std::min<std::int64_t>(kBackwardGroups, kExciteThreads / args.squeezed));
   const auto bytes = sizeof(float) * static_cast<std::size_t>(args.channels + args.squeezed +
                                                               groups * args.squeezed);
   with_type(args.dtype, [&](auto zero) {

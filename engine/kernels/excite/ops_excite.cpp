@@ -69,8 +69,8 @@ struct ExcitedDepthwiseGpu : torch::autograd::Function<ExcitedDepthwiseGpu> {
     const bool for_input = context->needs_input_grad(0);
     const at::Tensor dy = dense(grads[0]), &mean = saved[4];
     const Gates gates{.hidden = saved[5], .gate = saved[6]};
-    const KeptDepthwise of = kept_depthwise(
-        context, saved[0], {.before = saved[1], .y = saved[2], .after = saved[3]});
+    const KeptDepthwise of =
+        kept_depthwise(context, saved[0], {.before = saved[1], .y = saved[2], .after = saved[3]});
     const ExciteCall excite = kept_excite(context);
     const GpuStatistics statistics(of.out.after);
     const ConvShape shape = kept_shape(context);
@@ -86,8 +86,7 @@ struct ExcitedDepthwiseGpu : torch::autograd::Function<ExcitedDepthwiseGpu> {
         convolve_input_gradient(dy, value_of(project, dy), shape, of.out.y.sizes());
     const GatedSums gated = gated_sums(of.out.y, grad, statistics, of.after.activation);
     const at::Tensor grad_mean = gates_gradient(gated.grad_gate, mean, gates, excite);
-    DepthwiseGradient with{
-        .dy = grad, .slope_offset = {}, .gate = gates.gate, .mean = grad_mean};
+    DepthwiseGradient with{.dy = grad, .slope_offset = {}, .gate = gates.gate, .mean = grad_mean};
     if (sums) {
       with.slope_offset = gpu_finish_gradient(
           gated_norm_sums(gated, gates.gate, grad_mean, of.out.y, of.after.valid), statistics,
@@ -111,8 +110,7 @@ struct ExcitedNorm : torch::autograd::Function<ExcitedNorm> {
                             const std::optional<at::Tensor>&, const ExcitedDepthwise& of) {
     const at::Tensor x = dense(input);
     const Normed out = normed(x, of.after);
-    const at::Tensor mean =
-        out.y.mean({1, 2}, /*keepdim=*/false, at::kFloat).to(x.scalar_type());
+    const at::Tensor mean = out.y.mean({1, 2}, /*keepdim=*/false, at::kFloat).to(x.scalar_type());
     const Gates gates = gates_of(mean, of.excite);
     context->save_for_backward({x, out.statistics, mean, gates.hidden, gates.gate});
     keep_call(context, of.after);
@@ -129,13 +127,11 @@ struct ExcitedNorm : torch::autograd::Function<ExcitedNorm> {
     const ConvShape shape = kept_shape(context);
     Parameter& project = kept(context, "project");
     const at::Tensor h = normed_again(norm, x, saved[1]);
-    if (project.trainable)
-      add_conv_weight_gradient(times_gate(h, gates.gate), dy, shape, project);
+    if (project.trainable) add_conv_weight_gradient(times_gate(h, gates.gate), dy, shape, project);
     const at::Tensor grad =
         convolve_input_gradient(dy, value_of(project, dy), shape, x.sizes()).to(at::kFloat);
     const at::Tensor grad_gate = grad.mul(h).sum({1, 2});
-    const at::Tensor grad_mean =
-        gates_gradient(grad_gate, mean, gates, kept_excite(context));
+    const at::Tensor grad_mean = gates_gradient(grad_gate, mean, gates, kept_excite(context));
     const auto by_sample = [&](const at::Tensor& t) {
       return t.view({x.size(0), 1, 1, x.size(3)});
     };
@@ -157,12 +153,12 @@ at::Tensor excited_depthwise(const at::Tensor& x_BHWC, const ExcitedDepthwise& o
   if (depthwise_has_kernel(x_BHWC, of.depthwise)) {
     if (of.before != nullptr) check_batch_norm(x_BHWC, *of.before, {});
     check_batch_norm(x_BHWC, of.after, {});
-    const bool trains = behind || of.depthwise_weight.trainable ||
-                        (of.before != nullptr && of.before->trains());
+    const bool trains =
+        behind || of.depthwise_weight.trainable || (of.before != nullptr && of.before->trains());
     return ExcitedDepthwiseGpu::apply(x_BHWC, anchor_for(x_BHWC, trains), of);
   }
-  const at::Tensor d =
-      of.before == nullptr ? conv(x_BHWC, of.depthwise, of.depthwise_weight)
+  const at::Tensor d = of.before == nullptr
+                           ? conv(x_BHWC, of.depthwise, of.depthwise_weight)
                            : batch_norm_conv(x_BHWC, *of.before, of.depthwise, of.depthwise_weight);
   check_batch_norm(d, of.after, {});
   check_conv(d, of.project, of.project_weight, nullptr);

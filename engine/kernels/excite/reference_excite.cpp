@@ -24,9 +24,8 @@ double wide(float x) { return static_cast<double>(x); }
 }  // namespace
 
 void excite(const Excite& a) {
-  const View mean(a.mean, a.dtype), reduce(a.reduce, a.dtype),
-      reduce_bias(a.reduce_bias, a.dtype), expand(a.expand, a.dtype),
-      expand_bias(a.expand_bias, a.dtype);
+  const View mean(a.mean, a.dtype), reduce(a.reduce, a.dtype), reduce_bias(a.reduce_bias, a.dtype),
+      expand(a.expand, a.dtype), expand_bias(a.expand_bias, a.dtype);
   for (std::int64_t s = 0; s < a.samples; ++s) {
     for (std::int64_t r = 0; r < a.squeezed; ++r) {
       double sum = reduce_bias.at(r);

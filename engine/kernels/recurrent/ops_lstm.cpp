@@ -80,12 +80,11 @@ StepGradients step_gradients_cpu(const StepInputs& of) {
   } else {
     dout = out.mul(0);
   }
-  at::Tensor dz =
-      at::cat(
-          {at::sigmoid_backward(dnext * fresh, in), at::sigmoid_backward(dnext * of.cell, forget),
-           at::tanh_backward(dnext * in, fresh), at::sigmoid_backward(dout, out)},
-          1)
-          .to(of.gates.scalar_type());
+  at::Tensor dz = at::cat({at::sigmoid_backward(dnext * fresh, in),
+                           at::sigmoid_backward(dnext * of.cell, forget),
+                           at::tanh_backward(dnext * in, fresh), at::sigmoid_backward(dout, out)},
+                          1)
+                      .to(of.gates.scalar_type());
   return {std::move(dz), dnext * forget};
 }
 

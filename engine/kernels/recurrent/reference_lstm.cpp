@@ -25,8 +25,7 @@ void lstm_step(const LstmStep& a) {
 }
 
 void lstm_step_backward(const LstmStepBackward& a) {
-  const View gates(a.gates, a.dtype), grad_state(a.grad_state, a.dtype),
-      grad_z(a.grad_z, a.dtype);
+  const View gates(a.gates, a.dtype), grad_state(a.grad_state, a.dtype), grad_z(a.grad_z, a.dtype);
   for (std::int64_t i = 0; i < a.rows * a.width; ++i) {
     const std::int64_t first = i / a.width * 4 * a.width + i % a.width;
     double gate[4];

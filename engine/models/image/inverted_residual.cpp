@@ -29,19 +29,16 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
   auto& [expand, depthwise, excite, project, residual, share] = layers_;
   const ops::ResidualGradient left =
       residual && expand ? ops::ResidualGradient(x) : ops::ResidualGradient();
-  const at::Tensor h =
-      expand ? expand->conv.forward(x, ops::ImageActivation::none, left) : x;
+  const at::Tensor h = expand ? expand->conv.forward(x, ops::ImageActivation::none, left) : x;
   BatchNorm* before = expand ? &expand->norm : nullptr;
   const at::Tensor p =
-      excite ? depthwise.norm.forward_excited(h, call, depthwise.conv, before, excite->call(),
-                                              project.conv)
-             : project.conv.forward(
-                   depthwise.norm.forward_depthwise(h, call, depthwise.conv, before));
+      excite
+          ? depthwise.norm.forward_excited(h, call, depthwise.conv, before, excite->call(),
+                                           project.conv)
+          : project.conv.forward(depthwise.norm.forward_depthwise(h, call, depthwise.conv, before));
   ops::DropMask drop;
   if (drops() && call.trains() && call.dropout_seed.defined()) {
-    drop = {.share = share,
-            .seed = call.dropout_seed,
-            .place = stable_hash(name() + ".drop_path")};
+    drop = {.share = share, .seed = call.dropout_seed, .place = stable_hash(name() + ".drop_path")};
   }
   return {project.norm.forward(p, call, residual ? x : at::Tensor(), left, drop)};
 }
