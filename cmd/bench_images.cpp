@@ -111,8 +111,9 @@ Command add_bench_images(CLI::App& root) {
                   "Numbers of threads. Default: 1, 2, 4 and so on up to the cores near the device.")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  app->add_option("--seconds", options->seconds,
-                  "For batches and for the stages of an image, each. Default: 3.")
+  app->add_option(
+         "--seconds", options->seconds,
+         "For the host's batches, the device's, and the stages of an image, each. Default: 3.")
       ->check(CLI::Range(0.05, 600.0));
   app->add_option("--rate", options->rate, "Images per second that the model trains.")
       ->check(CLI::Range(0.001, 1e9));

@@ -14,7 +14,8 @@ namespace dstrain::bench {
 /// image, in seconds; those of the loader are CPU time of one thread.
 struct InputRate {
   int threads = 0;
-  double images_per_s = 0;  ///< ready on the device, in batches
+  double loader_per_s = 0;  ///< images per second in whole batches on the host
+  double images_per_s = 0;  ///< in whole batches on the device
   double read_s = 0;        ///< the stored bytes
   double disk_s = 0;        ///< what reading took beyond its CPU time
   double decode_s = 0;      ///< of the part that training needs

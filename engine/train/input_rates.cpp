@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -20,41 +21,58 @@ namespace {
 /// Rows of the batch into which each thread prepares.
 constexpr std::int64_t kRowsPerThread = 4;
 
-using Clock = std::chrono::steady_clock;
 double thread_cpu_s() {
   std::timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Whole batches through the loader to the device, as training gets them.
-void measure_batches(const Recipe& recipe, const std::shared_ptr<const ImageDataset>& images,
-                     int image_size, const DeviceFacts& device, double seconds,
-                     bench::InputRate& rate) {
-  Feeder feeder(make_loader(images, {.global_batch = recipe.batch.micro,
-                                     .micro_batch = recipe.batch.micro,
-                                     .seed = recipe.run.seed,
-                                     .pinned = device.is_cuda(),
-                                     .workers = rate.threads,
-                                     .prefetch = recipe.data.prefetch}),
-                image_feeder_options(recipe, images->shape().channels, image_size, device.device,
-                                     /*training=*/true));
-  const Stream stream = Stream::current(device.device);
-  const auto load = [&] {
-    const std::size_t buffer = feeder.load(stream);
-    stream.synchronize();
-    return static_cast<double>(feeder.batch(buffer).valid.item<std::int64_t>());
-  };
+/// Samples per second that `load`, which returns how many it got, does for `seconds`.
+double rate_of(double seconds, const std::function<double()>& load) {
   // What the threads have begun when the first batch is there, they have again at the end.
   static_cast<void>(load());
-  const auto begin = Clock::now();
-  const double waited = feeder.waited_s();
+  const auto begin = std::chrono::steady_clock::now();
   double samples = 0;
   do samples += load();
   while (seconds_since(begin) < seconds);
-  const double elapsed = seconds_since(begin), done = samples * images->frames();
-  rate.images_per_s = done / elapsed;
-  rate.copy_s = (elapsed - (feeder.waited_s() - waited)) / done;
+  return samples / seconds_since(begin);
+}
+
+/// Whole batches through the loader, to the host and to the device, as training gets them.
+void measure_batches(const Recipe& recipe, const std::shared_ptr<const ImageDataset>& images,
+                     int image_size, const DeviceFacts& device, double seconds,
+                     bench::InputRate& rate) {
+  const auto open_loader = [&] {
+    return make_loader(images, {.global_batch = recipe.batch.micro,
+                                .micro_batch = recipe.batch.micro,
+                                .seed = recipe.run.seed,
+                                .pinned = device.is_cuda(),
+                                .workers = rate.threads,
+                                .prefetch = recipe.data.prefetch});
+  };
+  {
+    const auto loader = open_loader();
+    rate.loader_per_s =
+        images->frames() * rate_of(seconds, [&] {
+          return static_cast<double>(loader->next().samples.ge(0).sum().item<std::int64_t>());
+        });
+  }  // its threads have ended
+  Feeder feeder(open_loader(), image_feeder_options(recipe, images->shape().channels, image_size,
+                                                    device.device, /*training=*/true));
+  const Stream stream = Stream::current(device.device);
+  double copied_s = 0, copied = 0;
+  rate.images_per_s = images->frames() * rate_of(seconds, [&] {
+                        const auto begin = std::chrono::steady_clock::now();
+                        const double waited = feeder.waited_s();
+                        const std::size_t buffer = feeder.load(stream);
+                        stream.synchronize();
+                        const auto samples =
+                            static_cast<double>(feeder.batch(buffer).valid.item<std::int64_t>());
+                        copied_s += seconds_since(begin) - (feeder.waited_s() - waited);
+                        copied += samples * images->frames();
+                        return samples;
+                      });
+  rate.copy_s = copied_s / copied;
 }
 
 /// Sums over samples, in seconds of CPU time and bytes. `read`, `decode` and `fill` have the
@@ -80,7 +98,7 @@ struct StageSums {
 StageSums stages_of(const ImageDataset& images, std::int64_t sample, HostBatch& batch,
                     std::int64_t row) {
   StageSums one{.samples = 1};
-  const auto wall = Clock::now();
+  const auto wall = std::chrono::steady_clock::now();
   const double begin = thread_cpu_s();
   one.stored = static_cast<double>(images.stored_bytes(sample));
   one.first_read_wall = seconds_since(wall);
@@ -108,7 +126,7 @@ void measure_stages(const Recipe& recipe, const ImageDataset& images, double sec
   StageSums all;
   const auto work = [&](int thread) {
     StageSums sums;
-    const auto begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     std::optional<Error> damaged;
     do {
       const std::int64_t turn = next++;

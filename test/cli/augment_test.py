@@ -67,7 +67,7 @@ run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
         assert len((scratch / "rates/images.csv").read_text().splitlines()) == 3 and "of these cores" in (scratch / "rates/images.md").read_text()
         assert [row["threads"] for row in bench["rows"]] == [1, 2] and bench["images"] == (320 if pack == "none" else 319), bench
         for row in bench["rows"]:
-            assert row["images_per_s"] > 0 and row["read_s"] > 0 and row["prepare_s"] > 0 and row["copy_s"] > 0, row
+            assert row["images_per_s"] > 0 and row["loader_per_s"] > 0 and row["read_s"] > 0 and row["prepare_s"] > 0 and row["copy_s"] > 0, row
             assert abs(row["core_s"] - row["read_s"] - row["decode_s"] - row["prepare_s"]) < 1e-9, row
             # Windows of half the area or more; packed images have 27 pixels on a side.
             whole = 3 * (32 if pack == "none" else 27) ** 2
