@@ -197,7 +197,8 @@ constexpr float kSlack = 8;
 constexpr int kStep = 4;  ///< tiles of keys between two looks at the largest score
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, kBlocks) short_attention_kernel(const ShortAttention a) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    short_attention_kernel(const ShortAttention a) {
   extern __shared__ __align__(16) char shared[];
   const int tokens = static_cast<int>(a.tokens), tiles = (tokens + kTile - 1) / kTile;
   T* keys = reinterpret_cast<T*>(shared);
@@ -288,8 +289,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) short_attention_kernel(cons
   }
 }
 
-/// With the room of staged rows of 80 elements two blocks would leave little L1 cache: 0.42 instead of
-/// 0.38 ms for ViT-H's 64 images on an H100; rows of 64 take 0.29 instead of 0.31 ms when staged.
+/// With the room of staged rows of 80 elements two blocks would leave little L1 cache: 0.42 instead
+/// of 0.38 ms for ViT-H's 64 images on an H100; rows of 64 take 0.29 instead of 0.31 ms when
+/// staged.
 template <int kWidth>
 constexpr bool kStagedBackward = kWidth <= 64;
 template <typename T, int kWidth>
@@ -360,7 +362,7 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
       add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
     }
     Moved<T, kWidth>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
-                           room);
+                            room);
   }
 }
 
@@ -399,13 +401,13 @@ __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std
     for (int offset = kLanes / 2; offset > 0; offset /= 2)
       product += __shfl_xor_sync(0xffffffffu, product, offset);
     // No probability behind the last token.
-    if (pack == 0)
-      facts[row] = {row < tokens ? log_sum_exp[row] * kLog2E : INFINITY, product};
+    if (pack == 0) facts[row] = {row < tokens ? log_sum_exp[row] * kLog2E : INFINITY, product};
   }
   __syncthreads();
   for (int tile = lane.warp; tile < tiles; tile += kWarps) {
     Left key_rows[kWidth / kTile], value_rows[kWidth / kTile];
-    const Moved<T, kWidth> own_key(key, tile * kTile, tokens), own_value(value, tile * kTile, tokens);
+    const Moved<T, kWidth> own_key(key, tile * kTile, tokens),
+        own_value(value, tile * kTile, tokens);
     own_key.to(key_rows, room);
     own_value.to(value_rows, room);
     float key_sums[kWidth / 8][4], value_sums[kWidth / 8][4];
@@ -429,7 +431,7 @@ __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std
       add_weighted_rows<T, kWidth>(key_sums, Left::of<T>(score_grads), tile_queries);
     }
     Moved<T, kWidth>::store(key_result, key_sums, a.forward.scale, a.forward.scale, tile * kTile,
-                           tokens, room);
+                            tokens, room);
     Moved<T, kWidth>::store(value_result, value_sums, 1, 1, tile * kTile, tokens, room);
   }
 }

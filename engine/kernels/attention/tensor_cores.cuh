@@ -130,8 +130,7 @@ __device__ void multiply_add(float (&sums)[4], const Left& left, const RightHalf
 template <>
 __device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left& left,
                                                    const RightHalf& right) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
@@ -140,8 +139,7 @@ __device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left&
 template <>
 __device__ inline void multiply_add<__half>(float (&sums)[4], const Left& left,
                                             const RightHalf& right) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
