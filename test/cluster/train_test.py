@@ -8,7 +8,7 @@ import time
 from hosts import Hosts
 from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
-STEPS = 120
+STEPS = 70
 
 
 class Cluster:
