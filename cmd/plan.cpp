@@ -91,11 +91,13 @@ Command add_plan(CLI::App& root) {
   app->add_option("--ranks", options->ranks, "Ranks in the world. Default: 1.")
       ->check(CLI::Range(1, 1 << 20));
   add_overrides(*app, options->overrides);
-  app->add_option("--machine", options->machine,
-                  "Rates and memory of one rank: h200, cpu, or a part of the name of a device that "
-                  "doctor --measure\n"
-                  "has measured, as in H100. Default: this machine's device if measured, else cpu "
-                  "under gloo and h200.");
+  app->add_option(
+      "--machine", options->machine,
+      "Rates and memory of one rank: h200, h100, cpu, or a part of the name of a device "
+      "that doctor --measure\n"
+      "has measured, as in A100. Default: this machine's device if measured, else cpu "
+      "under gloo, h100\n"
+      "where there is one, and h200.");
   app->add_flag("--json", options->json,
                 "Print one JSON object instead of tables, of several recipes a list of them.");
   CLI::Option* search = app->add_flag(

@@ -10,7 +10,7 @@ struct PlanOptions {
   int ranks = 1;
   std::vector<std::string> overrides;  ///< "path.to.key=value"
   bool json = false;
-  std::string machine;  ///< empty: cpu for a recipe whose backend is gloo, else h200
+  std::string machine;  ///< empty: plan_machine's choice
   bool search = false;  ///< for the fastest layout; the others are of the search
   int per_node = 0;     ///< ranks; 0: the machine's
   int top = 10;         ///< rows

@@ -12,7 +12,7 @@ Machine plan_machine(const std::string& name, bool on_cpu) {
   const std::vector<MeasuredRates> measured = read_measured(measured_file());
   if (!name.empty()) return choose_machine(name, measured);
   const auto found = find_measured(measured, on_cpu ? "CPU" : installed_gpu());
-  return found ? *found : on_cpu ? cpu() : h200();
+  return found ? *found : on_cpu ? cpu() : built_in_machine(installed_gpu());
 }
 
 RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {

@@ -110,7 +110,7 @@ void save_measured(const fs::path& file, const MeasuredRates& rates) {
 }
 
 Machine to_machine(const MeasuredRates& rates) {
-  Machine machine = rates.device == "CPU" ? cpu() : h200();
+  Machine machine = built_in_machine(rates.device);
   machine.name = fmt::format("{} as measured on {}", rates.device, rates.measured);
   const auto take = [](auto& known, auto found) {
     if (found > 0) known = found;
@@ -148,8 +148,8 @@ std::optional<Machine> find_measured(const std::vector<MeasuredRates>& all,
 }
 
 Machine choose_machine(const std::string& name, const std::vector<MeasuredRates>& measured) {
-  std::vector<std::string> known = {"h200", "cpu"};
-  if (name == "h200" || name == "cpu") return find_machine(name);
+  std::vector<std::string> known = built_in_machines();
+  if (std::find(known.begin(), known.end(), name) != known.end()) return find_machine(name);
   for (const MeasuredRates& rates : measured) {
     if (!name.empty() && rates.device.find(name) != std::string::npos) return to_machine(rates);
     known.push_back("'" + rates.device + "'");

@@ -48,7 +48,7 @@ struct MeasuredRates {
 /// Replaces the entry of the same device, keeps the others. Makes the folder.
 void save_measured(const std::filesystem::path& file, const MeasuredRates& rates);
 
-/// The built-in machine (h200 for GPUs, else cpu) with what was measured put over it. Its name says
+/// The built-in machine of this device with what was measured put over it. Its name says
 /// which device and when.
 [[nodiscard]] Machine to_machine(const MeasuredRates& rates);
 /// The entry for `device`, or nothing.

@@ -8,7 +8,8 @@
 
 namespace dstrain {
 
-/// Rates of the machine the plan is made for. `h200()` holds measured figures, see machine.cpp.
+/// Rates of the machine the plan is made for. `h200()` and `h100()` hold measured figures, see
+/// machine.cpp.
 struct Machine {
   std::string name;
   double flops_per_s = 0;              ///< matrix products in the compute dtype
@@ -33,8 +34,12 @@ struct Machine {
   bool shares_memory = false;
 };
 [[nodiscard]] Machine h200();
+[[nodiscard]] Machine h100();
 [[nodiscard]] Machine cpu();
-/// By name; Error{usage} lists the names there are.
+/// The one of these whose rates stand for a device that nobody measured, by the name the driver
+/// gives it ("CPU" without a GPU).
+[[nodiscard]] Machine built_in_machine(const std::string& device);
+[[nodiscard]] std::vector<std::string> built_in_machines();
 /// Dense bf16 FLOP/s of a GPU by NVIDIA's datasheet, by the name the driver gives it; 0: not known.
 [[nodiscard]] double datasheet_flops(const std::string& gpu);
 /// By name; Error{usage} lists the names there are.

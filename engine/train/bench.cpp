@@ -67,7 +67,7 @@ StepBench bench_step(Recipe recipe, const World& world, int warmup, int steps, b
   (void)session.executor().take_outcome();
   const Strategy& strategy = session.strategy();
   const auto measured = find_measured(read_measured(measured_file()), world.device.name);
-  const Machine machine = measured ? *measured : world.device.is_cuda() ? h200() : cpu();
+  const Machine machine = measured ? *measured : built_in_machine(world.device.name);
   bench.planned_for = machine.name;
   const Simulation plan = simulate(strategy.training, strategy.layout, session.cost(), machine);
   bench.planned_s = plan.step_s;

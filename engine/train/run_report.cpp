@@ -121,7 +121,8 @@ void RunReport::announce(Begin how) {
   progress_.note(fmt::format("planned memory per rank: {} allocated",
                              format_bytes(plan_.step.ledger.allocated())));
   if (strategy.recompute) progress_.note("recompute: " + dstrain::describe(*strategy.recompute));
-  if (plan_.machine.name != h200().name && plan_.machine.name != cpu().name)
+  const std::vector<std::string> built_in = built_in_machines();
+  if (std::find(built_in.begin(), built_in.end(), plan_.machine.name) == built_in.end())
     progress_.note("planned with the rates of " + plan_.machine.name);
   if (how == Begin::resumed) progress_.note(fmt::format("resumed at step {}", first_step_));
   if (first_step_ >= session_.total_steps()) {

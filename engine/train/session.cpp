@@ -113,7 +113,7 @@ std::string measured_rates(const World& world) {
 
 /// What the strategy is chosen for: the same on all ranks, so what rank 0 has measured.
 Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile& record) {
-  Machine machine = world.device.is_cuda() ? h200() : cpu();
+  Machine machine = built_in_machine(world.device.name);
   if (recipe.memory.recompute != Recompute::automatic && !offloads(recipe.memory.offload) &&
       recipe.parallel.pipeline == 1)
     return machine;
@@ -411,8 +411,8 @@ std::int64_t Session::samples_before(std::int64_t step) const {
 }
 
 FeederOptions Session::feeder_options(bool training) const {
-  FeederOptions options = image_feeder_options(recipe_, model_.channels, model_.image_size,
-                                               device_.device, training);
+  FeederOptions options =
+      image_feeder_options(recipe_, model_.channels, model_.image_size, device_.device, training);
   options.buffers = strategy_->training.buffers_of(BufferRole::batch).size();
   return options;
 }

@@ -22,7 +22,7 @@ namespace {
 /// else the built-in ones; in any case this device's memory. A broken file costs the prediction
 /// only.
 Machine machine_of(const DeviceFacts& device) {
-  Machine machine = device.is_cuda() ? h200() : cpu();
+  Machine machine = built_in_machine(device.name);
   try {
     const auto measured = find_measured(read_measured(measured_file()), device.name);
     if (measured) machine = *measured;

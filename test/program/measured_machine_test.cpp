@@ -100,7 +100,7 @@ TEST_CASE("a machine is chosen by a part of its name, a wrong name lists what th
   } catch (const Error& error) {
     CHECK(std::string(error.what()) == "no machine is called 'B200'");
     CHECK(error.hint() ==
-          "known: h200, cpu, 'NVIDIA H100 80GB HBM3'; `dstrain doctor --measure` adds the one it "
+          "known: h200, h100, cpu, 'NVIDIA H100 80GB HBM3'; `dstrain doctor --measure` adds the one it "
           "runs on");
   }
 }

@@ -283,6 +283,10 @@ TEST_CASE("50,000 actions are simulated within a second", "[simulate]") {
 
 TEST_CASE("a machine is found by name", "[simulate]") {
   CHECK(find_machine("h200").flops_per_s > find_machine("cpu").flops_per_s);
+  CHECK(find_machine("h100").memory_bytes_per_s < find_machine("h200").memory_bytes_per_s);
+  CHECK(built_in_machine("NVIDIA H100 80GB HBM3").name == "h100");
+  CHECK(built_in_machine("NVIDIA H200").name == "h200");
+  CHECK(built_in_machine("CPU").name == "cpu");
   CHECK_THROWS_WITH(find_machine("tpu"), "no machine is called 'tpu'");
 }
 

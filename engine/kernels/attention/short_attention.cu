@@ -11,7 +11,7 @@
 namespace dstrain::kernels {
 namespace {
 
-/// Warps of a block, and the most of them that share a multiprocessor's registers.
+/// Warps of a block, and how many blocks a multiprocessor's registers are shared by.
 constexpr int kWarps = 6, kBlocks = 2;
 constexpr int kThreads = kWarps * cuda::kWarp;
 constexpr std::int64_t kMaxTokens = 320;
