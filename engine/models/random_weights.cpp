@@ -39,10 +39,26 @@ class RandomWeights final : public WeightSource {
 
 }  // namespace
 
+std::optional<float> same_value(Init init, double init_std) {
+  switch (init) {
+    case Init::zeros:
+      return 0.0F;
+    case Init::ones:
+      return 1.0F;
+    case Init::constant:
+      return static_cast<float>(init_std);
+    case Init::normal:
+    case Init::truncated_normal:
+    case Init::uniform:
+      break;
+  }
+  return std::nullopt;
+}
+
 void draw_weights(std::int64_t seed, const std::string& name, Init init, double init_std,
                   std::int64_t begin, std::span<float> out) {
-  if (init == Init::zeros || init == Init::ones) {
-    std::fill(out.begin(), out.end(), init == Init::ones ? 1.0f : 0.0f);
+  if (const std::optional<float> value = same_value(init, init_std)) {
+    std::ranges::fill(out, *value);
     return;
   }
   kernels::Draw args = draw_of(seed, name, init, init_std);

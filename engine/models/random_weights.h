@@ -3,12 +3,16 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "engine/kernels/parameter.h"
 
 namespace dstrain {
+
+/// The value that all elements start with; nothing where they are drawn.
+[[nodiscard]] std::optional<float> same_value(Init init, double init_std);
 
 /// Elements [begin, begin + out.size()) of the tensor `name`, drawn anew: a pure function of (seed,
 /// name, element).
