@@ -40,18 +40,9 @@ class RandomWeights final : public WeightSource {
 }  // namespace
 
 std::optional<float> same_value(Init init, double init_std) {
-  switch (init) {
-    case Init::zeros:
-      return 0.0F;
-    case Init::ones:
-      return 1.0F;
-    case Init::constant:
-      return static_cast<float>(init_std);
-    case Init::normal:
-    case Init::truncated_normal:
-    case Init::uniform:
-      break;
-  }
+  if (init == Init::zeros) return 0.0F;
+  if (init == Init::ones) return 1.0F;
+  if (init == kConstantInit) return static_cast<float>(init_std);
   return std::nullopt;
 }
 

@@ -64,7 +64,7 @@ TEST_CASE("a frozen layer scale keeps nothing and gets no gradient", "[kernels]"
   const at::Tensor x = random({kSamples, kChannels}), dy = random({kSamples, kChannels});
   Parameter scale = random.parameter({kChannels}, at::kFloat);
   scale.trainable = false;
-  scale.gradient = {};
+  scale.gradient = at::Tensor();
   const Found found = found_by(false, x, x, scale, {}, dy);
   CHECK(found.dx.allclose(dy * scale.value));
 }

@@ -5,6 +5,7 @@
 
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_layer_scale.h"
+#include "engine/models/random_weights.h"
 #include "engine/nn/image_costs.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/parameter_order.h"
@@ -65,7 +66,7 @@ ConvNextBlock::ConvNextBlock(const std::string& name, const FeatureSize& input,
   // Files have it as [C, 1, 1]; it is a vector.
   scale_.hold({{layers_.scale, {input.channels, 1, 1}}});
   scale_.shape = {input.channels};
-  scale_.init = Init::constant;
+  scale_.init = kConstantInit;
   scale_.init_std = kFirstScale;
 }
 
