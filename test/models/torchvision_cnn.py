@@ -46,7 +46,7 @@ OTHER_EPS = {"mobilenet-v3-small": 1e-3, "mobilenet-v3-large": 1e-3}  # than tim
 CASES = [("cnn-basic", 20, 6, 10, "torchvision", 1e-5), ("resnet18", 40, 4, 10, "torchvision", 1e-5), ("resnet50", 33, 4, 7, "timm", 3e-6),
          ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("efficientnet-b0", 40, 4, 10, "torchvision", 0), ("tf-efficientnet-b0", 47, 3, 10, "timm", 0),
          ("mobilenet-v3-small", 64, 4, 10, "torchvision", 1e-6), ("timm-mobilenet-v3-large", 40, 4, 10, "timm", 1e-6),
-         ("cnn-lstm:resnet18", 40, 3, 5, "torchvision", 1e-5), ("cnn-lstm:mobilenet-v2", 40, 3, 5, "torchvision", 3e-6), ("convnext-tiny", 33, 3, 7, "torchvision", 0), ("convnext-tiny", 64, 2, 5, "timm", 0), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
+         ("cnn-lstm:resnet18", 40, 3, 5, "torchvision", 1e-5), ("cnn-lstm:mobilenet-v2", 40, 3, 5, "torchvision", 3e-6), ("convnext-tiny", 33, 3, 7, "timm", 0), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
 
 
 class BasicCnn(torch.nn.Module):
