@@ -87,9 +87,11 @@ struct ColumnStrip {
   }
 };
 
-/// What the sums of a pair of channels are made about: the middle of the first output.
+/// What the sums of a pair of channels are made about: the middle of the first output. Here every
+/// `step`-th of its terms, from `first` on.
 template <typename T>
-DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, float (&out)[2]) {
+DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, int first, int step,
+                                          float (&out)[2]) {
   const DepthwiseShape& s = a.shape;
   const auto row = static_cast<int>(s.out_height / 2) * s.stride - s.before,
              column = static_cast<int>(s.out_width / 2) * s.stride - s.before;
@@ -98,7 +100,7 @@ DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, float (&
   read_pair(a.scale, pair, 1, scale);
   read_pair(a.shift, pair, 0, shift);
   out[0] = out[1] = 0;
-  for (int tap = 0; tap < s.kernel * s.kernel; ++tap) {
+  for (int tap = first; tap < s.kernel * s.kernel; tap += step) {
     const int y = row + tap / s.kernel, x = column + tap % s.kernel;
     if (y < 0 || y >= s.height || x < 0 || x >= s.width) continue;
     Pair<T> seen = static_cast<const Pair<T>*>(a.x)[(y * s.width + x) * (s.channels / 2) + pair];
@@ -246,6 +248,8 @@ struct DepthwiseBackwardStrip {
   static constexpr int kTaps = K * K;
   static constexpr int kSums = 2 + kTaps;  ///< of dx, of dx (x - mean), and the weight's gradient
   static constexpr int kBlocks = depthwise_backward_resident(sizeof(T) == 4, K, S, kIn);
+  /// Whether there are registers for the next row of the input, too.
+  static constexpr bool kInputAhead = K == 3 || Q == 4;
 
   Pair<T> weight[K * K];
   float mean[2], scale[2], shift[2];
@@ -441,9 +445,11 @@ struct DepthwiseBackwardStrip {
     };
     Pair<T> next_grad[kOut], next_out[kOut] = {}, next_in[S][kIn] = {};
     read_out(first_step, next_grad, next_out);
-    read_in(first_step, next_in);
+    if constexpr (kInputAhead) read_in(first_step, next_in);
 #pragma unroll 1
     for (int t = first_step; t < end_step; ++t) {
+      // Used behind form(), which takes about as long as the read.
+      if constexpr (!kInputAhead) read_in(t, next_in);
 #pragma unroll
       for (int d = kLive - 1; d > 0; --d) {
 #pragma unroll
@@ -463,7 +469,7 @@ struct DepthwiseBackwardStrip {
       }
       if (t + 1 < end_step) {
         read_out(t + 1, next_grad, next_out);
-        read_in(t + 1, next_in);
+        if constexpr (kInputAhead) read_in(t + 1, next_in);
       }
       const int y = t * S - s.before;
       const auto own = [&](int row) { return row >= item.first_row && row < item.end_row; };
@@ -481,7 +487,7 @@ void with_strip(const Depthwise& a, const DepthwiseTiles& tiles, const Body& bod
   const auto of_kernel = [&]<int K>(std::integral_constant<int, K>) {
     if (a.shape.stride == 2)
       return body.template operator()<DepthwiseStrip<T, K, 2, kStride2Columns>>();
-    if constexpr (K == 3 && sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2) {
       if (tiles.columns == 7) return body.template operator()<DepthwiseStrip<T, K, 1, 7>>();
     }
     body.template operator()<DepthwiseStrip<T, K, 1, 4>>();
@@ -499,7 +505,7 @@ void with_strip(const DepthwiseBackward& a, const DepthwiseTiles& tiles, const B
                  ? body.template operator()<DepthwiseBackwardStrip<T, K, 2, 0, Q>>()
                  : body.template operator()<DepthwiseBackwardStrip<T, K, 2, 1, Q>>();
     }
-    if constexpr (K == 3 && sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2) {
       if (tiles.columns == 7)
         return body.template operator()<DepthwiseBackwardStrip<T, K, 1, 0, 7>>();
     }
