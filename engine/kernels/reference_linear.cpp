@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <vector>
 
+#include "engine/base/index.h"
 #include "engine/base/philox.h"
 #include "engine/kernels/activation/kernels.h"
 #include "engine/kernels/linear/kernels.h"
@@ -81,6 +84,8 @@ void swiglu(const Swiglu& a) {
       h.set(row * a.cols + i, silu(gate_up.at(gate)).value * gate_up.at(gate + a.cols));
     }
   }
+  if (a.partial == nullptr) return;
+  abs_max({.x = a.h, .partial = a.partial, .count = a.rows * a.cols, .dtype = a.dtype});
 }
 
 void swiglu_backward(const SwigluBackward& a) {
@@ -96,6 +101,60 @@ void swiglu_backward(const SwigluBackward& a) {
       if (h) h.set(row * a.cols + i, s.value * up);
     }
   }
+}
+
+namespace {
+
+/// What SwigluBackward gives, as tensors of a.dtype.
+template <typename Args>
+struct GradientsOf {
+  explicit GradientsOf(const Args& a)
+      : gate_up(to_index(a.rows * a.cols * 2) * kMaxBytes),
+        h(to_index(a.rows * a.cols) * kMaxBytes) {
+    swiglu_backward({.gate_up = a.gate_up,
+                     .grad_h = a.grad_h,
+                     .grad_gate_up = gate_up.data(),
+                     .h = h.data(),
+                     .rows = a.rows,
+                     .cols = a.cols,
+                     .dtype = a.dtype});
+  }
+  static constexpr std::size_t kMaxBytes = sizeof(float);
+  std::vector<std::byte> gate_up, h;
+};
+
+}  // namespace
+
+void swiglu_gradient_max(const SwigluGradientMax& a) {
+  const GradientsOf gradients(a);
+  abs_max({.x = gradients.gate_up.data(),
+           .partial = a.partial,
+           .count = a.rows * a.cols * 2,
+           .dtype = a.dtype});
+}
+
+void swiglu_codes(const SwigluCodes& a) {
+  const GradientsOf gradients(a);
+  quantize({.x = gradients.gate_up.data(),
+            .out = a.out,
+            .out_t = a.out_t,
+            .partial = a.partial,
+            .scale = a.scale,
+            .rows = a.rows,
+            .cols = 2 * a.cols,
+            .format = Fp8Format::e5m2,
+            .dtype = a.dtype});
+  if (a.h_t == nullptr) return;
+  float h_scale = *a.h_scale;
+  quantize({.x = gradients.h.data(),
+            .out = nullptr,
+            .out_t = a.h_t,
+            .partial = nullptr,
+            .scale = &h_scale,
+            .rows = a.rows,
+            .cols = a.cols,
+            .format = Fp8Format::e4m3,
+            .dtype = a.dtype});
 }
 
 void dropout(const Dropout& a) {

@@ -14,7 +14,7 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
 
 at::Tensor GatedMlp::forward(const at::Tensor& x_mD, const Call& call) {
   const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
-  return down_.forward_swiglu(gate_up_.forward(x_MD, call), call);
+  return down_.forward_gated(x_MD, gate_up_, call);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {

@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "engine/kernels/activation/ops_gated_linear.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/nn/layer_cost.h"
 
@@ -63,10 +64,13 @@ at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias
   return summed(ops::gelu_linear(z_MK, input_bias, weight_, nullptr, kind), call);
 }
 
-at::Tensor Linear::forward_swiglu(const at::Tensor& gate_up, const Call& call) {
-  DSTRAIN_CHECK(!has_bias_, parts_.at(0).name + ": SwiGLU with a bias");
-  if (!adapters_.empty()) return forward(ops::swiglu(gate_up), call);
-  const at::Tensor y = ops::swiglu_linear(gate_up, weight_);
+at::Tensor Linear::forward_gated(const at::Tensor& x_MD, Linear& gate_up, const Call& call) {
+  DSTRAIN_CHECK(!has_bias_ && !gate_up.has_bias_ && !gate_up.cut_.columns(),
+                parts_.at(0).name + ": SwiGLU with a bias, or of cut columns");
+  if (has_adapters()) return forward(ops::swiglu(gate_up.forward(x_MD, call)), call);
+  const at::Tensor y = gate_up.has_adapters()
+                           ? ops::swiglu_linear(gate_up.forward(x_MD, call), weight_)
+                           : ops::gated_linear(x_MD, gate_up.weight_, weight_);
   return cut_.columns() ? summed(y, call) : y;
 }
 

@@ -60,8 +60,10 @@ class Linear {
   /// bias and no adapters.
   [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
                                            ops::Gelu kind, const Call& call = {});
-  /// (silu(gate) * up) weight^T of gate_up [M, 2K], which holds gate, then up; needs no bias.
-  [[nodiscard]] at::Tensor forward_swiglu(const at::Tensor& gate_up, const Call& call = {});
+  /// (silu(gate) * up) weight^T, where gate_up of x [M, D] gives gate, then up, [M, 2K]; neither
+  /// may have a bias, and the columns of gate_up are whole.
+  [[nodiscard]] at::Tensor forward_gated(const at::Tensor& x_MD, Linear& gate_up,
+                                         const Call& call = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
   [[nodiscard]] Parameter& weight() { return weight_; }

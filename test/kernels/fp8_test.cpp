@@ -60,9 +60,21 @@ TEST_CASE("nothing but zeros, and values beyond a known scale, stay finite", "[k
   const auto zeros = ops::quantize(at::zeros({16, 16}), Fp8Format::e4m3, Sides::rows);
   REQUIRE(plain(zeros.rows, zeros.scale).eq(0).all().item<bool>());
   const at::Tensor one = at::full({}, 1, at::kFloat);
-  const auto clipped =
-      ops::quantize(at::full({16, 16}, 1e6, at::kFloat), Fp8Format::e4m3, Sides::rows, one);
+  const auto clipped = ops::quantize(at::full({16, 16}, 1e6, at::kFloat), Fp8Format::e4m3,
+                                     Sides::rows, {.scale = one});
   REQUIRE(clipped.rows.to(at::kFloat).eq(448).all().item<bool>());
+}
+
+TEST_CASE("largest values that are known give the scale that is searched for", "[kernels][fp8]") {
+  test::Random random(5);
+  const at::Tensor x = random({32, 48}), maxima = x.abs().view({16, 96}).amax({1});
+  const auto searched = ops::quantize(x, Fp8Format::e4m3, Sides::both),
+             known = ops::quantize(x, Fp8Format::e4m3, Sides::both, {.maxima = maxima});
+  REQUIRE(known.scale.equal(searched.scale));
+  REQUIRE(known.rows.view(at::kByte).equal(searched.rows.view(at::kByte)));
+  REQUIRE(known.columns.view(at::kByte).equal(searched.columns.view(at::kByte)));
+  const auto twice = ops::quantize(x, Fp8Format::e4m3, Sides::both, {.maxima = maxima * 2});
+  REQUIRE(twice.scale.equal(searched.scale * 2));
 }
 
 struct Layer {

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/kernels/activation/ops_gated_linear.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
@@ -123,9 +124,8 @@ TEST_CASE("gelu_linear equals the linear map of bias_gelu bit for bit", "[kernel
     if (weight_frozen) freeze(weight);
     if (bias_frozen) freeze(input_bias), freeze(bias);
     Parameter* own = with_bias ? &bias : nullptr;
-    const at::Tensor y =
-        fused ? ops::gelu_linear(z, input_bias, weight, own, kind)
-              : ops::linear(ops::bias_gelu(z, input_bias, kind), weight, own);
+    const at::Tensor y = fused ? ops::gelu_linear(z, input_bias, weight, own, kind)
+                               : ops::linear(ops::bias_gelu(z, input_bias, kind), weight, own);
     y.backward(dy);
     return std::vector<at::Tensor>{y.detach(), z.grad(), input_bias.gradient, weight.gradient,
                                    bias.gradient};
@@ -172,6 +172,37 @@ TEST_CASE("swiglu_linear and swiglu with linear are the same", "[kernels]") {
   REQUIRE(y.equal(z));
   REQUIRE(a.grad().equal(b.grad()));
   REQUIRE(one.gradient.equal(other.gradient));
+}
+
+TEST_CASE("gated_linear equals linear and swiglu_linear, frozen weights and FP8 included",
+          "[kernels]") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const bool fp8 = GENERATE(false, true), train_both = GENERATE(false, true),
+             train_down = GENERATE(false, true), input = GENERATE(false, true);
+  // 24 inputs of the second product are too few for FP8.
+  const std::int64_t hidden = GENERATE(32, 24);
+  CAPTURE(c10::toString(dtype), fp8, train_both, train_down, input, hidden);
+  if (!train_both && !train_down && !input) return;
+  const auto run = [&](bool in_one) {
+    test::Random random(8);
+    const at::Tensor given = random({48, 16}, dtype), dy = random({48, 16}, dtype);
+    const at::Tensor x = input ? leaf(given) : given;
+    Parameter both = random.parameter({2 * hidden, 16}, dtype),
+              down = random.parameter({16, hidden}, dtype);
+    both.fp8 = down.fp8 = fp8;
+    if (!train_both) freeze(both);
+    if (!train_down) freeze(down);
+    const at::Tensor y = in_one ? ops::gated_linear(x, both, down)
+                                : ops::swiglu_linear(ops::linear(x, both, nullptr), down);
+    y.backward(dy);
+    return std::vector<at::Tensor>{y.detach(), x.grad(), both.gradient, down.gradient};
+  };
+  const auto one = run(true), parts = run(false);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(one[i].defined() == parts[i].defined());
+    if (one[i].defined()) REQUIRE(at::equal(one[i], parts[i]));
+  }
 }
 
 TEST_CASE("a low-rank term is added to its columns only, with its gradients", "[kernels]") {
@@ -278,8 +309,9 @@ TEST_CASE("wrong shapes of low-rank terms and gated products are named", "[kerne
     }
     return std::string("no error");
   };
-  const std::string low_rank = message(
-      [&] { return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2); });
+  const std::string low_rank = message([&] {
+    return ops::add_low_rank(random({3, 6}), random({3, 8}), a, b, 1, /*column=*/2);
+  });
   REQUIRE(low_rank.find("base [3, 6], x [3, 8], a [2, 8], b [5, 2], column 2") !=
           std::string::npos);
   const std::string gated = message([&] { return ops::swiglu_linear(random({3, 18}), a); });

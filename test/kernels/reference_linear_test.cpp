@@ -105,6 +105,59 @@ TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels
   REQUIRE(columns.view(at::kByte).equal(expected.columns.view(at::kByte)));
 }
 
+TEST_CASE("the references of SwiGLU in codes give the codes of its gradients",
+          "[kernels][reference]") {
+  test::Random random(8);
+  const std::int64_t rows = 32, cols = 48;
+  const at::Tensor gate_up = random({rows, 2 * cols}) * 2, dh = random({rows, cols}),
+                   grad = at::empty({rows, 2 * cols}), h = at::empty({rows, cols}),
+                   h2 = at::empty_like(h), h_maxima = at::empty({kernels::kAbsMaxPartials}),
+                   maxima = at::empty_like(h_maxima), scale = at::empty({});
+  kernels::reference::swiglu_backward({.gate_up = in(gate_up),
+                                       .grad_h = in(dh),
+                                       .grad_gate_up = out(grad),
+                                       .h = out(h),
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .dtype = DType::f32});
+  kernels::reference::swiglu({.gate_up = in(gate_up),
+                              .h = out(h2),
+                              .rows = rows,
+                              .cols = cols,
+                              .dtype = DType::f32,
+                              .partial = out(h_maxima)});
+  REQUIRE(h2.equal(h));
+  REQUIRE(h_maxima.max().equal(h.abs().max()));
+  const auto expected = ops::quantize(grad, kernels::Fp8Format::e5m2, ops::Sides::both),
+             expected_h = ops::quantize(h, kernels::Fp8Format::e4m3, ops::Sides::columns,
+                                        {.maxima = h_maxima});
+  const at::Tensor by_rows = at::empty_like(expected.rows),
+                   by_columns = at::empty_like(expected.columns),
+                   h_codes = at::empty_like(expected_h.columns);
+  kernels::reference::swiglu_gradient_max({.gate_up = in(gate_up),
+                                           .grad_h = in(dh),
+                                           .partial = out(maxima),
+                                           .rows = rows,
+                                           .cols = cols,
+                                           .dtype = DType::f32});
+  REQUIRE(maxima.max().equal(grad.abs().max()));
+  kernels::reference::swiglu_codes({.gate_up = in(gate_up),
+                                    .grad_h = in(dh),
+                                    .partial = in(maxima),
+                                    .scale = out(scale),
+                                    .out = ops::code_bytes(by_rows),
+                                    .out_t = ops::code_bytes(by_columns),
+                                    .h_scale = in(expected_h.scale),
+                                    .h_t = ops::code_bytes(h_codes),
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .dtype = DType::f32});
+  REQUIRE(scale.equal(expected.scale));
+  REQUIRE(by_rows.view(at::kByte).equal(expected.rows.view(at::kByte)));
+  REQUIRE(by_columns.view(at::kByte).equal(expected.columns.view(at::kByte)));
+  REQUIRE(h_codes.view(at::kByte).equal(expected_h.columns.view(at::kByte)));
+}
+
 TEST_CASE("the dropout reference reads word i % 4 of counter i / 4", "[kernels][reference]") {
   const std::int64_t count = 103;
   const at::Tensor x = at::full({count}, 3, at::kFloat), y = at::empty_like(x);

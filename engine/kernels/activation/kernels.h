@@ -57,6 +57,9 @@ struct Swiglu {
   void* h;              ///< [rows, cols]
   std::int64_t rows, cols;
   DType dtype;
+  /// [kAbsMaxPartials], largest |h|, rounded, of each part of h; null: not wanted. With it cols is
+  /// a multiple of 8.
+  float* partial = nullptr;
 };
 
 /// The gradient of gate and up, and h once more, in one pass.
@@ -66,6 +69,31 @@ struct SwigluBackward {
   void* grad_gate_up;  ///< may alias gate_up
   void* h;             ///< bit for bit what forward gave; null: not wanted
   std::int64_t rows, cols;
+  DType dtype;
+};
+
+/// partial [kAbsMaxPartials] = largest absolute value, rounded to dtype, of each part of what
+/// SwigluBackward writes into grad_gate_up. Writes nothing else.
+struct SwigluGradientMax {
+  const void* gate_up;
+  const void* grad_h;
+  float* partial;
+  std::int64_t rows, cols;  ///< cols a multiple of 8
+  DType dtype;
+};
+
+/// What SwigluBackward, then Quantize of grad_gate_up in e5m2 and of h in e4m3 give, bit for bit,
+/// without the tensors between.
+struct SwigluCodes {
+  const void* gate_up;
+  const void* grad_h;
+  const float* partial;     ///< [kAbsMaxPartials] of SwigluGradientMax
+  float* scale;             ///< [1], written
+  std::uint8_t* out;        ///< [rows, 2 cols]; null: not wanted
+  std::uint8_t* out_t;      ///< [2 cols, rows]; null: not wanted
+  const float* h_scale;     ///< [1], read; null without h_t
+  std::uint8_t* h_t;        ///< [cols, rows]; null: not wanted
+  std::int64_t rows, cols;  ///< multiples of 16
   DType dtype;
 };
 
@@ -109,6 +137,8 @@ void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream);
 void column_sum(const ColumnSum& args, cudaStream_t stream);
 void swiglu(const Swiglu& args, cudaStream_t stream);
 void swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
+void swiglu_gradient_max(const SwigluGradientMax& args, cudaStream_t stream);
+void swiglu_codes(const SwigluCodes& args, cudaStream_t stream);
 void dropout(const Dropout& args, cudaStream_t stream);
 }  // namespace cuda
 
@@ -118,6 +148,8 @@ void bias_gelu_backward(const BiasGeluBackward& args);
 void column_sum(const ColumnSum& args);
 void swiglu(const Swiglu& args);
 void swiglu_backward(const SwigluBackward& args);
+void swiglu_gradient_max(const SwigluGradientMax& args);
+void swiglu_codes(const SwigluCodes& args);
 void dropout(const Dropout& args);
 }  // namespace reference
 

@@ -20,7 +20,9 @@ namespace dstrain::ops {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::Tensor swiglu_of(const at::Tensor& gate_up) {
+using kernels::Fp8Format;
+
+at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima) {
   const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
   if (!gate_up.is_cuda()) {
     const at::Tensor both = gate_up.to(at::kFloat);
@@ -32,7 +34,8 @@ at::Tensor swiglu_of(const at::Tensor& gate_up) {
                          .h = h.mutable_data_ptr(),
                          .rows = rows,
                          .cols = cols,
-                         .dtype = kernel_dtype(gate_up)},
+                         .dtype = kernel_dtype(gate_up),
+                         .partial = maxima.defined() ? maxima.mutable_data_ptr<float>() : nullptr},
                         current_stream());
   return h;
 }
@@ -57,6 +60,42 @@ SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh
   return out;
 }
 
+SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& dh, Sides sides,
+                         const at::Tensor& h_scale) {
+  const bool again = h_scale.defined();
+  if (!gate_up.is_cuda()) {
+    const SwigluGradients plain = swiglu_gradients(gate_up, dh, again);
+    SwigluCodes out{.gate_up = quantize(plain.gate_up, Fp8Format::e5m2, sides), .h = {}};
+    if (again)
+      out.h = quantize(plain.h, Fp8Format::e4m3, Sides::columns, {.scale = h_scale}).columns;
+    return out;
+  }
+  const std::int64_t rows = dh.size(0), cols = dh.size(1);
+  SwigluCodes out{.gate_up = empty_codes(dh, rows, 2 * cols, Fp8Format::e5m2, sides), .h = {}};
+  if (again) out.h = empty_codes(dh, rows, cols, Fp8Format::e4m3, Sides::columns).columns;
+  const at::Tensor maxima = scratch(dh, {kernels::kAbsMaxPartials});
+  kernels::cuda::swiglu_gradient_max({.gate_up = gate_up.const_data_ptr(),
+                                      .grad_h = dh.const_data_ptr(),
+                                      .partial = maxima.mutable_data_ptr<float>(),
+                                      .rows = rows,
+                                      .cols = cols,
+                                      .dtype = kernel_dtype(dh)},
+                                     current_stream());
+  kernels::cuda::swiglu_codes({.gate_up = gate_up.const_data_ptr(),
+                               .grad_h = dh.const_data_ptr(),
+                               .partial = maxima.const_data_ptr<float>(),
+                               .scale = out.gate_up.scale.mutable_data_ptr<float>(),
+                               .out = code_bytes(out.gate_up.rows),
+                               .out_t = code_bytes(out.gate_up.columns),
+                               .h_scale = again ? h_scale.const_data_ptr<float>() : nullptr,
+                               .h_t = code_bytes(out.h),
+                               .rows = rows,
+                               .cols = cols,
+                               .dtype = kernel_dtype(dh)},
+                              current_stream());
+  return out;
+}
+
 namespace {
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
@@ -74,7 +113,8 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* weight) {
     const at::Tensor gate_up = dense(input);
-    const LinearOutput out = apply_linear(swiglu_of(gate_up), *weight, nullptr);
+    const at::Tensor maxima = maxima_for(*weight, gate_up);
+    const LinearOutput out = apply_linear(swiglu_of(gate_up, maxima), *weight, nullptr, maxima);
     context->save_for_backward({gate_up, out.scale});
     keep(context, "weight", weight);
     return out.y;
@@ -88,7 +128,8 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
-      if (scale.defined()) h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, scale).columns;
+      if (scale.defined())
+        h = quantize(h, Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
       dy.add_to_parameters(h, scale, nullptr);
     }
     return {gradients.gate_up, {}, {}};

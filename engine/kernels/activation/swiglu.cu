@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/kernels/activation/kernels.h"
+#include "engine/kernels/activation/swiglu.cuh"
 #include "engine/kernels/device.cuh"
 
 /// The gated activation: a thread has one pack of a row's gate and the pack of `up` beside it.
@@ -9,15 +10,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr std::int64_t kMostRows = 65535;  // of a grid
-
-template <typename T>
-__device__ float sigmoid(float x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return 1.0f / (1.0f + expf(-x));
-  } else {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-  }
-}
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(const Swiglu a) {
@@ -29,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const Swiglu a) {
     load<T, V>(a.gate_up, row * 2 * packs + pack).unpack(gate);
     load<T, V>(a.gate_up, (row * 2 + 1) * packs + pack).unpack(up);
 #pragma unroll
-    for (int i = 0; i < V; ++i) gate[i] = gate[i] * sigmoid<T>(gate[i]) * up[i];
+    for (int i = 0; i < V; ++i) gate[i] = gated<T>(gate[i], up[i]);
     store(a.h, row * packs + pack, Pack<T, V>::of(gate));
   }
 }
@@ -47,11 +39,10 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const SwigluB
     load<T, V>(a.grad_h, row * packs + pack).unpack(grad);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float s = sigmoid<T>(gate[i]), silu = gate[i] * s;
-      h[i] = silu * up[i];
-      const float grad_gate = grad[i] * up[i] * (s + silu * (1.0f - s));
-      up[i] = grad[i] * silu;
-      gate[i] = grad_gate;
+      const GatedGradient made = gated_gradient<T>(gate[i], up[i], grad[i]);
+      gate[i] = made.gate;
+      up[i] = made.up;
+      h[i] = made.h;
     }
     store(a.grad_gate_up, at_gate, Pack<T, V>::of(gate));
     store(a.grad_gate_up, at_up, Pack<T, V>::of(up));
@@ -72,6 +63,7 @@ void launch(const Args& args, const Launch& kernel) {
 }  // namespace
 
 void swiglu(const Swiglu& args, cudaStream_t stream) {
+  if (args.partial != nullptr) return swiglu_measured(args, stream);
   launch(args, [&](auto zero, dim3 grid, bool packed) {
     using T = decltype(zero);
     if (packed) {

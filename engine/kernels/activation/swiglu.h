@@ -2,11 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/kernels/linear/fp8.h"
+
 /// The activation of gated MLPs without autograd; what operators share, not for other layers.
 namespace dstrain::ops {
 
-/// silu(gate) * up of gate_up [M, 2F] -> [M, F].
-[[nodiscard]] at::Tensor swiglu_of(const at::Tensor& gate_up);
+/// silu(gate) * up of gate_up [M, 2F] -> [M, F]; its largest values are left in `maxima`, where
+/// that is defined (maxima_for).
+[[nodiscard]] at::Tensor swiglu_of(const at::Tensor& gate_up, const at::Tensor& maxima = {});
 
 struct SwigluGradients {
   at::Tensor gate_up, h;
@@ -14,5 +17,15 @@ struct SwigluGradients {
 /// The gradient of gate and up; with `again` also what forward gave.
 [[nodiscard]] SwigluGradients swiglu_gradients(const at::Tensor& gate_up, const at::Tensor& dh,
                                                bool again);
+
+/// The same in codes.
+struct SwigluCodes {
+  Quantized gate_up;  ///< e5m2
+  at::Tensor h;       ///< columns in e4m3, or undefined
+};
+/// Equal to the codes of what swiglu_gradients gives. `h_scale` is that of h's codes; undefined: h
+/// is not wanted.
+[[nodiscard]] SwigluCodes swiglu_codes(const at::Tensor& gate_up, const at::Tensor& dh, Sides sides,
+                                       const at::Tensor& h_scale);
 
 }  // namespace dstrain::ops

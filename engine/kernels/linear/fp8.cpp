@@ -17,12 +17,14 @@ at::ScalarType dtype_of(Fp8Format format) {
 
 constexpr double kLeastAbsMax = 1e-30;
 
-Quantized quantize_cpu(const at::Tensor& x, Fp8Format format, Sides sides,
-                       const at::Tensor& known) {
+Quantized quantize_cpu(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
   const double largest = format == Fp8Format::e4m3 ? 448 : 57344;
   const at::Tensor x32 = x.to(at::kFloat);
-  Quantized out{.scale = known};
-  if (!known.defined()) out.scale = x32.abs().max().clamp_min(kLeastAbsMax) / largest;
+  Quantized out{.scale = known.scale};
+  if (!known.scale.defined()) {
+    const at::Tensor maxima = known.maxima.defined() ? known.maxima : x32.abs();
+    out.scale = maxima.max().clamp_min(kLeastAbsMax) / largest;
+  }
   const at::Tensor codes =
       (x32 * out.scale.reciprocal()).clamp(-largest, largest).to(dtype_of(format));
   if (sides != Sides::columns) out.rows = codes;
@@ -30,38 +32,52 @@ Quantized quantize_cpu(const at::Tensor& x, Fp8Format format, Sides sides,
   return out;
 }
 
+at::Tensor maxima_of(const at::Tensor& x) {
+  at::Tensor maxima = scratch(x, {kernels::kAbsMaxPartials});
+  kernels::cuda::abs_max({.x = x.const_data_ptr(),
+                          .partial = maxima.mutable_data_ptr<float>(),
+                          .count = x.numel(),
+                          .dtype = kernel_dtype(x)},
+                         current_stream());
+  return maxima;
+}
+
 }  // namespace
 
-Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const at::Tensor& known) {
-  if (!x.is_cuda()) return quantize_cpu(x, format, sides, known);
-  const std::int64_t rows = x.size(0), cols = x.size(1);
-  const auto codes = x.options().dtype(dtype_of(format));
-  Quantized out{.scale = known};
+Quantized empty_codes(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
+                      Fp8Format format, Sides sides) {
+  const auto codes = like.options().dtype(dtype_of(format));
+  Quantized out{.scale = scratch(like, {})};
   if (sides != Sides::columns) out.rows = at::empty({rows, cols}, codes);
   if (sides != Sides::rows) out.columns = at::empty({cols, rows}, codes);
-  at::Tensor partial;
-  if (!known.defined()) {
-    out.scale = scratch(x, {});
-    partial = scratch(x, {kernels::kAbsMaxPartials});
-    kernels::cuda::abs_max({.x = x.const_data_ptr(),
-                            .partial = partial.mutable_data_ptr<float>(),
-                            .count = x.numel(),
-                            .dtype = kernel_dtype(x)},
-                           current_stream());
+  return out;
+}
+
+std::uint8_t* code_bytes(const at::Tensor& codes) {
+  return codes.defined() ? static_cast<std::uint8_t*>(codes.mutable_data_ptr()) : nullptr;
+}
+
+Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
+  if (!x.is_cuda()) return quantize_cpu(x, format, sides, known);
+  const std::int64_t rows = x.size(0), cols = x.size(1);
+  Quantized out = empty_codes(x, rows, cols, format, sides);
+  at::Tensor maxima = known.maxima;
+  if (known.scale.defined()) {
+    out.scale = known.scale;
+  } else if (!maxima.defined()) {
+    maxima = maxima_of(x);
   }
-  const auto bytes = [](const at::Tensor& tensor) {
-    return tensor.defined() ? static_cast<std::uint8_t*>(tensor.mutable_data_ptr()) : nullptr;
-  };
-  kernels::cuda::quantize({.x = x.const_data_ptr(),
-                           .out = bytes(out.rows),
-                           .out_t = bytes(out.columns),
-                           .partial = partial.defined() ? partial.const_data_ptr<float>() : nullptr,
-                           .scale = out.scale.mutable_data_ptr<float>(),
-                           .rows = rows,
-                           .cols = cols,
-                           .format = format,
-                           .dtype = kernel_dtype(x)},
-                          current_stream());
+  kernels::cuda::quantize(
+      {.x = x.const_data_ptr(),
+       .out = code_bytes(out.rows),
+       .out_t = code_bytes(out.columns),
+       .partial = known.scale.defined() ? nullptr : maxima.const_data_ptr<float>(),
+       .scale = out.scale.mutable_data_ptr<float>(),
+       .rows = rows,
+       .cols = cols,
+       .format = format,
+       .dtype = kernel_dtype(x)},
+      current_stream());
   return out;
 }
 
@@ -80,6 +96,11 @@ bool runs_in_fp8(const Parameter& weight, const at::Tensor& x) {
   const std::int64_t outputs = weight.shape.empty() ? 0 : weight.shape.front();
   return weight.fp8 && outputs > 0 && x.size(0) > 0 && x.size(0) % 16 == 0 && outputs % 16 == 0 &&
          (weight.numel() / outputs) % 16 == 0 && (!x.is_cuda() || x.element_size() == 2);
+}
+
+at::Tensor maxima_for(const Parameter& weight, const at::Tensor& x) {
+  if (!x.is_cuda() || !runs_in_fp8(weight, x)) return {};
+  return scratch(x, {kernels::kAbsMaxPartials});
 }
 
 }  // namespace dstrain::ops

@@ -1,19 +1,15 @@
-#include <cuda_fp8.h>
-
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/linear/fp8.cuh"
 #include "engine/kernels/linear/kernels.h"
 
-/// Tensors to eight bits. A block turns one tile of kTile x kTile elements: it reads packs of rows,
-/// writes them as rows, and turns them in shared memory, four by four bytes in registers.
+/// Tensors to eight bits. A block turns one tile of kTile x kTile elements (fp8.cuh).
 namespace dstrain::kernels::cuda {
 namespace {
 
 constexpr int kAbsMaxThreads = 512;
 constexpr int kThreads = 256;
-constexpr int kTile = 128;
+constexpr int kTile = kCodeRows;
 constexpr int kWords = kTile / 4;  // of four codes in a row of the tile
-constexpr int kStrip = 16;         // rows whose codes make 16 bytes of a column
-constexpr float kLeastAbsMax = 1e-30f;
 
 template <typename T>
 __global__ void __launch_bounds__(kAbsMaxThreads) abs_max_kernel(const AbsMax a) {
@@ -35,56 +31,11 @@ __global__ void __launch_bounds__(kAbsMaxThreads) abs_max_kernel(const AbsMax a)
   if (threadIdx.x == 0) a.partial[blockIdx.x] = most;
 }
 
-/// Eight codes.
-struct alignas(8) Codes {
-  std::uint32_t word[2];
-};
-
-template <Fp8Format kFormat>
-__device__ std::uint32_t codes_of(float low, float high) {
-  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE,
-                                  kFormat == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-template <Fp8Format kFormat>
-__device__ Codes codes_of(const float (&x)[kPack], float factor) {
-  Codes codes{};
-#pragma unroll
-  for (int i = 0; i < kPack; i += 2)
-    codes.word[i / 4] |= codes_of<kFormat>(x[i] * factor, x[i + 1] * factor) << (8 * (i % 4));
-  return codes;
-}
-
-/// Word `word` of row `row` of the tile, such that neither rows nor columns meet in a bank.
-__device__ int place(int row, int word) { return row * kWords + (word ^ (4 * (row / kStrip))); }
-
-/// Four words, each of four columns in one row, become words of four rows in one column.
-__device__ void turn(std::uint32_t (&word)[4]) {
-  const std::uint32_t a = __byte_perm(word[0], word[1], 0x5140),
-                      b = __byte_perm(word[2], word[3], 0x5140),
-                      c = __byte_perm(word[0], word[1], 0x7362),
-                      d = __byte_perm(word[2], word[3], 0x7362);
-  word[0] = __byte_perm(a, b, 0x5410);
-  word[1] = __byte_perm(a, b, 0x7632);
-  word[2] = __byte_perm(c, d, 0x5410);
-  word[3] = __byte_perm(c, d, 0x7632);
-}
-
-__device__ float scale_of(const Quantize& a, float largest_code, float* shared) {
-  if (a.partial == nullptr) return *a.scale;
-  float most = kLeastAbsMax;
-  for (std::int64_t i = threadIdx.x; i < kAbsMaxPartials; i += kThreads)
-    most = fmaxf(most, a.partial[i]);
-  const float scale = block_max(most, shared) / largest_code;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *a.scale = scale;
-  return scale;
-}
-
 template <typename T, Fp8Format kFormat>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(const Quantize a) {
   __shared__ float shared[kWarp];
   __shared__ std::uint32_t tile[kTile * kWords];
-  const float factor = 1.0f / scale_of(a, kFormat == Fp8Format::e4m3 ? 448.0f : 57344.0f, shared);
+  const float factor = 1.0f / scale_of<kFormat>(a.partial, a.scale, shared);
   const std::int64_t top = static_cast<std::int64_t>(blockIdx.y) * kTile,
                      left = static_cast<std::int64_t>(blockIdx.x) * kTile;
   constexpr int kPacks = kTile / kPack;
@@ -98,32 +49,13 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const Quantize a) {
     load<T, kPack>(a.x, index).unpack(value);
     const Codes codes = codes_of<kFormat>(value, factor);
     if (a.out != nullptr) reinterpret_cast<Codes*>(a.out)[index] = codes;
-    tile[place(row, 2 * pack)] = codes.word[0];
-    tile[place(row, 2 * pack + 1)] = codes.word[1];
+    put<kWords>(tile, row, pack, codes);
   }
   if (a.out_t == nullptr) return;
   __syncthreads();
-  // A warp has four words of all rows; eight of its lanes write 128 bytes of a column.
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int strip = lane % 8, word = 4 * warp + lane / 8;
-  const std::int64_t y = top + strip * kStrip, x = left + word * 4;
-  if (y >= a.rows || x >= a.cols) return;
-  std::uint32_t column[4][4];
-#pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    std::uint32_t rows[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) rows[i] = tile[place(strip * kStrip + 4 * part + i, word)];
-    turn(rows);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) column[i][part] = rows[i];
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    *reinterpret_cast<uint4*>(a.out_t + (x + i) * a.rows + y) =
-        make_uint4(column[i][0], column[i][1], column[i][2], column[i][3]);
-  }
+  static_assert(kThreads / kWarp == kWords / kWordsOfWarp);  // each warp turns some columns
+  store_columns<kWords>(tile, static_cast<int>(threadIdx.x) / kWarp, a.out_t,
+                        {.top = top, .left = left, .rows = a.rows, .cols = a.cols});
 }
 
 }  // namespace

@@ -18,9 +18,21 @@ struct Quantized {
 
 enum class Sides { rows, columns, both };
 
-/// x [R, C], dense. With `known` it is the scale, and x is not searched for its largest value.
+/// Room for codes of [rows, cols] and their scale, beside `like`.
+[[nodiscard]] Quantized empty_codes(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
+                                    kernels::Fp8Format format, Sides sides);
+/// Where they lie; null for an undefined tensor.
+[[nodiscard]] std::uint8_t* code_bytes(const at::Tensor& codes);
+
+/// What is known of a tensor, so that it need not be searched for its largest value.
+struct Known {
+  at::Tensor scale = {};   ///< that of its codes
+  at::Tensor maxima = {};  ///< largest absolute values of its parts, made by maxima_for
+};
+
+/// x [R, C], dense. Codes and scale are the same with and without `known.maxima`.
 [[nodiscard]] Quantized quantize(const at::Tensor& x, kernels::Fp8Format format, Sides sides,
-                                 const at::Tensor& known = {});
+                                 const Known& known = {});
 
 /// The weight's value as matrix [N, K] in e4m3; kept from one call to the next while
 /// `weight.version` counts.
@@ -30,5 +42,9 @@ enum class Sides { rows, columns, both };
 /// sizes are multiples of 16 (cuBLASLt has nothing else), and the compute dtype has 16 bits (on the
 /// CPU, which only rounds as FP8 does, any).
 [[nodiscard]] bool runs_in_fp8(const Parameter& weight, const at::Tensor& x);
+
+/// [kAbsMaxPartials] fp32, in which whoever writes a tensor like x leaves its maxima for the
+/// product with the weight; undefined where that product asks for none.
+[[nodiscard]] at::Tensor maxima_for(const Parameter& weight, const at::Tensor& x);
 
 }  // namespace dstrain::ops

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "engine/base/error.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/kernels.h"
@@ -48,7 +50,8 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
 
-LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias) {
+LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                          const at::Tensor& maxima) {
   const at::Tensor matrix = matrix_of(weight, x);
   LinearOutput out{.y = at::empty({x.size(0), matrix.size(0)}, x.options())};
   ProductOptions options;
@@ -58,7 +61,8 @@ LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bia
     if (weight.trainable) out.kept = x;
     return out;
   }
-  const Quantized x8 = quantize(x, Fp8Format::e4m3, weight.trainable ? Sides::both : Sides::rows);
+  const Quantized x8 = quantize(x, Fp8Format::e4m3, weight.trainable ? Sides::both : Sides::rows,
+                                {.maxima = maxima});
   const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
   options.a_scale = x8.scale;
   options.b_scale = weight8.scale;
@@ -76,17 +80,21 @@ LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, bool for
   fp8_ = quantize(dy_, Fp8Format::e5m2, sides);
 }
 
+LinearGradient::LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight)
+    : dy_(at::empty({0}, like.options())), weight_(weight), fp8_(std::move(dy)) {}
+
+std::int64_t LinearGradient::outputs() const { return weight_.shape.front(); }
+
 at::Tensor LinearGradient::input() const {
   const at::Tensor matrix = matrix_of(weight_, dy_);
-  at::Tensor dx = at::empty({dy_.size(0), matrix.size(1)}, dy_.options());
+  const std::int64_t rows = fp8_.rows.defined() ? fp8_.rows.size(0) : dy_.size(0);
+  at::Tensor dx = at::empty({rows, matrix.size(1)}, dy_.options());
   if (!fp8_.scale.defined()) {
     multiply(dy_, matrix, dx);
   } else {
     const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns);
     multiply(fp8_.rows, weight8.columns.t(), dx,
-             {.a_scale = fp8_.scale,
-              .b_scale = weight8.scale,
-              .fast = dy_.size(1) <= kMaxShortSum});
+             {.a_scale = fp8_.scale, .b_scale = weight8.scale, .fast = outputs() <= kMaxShortSum});
   }
   return dx;
 }
@@ -107,11 +115,14 @@ void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale,
   const bool eight_bits = fp8_.scale.defined();
   if (train_bias && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias))
     return;
-  if (train_bias) add_bias_gradient(dy_, gradient_of(*bias, dy_));
+  if (train_bias) {
+    DSTRAIN_CHECK(dy_.dim() == 2, "linear: the bias' gradient needs more than codes");
+    add_bias_gradient(dy_, gradient_of(*bias, dy_));
+  }
   if (!weight_.trainable) return;
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);
   const GradientTarget target = gradient_target(weight_, dy_);
-  multiply(fp8_.columns, kept.t(), target.tensor.view({dy_.size(1), kept.size(0)}),
+  multiply(fp8_.columns, kept.t(), target.tensor.view({outputs(), kept.size(0)}),
            {.add = target.add, .a_scale = fp8_.scale, .b_scale = scale});
 }
 

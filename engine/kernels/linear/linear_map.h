@@ -24,14 +24,18 @@ struct LinearOutput {
   at::Tensor scale = {};  ///< of FP8, also for a frozen weight; else undefined
 };
 
-/// y = x weight^T (+ bias); x is dense.
-[[nodiscard]] LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias);
+/// y = x weight^T (+ bias); x is dense, and `maxima` its own where they are known (fp8.h).
+[[nodiscard]] LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+                                        const at::Tensor& maxima = {});
 
 /// The gradient of y, for the gradients of x and of the parameters.
 class LinearGradient {
  public:
   /// `for_input`: input() will be called.
   LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input);
+  /// Of dy there are only codes in e5m2: rows for input(), columns for a trained weight. No bias
+  /// has a gradient then. x is like `like`, of which only dtype and device count.
+  LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight);
 
   /// dy weight.
   [[nodiscard]] at::Tensor input() const;
@@ -43,7 +47,9 @@ class LinearGradient {
  private:
   void add_now(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
 
-  at::Tensor dy_;
+  [[nodiscard]] std::int64_t outputs() const;
+
+  at::Tensor dy_;  ///< [M, N]; empty where there are only codes
   Parameter& weight_;
   Quantized fp8_;  ///< of dy; undefined in the compute dtype
 };

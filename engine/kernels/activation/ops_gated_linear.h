@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/kernels/parameter.h"
+
+namespace dstrain::ops {
+
+/// (silu(x gate^T) * (x up^T)) down^T: x [M, D], gate_up [2F, D] holds gate, then up, down [N, F]
+/// -> [M, N]. Equal to swiglu_linear(linear(x, gate_up), down), bit for bit. In one operator, so
+/// that in FP8 the gradient of gate and up is written in codes alone (swiglu.h). Saves what
+/// `linear` saves, and x gate^T with x up^T. Shazeer 2020, arXiv:2002.05202, eq. 5.
+[[nodiscard]] at::Tensor gated_linear(const at::Tensor& x_MD, Parameter& gate_up, Parameter& down);
+
+}  // namespace dstrain::ops

@@ -1,0 +1,193 @@
+#include "engine/kernels/linear/fp8.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "engine/kernels/activation/ops_gated_linear.h"
+#include "engine/kernels/activation/swiglu.h"
+#include "engine/kernels/kernels.h"
+#include "engine/kernels/ops.h"
+#include "test/gpu/compare.h"
+#include "test/kernels/tensors.h"
+
+/// Codes and largest values that are found while a tensor is written: equal to what one kernel
+/// after the other gives, bit for bit.
+namespace dstrain {
+namespace {
+
+using kernels::Fp8Format;
+using ops::Sides;
+using test::Tensors;
+
+struct Size {
+  std::int64_t rows, cols;
+};
+
+at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
+}
+
+at::Tensor empty_maxima() {
+  return at::full({kernels::kAbsMaxPartials}, -1, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+}
+
+bool same_codes(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  return !a.defined() || a.view(at::kByte).equal(b.view(at::kByte));
+}
+
+TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{591, 1000}, Size{16, 135'176},
+                          Size{2048, 4864}, Size{16384, 11008});
+  CAPTURE(c10::toString(type), s.rows, s.cols);
+  const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3;
+  // The largest value may be anywhere, the last pack included.
+  if (GENERATE(false, true)) gate_up[s.rows - 1].slice(0, s.cols - 1, s.cols).fill_(40);
+  const at::Tensor maxima = empty_maxima(), h = ops::swiglu_of(gate_up),
+                   measured = ops::swiglu_of(gate_up, maxima);
+  REQUIRE(measured.equal(h));
+  REQUIRE(maxima.ge(0).all().item<bool>());
+  REQUIRE(maxima.max().item<float>() == h.abs().max().to(at::kFloat).item<float>());
+}
+
+TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
+          "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const Size s = GENERATE(Size{16, 16}, Size{592, 1008}, Size{2048, 4864});
+  CAPTURE(c10::toString(type), s.rows, s.cols);
+  const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3, maxima = empty_maxima(),
+                   h = ops::swiglu_of(gate_up, maxima);
+  const auto found = ops::quantize(h, Fp8Format::e4m3, Sides::both),
+             known = ops::quantize(h, Fp8Format::e4m3, Sides::both, {.maxima = maxima});
+  REQUIRE(known.scale.equal(found.scale));
+  REQUIRE(same_codes(known.rows, found.rows));
+  REQUIRE(same_codes(known.columns, found.columns));
+}
+
+TEST_CASE("GPU: SwiGLU's gradients in codes equal backward, abs_max and quantize bit for bit",
+          "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const Size s = GENERATE(Size{16, 16}, Size{144, 272}, Size{592, 1008}, Size{1040, 48},
+                          Size{2048, 4864}, Size{16384, 11008});
+  const Sides sides = GENERATE(Sides::rows, Sides::columns, Sides::both);
+  const bool again = GENERATE(true, false);
+  CAPTURE(c10::toString(type), s.rows, s.cols, static_cast<int>(sides), again);
+  const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 2,
+                   dh = normal({s.rows, s.cols}, type) * 1e-3;
+  const ops::SwigluGradients plain = ops::swiglu_gradients(gate_up, dh, true);
+  const auto both = ops::quantize(plain.gate_up, Fp8Format::e5m2, sides),
+             h = ops::quantize(plain.h, Fp8Format::e4m3, Sides::columns);
+  for (int run = 0; run < 2; ++run) {
+    const ops::SwigluCodes codes =
+        ops::swiglu_codes(gate_up, dh, sides, again ? h.scale : at::Tensor());
+    REQUIRE(codes.gate_up.scale.equal(both.scale));
+    REQUIRE(same_codes(codes.gate_up.rows, both.rows));
+    REQUIRE(same_codes(codes.gate_up.columns, both.columns));
+    REQUIRE(same_codes(codes.h, again ? h.columns : at::Tensor()));
+  }
+}
+
+TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][kernels][fp8]") {
+  const Size s = GENERATE(Size{16, 16}, Size{144, 272});
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  CAPTURE(c10::toString(type), s.rows, s.cols);
+  test::Random random(7);
+  const auto codes = [](at::ScalarType of) { return at::TensorOptions(of); };
+  const Tensors host = {random({s.rows, 2 * s.cols}, type) * 2,
+                        random({s.rows, s.cols}, type),
+                        at::empty({kernels::kAbsMaxPartials}),
+                        at::empty({1}),
+                        at::empty({s.rows, 2 * s.cols}, codes(at::kFloat8_e5m2)),
+                        at::empty({2 * s.cols, s.rows}, codes(at::kFloat8_e5m2)),
+                        at::full({1}, 0.02, at::kFloat),
+                        at::empty({s.cols, s.rows}, codes(at::kFloat8_e4m3fn))};
+  const Tensors gpu = test::clones(host, at::kCUDA);
+  const auto most = [&](const Tensors& t) {
+    return kernels::SwigluGradientMax{.gate_up = test::in(t[0]),
+                                      .grad_h = test::in(t[1]),
+                                      .partial = test::fp32(t[2]),
+                                      .rows = s.rows,
+                                      .cols = s.cols,
+                                      .dtype = ops::kernel_dtype(t[0])};
+  };
+  const auto args = [&](const Tensors& t) {
+    return kernels::SwigluCodes{.gate_up = test::in(t[0]),
+                                .grad_h = test::in(t[1]),
+                                .partial = test::fp32(t[2]),
+                                .scale = test::fp32(t[3]),
+                                .out = ops::code_bytes(t[4]),
+                                .out_t = ops::code_bytes(t[5]),
+                                .h_scale = test::fp32(t[6]),
+                                .h_t = ops::code_bytes(t[7]),
+                                .rows = s.rows,
+                                .cols = s.cols,
+                                .dtype = ops::kernel_dtype(t[0])};
+  };
+  kernels::reference::swiglu_gradient_max(most(host));
+  kernels::reference::swiglu_codes(args(host));
+  kernels::cuda::swiglu_gradient_max(most(gpu), ops::current_stream());
+  kernels::cuda::swiglu_codes(args(gpu), ops::current_stream());
+  REQUIRE(test::far(gpu[2].max(), host[2].max(), type, 8) == "");
+  REQUIRE(test::far(gpu[3], host[3], type, 8) == "");
+  // An element may round to the code beside: a step is 1/4 of a value in e5m2, 1/8 in e4m3.
+  for (const auto& [i, step] : {std::pair{4u, 0.25}, {5u, 0.25}, {7u, 0.125}}) {
+    CAPTURE(i);
+    const at::Tensor got = gpu[i].cpu().to(at::kFloat), expected = host[i].to(at::kFloat);
+    const at::Tensor apart = (got - expected).abs();
+    REQUIRE(apart.le(expected.abs().maximum(got.abs()) * step + 0x1p-9).all().item<bool>());
+    REQUIRE(apart.gt(0).to(at::kFloat).mean().item<float>() < 0.02f);
+  }
+}
+
+/// What one forward and two backwards of a gated feed-forward branch give.
+Tensors gated(bool fused, const Tensors& given, bool fp8, bool train_both, bool train_down) {
+  Parameter both, down;
+  const auto fill = [fp8](Parameter& parameter, const at::Tensor& value, bool trainable) {
+    parameter.shape = value.sizes().vec();
+    parameter.value = value;
+    parameter.fp8 = fp8;
+    parameter.trainable = trainable;
+    if (trainable) parameter.gradient = at::zeros_like(value, at::kFloat);
+  };
+  fill(both, given[1], train_both);
+  fill(down, given[2], train_down);
+  const at::Tensor x = test::leaf(given[0]);
+  at::Tensor y;
+  for (int run = 0; run < 2; ++run) {
+    y = fused ? ops::gated_linear(x, both, down)
+              : ops::swiglu_linear(ops::linear(x, both, nullptr), down);
+    y.backward(given[3]);
+  }
+  return {y.detach(), x.grad(), both.gradient, down.gradient};
+}
+
+TEST_CASE("GPU: a gated branch in one operator equals its parts bit for bit",
+          "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const bool fp8 = GENERATE(true, false), train_both = GENERATE(true, false),
+             train_down = GENERATE(true, false);
+  struct Shape {
+    std::int64_t rows, width, hidden;
+  };
+  // The second is too narrow for FP8 in one of the two products.
+  const Shape s = GENERATE(Shape{208, 96, 160}, Shape{64, 48, 24}, Shape{2048, 896, 4864});
+  CAPTURE(c10::toString(type), fp8, train_both, train_down, s.rows, s.hidden);
+  const Tensors given = {
+      normal({s.rows, s.width}, type), normal({2 * s.hidden, s.width}, type) * 0.1,
+      normal({s.width, s.hidden}, type) * 0.1, normal({s.rows, s.width}, type) * 1e-2};
+  (void)gated(false, given, fp8, train_both, train_down);  // chooses the products' algorithms
+  const Tensors parts = gated(false, given, fp8, train_both, train_down),
+                one = gated(true, given, fp8, train_both, train_down);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(one[i].defined() == parts[i].defined());
+    if (one[i].defined()) REQUIRE(one[i].equal(parts[i]));
+  }
+}
+
+}  // namespace
+}  // namespace dstrain
