@@ -9,10 +9,11 @@ namespace {
 constexpr int kColumnThreads = 256;
 constexpr std::int64_t kMaxGridSamples = 65535;
 
-/// A thread makes eight neighbours of one row.
-template <typename T>
+/// A thread makes eight neighbours of one row. K: the kernel's size, by which is divided; 0: known
+/// when it runs.
+template <typename T, int K>
 __global__ void __launch_bounds__(kColumnThreads) columns_kernel(const ImageColumns a) {
-  const int kernel = a.kernel;
+  const int kernel = K > 0 ? K : a.kernel;
   const auto packs = static_cast<std::uint32_t>(a.columns_width / kPack);
   const std::uint32_t i = blockIdx.x * kColumnThreads + threadIdx.x;
   const auto pixel = static_cast<int>(i / packs), pack = static_cast<int>(i % packs);
@@ -89,58 +90,7 @@ __global__ void __launch_bounds__(kPixelThreads) pixel_columns_kernel(const Imag
   }
 }
 
-/// Large kernels: a block makes the rows of one line of the output from the lines of the image that
-/// it needs, which lie in shared memory with their zeros, [channel * K + i, line_width].
-template <typename T, int K>
-__global__ void __launch_bounds__(kColumnThreads)
-    line_columns_kernel(const ImageColumns a, const int line_width) {
-  extern __shared__ float shared[];  // of any type: aligned to 16 bytes
-  T* lines = reinterpret_cast<T*>(shared);
-  const int num_lines = a.channels * K, packs = a.columns_width / kPack;
-  const int oy = static_cast<int>(blockIdx.x), top = oy * a.stride - a.before;
-  for (std::int64_t n = blockIdx.y; n < a.samples; n += gridDim.y) {
-    const T* image = static_cast<const T*>(a.x) + n * a.sample_stride;
-    for (int i = static_cast<int>(threadIdx.x); i < num_lines * line_width; i += kColumnThreads) {
-      const int line = i / line_width, x = i % line_width - a.before, y = top + line % K;
-      const bool inside = y >= 0 && y < a.height && x >= 0 && x < a.width;
-      lines[i] = inside
-                     ? image[y * a.row_stride + x * a.column_stride + line / K * a.channel_stride]
-                     : from_float<T>(0);
-    }
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < a.out_width * packs; i += kColumnThreads) {
-      const int ox = i / packs, element = i % packs * kPack;
-      int line = element / K, column = element % K;
-      const T* from = lines + line * line_width + ox * a.stride + column;
-      Pack<T, kPack> out;
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) {
-        out.value[j] = line < num_lines ? *from : from_float<T>(0);
-        const bool last = ++column == K;
-        from += last ? line_width - (K - 1) : 1;
-        if (last) ++line, column = 0;
-      }
-      store(a.columns, ((n * a.out_height + oy) * a.out_width + ox) * packs + i % packs, out);
-    }
-    __syncthreads();
-  }
-}
-
-/// Of a line with its zeros.
-int line_width_of(const ImageColumns& a) { return (a.out_width - 1) * a.stride + a.kernel; }
-
-std::size_t lines_bytes(const ImageColumns& a, std::size_t element) {
-  return element * static_cast<std::size_t>(a.channels * a.kernel) *
-         static_cast<std::size_t>(line_width_of(a));
-}
-
-/// Whether the lines of one output line fit into shared memory.
-bool by_lines(const ImageColumns& a) {
-  constexpr std::size_t kRoom = 48 * 1024;
-  return a.kernel == 7 && lines_bytes(a, sizeof(float)) <= kRoom;
-}
-
-/// Whether the kernel for pixels serves: its offsets within an image are of 32 bits.
+/// Whether the kernel above serves: its offsets within an image are of 32 bits.
 bool by_pixels(const ImageColumns& a) {
   const std::int64_t last = (kChannels - 1) * a.channel_stride + (a.height - 1) * a.row_stride +
                             (a.width - 1) * a.column_stride;
@@ -164,12 +114,10 @@ void image_columns(const ImageColumns& args, cudaStream_t stream) {
           blocks_for(static_cast<std::int64_t>(args.out_height) * args.out_width, kPixelThreads),
           grid.y);
       pixel_columns_kernel<T, 3><<<blocks, kPixelThreads, 0, stream>>>(args);
-    } else if (by_lines(args)) {
-      line_columns_kernel<T, 7>
-          <<<dim3(static_cast<unsigned>(args.out_height), grid.y), kColumnThreads,
-             lines_bytes(args, sizeof(T)), stream>>>(args, line_width_of(args));
+    } else if (args.kernel == 7) {
+      columns_kernel<T, 7><<<grid, kColumnThreads, 0, stream>>>(args);
     } else {
-      columns_kernel<T><<<grid, kColumnThreads, 0, stream>>>(args);
+      columns_kernel<T, 0><<<grid, kColumnThreads, 0, stream>>>(args);
     }
   });
   check_launch("image_columns");
