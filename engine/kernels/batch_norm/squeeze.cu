@@ -25,9 +25,9 @@ struct SampleShape {
   }
 };
 
-/// `most_parts`: blocks that may share the pixels of a sample.
+/// `most_threads`: of a block; `most_parts`: blocks that may share the pixels of a sample.
 inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::int64_t packs,
-                                std::int64_t most_parts) {
+                                int most_threads, std::int64_t most_parts) {
   ChannelShape shape = channel_shape(packs);
   // Two packs of 16-bit numbers are a sector of memory.
   while (shape.slabs * samples < kFewBlocks && shape.lanes > 3) {
@@ -36,7 +36,7 @@ inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::
   }
   const std::int64_t wanted = (pixels + 7) / 8;  // eight pixels of a thread, or more
   shape.slots = static_cast<int>(
-      std::clamp<std::int64_t>(wanted, kChannelThreads / shape.lanes, kMostThreads / shape.lanes));
+      std::clamp<std::int64_t>(wanted, kChannelThreads / shape.lanes, most_threads / shape.lanes));
   const std::int64_t parts = pixels / (8 * static_cast<std::int64_t>(shape.slots));
   return {shape, static_cast<int>(std::clamp<std::int64_t>(parts, 1, most_parts))};
 }
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kChannelThreads, 2)
     gate_backward_sums_kernel(const GateBackwardSums a, const ChannelShape shape) {
   extern __shared__ float shared[];
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
@@ -157,17 +157,14 @@ __global__ void __launch_bounds__(kMostThreads)
       }
     });
   }
-#pragma unroll
-  for (int k = 0; k < 5; ++k) {
-    add_slots_by_halves<V>(sum[k], shape, place, shared, [&](std::int64_t channel, float total) {
-      if (k == 0) {
-        a.grad_gate[blockIdx.y * a.channels + channel] = total;
-      } else {
-        a.sums[(static_cast<std::int64_t>(blockIdx.y) * 4 + (k - 1)) * a.channels + channel] =
-            total;
-      }
-    });
-  }
+  add_slots<5, V>(sum, shape, place, shared, [&](int k, std::int64_t channel, float total) {
+    if (channel >= a.channels) return;
+    if (k == 0) {
+      a.grad_gate[blockIdx.y * a.channels + channel] = total;
+    } else {
+      a.sums[(static_cast<std::int64_t>(blockIdx.y) * 4 + (k - 1)) * a.channels + channel] = total;
+    }
+  });
 }
 
 constexpr int kCombineRows = 16;
@@ -219,11 +216,10 @@ __global__ void __launch_bounds__(kMostThreads)
     store(a.grad_x, (first + pixel) * packs + place.pack, pack);
 }
 
-/// Launches `kernel<T, V>` with a block for each sample and slab, which adds up sums over the
-/// pixels where `sums`; else several blocks may share the pixels.
-template <typename Args, typename Kernel>
-void launch_samples(const char* name, const Args& args, bool sums, const Kernel& kernel,
-                    cudaStream_t stream) {
+/// Launches `kernel<T, V>` with a block for each sample and slab, which adds up K sums over the
+/// pixels; where K is 0, several blocks may share the pixels.
+template <int K, typename Args, typename Kernel>
+void launch_samples(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
   if (args.samples * args.pixels == 0 || args.channels == 0) return;
   if (args.samples > 65535) {
     throw Error(ErrorKind::internal, std::string(name) + " of " + std::to_string(args.samples) +
@@ -232,11 +228,13 @@ void launch_samples(const char* name, const Args& args, bool sums, const Kernel&
   with_type(args.dtype, [&](auto zero) {
     with_channel_width(args.channels, [&](auto width) {
       constexpr int V = decltype(width)::value;
+      // Several sums have registers and shared memory for fewer threads.
       const SampleShape shape =
-          sample_shape(args.samples, args.pixels, args.channels / V, sums ? 1 : 64);
-      const auto threads = static_cast<unsigned>(shape.channels.threads());
-      kernel(zero, width)<<<shape.grid(args.samples), threads,
-                            sums ? sizeof(float) * threads * V : 0, stream>>>(args, shape.channels);
+          sample_shape(args.samples, args.pixels, args.channels / V,
+                       K > 1 ? kChannelThreads : kMostThreads, K > 0 ? 1 : 64);
+      kernel(zero,
+             width)<<<shape.grid(args.samples), static_cast<unsigned>(shape.channels.threads()),
+                      block_sums_bytes<K, V>(shape.channels), stream>>>(args, shape.channels);
     });
   });
   check_launch(name);
@@ -245,15 +243,15 @@ void launch_samples(const char* name, const Args& args, bool sums, const Kernel&
 }  // namespace
 
 void squeeze(const Squeeze& args, cudaStream_t stream) {
-  launch_samples(
-      "squeeze", args, /*sums=*/true,
+  launch_samples<1>(
+      "squeeze", args,
       [](auto zero, auto width) { return squeeze_kernel<decltype(zero), decltype(width)::value>; },
       stream);
 }
 
 void gated_apply(const BatchNormApply& args, cudaStream_t stream) {
-  launch_samples(
-      "gated_apply", args, /*sums=*/false,
+  launch_samples<0>(
+      "gated_apply", args,
       [](auto zero, auto width) {
         return gated_apply_kernel<decltype(zero), decltype(width)::value>;
       },
@@ -261,8 +259,8 @@ void gated_apply(const BatchNormApply& args, cudaStream_t stream) {
 }
 
 void gate_backward_sums(const GateBackwardSums& args, cudaStream_t stream) {
-  launch_samples(
-      "gate_backward_sums", args, /*sums=*/true,
+  launch_samples<5>(
+      "gate_backward_sums", args,
       [](auto zero, auto width) {
         return gate_backward_sums_kernel<decltype(zero), decltype(width)::value>;
       },
@@ -277,8 +275,8 @@ void gate_backward_combine(const GateBackwardCombine& args, cudaStream_t stream)
 }
 
 void spread_mean(const SpreadMean& args, cudaStream_t stream) {
-  launch_samples(
-      "spread_mean", args, /*sums=*/false,
+  launch_samples<0>(
+      "spread_mean", args,
       [](auto zero, auto width) {
         return spread_mean_kernel<decltype(zero), decltype(width)::value>;
       },

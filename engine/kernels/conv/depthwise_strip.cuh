@@ -248,8 +248,6 @@ struct DepthwiseBackwardStrip {
   static constexpr int kTaps = K * K;
   static constexpr int kSums = 2 + kTaps;  ///< of dx, of dx (x - mean), and the weight's gradient
   static constexpr int kBlocks = depthwise_backward_resident(sizeof(T) == 4, K, S, kIn);
-  /// Whether there are registers for the next row of the input, too.
-  static constexpr bool kInputAhead = K == 3 || Q == 4;
 
   Pair<T> weight[K * K];
   float mean[2], scale[2], shift[2];
@@ -445,11 +443,9 @@ struct DepthwiseBackwardStrip {
     };
     Pair<T> next_grad[kOut], next_out[kOut] = {}, next_in[S][kIn] = {};
     read_out(first_step, next_grad, next_out);
-    if constexpr (kInputAhead) read_in(first_step, next_in);
+    read_in(first_step, next_in);
 #pragma unroll 1
     for (int t = first_step; t < end_step; ++t) {
-      // Used behind form(), which takes about as long as the read.
-      if constexpr (!kInputAhead) read_in(t, next_in);
 #pragma unroll
       for (int d = kLive - 1; d > 0; --d) {
 #pragma unroll
@@ -469,7 +465,7 @@ struct DepthwiseBackwardStrip {
       }
       if (t + 1 < end_step) {
         read_out(t + 1, next_grad, next_out);
-        if constexpr (kInputAhead) read_in(t + 1, next_in);
+        read_in(t + 1, next_in);
       }
       const int y = t * S - s.before;
       const auto own = [&](int row) { return row >= item.first_row && row < item.end_row; };
@@ -505,7 +501,7 @@ void with_strip(const DepthwiseBackward& a, const DepthwiseTiles& tiles, const B
                  ? body.template operator()<DepthwiseBackwardStrip<T, K, 2, 0, Q>>()
                  : body.template operator()<DepthwiseBackwardStrip<T, K, 2, 1, Q>>();
     }
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (K == 3 && sizeof(T) == 2) {
       if (tiles.columns == 7)
         return body.template operator()<DepthwiseBackwardStrip<T, K, 1, 0, 7>>();
     }

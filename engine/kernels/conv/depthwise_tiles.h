@@ -49,7 +49,7 @@ inline constexpr int kStride2Columns = 4;  ///< of the output, for a strip
 
 /// Columns of a strip with stride 1: seven where all strips together read fewer columns, which is
 /// so for widths of 224 pixels halved again and again, multiples of seven. fp32 has registers for
-/// four.
+/// four, and so have kernels of five backward.
 constexpr int depthwise_columns(const DepthwiseShape& s, DType dtype, std::int64_t width) {
   if (dtype == DType::f32) return 4;
   const int around = s.kernel - 1;
@@ -119,7 +119,9 @@ constexpr DepthwiseTiles depthwise_forward_tiles(const DepthwiseShape& s, DType 
 }
 /// Of the input.
 constexpr DepthwiseTiles depthwise_backward_tiles(const DepthwiseShape& s, DType dtype) {
-  const int columns = s.stride == 2 ? 2 * kStride2Columns : depthwise_columns(s, dtype, s.width);
+  const int columns = s.stride == 2   ? 2 * kStride2Columns
+                      : s.kernel == 5 ? 4
+                                      : depthwise_columns(s, dtype, s.width);
   return depthwise_tiles(
       s.samples, s.height, s.width, s.channels, columns, s.kernel,
       depthwise_backward_resident(dtype == DType::f32, s.kernel, s.stride, columns));

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kWarp* kParameterRows* kParameterParts)
   float total[4] = {};  // of reduce, its bias, expand and its bias
   if (c < a.channels && r < a.squeezed) {
     with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
-#pragma unroll 8
+#pragma unroll 4
       for (std::int64_t s = threadIdx.z; s < a.samples; s += kParameterParts) {
         const float grad_z = a.grad_z[s * a.channels + c],
                     grad_hidden = a.grad_hidden[s * a.squeezed + r];
