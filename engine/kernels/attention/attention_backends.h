@@ -4,7 +4,8 @@
 
 #include "engine/kernels/attention/attention_heads.h"
 
-/// The libraries, and kernels of our own (short_attention.h), that do the softmax; not for other layers.
+/// The libraries, and kernels of our own (short_attention.h), that do the softmax; not for other
+/// layers.
 namespace dstrain::ops {
 
 enum class Backend : std::int64_t { cpu, cudnn, flash, efficient, own };

@@ -74,9 +74,9 @@ class Builder {
   }
 
   std::shared_ptr<Graph> backward() {
-    const auto [query, key, value] = graph_->sdpa_backward(
-        input(kQuery), input(kKey), input(kValue), input(kOut), input(kGrad), input(kStatistics),
-        with_mask(graphs::SDPA_backward_attributes()));
+    const auto [query, key, value] =
+        graph_->sdpa_backward(input(kQuery), input(kKey), input(kValue), input(kOut), input(kGrad),
+                              input(kStatistics), with_mask(graphs::SDPA_backward_attributes()));
     output(*query, kQueryGrad);
     output(*key, kKeyGrad);
     output(*value, kValueGrad);
@@ -164,11 +164,7 @@ Attended attend_by_cudnn(const Heads& in, const Masking& masking) {
       at::empty({batch, tokens, heads, in[2].size(3)}, in[0].options()).transpose(1, 2);
   const at::Tensor statistics =
       at::empty({batch, heads, tokens, 1}, in[0].options().dtype(at::kFloat));
-  execute({{kQuery, in[0]},
-           {kKey, in[1]},
-           {kValue, in[2]},
-           {kOut, out},
-           {kStatistics, statistics}},
+  execute({{kQuery, in[0]}, {kKey, in[1]}, {kValue, in[2]}, {kOut, out}, {kStatistics, statistics}},
           masking);
   return {Backend::cudnn, out, statistics, {}, {}};
 }

@@ -219,8 +219,8 @@ at::Tensor gathered_attention(const at::Tensor& qkv, const AttentionShape& shape
                 "attention over ranks needs the position of each own row (int32, beside qkv)");
   const std::int64_t tokens = qkv.size(0) / shape.batch * ranks.size();
   const std::int64_t longest = sequences.starts.defined() ? sequences.longest : tokens;
-  return GatheredAttention::apply(qkv, Plan::of(qkv, shape, longest, /*fewer_queries=*/true), sequences, own.positions,
-                                  &ranks);
+  return GatheredAttention::apply(qkv, Plan::of(qkv, shape, longest, /*fewer_queries=*/true),
+                                  sequences, own.positions, &ranks);
 }
 
 }  // namespace dstrain::ops

@@ -56,9 +56,27 @@ __device__ void store_pair(T* to, float low, float high) {
   *reinterpret_cast<std::uint32_t*>(to) = pack_pair<T>(low, high);
 }
 
+__device__ inline std::uint32_t shared_address(const void* shared) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+}
+
 /// The left operand, [16, 16].
 struct Left {
   std::uint32_t value[4];
+
+  /// The tile from `tile` on, in shared memory.
+  template <typename T>
+  __device__ static Left of_rows(const T* tile, int pitch) {
+    const int i = static_cast<int>(threadIdx.x) % kWarp;
+    const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
+    Left left;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(left.value[0]), "=r"(left.value[1]), "=r"(left.value[2]),
+                   "=r"(left.value[3])
+                 : "r"(shared_address(from))
+                 : "memory");
+    return left;
+  }
 
   /// Of sums [16, 16] as multiply_add leaves them.
   template <typename T>
@@ -89,7 +107,7 @@ struct Right {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
                    "=r"(right.value[3])
-                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from))));
+                 : "r"(shared_address(from)));
     return right;
   }
 
@@ -102,7 +120,7 @@ struct Right {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
                    "=r"(right.value[3])
-                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from))));
+                 : "r"(shared_address(from)));
     return right;
   }
 };
@@ -112,8 +130,7 @@ __device__ void multiply_add(float (&sums)[4], const Left& left, const RightHalf
 template <>
 __device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left& left,
                                                    const RightHalf& right) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
@@ -122,8 +139,7 @@ __device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left&
 template <>
 __device__ inline void multiply_add<__half>(float (&sums)[4], const Left& left,
                                             const RightHalf& right) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
