@@ -6,6 +6,7 @@
 #include "engine/models/basic_cnn/basic_cnn.h"
 #include "engine/models/bloom/model.h"
 #include "engine/models/cnn_lstm/cnn_lstm.h"
+#include "engine/models/convnext/convnext.h"
 #include "engine/models/decoder/model.h"
 #include "engine/models/efficientnet/efficientnet.h"
 #include "engine/models/ensemble/ensemble.h"
@@ -162,6 +163,14 @@ constexpr Family kModels[] = {
      .classifier = "classifier.1",
      .with_classifier = {},
      .timm_tensor = efficientnet_timm_tensor},
+    {.name = "convnext",
+     .make = convnext_model,
+     .file_names = ours_or_timms<convnext_timm_tensor>,
+     .memory_name = same_name,
+     .embedding = {},
+     .classifier = "classifier.2",
+     .with_classifier = {},
+     .timm_tensor = convnext_timm_tensor},
     {.name = "cnn_lstm",
      .make = cnn_lstm_model,
      .file_names = one_name,

@@ -51,7 +51,11 @@ class FileWeights final : public WeightSource {
       if (head && is_classifier(part->name)) continue;
       place(*part, misfits);
     }
-    misfits.throw_if_any("the weights do not fit config.json beside them or the recipe's model");
+    misfits.throw_if_any(
+        family_.recipe().by_name
+            ? "the weights are of another model, or of another multiplier of its widths, which "
+              "dstrain does not have: change model.name or model.weights"
+            : "the weights do not fit config.json beside them or the recipe's model");
     if (head) notes.push_back(*head);
     note_unused(head.has_value(), notes);
   }

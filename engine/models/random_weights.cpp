@@ -39,10 +39,17 @@ class RandomWeights final : public WeightSource {
 
 }  // namespace
 
+std::optional<float> same_value(Init init, double init_std) {
+  if (init == Init::zeros) return 0.0F;
+  if (init == Init::ones) return 1.0F;
+  if (init == kConstantInit) return static_cast<float>(init_std);
+  return std::nullopt;
+}
+
 void draw_weights(std::int64_t seed, const std::string& name, Init init, double init_std,
                   std::int64_t begin, std::span<float> out) {
-  if (init == Init::zeros || init == Init::ones) {
-    std::fill(out.begin(), out.end(), init == Init::ones ? 1.0f : 0.0f);
+  if (const std::optional<float> value = same_value(init, init_std)) {
+    std::ranges::fill(out, *value);
     return;
   }
   kernels::Draw args = draw_of(seed, name, init, init_std);

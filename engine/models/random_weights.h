@@ -3,12 +3,20 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "engine/kernels/parameter.h"
 
 namespace dstrain {
+
+/// One more kind of first values, `init_std` everywhere: what layer scales start with. The
+/// operators never see it, so it is not among those of parameter.h.
+inline constexpr Init kConstantInit{static_cast<int>(Init::uniform) + 1};
+
+/// The value that all elements start with; nothing where they are drawn.
+[[nodiscard]] std::optional<float> same_value(Init init, double init_std);
 
 /// Elements [begin, begin + out.size()) of the tensor `name`, drawn anew: a pure function of (seed,
 /// name, element).

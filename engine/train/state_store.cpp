@@ -356,10 +356,9 @@ at::Tensor StateStore::draw_flat(std::int64_t seed, int group, Range range) cons
   auto* stream = static_cast<cudaStream_t>(Stream::current(options_.device).handle());
   for_each_met(groups_[to_index(group)], flat(group), range,
                [&](const Parameter& parameter, Range part, std::int64_t offset) {
-                 if (parameter.init == Init::zeros) return;
                  at::Tensor own = values.narrow(0, offset, part.size());
-                 if (parameter.init == Init::ones) {
-                   own.fill_(1.0);
+                 if (const auto value = same_value(parameter.init, parameter.init_std)) {
+                   if (*value != 0) own.fill_(*value);
                    return;
                  }
                  for (const auto& [box, begin] : slices_of(parameter.parts, part)) {

@@ -28,6 +28,25 @@ constexpr std::array kLayouts = {
     Layout{"pytorch_model.bin", "pytorch_model.bin.index.json"},
 };
 
+/// Of a folder without such files, or a file in the place of one: what would do.
+std::string folder_hint(const fs::path& path) {
+  constexpr const char* kUsual =
+      "model.weights needs a folder that transformers' save_pretrained wrote";
+  constexpr const char* kRename = "files of torch.save are read under the name pytorch_model.bin";
+  if (path_kind(path) == PathKind::file)
+    return fmt::format("model.weights needs a folder: move {} into one; {}",
+                       path.filename().string(), kRename);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".pth" || name.extension() == ".pt")
+      return fmt::format("rename {} there: {}", name.string(), kRename);
+    if (name.extension() == ".safetensors")
+      return fmt::format("rename {} there to model.safetensors", name.string());
+  }
+  return kUsual;
+}
+
 }  // namespace
 
 std::string listed(const std::vector<std::string>& items, const char* separator) {
@@ -56,7 +75,7 @@ WeightFolder::WeightFolder(const fs::path& folder) : path_(folder) {
       fmt::format("{}: neither model.safetensors nor model.safetensors.index.json is there, nor "
                   "pytorch_model.bin",
                   folder.string()),
-      "model.weights needs a folder that transformers' save_pretrained wrote");
+      folder_hint(folder));
 }
 
 std::optional<WeightFolder::Place> WeightFolder::find(const std::vector<std::string>& names) const {

@@ -351,6 +351,8 @@ constexpr ModelFamily kFamilies[] = {
                   "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls),
     convolutional("efficientnet", "EfficientNet", "EfficientNet, arXiv:1905.11946, table 1",
                   kEfficientNets, /*drop_path=*/true),
+    convolutional("convnext", "ConvNeXt", "ConvNeXt, arXiv:2201.03545, sec. 3", kConvNexts,
+                  /*drop_path=*/true),
     joining("ensemble", "an ensemble", {}, kImageSizes, kEnsembles),
     joining("cnn_lstm", "a CNN-LSTM", "arXiv:1411.4389, sec. 3", kLstmSizes, kCnnLstms),
 };

@@ -139,6 +139,25 @@ inline constexpr PublishedModel kEfficientNets[] = {
      true},
 };
 
+inline constexpr PublishedModel kConvNexts[] = {
+    {"convnext-tiny",
+     {"timm/convnext_tiny", "torchvision/convnext_tiny"},
+     kImages224,
+     "ConvNeXt-Tiny, 28.6M parameters"},
+    {"convnext-small",
+     {"timm/convnext_small", "torchvision/convnext_small"},
+     kImages224,
+     "ConvNeXt-Small, 50.2M parameters"},
+    {"convnext-base",
+     {"timm/convnext_base", "torchvision/convnext_base"},
+     kImages224,
+     "ConvNeXt-Base, 88.6M parameters"},
+    {"convnext-large",
+     {"timm/convnext_large", "torchvision/convnext_large"},
+     kImages224,
+     "ConvNeXt-Large, 197.8M parameters"},
+};
+
 /// Their sizes are their members'.
 inline constexpr PublishedModel kEnsembles[] = {
     {"ensemble", {}, kImages224, "the weighted average of the models in model.members", true},

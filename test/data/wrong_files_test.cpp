@@ -45,28 +45,33 @@ std::string with_length(std::string png, char width_high_byte) {
   return png;
 }
 
-/// A PNG header that claims `width_high_byte` * 2^24 columns, with the checksum of a file that
-/// means it.
-std::string png_bomb() {
-  RgbImage image = test::make_gradient(1, 1);
-  std::string png = test::encode_png(image);
-  png.replace(16, 8, std::string("\x00\x00\x9c\x40\x00\x00\x9c\x40", 8));  // 40000 x 40000
+/// A PNG whose header claims another width and height, with the checksum of a file that means it.
+std::string png_of(std::uint32_t width, std::uint32_t height) {
+  std::string png = test::encode_png(test::make_gradient(1, 1));
+  const auto put = [&](std::size_t at, std::uint32_t value) {
+    for (std::size_t i = 0; i < 4; ++i) png[at + i] = static_cast<char>(value >> (24 - 8 * i));
+  };
+  put(16, width);
+  put(20, height);
   std::uint32_t crc = 0xffffffffu;
   for (std::size_t i = 12; i < 29; ++i) {
     crc ^= static_cast<unsigned char>(png[i]);
     for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0xedb88320u : 0u);
   }
-  crc = ~crc;
-  for (std::size_t i = 0; i < 4; ++i) png[29 + i] = static_cast<char>(crc >> (24 - 8 * i));
+  put(29, ~crc);
   return png;
+}
+std::string png_bomb() { return png_of(40000, 40000); }
+std::string empty_png() { return png_of(0, 16); }
+
+/// A JPEG whose frame header has these bytes of height and width.
+std::string with_size(std::string jpeg, const std::string& height_and_width) {
+  return jpeg.replace(jpeg.find("\xff\xc0") + 5, 4, height_and_width);
 }
 
 /// A JPEG whose frame header claims 65,500 x 65,500 pixels.
 std::string jpeg_bomb() {
-  std::string jpeg = test::encode_jpeg(test::make_gradient(16, 16));
-  const auto frame = jpeg.find("\xff\xc0");
-  jpeg.replace(frame + 5, 4, std::string("\xff\xdc\xff\xdc", 4));
-  return jpeg;
+  return with_size(test::encode_jpeg(test::make_gradient(16, 16)), "\xff\xdc\xff\xdc");
 }
 
 /// One class folder with a sound image and `content` as the image that is read.
@@ -145,6 +150,13 @@ std::vector<Case> cases() {
                       bytes[i] = '\x55';
                     return bytes;
                   })},
+      {"JPEG of no columns", images,
+       image_case("1.jpg", [] { return with_size(jpeg(), std::string("\0\x10\0\0", 4)); })},
+      {"JPEG of no rows", images,
+       image_case("1.jpg", [] { return with_size(jpeg(), std::string("\0\0\0\x10", 4)); })},
+      {"JPEG of 65,535 x 65,535 pixels", images,
+       image_case("1.jpg", [] { return with_size(jpeg(), "\xff\xff\xff\xff"); })},
+      {"PNG of no columns", images, image_case("1.png", empty_png)},
       {"JPEG of enormous size", images, image_case("1.jpg", jpeg_bomb)},
       {"PNG cut off in the middle", images, image_case("1.png", [] { return half(png()); })},
       {"PNG with a damaged header", images,

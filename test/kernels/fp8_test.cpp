@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/ops.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
@@ -114,6 +115,20 @@ TEST_CASE("a linear map in FP8 is the product of rounded operands, gradients too
   const double apart = (y.to(at::kDouble) - y64).norm().item<double>() / y64.norm().item<double>();
   REQUIRE(apart > 0.005);
   REQUIRE(apart < 0.06);
+}
+
+TEST_CASE("an input that backward makes again is not kept, and its product is the same",
+          "[kernels][fp8]") {
+  Layer layer(at::kFloat);
+  layer.weight.fp8 = GENERATE(true, false);
+  const at::Tensor x = layer.x.detach();
+  const auto kept = ops::apply_linear(x, layer.weight, &layer.bias),
+             again = ops::apply_linear(x, layer.weight, &layer.bias, ops::Keep::nothing);
+  REQUIRE(kept.kept.defined());
+  REQUIRE_FALSE(again.kept.defined());
+  REQUIRE(again.y.equal(kept.y));
+  REQUIRE(again.scale.defined() == layer.weight.fp8);
+  if (layer.weight.fp8) REQUIRE(again.scale.equal(kept.scale));
 }
 
 TEST_CASE("sizes that are no multiples of 16 stay in the compute dtype", "[kernels][fp8]") {

@@ -139,7 +139,7 @@ void probe(Model model, const std::string& weights, const std::string& input,
   const BlockContext context{.totals = at::zeros({kNumTotals})};
   add("loss", test::run_model(model.blocks, first, context, factor).mul(factor));
   for (const Parameter* parameter : all_parameters(model))
-    add(parameter->parts.front().name, parameter->gradient);
+    add(parameter->parts.front().name, parameter->gradient.view(parameter->parts.front().shape));
   const at::Tensor no_skip = at::zeros({});
   running.apply(no_skip, size * model.frames);
   for (std::int64_t step = 1; step < images.size(0); ++step) {

@@ -272,6 +272,56 @@ TEST_CASE("files for another vocabulary are refused, naming both", "[models][wei
             "50");
 }
 
+TEST_CASE("a file under another name is named, with what would do", "[models][weights]") {
+  const test::TempDir folder;
+  Model model = small_model(3);
+  const auto hint = [&](const std::filesystem::path& path) {
+    std::vector<std::string> notes;
+    try {
+      (void)open_weights(path, model, 1, notes);
+    } catch (const Error& error) {
+      return error.hint();
+    }
+    return std::string("no error");
+  };
+  CHECK(hint(folder.path()).find("save_pretrained") != std::string::npos);
+  write_file_atomically(folder / "mobilenet_v2-7ebf99e0.pth", "");
+  CHECK(hint(folder.path()) ==
+        "rename mobilenet_v2-7ebf99e0.pth there: files of torch.save are read "
+        "under the name pytorch_model.bin");
+  CHECK(
+      hint(folder / "mobilenet_v2-7ebf99e0.pth").find("move mobilenet_v2-7ebf99e0.pth into one") !=
+      std::string::npos);
+}
+
+TEST_CASE("weights of another multiplier of the widths are named by file and tensor",
+          "[models][weights]") {
+  const test::TempDir folder;
+  ModelConfig config;
+  config.name = "mobilenet-v2";
+  Model model = make_model(config, {});
+  Content content;
+  for (const Parameter* parameter : all_parameters(model)) {
+    for (const Piece& part : parameter->parts) {
+      std::vector<std::int64_t> shape = part.shape;
+      if (shape.size() > 1) shape[0] = std::max<std::int64_t>(1, shape[0] / 2);
+      content.add(part.name, shape, 0);
+    }
+  }
+  content.write(folder / "model.safetensors");
+  std::vector<std::string> notes;
+  try {
+    (void)open_weights(folder.path(), model, 1, notes);
+    FAIL("weights of half the width load");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what())
+              .find((folder / "model.safetensors").string() +
+                    ": tensor 'features.0.0.weight' is [16, 3, 3, 3], the "
+                    "model needs [32, 3, 3, 3], and ") != std::string::npos);
+    CHECK(error.hint().find("another multiplier of its widths") != std::string::npos);
+  }
+}
+
 TEST_CASE("weights of torch.save load as those of safetensors", "[models][weights]") {
   const test::TempDir folder;
   Model model = small_model(3);

@@ -36,6 +36,7 @@ NAMES = {"resnet18": ("resnet18", "resnet18"), "resnet50": ("resnet50", "resnet5
          "mobilenet-v2": ("mobilenet_v2", "mobilenetv2_100"),
          **{f"mobilenet-v3-{size}": (f"mobilenet_v3_{size}", f"mobilenetv3_{size}_100") for size in ("small", "large")},
          **{f"efficientnet-b{n}": (f"efficientnet_b{n}",) * 2 for n in range(5)},
+         **{f"convnext-{size}": (f"convnext_{size}",) * 2 for size in ("tiny", "small", "base", "large")},
          **{f"vgg{n}{norm}": (f"vgg{n}{norm.replace('-', '_')}",) * 2 for n in (11, 13, 16, 19) for norm in ("", "-bn")}}
 # Those that are timm's alone.
 TIMM_NAMES = {**{f"tf-efficientnet-b{n}": f"tf_efficientnet_b{n}" for n in range(5)},
@@ -45,7 +46,7 @@ OTHER_EPS = {"mobilenet-v3-small": 1e-3, "mobilenet-v3-large": 1e-3}  # than tim
 CASES = [("cnn-basic", 20, 6, 10, "torchvision", 1e-5), ("resnet18", 40, 4, 10, "torchvision", 1e-5), ("resnet50", 33, 4, 7, "timm", 3e-6),
          ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("efficientnet-b0", 40, 4, 10, "torchvision", 0), ("tf-efficientnet-b0", 47, 3, 10, "timm", 0),
          ("mobilenet-v3-small", 64, 4, 10, "torchvision", 1e-6), ("timm-mobilenet-v3-large", 40, 4, 10, "timm", 1e-6),
-         ("cnn-lstm:resnet18", 40, 3, 5, "torchvision", 1e-5), ("cnn-lstm:mobilenet-v2", 40, 3, 5, "torchvision", 3e-6), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
+         ("cnn-lstm:resnet18", 40, 3, 5, "torchvision", 1e-5), ("cnn-lstm:mobilenet-v2", 40, 3, 5, "torchvision", 3e-6), ("convnext-tiny", 33, 3, 7, "timm", 0), ("vgg11", 32, 2, 5, "timm", 2e-6), ("vgg11-bn", 40, 3, 5, "torchvision", 1e-5)]
 
 
 class BasicCnn(torch.nn.Module):
@@ -109,6 +110,11 @@ def randomize(model):
                 module.bias.uniform_(0.9, 1.5).mul_(torch.randint_like(module.bias, 2) * 2 - 1)
                 module.running_mean.uniform_(-0.5, 0.5)
                 module.running_var.uniform_(0.5, 2)
+            elif isinstance(module, torch.nn.LayerNorm):
+                module.weight.uniform_(0.5, 1.5)
+                module.bias.uniform_(-0.5, 0.5)
+            elif isinstance(module, torchvision.models.convnext.CNBlock):
+                module.layer_scale.uniform_(0.2, 0.8)
             elif isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)) and module.bias is not None:
                 module.bias.uniform_(-0.1, 0.1)
 

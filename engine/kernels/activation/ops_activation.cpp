@@ -101,7 +101,8 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
                             Parameter* weight, Parameter* bias, bool tanh) {
     const at::Tensor z = dense(input);
     context->saved_data["tanh"] = tanh;
-    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias);
+    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias,
+                                          Keep::nothing);
     context->save_for_backward({z, out.scale});
     keep(context, "input_bias", input_bias);
     keep(context, "weight", weight);
@@ -135,9 +136,9 @@ at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
                        Parameter* bias, Gelu kind) {
   check_linear(z_MF, weight, bias);
-  DSTRAIN_CHECK(
-      value_of(input_bias, z_MF).numel() == z_MF.size(1),
-      fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
+  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
+                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
+                            shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,

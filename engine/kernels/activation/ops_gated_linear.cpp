@@ -48,7 +48,8 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
                             const std::optional<at::Tensor>&, Parameter* gate_up, Parameter* down) {
     const LinearOutput both = apply_linear(dense(input), *gate_up, nullptr);
     const at::Tensor maxima = maxima_for(*down, both.y);
-    const LinearOutput out = apply_linear(swiglu_of(both.y, maxima), *down, nullptr, maxima);
+    const LinearOutput out =
+        apply_linear(swiglu_of(both.y, maxima), *down, nullptr, Keep::nothing, maxima);
     context->save_for_backward({both.kept, both.scale, both.y, out.scale});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);

@@ -114,7 +114,8 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
                             const std::optional<at::Tensor>&, Parameter* weight) {
     const at::Tensor gate_up = dense(input);
     const at::Tensor maxima = maxima_for(*weight, gate_up);
-    const LinearOutput out = apply_linear(swiglu_of(gate_up, maxima), *weight, nullptr, maxima);
+    const LinearOutput out =
+        apply_linear(swiglu_of(gate_up, maxima), *weight, nullptr, Keep::nothing, maxima);
     context->save_for_backward({gate_up, out.scale});
     keep(context, "weight", weight);
     return out.y;

@@ -50,19 +50,20 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
 
-LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
+LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, Keep keep,
                           const at::Tensor& maxima) {
   const at::Tensor matrix = matrix_of(weight, x);
   LinearOutput out{.y = at::empty({x.size(0), matrix.size(0)}, x.options())};
   ProductOptions options;
   if (bias != nullptr) options.bias = value_of(*bias, x);
+  const bool keep_x = weight.trainable && keep == Keep::input;
   if (!runs_in_fp8(weight, x)) {
     multiply(x, matrix.t(), out.y, options);
-    if (weight.trainable) out.kept = x;
+    if (keep_x) out.kept = x;
     return out;
   }
-  const Quantized x8 = quantize(x, Fp8Format::e4m3, weight.trainable ? Sides::both : Sides::rows,
-                                {.maxima = maxima});
+  const Quantized x8 =
+      quantize(x, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = maxima});
   const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
   options.a_scale = x8.scale;
   options.b_scale = weight8.scale;

@@ -19,14 +19,17 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
 struct LinearOutput {
   at::Tensor y;
   /// What the weight's gradient needs of x: x itself, or its columns in FP8; undefined for a frozen
-  /// weight.
+  /// weight, and with Keep::nothing.
   at::Tensor kept = {};
   at::Tensor scale = {};  ///< of FP8, also for a frozen weight; else undefined
 };
 
+/// Whether backward reads x as it is kept, or makes it again.
+enum class Keep { input, nothing };
+
 /// y = x weight^T (+ bias); x is dense, and `maxima` its own where they are known (fp8.h).
 [[nodiscard]] LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                                        const at::Tensor& maxima = {});
+                                        Keep keep = Keep::input, const at::Tensor& maxima = {});
 
 /// The gradient of y, for the gradients of x and of the parameters.
 class LinearGradient {

@@ -16,6 +16,7 @@ namespace dstrain {
 std::vector<Parameter*> ImageHead::parameters() {
   std::vector<Parameter*> list;
   if (layers_.conv) layers_.conv->add_parameters(list);
+  if (layers_.norm) layers_.norm->add_parameters(list);
   for (Linear& linear : layers_.hidden) linear.add_parameters(list);
   layers_.classifier.add_parameters(list);
   return matrices_first(std::move(list));
@@ -64,6 +65,7 @@ at::Tensor ImageHead::drop(const at::Tensor& x, std::size_t place, const Call& c
 
 at::Tensor ImageHead::logits(const Tensors& input, const Call& call) {
   at::Tensor x = features(layers_.conv ? layers_.conv->forward(input.at(0), call) : input.at(0));
+  if (layers_.norm) x = layers_.norm->forward(x, std::nullopt).second;
   if (layers_.hidden.empty()) x = drop(x, 0, call);
   for (std::size_t i = 0; i < layers_.hidden.size(); ++i)
     x = drop(ops::image_activation(layers_.hidden[i].forward(x), layers_.activation), i, call);
@@ -82,6 +84,10 @@ ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, width);
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
+  if (layers_.norm) {
+    const Bytes features = samples * image.channels * width;
+    costs.add(layers_.norm->cost(samples, features), 2 * features, 3 * features);
+  }
   for (const Linear& linear : layers_.hidden) {
     const std::int64_t outputs = linear.parts().front().rows;
     costs.linear(linear, samples);

@@ -6,13 +6,15 @@
 
 #include "engine/models/image/block.h"
 #include "engine/nn/conv_norm.h"
+#include "engine/nn/layer_norm.h"
 #include "engine/nn/linear.h"
 
 namespace dstrain {
 
 /// What stands between the last features and the loss.
 struct HeadLayers {
-  std::optional<ConvNorm> conv = std::nullopt;  ///< before the pool
+  std::optional<ConvNorm> conv = std::nullopt;   ///< before the pool
+  std::optional<LayerNorm> norm = std::nullopt;  ///< of the features
   /// Features are the means of a grid of so many windows along each side, in the order channel,
   /// row, column; 1: of the whole image.
   std::int64_t grid = 1;
