@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cmd/command.h"
 #include "cmd/overrides.h"
+#include "cmd/planned_model.h"
 #include "cmd/recipe_auto.h"
 #include "cmd/recipe_plan.h"
 #include "engine/base/error.h"
@@ -40,10 +42,12 @@ int plan_auto(const PlanOptions& options) {
 
 /// Of a recipe with phases, of each.
 std::string plan_of(const std::string& recipe, const PlanOptions& options) {
-  const LoadedRecipe loaded = load_recipe(recipe, options.overrides);
+  LoadedRecipe loaded = load_recipe(recipe, options.overrides);
   for (const Diagnostic& warning : loaded.warnings) {
     print_error(format(warning) + "\n");
   }
+  // Once for all phases, as it may write a note.
+  loaded.recipe = with_known_sizes(std::move(loaded.recipe));
   const Machine machine =
       plan_machine(options.machine, loaded.recipe.parallel.backend == Backend::gloo);
   const bool cut = !loaded.recipe.phases.empty();

@@ -4,10 +4,18 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/output.h"
-#include "engine/data/dataset.h"
+#include "engine/data/random_images.h"
 #include "engine/program/strategy.h"
 
 namespace dstrain {
+namespace {
+
+DatasetFacts facts_of(const Recipe& recipe) {
+  return facts_of_kind(recipe.data, recipe.model.image_size,
+                       {.classes = recipe.model.classes, .channels = recipe.model.channels});
+}
+
+}  // namespace
 
 Recipe with_known_sizes(Recipe recipe) {
   if (!recipe.model.weights.empty() &&
@@ -22,14 +30,14 @@ Recipe with_known_sizes(Recipe recipe) {
 void check_planned_phases(const Recipe& given, const Splits& splits) {
   if (given.phases.empty()) return;
   const Recipe recipe = with_known_sizes(given);
-  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
+  const DatasetFacts facts = facts_of(recipe);
   check_phases(recipe,
                {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});
 }
 
 PlannedModel planned_model(const Recipe& given, const Splits& splits) {
   const Recipe recipe = with_known_sizes(given);
-  const DatasetFacts facts = dataset_facts(recipe.data, recipe.model.image_size);
+  const DatasetFacts facts = facts_of(recipe);
   PlannedModel planned;
   planned.model = make_trainable_model(
       recipe, {.classes = facts.classes, .sequence = recipe.data.sequence, .splits = splits});

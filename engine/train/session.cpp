@@ -18,6 +18,7 @@
 #include "engine/base/host_memory.h"
 #include "engine/base/index.h"
 #include "engine/data/order.h"
+#include "engine/data/random_images.h"
 #include "engine/data/text_dataset.h"
 #include "engine/device/numa.h"
 #include "engine/models/trainable.h"
@@ -277,9 +278,13 @@ int Session::timed_every(const Machine& machine) const {
 void Session::open_image_data(const Splits& splits, ProgressSink* progress) {
   // The model may take its classes from the data, the data its image size from the model.
   const int first_size = recipe_.model.image_size > 0 ? recipe_.model.image_size : kUsualImageSize;
+  const RandomKind kind = {.classes = recipe_.model.classes, .channels = recipe_.model.channels};
   const auto open = [&](Split split, int size) {
+    const std::int64_t seed = recipe_.run.seed;
     return std::shared_ptr<const ImageDataset>(
-        open_images(recipe_.data, split, size, recipe_.run.seed, progress));
+        recipe_.data.name == DatasetName::random
+            ? open_random_images(recipe_.data, split, size, seed, kind)
+            : open_images(recipe_.data, split, size, seed, progress));
   };
   auto train = open(Split::train, first_size);
   model_ =
@@ -411,8 +416,8 @@ std::int64_t Session::samples_before(std::int64_t step) const {
 }
 
 FeederOptions Session::feeder_options(bool training) const {
-  FeederOptions options = image_feeder_options(recipe_, model_.channels, model_.image_size,
-                                               device_.device, training);
+  FeederOptions options =
+      image_feeder_options(recipe_, model_.channels, model_.image_size, device_.device, training);
   options.buffers = strategy_->training.buffers_of(BufferRole::batch).size();
   return options;
 }

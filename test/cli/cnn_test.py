@@ -40,6 +40,15 @@ with tempfile.TemporaryDirectory() as scratch:
     verified = expect_success(run("verify", DIGITS, "--ranks", 2, "--steps", 3))
     assert "passed" in verified, verified
 
+# Random images have the classes and the channels of the recipe's model.
+timed = expect_success(run("bench", "step", DIGITS, "--warmup", 1, "--steps", 2))
+assert "img/s" in timed, timed
+
+# A folder of weights that is not there is said once, not for each phase.
+planned = run("plan", "recipes/cnn/mobilenet-v2_food101_finetune.yaml", "--set", "model.weights=/nowhere")
+expect_success(planned)
+assert planned.stderr.count("/nowhere") == 1 and planned.stdout.count("phase ") == 2, planned.stderr
+
 TINY = ["model.image_size=64", "optimizer.lr=0.01", "precision.compute=fp32", "data.samples=32", "run.steps=2", "batch.global=16", "batch.micro=4",
         "parallel.backend=gloo"]
 for recipe in sorted((ROOT / "recipes/cnn").glob("*_random_zero3.yaml")):

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
 #include <map>
 #include <set>
 
 #include "engine/base/error.h"
 #include "engine/data/dataset.h"
+#include "engine/data/random_images.h"
 #include "engine/data/text/format.h"
 #include "recipes/schema/datasets.h"
 #include "test/data/write_image.h"
@@ -246,6 +249,23 @@ TEST_CASE("random images are a pure function of seed, part and index", "[data]")
   REQUIRE(labels.size() > 70);
   REQUIRE(*labels.begin() >= 0);
   REQUIRE(*labels.rbegin() < 101);
+}
+
+TEST_CASE("random images have the classes and channels of the model", "[data]") {
+  DataConfig data = config_of(DatasetName::random);
+  data.samples = 200;
+  const auto grey = open_random_images(data, Split::train, 8, 1, {.classes = 3, .channels = 1});
+  REQUIRE(grey->classes() == 3);
+  REQUIRE(grey->shape() == ImageShape{8, 8, 1});
+  std::vector<std::uint8_t> pixels(64);
+  std::array<int, 3> labels{};
+  for (std::int64_t i = 0; i < grey->size(); ++i)
+    ++labels.at(static_cast<std::size_t>(grey->read(i, pixels)));
+  CHECK(std::ranges::min(labels) > 40);
+  const DatasetFacts facts = facts_of_kind(data, 8, {.classes = 3, .channels = 1});
+  CHECK((facts.classes == 3 && facts.shape == grey->shape()));
+  CHECK(open_images(data, Split::train, 8, 1)->classes() == 101);
+  CHECK(open_random_images(data, Split::train, 8, 1, {.classes = 1000})->classes() == 101);
 }
 
 TEST_CASE("facts are known without the files and agree with them", "[data]") {
