@@ -90,6 +90,12 @@ GradientTarget gradient_target(Parameter& parameter, const at::Tensor& x) {
   return {.tensor = gradient, .add = !std::exchange(parameter.gradient_empty, false)};
 }
 
+WantedTarget wanted_target(Parameter& parameter, const at::Tensor& x) {
+  if (!parameter.trainable) return {};
+  const GradientTarget target = gradient_target(parameter, x);
+  return {.data = target.tensor.mutable_data_ptr<float>(), .write = !target.add};
+}
+
 std::optional<at::Tensor> anchor_for(const at::Tensor& x, bool any_trainable) {
   if (!any_trainable || !c10::GradMode::is_enabled() || x.requires_grad()) return std::nullopt;
   return at::empty({0}, x.options()).requires_grad_(true);

@@ -41,6 +41,13 @@ struct GradientTarget {
 };
 [[nodiscard]] GradientTarget gradient_target(Parameter& parameter, const at::Tensor& x);
 
+/// The same for a kernel that can overwrite, of a parameter that may be frozen.
+struct WantedTarget {
+  float* data = nullptr;  ///< null: the parameter is frozen
+  bool write = false;     ///< the buffer holds nothing yet
+};
+[[nodiscard]] WantedTarget wanted_target(Parameter& parameter, const at::Tensor& x);
+
 /// Parameters are no autograd inputs, so an operator whose input needs no gradient would leave no
 /// trace in the graph: then this empty leaf stands in, and backward reaches the operator's weights.
 /// Nothing otherwise, or when none of those weights is trained.

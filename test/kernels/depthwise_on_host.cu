@@ -51,8 +51,8 @@ void depthwise_on_host(const Depthwise& a) {
   const DepthwiseTiles tiles = depthwise_forward_tiles(a.shape, a.dtype);
   for (int pair = 0; a.partial != nullptr && pair < a.shape.channels / 2; ++pair) {
     float centre[2];
-    a.dtype == DType::f32 ? depthwise_centre<float>(a, pair, centre)
-                          : depthwise_centre<__nv_bfloat16>(a, pair, centre);
+    a.dtype == DType::f32 ? depthwise_centre<float>(a, pair, 0, 1, centre)
+                          : depthwise_centre<__nv_bfloat16>(a, pair, 0, 1, centre);
     std::copy_n(centre, 2, a.centre + 2 * pair);
   }
   with_host_strip(a, tiles, [&]<typename Strip>() {

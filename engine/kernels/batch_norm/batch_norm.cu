@@ -103,14 +103,6 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
 #pragma unroll
           for (int i = 0; i < V; ++i)
             x[i] = activation.value((x[i] * scale[i] + shift[i]) * factor + added[i]);
-          if (a.gate != nullptr) {
-            Pack<T, V>::of(x).unpack(x);
-            float gate[V];
-            const std::uint32_t sample = static_cast<std::uint32_t>(row) / pixels;
-            load<float, V>(a.gate, sample * packs + place.pack).unpack(gate);
-#pragma unroll
-            for (int i = 0; i < V; ++i) x[i] *= gate[i];
-          }
           store(a.y, row * packs + place.pack, Pack<T, V>::of(x));
         });
   });
@@ -401,6 +393,7 @@ void batch_norm_sums(const BatchNormSums& args, cudaStream_t stream) {
 }
 
 void batch_norm_apply(const BatchNormApply& args, cudaStream_t stream) {
+  if (args.gate != nullptr) return gated_apply(args, stream);
   launch_rows<0>(
       "batch_norm_apply", args,
       [](auto zero, auto width) { return apply_kernel<decltype(zero), decltype(width)::value>; },

@@ -125,6 +125,9 @@ void with_channel_width(std::int64_t channels, const Body& body) {
   }
 }
 
+/// batch_norm_apply with a gate (squeeze.cu).
+void gated_apply(const BatchNormApply& args, cudaStream_t stream);
+
 /// Samples that count, and rows of them.
 __device__ inline std::int64_t valid_samples(const std::int32_t* valid, std::int64_t samples) {
   return valid == nullptr ? samples : min(static_cast<std::int64_t>(*valid), samples);

@@ -1,7 +1,7 @@
 #include "engine/kernels/batch_norm/channels.cuh"
 
 /// Squeeze and excitation: what a sample and channel needs of its pixels, in one pass; a block has
-/// one sample and a slab of channels.
+/// one sample and a slab of channels, so that what belongs to a sample stays in registers.
 namespace dstrain::kernels::cuda {
 namespace {
 
@@ -10,13 +10,70 @@ using activation_math::with_activation;
 template <typename T>
 inline constexpr bool kExact = std::is_same_v<T, float>;
 
+constexpr int kMostThreads = 512;         ///< of a block whose image has many pixels
+constexpr std::int64_t kFewBlocks = 256;  ///< about two per SM of an H100 or H200
+
+/// How the blocks of a sample share its channels and pixels: enough threads for the reads that have
+/// to be under way, in narrow images too.
+struct SampleShape {
+  ChannelShape channels;
+  int parts;  ///< blocks behind each other that share the pixels
+
+  [[nodiscard]] dim3 grid(std::int64_t samples) const {
+    return {static_cast<unsigned>(channels.slabs), static_cast<unsigned>(samples),
+            static_cast<unsigned>(parts)};
+  }
+};
+
+/// `most_threads`: of a block; `most_parts`: blocks that may share the pixels of a sample.
+inline SampleShape sample_shape(std::int64_t samples, std::int64_t pixels, std::int64_t packs,
+                                int most_threads, std::int64_t most_parts) {
+  ChannelShape shape = channel_shape(packs);
+  // Two packs of 16-bit numbers are a sector of memory.
+  while (shape.slabs * samples < kFewBlocks && shape.lanes > 3) {
+    shape.slabs = static_cast<int>((packs + shape.lanes / 2 - 1) / (shape.lanes / 2));
+    shape.lanes = static_cast<int>((packs + shape.slabs - 1) / shape.slabs);
+  }
+  const std::int64_t wanted = (pixels + 7) / 8;  // eight pixels of a thread, or more
+  shape.slots = static_cast<int>(
+      std::clamp<std::int64_t>(wanted, kChannelThreads / shape.lanes, most_threads / shape.lanes));
+  const std::int64_t parts = pixels / (8 * static_cast<std::int64_t>(shape.slots));
+  return {shape, static_cast<int>(std::clamp<std::int64_t>(parts, 1, most_parts))};
+}
+
+/// Of V sums of each thread those of a channel are added over the slots, halving their number, and
+/// given to use(channel, total). `shared` has room for threads * V numbers and is free again after.
+template <int V, typename Use>
+__device__ void add_slots_by_halves(const float (&sum)[V], const ChannelShape& shape,
+                                    const ChannelPlace& place, float* shared, const Use& use) {
+  const int row = shape.lanes * V;
+  float* own = shared + place.slot * row + place.lane * V;
+#pragma unroll
+  for (int i = 0; i < V; ++i) own[i] = sum[i];
+  int half = 1;
+  while (2 * half < shape.slots) half *= 2;
+  for (; half > 0; half /= 2) {
+    __syncthreads();
+    if (place.slot < half && place.slot + half < shape.slots) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) own[i] += own[half * row + i];
+    }
+  }
+  __syncthreads();
+  if (place.slot == 0 && place.active) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) use(place.pack * V + i, own[i]);
+  }
+  __syncthreads();
+}
+
 template <typename T, int V>
-__global__ void __launch_bounds__(kChannelThreads)
+__global__ void __launch_bounds__(kMostThreads, 2)
     squeeze_kernel(const Squeeze a, const ChannelShape shape) {
   extern __shared__ float shared[];
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
   const ChannelPlace place(shape, packs);
-  float sum[1][V] = {};
+  float sum[V] = {};
   if (place.active) {
     float scale[V], shift[V];
     load_channels<V>(a.scale, place.pack, 1, scale);
@@ -29,14 +86,41 @@ __global__ void __launch_bounds__(kChannelThreads)
         load<T, V>(a.x, (first + pixel) * packs + place.pack).unpack(x);
 #pragma unroll
         for (int i = 0; i < V; ++i)
-          sum[0][i] += to_float(from_float<T>(activation.value(x[i] * scale[i] + shift[i])));
+          sum[i] += to_float(from_float<T>(activation.value(x[i] * scale[i] + shift[i])));
       }
     });
   }
-  add_slots<1, V>(sum, shape, place, shared, [&](int, std::int64_t channel, float total) {
-    if (channel < a.channels) {
-      static_cast<T*>(a.mean)[blockIdx.y * a.channels + channel] =
-          from_float<T>(total / static_cast<float>(a.pixels));
+  add_slots_by_halves<V>(sum, shape, place, shared, [&](std::int64_t channel, float total) {
+    static_cast<T*>(a.mean)[blockIdx.y * a.channels + channel] =
+        from_float<T>(total / static_cast<float>(a.pixels));
+  });
+}
+
+/// y = round(activation(x * scale + shift)) * gate.
+template <typename T, int V>
+__global__ void __launch_bounds__(kMostThreads, 2)
+    gated_apply_kernel(const BatchNormApply a, const ChannelShape shape) {
+  const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
+  const ChannelPlace place(shape, packs);
+  if (!place.active) return;
+  float scale[V], shift[V], gate[V];
+  load_channels<V>(a.scale, place.pack, 1, scale);
+  load_channels<V>(a.shift, place.pack, 0, shift);
+  load<float, V>(a.gate, blockIdx.y * packs + place.pack).unpack(gate);
+  const auto pixels = static_cast<int>(a.pixels), step = shape.slots * static_cast<int>(gridDim.z);
+  with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
+#pragma unroll 4
+    for (int pixel = static_cast<int>(blockIdx.z) * shape.slots + place.slot; pixel < pixels;
+         pixel += step) {
+      const std::int64_t at = (first + pixel) * packs + place.pack;
+      float x[V];
+      load<T, V>(a.x, at).unpack(x);
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[i] = activation.value(x[i] * scale[i] + shift[i]);
+      Pack<T, V>::of(x).unpack(x);
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[i] *= gate[i];
+      store(a.y, at, Pack<T, V>::of(x));
     }
   });
 }
@@ -116,7 +200,7 @@ __global__ void __launch_bounds__(kWarp* kCombineRows)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kChannelThreads)
+__global__ void __launch_bounds__(kMostThreads)
     spread_mean_kernel(const SpreadMean a, const ChannelShape shape) {
   const std::int64_t packs = a.channels / V, first = blockIdx.y * a.pixels;
   const ChannelPlace place(shape, packs);
@@ -126,11 +210,14 @@ __global__ void __launch_bounds__(kChannelThreads)
 #pragma unroll
   for (int i = 0; i < V; ++i) grad[i] /= static_cast<float>(a.pixels);
   const Pack<T, V> pack = Pack<T, V>::of(grad);
-  for (std::int64_t pixel = place.slot; pixel < a.pixels; pixel += shape.slots)
+  const std::int64_t step = static_cast<std::int64_t>(shape.slots) * gridDim.z;
+  for (std::int64_t pixel = static_cast<std::int64_t>(blockIdx.z) * shape.slots + place.slot;
+       pixel < a.pixels; pixel += step)
     store(a.grad_x, (first + pixel) * packs + place.pack, pack);
 }
 
-/// Launches `kernel<T, V>` with a block for each sample and slab; K sums of each channel.
+/// Launches `kernel<T, V>` with a block for each sample and slab, which adds up K sums over the
+/// pixels; where K is 0, several blocks may share the pixels.
 template <int K, typename Args, typename Kernel>
 void launch_samples(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
   if (args.samples * args.pixels == 0 || args.channels == 0) return;
@@ -141,10 +228,13 @@ void launch_samples(const char* name, const Args& args, const Kernel& kernel, cu
   with_type(args.dtype, [&](auto zero) {
     with_channel_width(args.channels, [&](auto width) {
       constexpr int V = decltype(width)::value;
-      const ChannelShape shape = channel_shape(args.channels / V);
-      const dim3 grid(static_cast<unsigned>(shape.slabs), static_cast<unsigned>(args.samples));
-      kernel(zero, width)<<<grid, static_cast<unsigned>(shape.threads()),
-                            block_sums_bytes<K, V>(shape), stream>>>(args, shape);
+      // Several sums have registers and shared memory for fewer threads.
+      const SampleShape shape =
+          sample_shape(args.samples, args.pixels, args.channels / V,
+                       K > 1 ? kChannelThreads : kMostThreads, K > 0 ? 1 : 64);
+      kernel(zero,
+             width)<<<shape.grid(args.samples), static_cast<unsigned>(shape.channels.threads()),
+                      block_sums_bytes<K, V>(shape.channels), stream>>>(args, shape.channels);
     });
   });
   check_launch(name);
@@ -156,6 +246,15 @@ void squeeze(const Squeeze& args, cudaStream_t stream) {
   launch_samples<1>(
       "squeeze", args,
       [](auto zero, auto width) { return squeeze_kernel<decltype(zero), decltype(width)::value>; },
+      stream);
+}
+
+void gated_apply(const BatchNormApply& args, cudaStream_t stream) {
+  launch_samples<0>(
+      "gated_apply", args,
+      [](auto zero, auto width) {
+        return gated_apply_kernel<decltype(zero), decltype(width)::value>;
+      },
       stream);
 }
 

@@ -74,6 +74,7 @@ InputGradient input_gradient_of(const KeptDepthwise& of,
     return t.defined() ? t.mutable_data_ptr<float>() + offset : nullptr;
   };
   const GpuStatistics after(of.out.after);
+  const WantedTarget grad_weight = wanted_target(of.weight, of.x);
   kernels::cuda::depthwise_backward(
       {.x = of.x.const_data_ptr(),
        .mean = statistics ? statistics->mean() : nullptr,
@@ -93,11 +94,12 @@ InputGradient input_gradient_of(const KeptDepthwise& of,
        .valid = valid_pointer(of.after.valid),
        .grad_x = made.dz.mutable_data_ptr(),
        .partial = floats(made.sums),
-       .grad_weight = floats(wanted_gradient(of.weight, of.x)),
+       .grad_weight = grad_weight.data,
        .weight_partial = floats(weight_partial),
        .shape = s,
        .activation = kernel_activation(of.before ? of.before->activation : ImageActivation::none),
-       .dtype = dtype},
+       .dtype = dtype,
+       .write_weight = grad_weight.write},
       current_stream());
   return made;
 }

@@ -21,16 +21,19 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Strip::kBlocks)
   store_sums<Strip::kSums>(tiles, place.slab, a.shape.channels, shared, to);
 }
 
-constexpr int kCentreThreads = 64;
+constexpr int kCentrePairs = 4;  ///< of a block, a warp each
 
 template <typename T>
-__global__ void __launch_bounds__(kCentreThreads) depthwise_centre_kernel(const Depthwise a) {
-  const int pair = static_cast<int>(blockIdx.x) * kCentreThreads + static_cast<int>(threadIdx.x);
+__global__ void __launch_bounds__(kWarp* kCentrePairs) depthwise_centre_kernel(const Depthwise a) {
+  const int pair = static_cast<int>(blockIdx.x) * kCentrePairs + static_cast<int>(threadIdx.y);
   if (2 * pair >= a.shape.channels) return;
   float centre[2];
-  depthwise_centre<T>(a, pair, centre);
-  a.centre[2 * pair] = centre[0];
-  a.centre[2 * pair + 1] = centre[1];
+  depthwise_centre<T>(a, pair, static_cast<int>(threadIdx.x), kWarp, centre);
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const float sum = warp_sum(centre[c]);
+    if (threadIdx.x == 0) a.centre[2 * pair + c] = sum;
+  }
 }
 
 }  // namespace
@@ -41,9 +44,8 @@ void depthwise(const Depthwise& args, cudaStream_t stream) {
   const DepthwiseTiles tiles = depthwise_forward_tiles(args.shape, args.dtype);
   with_type(args.dtype, [&](auto zero) {
     if (args.partial != nullptr) {
-      depthwise_centre_kernel<decltype(zero)>
-          <<<blocks_for(args.shape.channels / 2, kCentreThreads), kCentreThreads, 0, stream>>>(
-              args);
+      depthwise_centre_kernel<decltype(zero)><<<blocks_for(args.shape.channels / 2, kCentrePairs),
+                                                dim3(kWarp, kCentrePairs), 0, stream>>>(args);
     }
     with_strip<decltype(zero)>(args, tiles, [&]<typename Strip>() {
       depthwise_kernel<Strip><<<depthwise_blocks(tiles), static_cast<unsigned>(tiles.threads()),

@@ -27,10 +27,10 @@ __global__ void __launch_bounds__(kDepthwiseThreads, Strip::kBlocks)
 
 constexpr int kAddRows = 16;
 
-/// gradient[channel, tap] += sum over rows of partial [rows, taps, channels].
+/// gradient[channel, tap] += sum over rows of partial [rows, taps, channels]; `write`: = instead.
 __global__ void __launch_bounds__(kWarp* kAddRows)
     add_weight_partials_kernel(const float* partial, std::int64_t rows, int taps,
-                               std::int64_t channels, float* gradient) {
+                               std::int64_t channels, float* gradient, bool write) {
   __shared__ float sums[kAddRows][kWarp + 1];
   const std::int64_t columns = taps * channels;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kWarp* kAddRows)
   __syncthreads();
   if (threadIdx.y == 0 && column < columns) {
     for (int y = 1; y < kAddRows; ++y) sum += sums[y][threadIdx.x];
-    gradient[column % channels * taps + column / channels] += sum;
+    float& to = gradient[column % channels * taps + column / channels];
+    to = write ? sum : to + sum;
   }
 }
 
@@ -67,7 +68,7 @@ void depthwise_backward(const DepthwiseBackward& args, cudaStream_t stream) {
   const int taps = s.kernel * s.kernel;
   add_weight_partials_kernel<<<blocks_for(taps * s.channels, kWarp), dim3(kWarp, kAddRows), 0,
                                stream>>>(args.weight_partial, tiles.row_blocks, taps, s.channels,
-                                         args.grad_weight);
+                                         args.grad_weight, args.write_weight);
   check_launch("depthwise_backward's sums");
 }
 

@@ -87,9 +87,11 @@ struct ColumnStrip {
   }
 };
 
-/// What the sums of a pair of channels are made about: the middle of the first output.
+/// What the sums of a pair of channels are made about: the middle of the first output. Here every
+/// `step`-th of its terms, from `first` on.
 template <typename T>
-DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, float (&out)[2]) {
+DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, int first, int step,
+                                          float (&out)[2]) {
   const DepthwiseShape& s = a.shape;
   const auto row = static_cast<int>(s.out_height / 2) * s.stride - s.before,
              column = static_cast<int>(s.out_width / 2) * s.stride - s.before;
@@ -98,7 +100,7 @@ DSTRAIN_HOST_DEVICE void depthwise_centre(const Depthwise& a, int pair, float (&
   read_pair(a.scale, pair, 1, scale);
   read_pair(a.shift, pair, 0, shift);
   out[0] = out[1] = 0;
-  for (int tap = 0; tap < s.kernel * s.kernel; ++tap) {
+  for (int tap = first; tap < s.kernel * s.kernel; tap += step) {
     const int y = row + tap / s.kernel, x = column + tap % s.kernel;
     if (y < 0 || y >= s.height || x < 0 || x >= s.width) continue;
     Pair<T> seen = static_cast<const Pair<T>*>(a.x)[(y * s.width + x) * (s.channels / 2) + pair];
@@ -481,7 +483,7 @@ void with_strip(const Depthwise& a, const DepthwiseTiles& tiles, const Body& bod
   const auto of_kernel = [&]<int K>(std::integral_constant<int, K>) {
     if (a.shape.stride == 2)
       return body.template operator()<DepthwiseStrip<T, K, 2, kStride2Columns>>();
-    if constexpr (K == 3 && sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2) {
       if (tiles.columns == 7) return body.template operator()<DepthwiseStrip<T, K, 1, 7>>();
     }
     body.template operator()<DepthwiseStrip<T, K, 1, 4>>();

@@ -47,18 +47,20 @@ constexpr int divided(std::int64_t a, std::int64_t b) { return static_cast<int>(
 inline constexpr int kDepthwiseThreads = 128;
 inline constexpr int kStride2Columns = 4;  ///< of the output, for a strip
 
-/// Columns of a strip with stride 1: seven where that leaves less of the last strip unused, since
-/// widths of 224 pixels halved again and again are multiples of it. fp32 and kernels of 5 have
-/// registers for four.
+/// Columns of a strip with stride 1: seven where all strips together read fewer columns, which is
+/// so for widths of 224 pixels halved again and again, multiples of seven. fp32 has registers for
+/// four, and so have kernels of five backward.
 constexpr int depthwise_columns(const DepthwiseShape& s, DType dtype, std::int64_t width) {
-  if (s.kernel == 5 || dtype == DType::f32) return 4;
-  return divided(width, 7) * 9 <= divided(width, 4) * 6 ? 7 : 4;
+  if (dtype == DType::f32) return 4;
+  const int around = s.kernel - 1;
+  return divided(width, 7) * (7 + around) <= divided(width, 4) * (4 + around) ? 7 : 4;
 }
 
 /// Blocks of a multiprocessor, by which registers are held down. `columns` of a strip's output
 /// forward, of its input backward.
 constexpr int depthwise_resident(bool fp32, int kernel, int stride, int columns) {
-  return fp32 ? 2 : kernel == 5 ? 3 : stride == 1 && columns == 7 ? 4 : 5;
+  const bool wide = stride == 1 && columns == 7;
+  return fp32 ? 2 : kernel == 5 ? (wide ? 2 : 3) : wide ? 4 : 5;
 }
 constexpr int depthwise_backward_resident(bool fp32, int kernel, int stride, int columns) {
   return fp32 || kernel == 5 ? 2 : stride == 1 && columns == 4 ? 4 : 3;
@@ -117,7 +119,9 @@ constexpr DepthwiseTiles depthwise_forward_tiles(const DepthwiseShape& s, DType 
 }
 /// Of the input.
 constexpr DepthwiseTiles depthwise_backward_tiles(const DepthwiseShape& s, DType dtype) {
-  const int columns = s.stride == 2 ? 2 * kStride2Columns : depthwise_columns(s, dtype, s.width);
+  const int columns = s.stride == 2   ? 2 * kStride2Columns
+                      : s.kernel == 5 ? 4
+                                      : depthwise_columns(s, dtype, s.width);
   return depthwise_tiles(
       s.samples, s.height, s.width, s.channels, columns, s.kernel,
       depthwise_backward_resident(dtype == DType::f32, s.kernel, s.stride, columns));

@@ -86,6 +86,7 @@ struct DepthwiseBackward {
   DepthwiseShape shape;
   Activation activation;  ///< of the input
   DType dtype;
+  bool write_weight = false;  ///< grad_weight holds nothing yet: it is written, not added to
 };
 
 /// Rows of partial sums.

@@ -126,7 +126,10 @@ void depthwise_backward(const DepthwiseBackward& a) {
   }
   if (a.partial != nullptr) store_sums(sums, depthwise_backward_partials(s, a.dtype), a.partial);
   if (a.grad_weight == nullptr) return;
-  for (std::size_t i = 0; i < dw.size(); ++i) add_to(a.grad_weight[i], dw[i]);
+  for (std::size_t i = 0; i < dw.size(); ++i) {
+    if (a.write_weight) a.grad_weight[i] = 0;
+    add_to(a.grad_weight[i], dw[i]);
+  }
 }
 
 }  // namespace dstrain::kernels::reference

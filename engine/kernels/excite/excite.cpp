@@ -74,19 +74,23 @@ at::Tensor gates_gradient_cuda(const at::Tensor& grad_gate, const at::Tensor& me
     const at::Tensor gradient = wanted_gradient(parameter, mean);
     return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr;
   };
+  const WantedTarget reduce = wanted_target(call.reduce, mean),
+                     expand = wanted_target(call.expand, mean);
   kernels::cuda::excite_parameters({.mean = mean.const_data_ptr(),
                                     .hidden = gates.hidden.const_data_ptr<float>(),
                                     .grad_z = grad_gate.const_data_ptr<float>(),
                                     .grad_hidden = grad_hidden.const_data_ptr<float>(),
-                                    .grad_reduce = wanted(call.reduce),
+                                    .grad_reduce = reduce.data,
                                     .grad_reduce_bias = wanted(call.reduce_bias),
-                                    .grad_expand = wanted(call.expand),
+                                    .grad_expand = expand.data,
                                     .grad_expand_bias = wanted(call.expand_bias),
                                     .samples = samples,
                                     .channels = channels,
                                     .squeezed = squeezed,
                                     .activation = kernel_activation(call.activation),
-                                    .dtype = kernel_dtype(mean)},
+                                    .dtype = kernel_dtype(mean),
+                                    .write_reduce = reduce.write,
+                                    .write_expand = expand.write},
                                    current_stream());
   return grad_mean;
 }

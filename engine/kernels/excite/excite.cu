@@ -15,6 +15,7 @@ template <typename T>
 inline constexpr bool kExact = std::is_same_v<T, float>;
 
 constexpr int kWarps = kExciteThreads / kWarp;
+constexpr int kTogether = 8;  ///< channels of a thread whose weights are read together
 
 template <bool kExactSigmoid>
 __device__ float opened(GateRule rule, float z) {
@@ -49,9 +50,9 @@ __global__ void __launch_bounds__(kExciteThreads) excite_kernel(const Excite a, 
   __syncthreads();
 
   for (int r = warp; r < squeezed; r += kWarps) {
-    const T* row = static_cast<const T*>(a.reduce) + static_cast<std::int64_t>(r) * channels;
+    const T* row = static_cast<const T*>(a.reduce) + r * channels;
     float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int c = lane; c < channels; c += kWarp) sum += to_float(row[c]) * mean[c];
     sum = warp_sum(sum) + to_float(static_cast<const T*>(a.reduce_bias)[r]);
     if (lane == 0) {
@@ -65,18 +66,24 @@ __global__ void __launch_bounds__(kExciteThreads) excite_kernel(const Excite a, 
   const int part = thread % lanes, group = thread / lanes, groups = kExciteThreads / lanes;
   const T* expand = static_cast<const T*>(a.expand);
   // The lanes of a warp stay together, also behind the last channel.
-#pragma unroll 4
-  for (int first = 0; first < channels; first += groups) {
-    const int c = first + group;
-    float sum = 0;
-    if (c < channels) {
-      for (int r = part; r < squeezed; r += lanes)
-        sum += to_float(expand[static_cast<std::int64_t>(c) * squeezed + r]) * active[r];
+  for (int first = 0; first < channels; first += kTogether * groups) {
+    float sum[kTogether] = {};
+    for (int r = part; r < squeezed; r += lanes) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int c = first + j * groups + group;
+        if (c < channels) sum[j] += to_float(expand[c * squeezed + r]) * active[r];
+      }
     }
-    for (int offset = lanes / 2; offset > 0; offset /= 2)
-      sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    if (part == 0 && c < channels) {
-      const float z = sum + to_float(static_cast<const T*>(a.expand_bias)[c]);
+    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int c = first + j * groups + group;
+      if (part != 0 || c >= channels) continue;
+      const float z = sum[j] + to_float(static_cast<const T*>(a.expand_bias)[c]);
       a.gate[sample * channels + c] = opened<kExact<T>>(a.rule, z);
     }
   }
@@ -107,9 +114,9 @@ __global__ void __launch_bounds__(kExciteThreads)
     const int r = thread % squeezed;
     const T* expand = static_cast<const T*>(a.expand) + r;
     float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int c = thread / squeezed; c < channels; c += groups)
-      sum += to_float(expand[static_cast<std::int64_t>(c) * squeezed]) * grad_z[c];
+      sum += to_float(expand[c * squeezed]) * grad_z[c];
     partial[thread] = sum;
   }
   __syncthreads();
@@ -128,9 +135,8 @@ __global__ void __launch_bounds__(kExciteThreads)
   const T* reduce = static_cast<const T*>(a.reduce);
   for (int c = thread; c < channels; c += kExciteThreads) {
     float sum = 0;
-#pragma unroll 8
-    for (int r = 0; r < squeezed; ++r)
-      sum += to_float(reduce[static_cast<std::int64_t>(r) * channels + c]) * grad_hidden[r];
+#pragma unroll 16
+    for (int r = 0; r < squeezed; ++r) sum += to_float(reduce[r * channels + c]) * grad_hidden[r];
     a.grad_mean[sample * channels + c] = sum;
   }
 }
@@ -168,9 +174,15 @@ __global__ void __launch_bounds__(kWarp* kParameterRows* kParameterParts)
     for (int part = 1; part < kParameterParts; ++part)
       total[k] += sums[k][part][threadIdx.y][threadIdx.x];
   }
-  if (a.grad_reduce != nullptr) a.grad_reduce[r * a.channels + c] += total[0];
+  if (a.grad_reduce != nullptr) {
+    float& to = a.grad_reduce[r * a.channels + c];
+    to = a.write_reduce ? total[0] : to + total[0];
+  }
   if (a.grad_reduce_bias != nullptr && c == 0) a.grad_reduce_bias[r] += total[1];
-  if (a.grad_expand != nullptr) a.grad_expand[c * a.squeezed + r] += total[2];
+  if (a.grad_expand != nullptr) {
+    float& to = a.grad_expand[c * a.squeezed + r];
+    to = a.write_expand ? total[2] : to + total[2];
+  }
   if (a.grad_expand_bias != nullptr && r == 0) a.grad_expand_bias[c] += total[3];
 }
 

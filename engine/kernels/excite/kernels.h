@@ -60,6 +60,8 @@ struct ExciteParameters {
   std::int64_t samples, channels, squeezed;
   Activation activation;
   DType dtype;
+  /// The gradient of the weight holds nothing yet: it is written, not added to.
+  bool write_reduce = false, write_expand = false;
 };
 
 inline constexpr int kExciteThreads = 1024;

@@ -87,8 +87,13 @@ void excite_parameters(const ExciteParameters& a) {
         expand += wide(a.grad_z[s * a.channels + c]) *
                   activated(wide(a.hidden[s * a.squeezed + r]), a.activation);
       }
-      if (a.grad_reduce != nullptr) add_to(a.grad_reduce[r * a.channels + c], reduce);
-      if (a.grad_expand != nullptr) add_to(a.grad_expand[c * a.squeezed + r], expand);
+      const auto put = [](float* gradient, std::int64_t i, double value, bool write) {
+        if (gradient == nullptr) return;
+        if (write) gradient[i] = 0;
+        add_to(gradient[i], value);
+      };
+      put(a.grad_reduce, r * a.channels + c, reduce, a.write_reduce);
+      put(a.grad_expand, c * a.squeezed + r, expand, a.write_expand);
     }
   }
 }

@@ -154,9 +154,17 @@ struct Device {
   };
   explicit Device(std::string_view gpu)
       : cache(gemm_cache_file(gpu, cublasLtGetVersion()),
-              shipped_choices(gemm_cache_name(gpu, cublasLtGetVersion()))) {}
+              shipped_choices(gemm_cache_name(gpu, cublasLtGetVersion()))) {
+    const cublasStatus_t status = cublasLtCreate(&library);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      throw Error(ErrorKind::internal,
+                  fmt::format("cuBLASLt does not start: status {}", static_cast<int>(status)));
+    }
+  }
 
   std::mutex mutex;
+  /// Of our own: PyTorch's comes with two workspaces of 32 MiB.
+  cublasLtHandle_t library = nullptr;
   GemmCache cache;
   std::map<GemmKey, Plan> plans;
   std::map<cudaStream_t, at::Tensor> workspaces;
@@ -201,7 +209,7 @@ class Session {
       : device_(device),
         call_(call),
         key_(tuned_key(call)),
-        library_(at::cuda::getCurrentCUDABlasLtHandle()),
+        library_(device.library),
         stream_(c10::cuda::getCurrentCUDAStream()),
         description_(call) {
     at::Tensor& workspace = device.workspaces[stream_.stream()];
