@@ -141,13 +141,13 @@ TEST_CASE("GPU: attention of short sequences equals the formula and repeats its 
 /// Scores far apart, growing over the row: the largest one so far is taken away from each.
 TEST_CASE("GPU: attention of short sequences takes large scores", "[gpu][attention]") {
   const bool growing = GENERATE(false, true);
-  const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64};
-  const std::int64_t tokens = 257;
-  const at::Tensor qkv = at::zeros({tokens, 3 * 64}, at::kBFloat16);
+  const std::int64_t width = GENERATE(64, 80), tokens = 257;
+  const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = width};
+  const at::Tensor qkv = at::zeros({tokens, 3 * width}, at::kBFloat16);
   for (std::int64_t i = 0; i < tokens; ++i) {
-    qkv[i][0] = 64;                                       // query
-    qkv[i][64] = 4 * (growing ? i : tokens - 1 - i) / 8;  // key: scores 0 to 1,024
-    qkv[i][128] = i;                                      // value
+    qkv[i][0] = 64;                                          // query
+    qkv[i][width] = 4 * (growing ? i : tokens - 1 - i) / 8;  // key: scores up to about 1,000
+    qkv[i][2 * width] = i;                                   // value
   }
   const at::Tensor y = ops::attention(qkv.to(at::kCUDA), shape).cpu().to(at::kDouble),
                    expected = plain_attention(exact(qkv), shape, {tokens}).detach();
