@@ -101,7 +101,7 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
                             Parameter* weight, Parameter* bias, bool tanh) {
     const at::Tensor z = dense(input);
     context->saved_data["tanh"] = tanh;
-    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias);
+    const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias, Keep::nothing);
     context->save_for_backward({z, out.scale});
     keep(context, "input_bias", input_bias);
     keep(context, "weight", weight);
@@ -113,13 +113,13 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &z = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
-    const LinearGradient dy(grads[0], weight, /*for_input=*/true);
+    const LinearGradient dy(grads[0], weight, kept_or_null(context, "bias"), /*for_input=*/true);
     GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input(),
                                              kind_of(context), weight.trainable);
     at::Tensor& y = gradients.y;
     if (y.defined() && scale.defined())
       y = quantize(y, kernels::Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
-    dy.add_to_parameters(y, scale, kept_or_null(context, "bias"));
+    dy.add_to_parameters(y, scale);
     return {gradients.z, {}, {}, {}, {}, {}};
   }
 };
@@ -135,9 +135,9 @@ at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
                        Parameter* bias, Gelu kind) {
   check_linear(z_MF, weight, bias);
-  DSTRAIN_CHECK(
-      value_of(input_bias, z_MF).numel() == z_MF.size(1),
-      fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
+  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
+                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
+                            shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
