@@ -105,8 +105,8 @@ class ImageDataset : public Dataset {
 
   /// Reads what is stored of a sample without decoding it; its bytes.
   [[nodiscard]] virtual std::int64_t stored_bytes(std::int64_t index) const;
-  /// Decodes what fill() needs of a sample and drops it; for measurements.
-  void decode_only(std::int64_t index, std::int64_t epoch) const;
+  /// Decodes what fill() needs of a sample and drops it, for measurements; bytes of the pixels.
+  std::int64_t decode_only(std::int64_t index, std::int64_t epoch) const;
 
   /// Random choices that fill() and finish() make from now on.
   void augment_with(const ImageChoices& choices);

@@ -98,14 +98,18 @@ std::int64_t ImageDataset::stored_bytes(std::int64_t index) const {
   return std::ssize(pixels);
 }
 
-void ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) const {
+std::int64_t ImageDataset::decode_only(std::int64_t index, std::int64_t epoch) const {
   DecodeRequest request = {.least_side = shape().height};
   if (choices_ != nullptr && choices_->windows()) {
     request = window_request(index, epoch);
   } else {
     request.window = [](int width, int height) { return ImageWindow{0, 0, width, height}; };
   }
-  static_cast<void>(read_parts(index, request, [](int, const ImagePart&, const ImageView&) {}));
+  std::int64_t bytes = 0;
+  static_cast<void>(read_parts(index, request, [&](int, const ImagePart&, const ImageView& image) {
+    bytes += std::ssize(image.pixels);
+  }));
+  return bytes;
 }
 
 DecodeRequest ImageDataset::window_request(std::int64_t sample, std::int64_t epoch) const {

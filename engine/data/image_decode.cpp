@@ -48,6 +48,10 @@ ImagePart cut_part(std::span<const std::uint8_t> pixels, int width, int height, 
   std::uint8_t* to = part.image.pixels.data();
   for (int y = window.top; y < window.top + window.height; ++y) {
     const std::uint8_t* from = pixels.data() + (std::int64_t{y} * width + window.left) * channels;
+    if (channels == 3) {
+      to = std::copy_n(from, std::ptrdiff_t{window.width} * 3, to);
+      continue;
+    }
     for (int x = 0; x < window.width; ++x, from += channels, to += 3) std::copy_n(from, 3, to);
   }
   return part;

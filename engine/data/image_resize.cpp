@@ -100,8 +100,8 @@ Taps moved(Taps taps, const Range& range) {
   return taps;
 }
 
-/// The two passes for one vector unit. Rows of images follow one another; each buffer has a byte
-/// behind its last row, which rgb_columns() may read.
+/// The two passes for one vector unit. Rows of images follow one another; each buffer has kSlack
+/// bytes behind its last row, which rgb_columns() may read.
 template <class Unit>
 struct Passes {
   int channels;
@@ -109,18 +109,14 @@ struct Passes {
   /// `rows` rows, with the columns that `taps` say.
   [[nodiscard]] std::vector<std::uint8_t> resize_columns(const std::uint8_t* from, int width,
                                                          std::size_t rows, const Taps& taps) const {
-    const std::ptrdiff_t stride = std::ptrdiff_t{width} * channels;
-    const auto made = static_cast<std::ptrdiff_t>(taps.size()) * channels;
-    std::vector<std::uint8_t> resized(rows * static_cast<std::size_t>(made) + 1);
-    std::uint8_t* to = resized.data();
-    for (std::size_t y = 0; y < rows; y += 2, from += 2 * stride, to += 2 * made) {
-      const bool pair = y + 1 < rows;
-      if (channels == 3 && pair) {
-        Loops<Unit>::rgb_columns(from, from + stride, taps, to, to + made);
-        continue;
-      }
-      Loops<Unit>::columns(from, channels, taps, to);
-      if (pair) Loops<Unit>::columns(from + stride, channels, taps, to + made);
+    const auto stride = static_cast<std::size_t>(width) * static_cast<std::size_t>(channels);
+    const std::size_t made = taps.size() * static_cast<std::size_t>(channels);
+    std::vector<std::uint8_t> resized(rows * made + kSlack);
+    if (channels == 3) {
+      Loops<Unit>::rgb_columns(from, width, rows, taps, resized.data());
+    } else {
+      for (std::size_t y = 0; y < rows; ++y)
+        Loops<Unit>::columns(from + y * stride, channels, taps, resized.data() + y * made);
     }
     return resized;
   }
@@ -129,7 +125,7 @@ struct Passes {
   [[nodiscard]] static std::vector<std::uint8_t> resize_rows(const std::uint8_t* from,
                                                              std::ptrdiff_t stride,
                                                              std::size_t values, const Taps& taps) {
-    std::vector<std::uint8_t> resized(taps.size() * values + 1);
+    std::vector<std::uint8_t> resized(taps.size() * values + kSlack);
     for (std::size_t i = 0; i < taps.size(); ++i) {
       Loops<Unit>::rows(from + taps.first[i] * stride, stride, taps.of(i), taps.count(i),
                         static_cast<std::ptrdiff_t>(values), &resized[i * values]);
@@ -153,19 +149,19 @@ struct Passes {
     const std::uint8_t* first = image.pixels.data() + needed.begin * stride;
     std::vector<std::uint8_t> copy;
     std::size_t whole = needed.size();
-    // The byte behind the last row is not ours.
-    const bool at_end = channels == 3 && needed.end == image.height && whole % 2 == 0;
-    if (at_end) {
-      whole -= 2;
+    // The bytes behind the last row are not ours.
+    const std::size_t last = channels == 3 && needed.end == image.height ? 2 - whole % 2 : 0;
+    if (last > 0) {
+      whole -= last;
       copy.assign(first + static_cast<std::ptrdiff_t>(whole) * stride,
-                  first + static_cast<std::ptrdiff_t>(whole + 2) * stride);
-      copy.push_back(0);
+                  first + static_cast<std::ptrdiff_t>(whole + last) * stride);
+      copy.resize(copy.size() + kSlack);
     }
     auto resized = resize_columns(first, image.width, whole, columns);
-    if (at_end) {
-      const auto last = resize_columns(copy.data(), image.width, 2, columns);
-      resized.pop_back();
-      resized.insert(resized.end(), last.begin(), last.end());
+    if (last > 0) {
+      const auto more = resize_columns(copy.data(), image.width, last, columns);
+      resized.resize(resized.size() - kSlack);
+      resized.insert(resized.end(), more.begin(), more.end());
     }
     const std::size_t values = columns.size() * static_cast<std::size_t>(channels);
     return resize_rows(resized.data(), static_cast<std::ptrdiff_t>(values), values,

@@ -26,6 +26,9 @@ struct Taps {
   }
 };
 
+/// Bytes behind the last row that rgb_columns() may read.
+inline constexpr std::size_t kSlack = 16;
+
 struct Plain {};
 struct Avx2 {};
 
@@ -33,15 +36,20 @@ struct Avx2 {};
 /// inlined elsewhere would be compiled for none.
 template <class Unit>
 struct Loops {
-  /// Columns of two RGB rows at once; a row is followed by a byte that may be read.
-  static void rgb_columns(const std::uint8_t* a, const std::uint8_t* b, const Taps& taps,
-                          std::uint8_t* to_a, std::uint8_t* to_b);
+  /// Columns of RGB rows of `width` pixels, one after the other, behind which kSlack bytes may be
+  /// read.
+  static void rgb_columns(const std::uint8_t* from, int width, std::size_t rows, const Taps& taps,
+                          std::uint8_t* to);
   /// Columns of a row of any number of channels.
   static void columns(const std::uint8_t* row, int channels, const Taps& taps, std::uint8_t* to);
   /// One output row of `values` bytes from `count` rows that are `stride` bytes apart.
   static void rows(const std::uint8_t* from, std::ptrdiff_t stride, const std::int32_t* weights,
                    int count, std::ptrdiff_t values, std::uint8_t* to);
 };
+
+template <>
+void Loops<Avx2>::rgb_columns(const std::uint8_t* from, int width, std::size_t rows,
+                              const Taps& taps, std::uint8_t* to);
 
 extern template struct Loops<Plain>;
 extern template struct Loops<Avx2>;

@@ -12,11 +12,9 @@ namespace {
   return static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
 }
 
-}  // namespace
-
-template <class Unit>
-void Loops<Unit>::rgb_columns(const std::uint8_t* a, const std::uint8_t* b, const Taps& taps,
-                              std::uint8_t* to_a, std::uint8_t* to_b) {
+/// Columns of two rows, for any vector unit; a byte behind each may be read.
+inline void two_rgb_rows(const std::uint8_t* a, const std::uint8_t* b, const Taps& taps,
+                         std::uint8_t* to_a, std::uint8_t* to_b) {
   using Bytes = std::uint8_t __attribute__((vector_size(8)));
   using Words = std::int32_t __attribute__((vector_size(32)));
   for (std::size_t i = 0; i < taps.size(); ++i) {
@@ -40,6 +38,20 @@ void Loops<Unit>::rgb_columns(const std::uint8_t* a, const std::uint8_t* b, cons
     std::memcpy(to_b, reinterpret_cast<const char*>(&made) + 4, size);
     to_a += 3;
     to_b += 3;
+  }
+}
+
+}  // namespace
+
+template <class Unit>
+void Loops<Unit>::rgb_columns(const std::uint8_t* from, int width, std::size_t rows,
+                              const Taps& taps, std::uint8_t* to) {
+  const std::size_t stride = static_cast<std::size_t>(width) * 3, made = taps.size() * 3;
+  for (std::size_t y = 0; y < rows; y += 2) {
+    const bool pair = y + 1 < rows;
+    const std::uint8_t* a = from + y * stride;
+    std::uint8_t* to_a = to + y * made;
+    two_rgb_rows(a, pair ? a + stride : a, taps, to_a, pair ? to_a + made : to_a);
   }
 }
 

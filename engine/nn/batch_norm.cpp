@@ -1,5 +1,7 @@
 #include "engine/nn/batch_norm.h"
 
+#include <optional>
+
 namespace dstrain {
 
 BatchNorm::BatchNorm(const std::string& prefix, std::int64_t channels,
@@ -22,6 +24,21 @@ void BatchNorm::add_states(std::vector<BlockState*>& list) {
   }
   steps_.change = fixed() ? StateChange::by_block : StateChange::applied_steps;
   list.insert(list.end(), {&mean_, &variance_, &steps_});
+}
+
+at::Tensor BatchNorm::forward_excited(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
+                                      BatchNorm* before, const ops::ExciteCall& excite,
+                                      Conv& project) {
+  std::optional<ops::BatchNormCall> first;
+  if (before != nullptr) first.emplace(before->call_of(call));
+  const ops::BatchNormCall after = call_of(call);
+  return ops::excited_depthwise(x_BHWC, {.before = first ? &*first : nullptr,
+                                         .depthwise = conv.shape(),
+                                         .depthwise_weight = conv.weight(),
+                                         .after = after,
+                                         .excite = excite,
+                                         .project = project.shape(),
+                                         .project_weight = project.weight()});
 }
 
 ops::BatchNormCall BatchNorm::call_of(const Call& call) {

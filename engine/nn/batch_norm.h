@@ -7,6 +7,7 @@
 
 #include "engine/kernels/batch_norm/ops_batch_norm.h"
 #include "engine/kernels/conv/ops_depthwise.h"
+#include "engine/kernels/excite/ops_excite.h"
 #include "engine/kernels/parameter.h"
 #include "engine/nn/block_state.h"
 #include "engine/nn/call.h"
@@ -38,10 +39,15 @@ class BatchNorm {
   BatchNorm(const std::string& prefix, std::int64_t channels, const BatchNormOptions& options,
             ops::ImageActivation activation = ops::ImageActivation::none);
 
-  /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none.
+  /// activation(norm(x) + residual); all [B, H, W, C]; residual undefined: none. `left` as
+  /// ops::batch_norm has it, `drop` as BatchNormCall.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
-                                   const at::Tensor& residual = {}) {
-    return ops::batch_norm(x_BHWC, call_of(call), residual);
+                                   const at::Tensor& residual = {},
+                                   const ops::ResidualGradient& left = {},
+                                   const ops::DropMask& drop = {}) {
+    ops::BatchNormCall norm = call_of(call);
+    norm.drop = drop;
+    return ops::batch_norm(x_BHWC, norm, residual, left);
   }
   /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x
   /// is convolved as it is. Kept are x, what the convolution gives, and the statistics.
@@ -53,6 +59,12 @@ class BatchNorm {
     const ops::BatchNormCall first = before->call_of(call);
     return ops::depthwise_norm(x_BHWC, &first, conv.shape(), conv.weight(), call_of(call));
   }
+
+  /// The convolution `project` of what forward_depthwise gives, times the gates that follow from
+  /// its means. Kept are x, what the depthwise convolution gives, the statistics, means and gates.
+  [[nodiscard]] at::Tensor forward_excited(const at::Tensor& x_BHWC, const Call& call, Conv& conv,
+                                           BatchNorm* before, const ops::ExciteCall& excite,
+                                           Conv& project);
 
   void add_parameters(std::vector<Parameter*>& list) {
     list.insert(list.end(), {&weight_, &bias_});

@@ -20,10 +20,11 @@ class Conv {
   Conv(const std::string& name, const ops::ConvShape& shape, const InitialWeights& init,
        bool has_bias = false);
 
-  /// [B, H, W, in] -> [B, H', W', out].
+  /// [B, H, W, in] -> [B, H', W', out]; `left` as ops::conv has it.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC,
-                                   ops::ImageActivation activation = ops::ImageActivation::none) {
-    return ops::conv(x_BHWC, shape_, weight_, bias(), activation);
+                                   ops::ImageActivation activation = ops::ImageActivation::none,
+                                   const ops::ResidualGradient& left = {}) {
+    return ops::conv(x_BHWC, shape_, weight_, bias(), activation, left);
   }
 
   [[nodiscard]] const ops::ConvShape& shape() const { return shape_; }

@@ -16,10 +16,12 @@ struct ConvNorm {
   Conv conv;
   BatchNorm norm;
 
-  /// activation(norm(conv(x)) + residual); residual undefined: none.
+  /// activation(norm(conv(x)) + residual); residual undefined: none. `left`: where the residual's
+  /// gradient is left, if used.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
-                                   const at::Tensor& residual = {}) {
-    return norm.forward(conv.forward(x_BHWC), call, residual);
+                                   const at::Tensor& residual = {},
+                                   const ops::ResidualGradient& left = {}) {
+    return norm.forward(conv.forward(x_BHWC), call, residual, left);
   }
   void add_parameters(std::vector<Parameter*>& list) {
     conv.add_parameters(list);

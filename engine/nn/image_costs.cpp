@@ -81,35 +81,25 @@ ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& s
   return output;
 }
 
-ImageShape ImageCosts::excited_conv(const Conv& conv, const ImageShape& input) {
+ImageShape ImageCosts::excited_conv(const Conv& conv, const ImageShape& expanded,
+                                    const ImageShape& input) {
   const ImageShape output = conv.output(input);
-  LayerCost layer = conv.cost(input);
   const Bytes in = bytes(input), out = bytes(output),
-              gates = bytes({input.samples, 1, 1, input.channels}),
               weight = conv.shape().weight_elements() * compute_bytes_;
-  layer.saved_bytes += in + gates;
-  // The means and the scaled input; backward also the gate's gradient, from fp32.
-  add(std::move(layer), 4 * in + out + weight, 9 * in + 2 * out + weight);
-  const Bytes wide = input.elements() * kFloatBytes;
-  hold(in + out, 2 * in + std::max(in, wide) + out);
+  // The means, and the scaled input, which is made again in backward.
+  add(conv.cost(input), 2 * in + out + weight, 4 * in + 2 * out + weight);
+  hold(in + out, bytes(expanded) + in + out);
   return output;
 }
 
-void ImageCosts::linear(const Linear& linear, std::int64_t rows) {
-  LayerCost layer = linear.cost(rows, compute_bytes_);
+void ImageCosts::linear(const Linear& linear, std::int64_t rows, bool kept) {
+  LayerCost layer = linear.cost(rows, compute_bytes_, kept);
   const Bytes out = rows * linear.parts().front().rows * compute_bytes_,
               moved = layer.saved_bytes + out + layer.parameters * compute_bytes_;
   layer.weight_flops = 0;
   layer.held_bytes = 0;
   const Bytes gradient = layer.parameters * kFloatBytes;
   add(std::move(layer), moved, 2 * moved + gradient);
-}
-
-void ImageCosts::drop_path(const ImageShape& input) {
-  const Bytes in = bytes(input);
-  cost_.forward_traffic += 3 * in;
-  cost_.backward_traffic += 2 * in;
-  hold(2 * in, 3 * in);
 }
 
 BlockCost ImageCosts::finish(const ImageShape& output) {

@@ -31,12 +31,11 @@ class ImageCosts {
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);
-  /// A 1x1 convolution of the input times the gate of its sample's channel.
-  ImageShape excited_conv(const Conv& conv, const ImageShape& input);
-  /// A map of `rows` rows, which it keeps; its weight's gradient is not put off.
-  void linear(const Linear& linear, std::int64_t rows);
-  /// The input, of which samples may be left out, plus another image.
-  void drop_path(const ImageShape& input);
+  /// A 1x1 convolution of the input times the gate of its sample's channel, behind
+  /// depthwise_norm of `expanded`; the gates' own cost is another.
+  ImageShape excited_conv(const Conv& conv, const ImageShape& expanded, const ImageShape& input);
+  /// A map of `rows` rows, which it keeps unless `kept`; its weight's gradient is not put off.
+  void linear(const Linear& linear, std::int64_t rows, bool kept = false);
   /// Another layer, with what it moves.
   void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
 

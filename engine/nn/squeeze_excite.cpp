@@ -2,9 +2,6 @@
 
 #include <cmath>
 
-#include "engine/kernels/conv/ops_activation.h"
-#include "engine/kernels/pool/ops_pool.h"
-
 namespace dstrain {
 namespace {
 
@@ -23,21 +20,17 @@ SqueezeExcite::SqueezeExcite(const std::string& prefix, std::int64_t channels,
       reduce_(channel_map(prefix + ".fc1", channels, options.squeezed)),
       expand_(channel_map(prefix + ".fc2", options.squeezed, channels)) {}
 
-at::Tensor SqueezeExcite::forward_conv(const at::Tensor& x_BHWC, Conv& conv) {
-  const at::Tensor means = ops::average_pool(x_BHWC);
-  const at::Tensor z =
-      expand_.forward(ops::image_activation(reduce_.forward(means), options_.activation));
-  return ops::excited_conv(x_BHWC, z, options_.gate, conv.shape(), conv.weight());
-}
-
-ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& input,
-                                    const Conv& conv) const {
+ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expanded,
+                                    const ImageShape& input, const Conv& project) const {
   const std::int64_t samples = input.samples;
-  costs.linear(reduce_, samples);
-  costs.add({.name = reduce_.parts().front().name + ".activation",
-             .saved_bytes = costs.bytes({samples, 1, 1, options_.squeezed})});
-  costs.linear(expand_, samples);
-  return costs.excited_conv(conv, input);
+  costs.linear(reduce_, samples, /*kept=*/true);
+  costs.linear(expand_, samples, /*kept=*/true);
+  // The means, and in fp32 what is between the two maps and the gates.
+  costs.add({.name = reduce_.parts().front().name + ".gates",
+             .saved_bytes =
+                 costs.bytes({samples, 1, 1, input.channels}) +
+                 samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)});
+  return costs.excited_conv(project, expanded, input);
 }
 
 }  // namespace dstrain

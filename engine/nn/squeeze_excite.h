@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/kernels/excite/ops_excite.h"
+#include "engine/kernels/excite/excite.h"
 #include "engine/nn/conv.h"
 #include "engine/nn/image_costs.h"
 #include "engine/nn/linear.h"
@@ -27,15 +27,24 @@ class SqueezeExcite {
   SqueezeExcite(const std::string& prefix, std::int64_t channels,
                 const SqueezeExciteOptions& options);
 
-  /// conv(x * gate) without bias, of x [B, H, W, channels].
-  [[nodiscard]] at::Tensor forward_conv(const at::Tensor& x_BHWC, Conv& conv);
+  /// For BatchNorm::forward_excited.
+  [[nodiscard]] ops::ExciteCall call() {
+    return {.reduce = reduce_.weight(),
+            .reduce_bias = *reduce_.bias(),
+            .expand = expand_.weight(),
+            .expand_bias = *expand_.bias(),
+            .activation = options_.activation,
+            .gate = options_.gate};
+  }
 
   void add_parameters(std::vector<Parameter*>& list) {
     reduce_.add_parameters(list);
     expand_.add_parameters(list);
   }
-  /// Of forward_conv, its input among what is kept.
-  ImageShape add_costs(ImageCosts& costs, const ImageShape& input, const Conv& conv) const;
+  /// Of the gates and of `project` behind them. `expanded` and `input`: what the depthwise
+  /// convolution reads and gives.
+  ImageShape add_costs(ImageCosts& costs, const ImageShape& expanded, const ImageShape& input,
+                       const Conv& project) const;
 
  private:
   SqueezeExciteOptions options_;

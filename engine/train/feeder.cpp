@@ -2,11 +2,43 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "engine/kernels/image/mix.h"
+#include "engine/train/session.h"
 
 namespace dstrain {
+namespace {
+
+/// A list may hold one value for all channels.
+float of_channel(const std::vector<double>& values, std::size_t channel) {
+  return static_cast<float>(values.at(std::min(channel, values.size() - 1)));
+}
+
+}  // namespace
+
+FeederOptions image_feeder_options(const Recipe& recipe, int channels, int image_size,
+                                   c10::Device device, bool training) {
+  const auto trains_with = [&](Augmentation wanted) {
+    return training && std::ranges::find(recipe.data.augment, wanted) != recipe.data.augment.end();
+  };
+  FeederOptions options{.device = device,
+                        .compute = scalar_type(recipe.precision.compute),
+                        .channels = channels,
+                        .augment = {.seed = recipe.run.seed, .image_size = image_size}};
+  const NormalizeConfig& normalize = recipe.data.normalize;
+  options.augment.scale = normalize.scale;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
+    options.augment.mean[c] = of_channel(normalize.mean, c);
+    options.augment.stddev[c] = of_channel(normalize.deviation, c);
+  }
+  options.augment.random_crop = trains_with(Augmentation::random_crop);
+  options.augment.horizontal_flip = trains_with(Augmentation::horizontal_flip);
+  options.augment.crop_padding = options.augment.random_crop ? recipe.data.crop_padding : 0;
+  options.erase_noise = recipe.data.erase_fill == EraseFill::noise;
+  return options;
+}
 
 Feeder::Feeder(std::unique_ptr<Loader> loader, const FeederOptions& options)
     : loader_(std::move(loader)), options_(options), slots_(options.buffers) {}

@@ -8,6 +8,7 @@
 #include "engine/device/stream.h"
 #include "engine/kernels/image/augment.h"
 #include "engine/nn/block.h"
+#include "recipes/schema/recipe.h"
 
 namespace dstrain {
 
@@ -19,6 +20,10 @@ struct FeederOptions {
   bool erase_noise = false;  ///< what erased rectangles are filled with
   std::size_t buffers = 2;   ///< that the program fills in turn
 };
+
+/// How a recipe's images are prepared for a model of so many channels and pixels.
+[[nodiscard]] FeederOptions image_feeder_options(const Recipe& recipe, int channels, int image_size,
+                                                 c10::Device device, bool training);
 
 /// Where a program's micro-batches come from.
 class BatchSource {

@@ -39,11 +39,6 @@ bool has(const std::vector<Augmentation>& list, Augmentation wanted) {
   return std::find(list.begin(), list.end(), wanted) != list.end();
 }
 
-/// A list may hold one value for all channels.
-float of_channel(const std::vector<double>& values, std::size_t channel) {
-  return static_cast<float>(values.at(std::min(channel, values.size() - 1)));
-}
-
 /// "images: shorter side to 256 pixels (bilinear), the middle 224; (value x 0.0039 - [0.5]) / ...".
 std::string describe_images(const DataConfig& data, const ImageShape& stored, int image_size) {
   std::string text = "images: ";
@@ -416,22 +411,9 @@ std::int64_t Session::samples_before(std::int64_t step) const {
 }
 
 FeederOptions Session::feeder_options(bool training) const {
-  const auto& wanted = recipe_.data.augment;
-  FeederOptions options{.device = device_.device,
-                        .compute = scalar_type(recipe_.precision.compute),
-                        .channels = model_.channels,
-                        .augment = {.seed = recipe_.run.seed, .image_size = model_.image_size},
-                        .buffers = strategy_->training.buffers_of(BufferRole::batch).size()};
-  const NormalizeConfig& normalize = recipe_.data.normalize;
-  options.augment.scale = normalize.scale;
-  for (std::size_t c = 0; c < static_cast<std::size_t>(model_.channels); ++c) {
-    options.augment.mean[c] = of_channel(normalize.mean, c);
-    options.augment.stddev[c] = of_channel(normalize.deviation, c);
-  }
-  options.augment.random_crop = training && has(wanted, Augmentation::random_crop);
-  options.augment.horizontal_flip = training && has(wanted, Augmentation::horizontal_flip);
-  options.augment.crop_padding = options.augment.random_crop ? recipe_.data.crop_padding : 0;
-  options.erase_noise = recipe_.data.erase_fill == EraseFill::noise;
+  FeederOptions options = image_feeder_options(recipe_, model_.channels, model_.image_size,
+                                               device_.device, training);
+  options.buffers = strategy_->training.buffers_of(BufferRole::batch).size();
   return options;
 }
 

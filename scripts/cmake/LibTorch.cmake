@@ -4,6 +4,9 @@ set(DSTRAIN_SITE_PACKAGES "" CACHE PATH "site-packages folder with the torch whe
 if(NOT EXISTS ${DSTRAIN_SITE_PACKAGES}/torch/lib/libtorch_cpu.so)
   message(FATAL_ERROR "no LibTorch under DSTRAIN_SITE_PACKAGES='${DSTRAIN_SITE_PACKAGES}'; run scripts/setup, which installs it")
 endif()
+if(NOT EXISTS ${DSTRAIN_SITE_PACKAGES}/include/cudnn_frontend.h)
+  message(FATAL_ERROR "no cudnn_frontend.h under DSTRAIN_SITE_PACKAGES='${DSTRAIN_SITE_PACKAGES}/include'; run scripts/setup, which installs it")
+endif()
 set(torch_dir ${DSTRAIN_SITE_PACKAGES}/torch)
 set(nvidia_dir ${DSTRAIN_SITE_PACKAGES}/nvidia)
 
@@ -24,6 +27,10 @@ target_link_libraries(dstrain_torch INTERFACE
   ${nvidia_dir}/nccl/lib/libnccl.so.2 ${nvidia_dir}/cu13/lib/libcudart.so.13 ${nvidia_dir}/cu13/lib/libcublas.so.13
   ${nvidia_dir}/cu13/lib/libcublasLt.so.13
   -Wl,--as-needed Threads::Threads)
+
+# cuDNN and the headers of its front end, which name the runtime compiler, for the files that include them.
+set(DSTRAIN_CUDNN_LIBRARIES ${nvidia_dir}/cudnn/lib/libcudnn.so.9 ${nvidia_dir}/cu13/lib/libnvrtc.so.13)
+set(DSTRAIN_CUDNN_OPTIONS -isystem${nvidia_dir}/cudnn/include -isystem${DSTRAIN_SITE_PACKAGES}/include -DCUDNN_FRONTEND_SKIP_JSON_LIB)
 
 # Run from the build tree with this environment; an installed tree finds the same wheel through DSTRAIN_SITE_PACKAGES' layout.
 set(DSTRAIN_TORCH_RPATH ${torch_dir}/lib ${nvidia_dir}/nccl/lib ${nvidia_dir}/cu13/lib ${nvidia_dir}/cudnn/lib

@@ -57,10 +57,24 @@ run:       {{ steps: 18, evaluate: 18, output: "{scratch / 'runs'}" }}
     expect_success(again)
     assert "packed" not in again.stderr and str(damaged) in again.stderr, again.stderr
 
-    timed = run("bench", "images", recipe, "--threads", "1,2", "--seconds", 0.1, "--json")
-    expect_success(timed)
-    rates = json.loads(timed.stdout)
-    assert [row["threads"] for row in rates] == [1, 2] and all(row["read"] > row["prepare"] > 0 for row in rates), rates
+    # Of the packed file, and of the files, of which one is damaged.
+    for pack in ("jpeg", "pixels", "none"):
+        timed = run("bench", "images", recipe, "--set", f"data.pack={pack}", "--threads", "1,2", "--seconds", 0.1, "--json",
+                    "--rate", 1000, "--output", scratch / "rates")
+        expect_success(timed)
+        bench = json.loads(timed.stdout)
+        assert json.loads((scratch / "rates/images.json").read_text()) == bench
+        assert len((scratch / "rates/images.csv").read_text().splitlines()) == 3 and "of these cores" in (scratch / "rates/images.md").read_text()
+        assert [row["threads"] for row in bench["rows"]] == [1, 2] and bench["images"] == (320 if pack == "none" else 319), bench
+        for row in bench["rows"]:
+            assert row["images_per_s"] > 0 and row["loader_per_s"] > 0 and row["read_s"] > 0 and row["prepare_s"] > 0 and row["copy_s"] > 0, row
+            assert abs(row["core_s"] - row["read_s"] - row["decode_s"] - row["prepare_s"]) < 1e-9, row
+            # Windows of half the area or more; packed images have 27 pixels on a side.
+            whole = 3 * (32 if pack == "none" else 27) ** 2
+            assert 0.45 * whole < row["decoded_bytes"] <= whole, row
+            assert row["stored_bytes"] == 27 * 27 * 3 if pack == "pixels" else 300 < row["stored_bytes"] < 3000, row
+    refused = run("bench", "images", recipe, "--set", "data.pack=none", "--set", "data.bad_record=stop", "--threads", 1, "--seconds", 0.5)
+    assert refused.returncode == 65 and str(damaged) in refused.stderr, (refused.returncode, refused.stderr)
 
     # 18 steps are two epochs, whose last steps the ranks and micro-batches do not divide.
     curves = {}

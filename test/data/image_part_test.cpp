@@ -10,7 +10,6 @@
 #include "engine/data/image_decode.h"
 #include "engine/data/image_resize.h"
 #include "engine/data/jpeg_decode.h"
-#include "engine/data/resize_loops.h"
 #include "test/data/write_image.h"
 #include "test/support/catch.h"
 
@@ -91,31 +90,6 @@ TEST_CASE("a window is decoded smaller only where it stays as large as the model
   CHECK(sides(400, 224) == 400);
   CHECK(sides(512, 64) == 64);
   CHECK(sides(512, kFullSize) == 512);
-}
-
-TEST_CASE("both vector units give the same bits", "[data]") {
-  if (__builtin_cpu_supports("avx2") == 0) return;
-  const RgbImage a = make_noise(67, 9);
-  resize::Taps taps;
-  for (int i = 0; i < 21; ++i) {
-    taps.first.push_back(i * 3);
-    for (int t = 0; t < 4; ++t) taps.weights.push_back((1 << 20) + 977 * (t - 2) * (i + 1));
-    taps.begin.push_back(static_cast<int>(taps.weights.size()));
-  }
-  std::vector<std::uint8_t> plain(2 * 63), avx2(2 * 63), slow(63);
-  const std::uint8_t* row = a.pixels.data();
-  using resize::Avx2;
-  using resize::Loops;
-  using resize::Plain;
-  Loops<Plain>::rgb_columns(row, row + 201, taps, plain.data(), plain.data() + 63);
-  Loops<Avx2>::rgb_columns(row, row + 201, taps, avx2.data(), avx2.data() + 63);
-  REQUIRE(plain == avx2);
-  Loops<Plain>::columns(row, 3, taps, slow.data());
-  REQUIRE(std::equal(slow.begin(), slow.end(), plain.begin()));
-  std::vector<std::uint8_t> line(201), other(201);
-  Loops<Plain>::rows(row, 201, taps.weights.data(), 4, 201, line.data());
-  Loops<Avx2>::rows(row, 201, taps.weights.data(), 4, 201, other.data());
-  REQUIRE(line == other);
 }
 
 TEST_CASE("an image of one channel is resized as each channel of three", "[data]") {

@@ -111,6 +111,50 @@ TEST_CASE("GPU: attention of real models equals the formula", "[gpu][attention]"
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
 }
 
+/// Our own kernels (short_attention.h), of up to 320 tokens: one tile of 16 and less, borders of
+/// tiles, the lengths of real models.
+TEST_CASE("GPU: attention of short sequences equals the formula and repeats its bits",
+          "[gpu][attention]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const AttentionShape heads = GENERATE(kModels[0].shape, kModels[1].shape);
+  const std::int64_t tokens = GENERATE(1, 15, 16, 65, 197, 257, 320);
+  const bool interleaved = GENERATE(false, true);
+  CAPTURE(c10::toString(type), heads.head_dim, tokens, interleaved);
+  AttentionShape shape = heads;
+  shape.batch = 3;
+  shape.interleaved = interleaved;
+  require_formula(shape, Lengths(3, tokens), 3 * tokens, type,
+                  [&](const at::Tensor& qkv) { return ops::attention(qkv, shape); });
+  Random random(9);
+  const at::Tensor qkv = random({3 * tokens, shape.qkv_width()}, type).to(at::kCUDA),
+                   dy = random({3 * tokens, shape.width()}, type).to(at::kCUDA);
+  const auto run = [&] {
+    const at::Tensor in = leaf(qkv.clone()), y = ops::attention(in, shape);
+    y.backward(dy);
+    return std::pair(y.detach(), in.grad());
+  };
+  const auto first = run(), second = run();
+  REQUIRE(first.first.equal(second.first));
+  REQUIRE(first.second.equal(second.second));
+}
+
+/// Scores far apart, growing over the row: the largest one so far is taken away from each.
+TEST_CASE("GPU: attention of short sequences takes large scores", "[gpu][attention]") {
+  const bool growing = GENERATE(false, true);
+  const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64};
+  const std::int64_t tokens = 257;
+  const at::Tensor qkv = at::zeros({tokens, 3 * 64}, at::kBFloat16);
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    qkv[i][0] = 64;                                       // query
+    qkv[i][64] = 4 * (growing ? i : tokens - 1 - i) / 8;  // key: scores 0 to 1,024
+    qkv[i][128] = i;                                      // value
+  }
+  const at::Tensor y = ops::attention(qkv.to(at::kCUDA), shape).cpu().to(at::kDouble),
+                   expected = plain_attention(exact(qkv), shape, {tokens}).detach();
+  REQUIRE(y.isfinite().all().item<bool>());
+  REQUIRE(far(y, expected, at::kBFloat16, tokens) == "");
+}
+
 TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][attention]") {
   const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
   const std::int64_t tokens = GENERATE(33, 512, 1000);

@@ -167,12 +167,12 @@ std::vector<Case> squeeze_cases(std::int64_t side, std::int64_t channels) {
           {"gate_backward_sums", where, 2 * image, [=] {
              const auto x = random({kBatch, pixels, channels}),
                         grad = random({kBatch, pixels, channels}),
-                        gate = random({kBatch, channels}), vectors = random32({3, channels}),
+                        gate = random32({kBatch, channels}), vectors = random32({3, channels}),
                         sums = random32({kBatch, 4, channels});
              return launch<kernels::GateBackwardSums>(
                  kernels::cuda::gate_backward_sums,
                  {data(x), data(grad), fp32(vectors), fp32(vectors) + channels,
-                  fp32(vectors) + 2 * channels, data(gate), fp32(sums), kBatch, pixels, channels,
+                  fp32(vectors) + 2 * channels, fp32(gate), fp32(sums), kBatch, pixels, channels,
                   Activation::silu, kDType},
                  {x, grad, gate, vectors, sums});
            }}};

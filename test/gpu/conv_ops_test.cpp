@@ -9,7 +9,9 @@
 #include "engine/kernels/batch_norm/ops_batch_norm.h"
 #include "engine/kernels/conv/ops_conv.h"
 #include "engine/kernels/conv/ops_depthwise.h"
+#include "engine/kernels/excite/ops_excite.h"
 #include "engine/kernels/pool/ops_pool.h"
+#include "engine/kernels/recurrent/ops_lstm.h"
 #include "test/gpu/compare.h"
 #include "test/kernels/tensors.h"
 
@@ -163,6 +165,115 @@ TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU"
     Tensors results{y, stored.grad()};
     layers.add_gradients(results);
     return results;
+  });
+}
+
+TEST_CASE("GPU: squeeze and excitation behind a depthwise convolution equals that on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool normed = GENERATE(false, true), fixed = GENERATE(false, true);
+  // A kernel of seven has no depthwise kernel of its own.
+  const auto [kernel, stride, squeezed] =
+      GENERATE(std::array{3, 1, 4}, std::array{5, 2, 10}, std::array{7, 1, 6});
+  CAPTURE(c10::toString(type), normed, fixed, kernel, stride);
+  const std::int64_t channels = 24;
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 14, 10, channels})),
+                     valid = layers.put(at::full({}, 3, at::kInt));
+    const ops::ConvShape shape{.in = channels,
+                               .out = channels,
+                               .kernel = kernel,
+                               .stride = stride,
+                               .before = kernel / 2,
+                               .after = kernel / 2,
+                               .groups = channels};
+    Parameter& weight = layers.parameter({channels, 1, kernel, kernel});
+    const ops::BatchNormCall first = layers.norm(channels, ImageActivation::silu, fixed, valid),
+                             second = layers.norm(channels, ImageActivation::silu, fixed, valid);
+    const ops::ExciteCall excite{.reduce = layers.parameter({squeezed, channels, 1, 1}),
+                                 .reduce_bias = layers.parameter({squeezed}),
+                                 .expand = layers.parameter({channels, squeezed, 1, 1}),
+                                 .expand_bias = layers.parameter({channels}),
+                                 .activation = ImageActivation::silu};
+    const at::Tensor y =
+        ops::excited_depthwise(x, {.before = normed ? &first : nullptr,
+                                   .depthwise = shape,
+                                   .depthwise_weight = weight,
+                                   .after = second,
+                                   .excite = excite,
+                                   .project = {.in = channels, .out = 16},
+                                   .project_weight = layers.parameter({16, channels, 1, 1})});
+    at::Tensor dy = layers.image(y.sizes());
+    dy.narrow(0, 3, 1).zero_();  // as what follows gives fillers
+    y.backward(dy);
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: a norm that leaves out samples beside a residual equals that on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
+  const std::int64_t channels = GENERATE(6, 40);
+  CAPTURE(c10::toString(type), fixed, fillers, channels);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({9, 7, 5, channels})),
+                     residual = leaf(layers.image({9, 7, 5, channels}));
+    const at::Tensor valid = fillers ? layers.put(at::full({}, 8, at::kInt)) : at::Tensor();
+    ops::BatchNormCall call = layers.norm(channels, ImageActivation::none, fixed, valid);
+    call.drop = {.share = 0.4, .seed = layers.put(at::full({}, 11, at::kLong)), .place = 5};
+    const at::Tensor y = ops::batch_norm(x, call, residual);
+    at::Tensor dy = layers.image(y.sizes());
+    if (fillers) dy.narrow(0, 8, 1).zero_();
+    y.backward(dy);
+    Tensors results{y, x.grad(), residual.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE(
+    "GPU: a residual around a product leaves its gradient to it, which equals that on the CPU",
+    "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
+  CAPTURE(c10::toString(type), static_cast<int>(activation));
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 9, 10, 16}));
+    const ops::ResidualGradient left(x);
+    REQUIRE(left.used() == device.is_cuda());
+    const ops::ConvShape widen{.in = 16, .out = 24}, narrow{.in = 24, .out = 16};
+    const at::Tensor h =
+        ops::conv(x, widen, layers.parameter({24, 16, 1, 1}), nullptr, ImageActivation::none, left);
+    const at::Tensor z = ops::conv(h, narrow, layers.parameter({16, 24, 1, 1}));
+    const at::Tensor y = ops::batch_norm(z, layers.norm(16, activation, false, {}), x, left);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: steps of an LSTM equal those on the CPU", "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::int64_t rows = GENERATE(1, 33), width = GENERATE(5, 256);
+  CAPTURE(c10::toString(type), rows, width);
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor inputs = leaf(layers.image({rows, 2, 4 * width})),
+                     of_state = leaf(layers.image({rows, 4 * width})),
+                     cell = leaf(layers.image({rows, width}).to(at::kFloat));
+    const std::vector<at::Tensor> of_step = inputs.unbind(1);
+    // The first state leads nowhere, so that its gradient is undefined.
+    const auto [unused, between] = ops::lstm_step(of_step[0], of_state, cell);
+    const auto [state, next] = ops::lstm_step(of_step[1], of_state, between);
+    state.backward(layers.image(state.sizes()));
+    return {unused, between, state, next, inputs.grad(), of_state.grad(), cell.grad()};
   });
 }
 

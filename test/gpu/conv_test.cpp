@@ -3,15 +3,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <functional>
-
 #include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/conv/columns_kernel.h"
 #include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/conv/relu_kernel.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/pool/kernels.h"
-#include "test/gpu/compare.h"
+#include "test/gpu/places.h"
 #include "test/kernels/tensors.h"
 
 /// Kernels of convolutional networks against their references.
@@ -20,47 +18,6 @@ namespace {
 
 using namespace test;
 using kernels::Activation;
-
-/// One computation on a device: `args` of the kernel there, or of the reference.
-struct Place {
-  at::Device device;
-
-  [[nodiscard]] at::Tensor put(const at::Tensor& t) const { return t.clone().to(device); }
-  [[nodiscard]] at::Tensor fill(at::IntArrayRef sizes, at::ScalarType type) const {
-    return at::full(sizes, 77, at::TensorOptions(device).dtype(type));
-  }
-  [[nodiscard]] at::Tensor channels(std::int64_t n) const { return fill({n}, at::kFloat); }
-  template <typename Args>
-  void run(void (*on_gpu)(const Args&, cudaStream_t), void (*on_host)(const Args&),
-           const Args& args) const {
-    device.is_cuda() ? on_gpu(args, ops::current_stream()) : on_host(args);
-  }
-};
-
-/// `results(place)` on the GPU, twice with the same bits, and on the host.
-void compare_places(at::ScalarType type, std::int64_t length,
-                    const std::function<Tensors(const Place&)>& results) {
-  const Tensors gpu = results({at::kCUDA}), again = results({at::kCUDA}),
-                host = results({at::kCPU});
-  for (std::size_t i = 0; i < gpu.size(); ++i) {
-    CAPTURE(i);
-    REQUIRE(far(gpu[i], host[i], gpu[i].scalar_type() == at::kFloat ? type : gpu[i].scalar_type(),
-                length) == "");
-    REQUIRE(gpu[i].equal(again[i]));
-  }
-}
-
-const int* valid_of(const at::Tensor& valid) {
-  return valid.defined() ? valid.const_data_ptr<int>() : nullptr;
-}
-at::Tensor valid_number(const Place& place, std::int64_t samples, bool all) {
-  return all ? at::Tensor()
-             : place.put(at::full({1}, std::max<std::int64_t>(0, samples - 1), at::kInt));
-}
-
-struct ImageSize {
-  std::int64_t samples, pixels, channels;
-};
 
 TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
@@ -284,90 +241,6 @@ TEST_CASE("GPU: the variance of channels that are far from zero is exact", "[gpu
   }
 }
 
-TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu][kernels][conv]") {
-  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const ImageSize s = GENERATE(ImageSize{1, 1, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 1152},
-                               ImageSize{3, 3136, 96}, ImageSize{4, 196, 672});
-  const auto activation =
-      GENERATE(Activation::none, Activation::relu6, Activation::silu, Activation::hardswish);
-  CAPTURE(c10::toString(type), s.samples, s.pixels, s.channels, static_cast<int>(activation));
-  compare_places(type, s.samples * s.pixels, [&](const Place& place) -> Tensors {
-    test::Random random(2);
-    const std::vector<std::int64_t> sizes{s.samples, s.pixels, s.channels};
-    const at::Tensor x = place.put(random({s.samples, s.pixels, s.channels}, type)),
-                     grad_y = place.put(random({s.samples, s.pixels, s.channels}, type)),
-                     gate = place.put(random({s.samples, s.channels}, type)),
-                     grad_mean = place.put(random({s.samples, s.channels}, type)),
-                     mean = place.put(random({s.channels})),
-                     scale = place.put(random({s.channels})),
-                     shift = place.put(random({s.channels}));
-    const at::Tensor valid = valid_number(place, s.samples, s.channels % 3 == 0);
-    const kernels::DType dtype = ops::kernel_dtype(x);
-    const at::Tensor squeezed = place.fill({s.samples, s.channels}, type),
-                     pooled = place.fill({s.samples, s.channels}, type);
-    for (const bool normed : {true, false}) {
-      place.run(kernels::cuda::squeeze, kernels::reference::squeeze,
-                {.x = in(x),
-                 .scale = normed ? fp32(scale) : nullptr,
-                 .shift = normed ? fp32(shift) : nullptr,
-                 .mean = out(normed ? squeezed : pooled),
-                 .samples = s.samples,
-                 .pixels = s.pixels,
-                 .channels = s.channels,
-                 .activation = activation,
-                 .dtype = dtype});
-    }
-    const at::Tensor y = place.fill(sizes, type);
-    place.run(kernels::cuda::batch_norm_apply, kernels::reference::batch_norm_apply,
-              {.x = in(x),
-               .scale = fp32(scale),
-               .shift = fp32(shift),
-               .residual = nullptr,
-               .gate = in(gate),
-               .y = out(y),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .activation = activation,
-               .dtype = dtype});
-    const at::Tensor grad_gate = place.fill({s.samples, s.channels}, type),
-                     sums = place.fill({s.samples, 4, s.channels}, at::kFloat);
-    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums,
-              {.x = in(x),
-               .grad_y = in(grad_y),
-               .mean = fp32(mean),
-               .scale = fp32(scale),
-               .shift = fp32(shift),
-               .grad_gate = out(grad_gate),
-               .sums = fp32(sums),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .activation = activation,
-               .dtype = dtype});
-    const at::Tensor partial = place.fill({1, 2, s.channels}, at::kFloat);
-    place.run(kernels::cuda::gate_backward_combine, kernels::reference::gate_backward_combine,
-              {.sums = fp32(sums),
-               .gate = in(gate),
-               .grad_mean = in(grad_mean),
-               .valid = valid_of(valid),
-               .partial = fp32(partial),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .dtype = dtype});
-    const at::Tensor grad_x = place.fill(sizes, type);
-    place.run(kernels::cuda::spread_mean, kernels::reference::spread_mean,
-              {.grad = in(grad_mean),
-               .grad_x = out(grad_x),
-               .samples = s.samples,
-               .pixels = s.pixels,
-               .channels = s.channels,
-               .dtype = dtype});
-    return {squeezed, pooled, y, grad_gate, sums, partial, grad_x};
-  });
-}
-
 struct ConvCase {
   std::int64_t samples, height, width, channels;
   int kernel, stride, before, after;
@@ -413,8 +286,8 @@ TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][
                          scale = vector(2), shift = vector(1), centre = place.channels(c.channels),
                          next_mean = vector(1), next_scale = vector(2), next_shift = vector(1),
                          slope = vector(0.1), offset = vector(0.1),
-                         gate = place.put(random({c.samples, c.channels}, type)),
-                         grad_mean = place.put(random({c.samples, c.channels}, type)),
+                         gate = place.put(random({c.samples, c.channels})),
+                         grad_mean = place.put(random({c.samples, c.channels})),
                          given = place.put(random(out_sizes, type));
         const at::Tensor valid = valid_number(place, c.samples, c.samples == 1);
         const kernels::DType dtype = ops::kernel_dtype(x);
@@ -453,8 +326,8 @@ TEST_CASE("GPU: depthwise convolutions equal their references", "[gpu][kernels][
                                  .shift = fp32(next_shift),
                                  .slope = fp32(slope),
                                  .offset = fp32(offset),
-                                 .gate = c.kernel == 5 ? in(gate) : nullptr,
-                                 .grad_mean = c.kernel == 5 ? in(grad_mean) : nullptr,
+                                 .gate = c.kernel == 5 ? fp32(gate) : nullptr,
+                                 .grad_mean = c.kernel == 5 ? fp32(grad_mean) : nullptr,
                                  .activation = after},
                    .valid = valid_of(valid),
                    .grad_x = out(grad_x),

@@ -1,20 +1,31 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/hardsigmoid.h>
-#include <ATen/ops/hardsigmoid_backward.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/kernels/activation/ops_dropout.h"
+#include "engine/kernels/excite/kernels.h"
 #include "engine/kernels/excite/ops_excite.h"
+#include "engine/kernels/op_support.h"
 #include "test/kernels/bounds.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
+#include "test/support/near.h"
 
 // Squeeze and excitation, stochastic depth.
 
@@ -25,69 +36,267 @@ using test::Bounded;
 using test::exact;
 using test::far;
 using test::leaf;
+using Tensors = std::vector<at::Tensor>;
 
-TEST_CASE("excited_conv equals the convolution of the scaled image and its gradients",
-          "[kernels]") {
+/// The parameters of two maps, and the call with them.
+struct Maps {
+  Maps(test::Random& random, std::int64_t channels, std::int64_t squeezed, at::ScalarType type)
+      : reduce(random.parameter({squeezed, channels, 1, 1}, type)),
+        reduce_bias(random.parameter({squeezed}, type)),
+        expand(random.parameter({channels, squeezed, 1, 1}, type)),
+        expand_bias(random.parameter({channels}, type)) {}
+
+  [[nodiscard]] ops::ExciteCall call(ops::ImageActivation activation, ops::Gate gate) {
+    return {.reduce = reduce,
+            .reduce_bias = reduce_bias,
+            .expand = expand,
+            .expand_bias = expand_bias,
+            .activation = activation,
+            .gate = gate};
+  }
+  [[nodiscard]] std::vector<Parameter*> all() {
+    return {&reduce, &reduce_bias, &expand, &expand_bias};
+  }
+
+  Parameter reduce, reduce_bias, expand, expand_bias;
+};
+
+/// The same in double, by ATen, with leaves in the order of Maps::all().
+struct PlainMaps {
+  explicit PlainMaps(Maps& maps) {
+    for (const Parameter* parameter : maps.all()) leaves.push_back(exact(parameter->value));
+  }
+  [[nodiscard]] at::Tensor gate(const at::Tensor& mean, ops::ImageActivation activation,
+                                ops::Gate gate) const {
+    const at::Tensor hidden = at::linear(mean, leaves[0].flatten(1), leaves[1]);
+    const at::Tensor z =
+        at::linear(activation == ops::ImageActivation::silu ? at::silu(hidden) : at::relu(hidden),
+                   leaves[2].flatten(1), leaves[3]);
+    return gate == ops::Gate::sigmoid ? at::sigmoid(z) : at::hardsigmoid(z);
+  }
+  Tensors leaves;
+};
+
+TEST_CASE("gates of squeeze and excitation and their gradients equal ATen's", "[kernels]") {
+  using ops::ImageActivation;
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
-  const auto kind = GENERATE(ops::Gate::sigmoid, ops::Gate::hard_sigmoid);
-  const bool hard = kind == ops::Gate::hard_sigmoid;
-  CAPTURE(c10::toString(dtype), hard);
-  constexpr std::int64_t kSamples = 3, kPixels = 5 * 4, kIn = 6, kOut = 7;
+  const auto [activation, gate] =
+      GENERATE(std::pair(ImageActivation::silu, ops::Gate::sigmoid),
+               std::pair(ImageActivation::relu, ops::Gate::hard_sigmoid));
+  const bool reference = GENERATE(false, true);
+  CAPTURE(c10::toString(dtype), static_cast<int>(activation), reference);
+  constexpr std::int64_t kSamples = 5, kChannels = 18, kSqueezed = 7;
   test::Random random(1);
-  const at::Tensor x = leaf(random({kSamples, 5, 4, kIn}, dtype)),
-                   z = leaf(random({kSamples, kIn}, dtype).mul(3)),
-                   dy = random({kSamples, 5, 4, kOut}, dtype);
-  Parameter weight = random.parameter({kOut, kIn, 1, 1}, dtype);
-  const ops::ConvShape shape = {.in = kIn, .out = kOut};
-  const at::Tensor y = ops::excited_conv(x, z, kind, shape, weight);
-  y.backward(dy);
-
-  const at::Tensor x64 = exact(x), z64 = exact(z), w64 = exact(weight.value);
-  const at::Tensor open64 = (hard ? at::hardsigmoid(z64) : at::sigmoid(z64));
-  const at::Tensor y64 =
-      at::conv2d((x64 * open64.view({kSamples, 1, 1, kIn})).permute({0, 3, 1, 2}), w64)
-          .permute({0, 2, 3, 1});
-  y64.backward(dy.to(at::kDouble));
-
-  const at::Tensor matrix = weight.value.view({kOut, kIn});
-  // The gate is computed from an exact z; its slope is s (1 - s), or 1 / 6.
-  const Bounded open = [&] {
-    const Bounded number(z);
-    const at::Tensor value = open64.detach();
-    return viewed(applied(number, value, at::ones_like(value), value * (2 * test::kExpError)),
-                  [&](const at::Tensor& t) {
-                    return t.unsqueeze(1).expand({kSamples, kPixels, kIn}).reshape({-1, kIn});
-                  });
-  }();
-  const auto rows = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
-  const Bounded xs(rows(x)), dys(rows(dy));
-  const Bounded scaled = rounded(xs * open, dtype);
-  REQUIRE(far(rows(y), rows(y64), rounded(test::times(scaled, matrix, dtype), dtype)) == "");
-  const auto shaped = [](const at::Tensor& t) { return t.view({kOut, kIn, 1, 1}); };
-  REQUIRE(far(weight.gradient, w64.grad(), viewed(test::weight_gradient(dys, scaled), shaped)) ==
-          "");
-  const Bounded d = test::input_gradient(dys, matrix, dtype);
-  REQUIRE(far(rows(x.grad()), rows(x64.grad()), rounded(d * open, dtype)) == "");
-  const auto by_sample = [](const at::Tensor& t) { return t.view({kSamples, kPixels, kIn}); };
-  const Bounded sums =
-      viewed(sum(viewed(d * xs, by_sample), 1), [](const at::Tensor& t) { return t.squeeze(1); });
-  const at::Tensor wide = z.detach().to(at::kDouble), ones = at::ones_like(wide);
-  const at::Tensor slope =
-      hard ? at::hardsigmoid_backward(ones, wide) : at::sigmoid_backward(ones, open64.detach());
-  // s (1 - s) cancels where s is near 1: its error is one of s.
-  const Bounded bounded_slope{slope, open64.detach() * (4 * test::kExpError)};
-  REQUIRE(far(z.grad(), z64.grad(), rounded(sums * bounded_slope, dtype)) == "");
+  Maps maps(random, kChannels, kSqueezed, dtype);
+  const ops::ExciteCall call = maps.call(activation, gate);
+  const at::Tensor mean = random({kSamples, kChannels}, dtype).mul_(0.3),
+                   dgate = random({kSamples, kChannels});
+  at::Tensor hidden, open, dmean;
+  if (reference) {
+    hidden = at::empty({kSamples, kSqueezed});
+    open = at::empty({kSamples, kChannels});
+    dmean = at::empty({kSamples, kChannels});
+    const at::Tensor dz = at::empty({kSamples, kChannels}),
+                     dhidden = at::empty({kSamples, kSqueezed});
+    const kernels::Activation kind =
+        activation == ImageActivation::silu ? kernels::Activation::silu : kernels::Activation::relu;
+    const kernels::GateRule rule =
+        gate == ops::Gate::sigmoid ? kernels::GateRule::sigmoid : kernels::GateRule::hard_sigmoid;
+    const auto fp32 = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
+    kernels::reference::excite({.mean = mean.const_data_ptr(),
+                                .reduce = maps.reduce.value.const_data_ptr(),
+                                .reduce_bias = maps.reduce_bias.value.const_data_ptr(),
+                                .expand = maps.expand.value.const_data_ptr(),
+                                .expand_bias = maps.expand_bias.value.const_data_ptr(),
+                                .hidden = fp32(hidden),
+                                .gate = fp32(open),
+                                .samples = kSamples,
+                                .channels = kChannels,
+                                .squeezed = kSqueezed,
+                                .activation = kind,
+                                .rule = rule,
+                                .dtype = ops::kernel_dtype(mean)});
+    kernels::reference::excite_backward({.hidden = fp32(hidden),
+                                         .gate = fp32(open),
+                                         .grad_gate = fp32(dgate),
+                                         .reduce = maps.reduce.value.const_data_ptr(),
+                                         .expand = maps.expand.value.const_data_ptr(),
+                                         .grad_z = fp32(dz),
+                                         .grad_hidden = fp32(dhidden),
+                                         .grad_mean = fp32(dmean),
+                                         .samples = kSamples,
+                                         .channels = kChannels,
+                                         .squeezed = kSqueezed,
+                                         .activation = kind,
+                                         .rule = rule,
+                                         .dtype = ops::kernel_dtype(mean)});
+    kernels::reference::excite_parameters({.mean = mean.const_data_ptr(),
+                                           .hidden = fp32(hidden),
+                                           .grad_z = fp32(dz),
+                                           .grad_hidden = fp32(dhidden),
+                                           .grad_reduce = fp32(maps.reduce.gradient),
+                                           .grad_reduce_bias = fp32(maps.reduce_bias.gradient),
+                                           .grad_expand = fp32(maps.expand.gradient),
+                                           .grad_expand_bias = fp32(maps.expand_bias.gradient),
+                                           .samples = kSamples,
+                                           .channels = kChannels,
+                                           .squeezed = kSqueezed,
+                                           .activation = kind,
+                                           .dtype = ops::kernel_dtype(mean)});
+  } else {
+    const ops::Gates gates = ops::gates_of(mean, call);
+    open = gates.gate;
+    dmean = ops::gates_gradient(dgate.clone(), mean, gates, call);
+  }
+  const PlainMaps plain(maps);
+  const at::Tensor mean64 = exact(mean), open64 = plain.gate(mean64, activation, gate);
+  open64.backward(dgate.to(at::kDouble));
+  // Everything between is fp32, whatever the parameters are.
+  constexpr std::int64_t kLength = kChannels * kSqueezed;
+  REQUIRE(far(open, open64, at::kFloat, kLength) == "");
+  REQUIRE(far(dmean, mean64.grad(), at::kFloat, kLength) == "");
+  const std::vector<Parameter*> parameters = maps.all();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(far(parameters[i]->gradient, plain.leaves[i].grad(), at::kFloat, kLength) == "");
+  }
 }
 
-TEST_CASE("excited_conv reaches its weight although its inputs need no gradient", "[kernels]") {
-  test::Random random(2);
-  const at::Tensor x = random({2, 3, 3, 4}), z = random({2, 4});
-  Parameter weight = random.parameter({5, 4, 1, 1}, at::kFloat);
-  ops::excited_conv(x, z, ops::Gate::sigmoid, {.in = 4, .out = 5}, weight).sum().backward();
-  REQUIRE(weight.gradient.abs().sum().item<float>() > 0);
-  REQUIRE_THROWS_AS(
-      ops::excited_conv(x, z.narrow(1, 0, 3), ops::Gate::sigmoid, {.in = 4, .out = 5}, weight),
-      Error);
+/// What stands around the gates: a norm, a depthwise convolution, a norm; then a product.
+struct Around {
+  static constexpr std::int64_t kIn = 6, kOut = 4;
+
+  explicit Around(at::ScalarType type) : random(2), maps(random, kIn, 3, type) {
+    for (const std::int64_t channels : {kIn, kIn, kIn, kIn})
+      vectors.push_back(random.parameter({channels}, type));
+    depthwise = random.parameter({kIn, 1, 3, 3}, type);
+    project = random.parameter({kOut, kIn, 1, 1}, type);
+  }
+  [[nodiscard]] ops::BatchNormCall norm(std::size_t first, const at::Tensor& valid) {
+    return {.weight = vectors[first],
+            .bias = vectors[first + 1],
+            .eps = 1e-3,
+            .running_mean = at::zeros({kIn}),
+            .running_variance = at::ones({kIn}),
+            .valid = valid,
+            .activation = ops::ImageActivation::silu};
+  }
+  [[nodiscard]] std::vector<Parameter*> all() {
+    std::vector<Parameter*> list = maps.all();
+    for (Parameter& vector : vectors) list.push_back(&vector);
+    list.insert(list.end(), {&depthwise, &project});
+    return list;
+  }
+
+  test::Random random;
+  Maps maps;
+  std::vector<Parameter> vectors;  ///< weight and bias of both norms
+  Parameter depthwise, project;
+};
+
+TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]") {
+  const bool normed = GENERATE(false, true), fillers = GENERATE(false, true);
+  CAPTURE(normed, fillers);
+  constexpr std::int64_t kSamples = 4, kIn = Around::kIn, kOut = Around::kOut;
+  Around around(at::kFloat);
+  const std::int64_t counted = kSamples - (fillers ? 1 : 0);
+  const at::Tensor x = leaf(around.random({kSamples, 7, 6, kIn}));
+  const at::Tensor valid = fillers ? at::full({}, counted, at::kInt) : at::Tensor();
+  at::Tensor dy = around.random({kSamples, 7, 6, kOut});
+  dy.narrow(0, counted, kSamples - counted).zero_();
+  const ops::BatchNormCall before = around.norm(0, valid), after = around.norm(2, valid);
+  const ops::ConvShape shape = {
+      .in = kIn, .out = kIn, .kernel = 3, .before = 1, .after = 1, .groups = kIn};
+  const at::Tensor y = ops::excited_depthwise(
+      x, {.before = normed ? &before : nullptr,
+          .depthwise = shape,
+          .depthwise_weight = around.depthwise,
+          .after = after,
+          .excite = around.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
+          .project = {.in = kIn, .out = kOut},
+          .project_weight = around.project});
+  y.backward(dy);
+
+  // In double, [B, C, H, W], of the samples that count.
+  const at::Tensor x64 = exact(x);
+  const PlainMaps maps(around.maps);
+  Tensors leaves;
+  for (const Parameter* parameter : around.all()) leaves.push_back(exact(parameter->value));
+  std::copy(maps.leaves.begin(), maps.leaves.end(), leaves.begin());
+  const auto norm = [&](const at::Tensor& image, std::size_t first) {
+    return at::silu(std::get<0>(at::native_batch_norm(image, leaves[4 + first], leaves[5 + first],
+                                                      {}, {}, /*training=*/true, 0, 1e-3)));
+  };
+  at::Tensor h = x64.narrow(0, 0, counted).permute({0, 3, 1, 2});
+  if (normed) h = norm(h, 0);
+  h = norm(at::conv2d(h, leaves[8], {}, 1, 1, 1, kIn), 2);
+  const at::Tensor gate = maps.gate(h.mean({2, 3}), ops::ImageActivation::silu, ops::Gate::sigmoid);
+  const at::Tensor y64 =
+      at::conv2d(h * gate.view({counted, kIn, 1, 1}), leaves[9]).permute({0, 2, 3, 1});
+  y64.backward(dy.narrow(0, 0, counted).to(at::kDouble));
+
+  // Norms make errors of an image's sums larger.
+  constexpr std::int64_t kLength = 64 * kSamples * 7 * 6;
+  REQUIRE(far(y.narrow(0, 0, counted), y64, at::kFloat, kLength) == "");
+  REQUIRE(far(x.grad(), x64.grad(), at::kFloat, kLength) == "");
+  const std::vector<Parameter*> parameters = around.all();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CAPTURE(i);
+    if (!leaves[i].grad().defined()) continue;  // of a norm that is not there
+    REQUIRE(far(parameters[i]->gradient, leaves[i].grad(), at::kFloat, kLength) == "");
+  }
+}
+
+TEST_CASE("excited_depthwise reaches its weights although its input needs no gradient",
+          "[kernels]") {
+  Around around(at::kFloat);
+  const ops::BatchNormCall after = around.norm(2, {});
+  const auto run = [&](std::int64_t out) {
+    return ops::excited_depthwise(
+        around.random({2, 4, 4, Around::kIn}),
+        {.depthwise = {.in = Around::kIn,
+                       .out = out,
+                       .kernel = 3,
+                       .before = 1,
+                       .after = 1,
+                       .groups = Around::kIn},
+         .depthwise_weight = around.depthwise,
+         .after = after,
+         .excite = around.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
+         .project = {.in = Around::kIn, .out = Around::kOut},
+         .project_weight = around.project});
+  };
+  run(Around::kIn).sum().backward();
+  for (const Parameter* parameter : {&around.depthwise, &around.project, &around.maps.expand})
+    REQUIRE(parameter->gradient.abs().sum().item<float>() > 0);
+  REQUIRE_THROWS_AS(run(Around::kIn + 1), Error);
+}
+
+TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[kernels]") {
+  test::Random random(4);
+  const at::Tensor seed = at::scalar_tensor(5, at::kLong), x = leaf(random({6, 3, 3, 4})),
+                   residual = leaf(random({6, 3, 3, 4})), dy = random({6, 3, 3, 4});
+  Parameter weight = random.parameter({4}, at::kFloat), bias = random.parameter({4}, at::kFloat);
+  ops::BatchNormCall call{.weight = weight,
+                          .bias = bias,
+                          .running_mean = at::zeros({4}),
+                          .running_variance = at::ones({4})};
+  const ops::DropMask mask{.share = 0.5, .seed = seed, .place = 3};
+  const auto grads = [&](const at::Tensor& y) {
+    for (const at::Tensor& t : {x, residual}) t.mutable_grad().reset();
+    for (Parameter* parameter : {&weight, &bias}) parameter->gradient.zero_();
+    y.backward(dy);
+    return Tensors{y.detach(), x.grad(), residual.grad(), weight.gradient.clone(),
+                   bias.gradient.clone()};
+  };
+  const Tensors apart = grads(ops::drop_path(ops::batch_norm(x, call), 6, mask, residual));
+  call.drop = mask;
+  const Tensors together = grads(ops::batch_norm(x, call, residual));
+  for (std::size_t i = 0; i < apart.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(far(together[i], apart[i], at::kFloat, 64) == "");
+  }
+  REQUIRE_THROWS_AS(ops::batch_norm(x, call), Error);
 }
 
 TEST_CASE("drop_path leaves out whole samples by the seed", "[kernels]") {

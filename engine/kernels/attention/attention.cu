@@ -54,7 +54,7 @@ class Turn {
 };
 
 /// A thread turns the same elements of two heads of a row, so that angles are read once for both.
-template <typename T>
+template <typename T, bool kBack>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads_kernel(const RotateHeads a, std::int64_t count) {
   const std::int64_t index = task_index();
@@ -79,11 +79,11 @@ __global__ void __launch_bounds__(kThreads)
     low[1] = load<T, kPack>(a.qkv, other);
     high[1] = load<T, kPack>(a.qkv, other + packs);
   }
-  turn.apply<T, false>(low[0], high[0]);
+  turn.apply<T, kBack>(low[0], high[0]);
   store(a.qkv, one, low[0]);
   store(a.qkv, one + packs, high[0]);
   if (both) {
-    turn.apply<T, false>(low[1], high[1]);
+    turn.apply<T, kBack>(low[1], high[1]);
     store(a.qkv, other, low[1]);
     store(a.qkv, other + packs, high[1]);
   }
@@ -198,8 +198,13 @@ void rotate_heads(const RotateHeads& args, cudaStream_t stream) {
   const std::int64_t count = args.rows * pairs * args.layout.head_dim / (2 * kPack);
   if (count == 0) return;
   with_type(args.dtype, [&](auto zero) {
-    rotate_heads_kernel<decltype(zero)>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(args, count);
+    using T = decltype(zero);
+    const unsigned blocks = blocks_for(count, kThreads);
+    if (args.back) {
+      rotate_heads_kernel<T, true><<<blocks, kThreads, 0, stream>>>(args, count);
+    } else {
+      rotate_heads_kernel<T, false><<<blocks, kThreads, 0, stream>>>(args, count);
+    }
   });
   check_launch("rotate_heads");
 }

@@ -4,8 +4,6 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -24,6 +22,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/kernels/attention/cudnn_attention.h"
+#include "engine/kernels/attention/short_attention.h"
+#include "engine/kernels/op_support.h"
 #include "engine/mesh/shard.h"
 
 namespace dstrain::ops {
@@ -118,20 +119,61 @@ Heads backward_cpu(const Attended& saved, const at::Tensor& grad, const Heads& s
   return with_shared_keys({dq, dk, dv}, shared);
 }
 
-Attended forward_cudnn(const Heads& in, const Masking& masking) {
-  auto [out, lse, seq_q, seq_k, max_q, max_k, seed, offset, mask] =
-      at::_scaled_dot_product_cudnn_attention(in[0], in[1], in[2], std::nullopt, true, 0.0,
-                                              masking.causal, false, masking.scale);
-  return {Backend::cudnn, out, lse, seed, offset};
+/// Heads of such sizes, in the order of tokens.
+at::Tensor empty_like_heads(const at::Tensor& heads) {
+  return at::empty(heads.transpose(1, 2).sizes(), heads.options()).transpose(1, 2);
+}
+Heads empty_like_heads(const Heads& in) {
+  return {empty_like_heads(in[0]), empty_like_heads(in[1]), empty_like_heads(in[2])};
 }
 
 Heads backward_cudnn(const Attended& saved, const at::Tensor& grad, const Heads& in,
                      const Masking& masking) {
-  const at::Tensor none;
-  auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
-      grad, in[0], in[1], in[2], saved.out, saved.log_sum_exp, saved.seed, saved.offset, none, none,
-      none, in[0].size(2), in[1].size(2), 0.0, masking.causal, masking.scale);
-  return {dq, dk, dv};
+  const Heads grads = empty_like_heads(in);
+  attend_backward_by_cudnn(saved, grad, in, masking, grads);
+  return grads;
+}
+
+kernels::HeadsView view_of(const at::Tensor& heads) {
+  return {heads.mutable_data_ptr(), heads.stride(0), heads.stride(1), heads.stride(2)};
+}
+
+kernels::ShortAttention own_arguments(const Attended& result, const Heads& in,
+                                      const Masking& masking) {
+  return {.query = view_of(in[0]),
+          .key = view_of(in[1]),
+          .value = view_of(in[2]),
+          .out = view_of(result.out),
+          .log_sum_exp = result.log_sum_exp.mutable_data_ptr<float>(),
+          .batch = in[0].size(0),
+          .heads = in[0].size(1),
+          .tokens = in[0].size(2),
+          .head_dim = in[0].size(3),
+          .scale = static_cast<float>(masking.scale),
+          .dtype = kernel_dtype(in[0])};
+}
+
+Attended forward_own(const Heads& in, const Masking& masking) {
+  const Attended result{.backend = Backend::own,
+                        .out = empty_like_heads(in[0]),
+                        .log_sum_exp = at::empty(in[0].sizes().slice(0, 3),
+                                                 in[0].options().dtype(at::kFloat)),
+                        .seed = {},
+                        .offset = {}};
+  kernels::cuda::short_attention(own_arguments(result, in, masking), current_stream());
+  return result;
+}
+
+Heads backward_own(const Attended& saved, const at::Tensor& grad, const Heads& in,
+                   const Masking& masking, const Heads& places) {
+  const Heads grads = places[0].defined() ? places : empty_like_heads(in);
+  kernels::cuda::short_attention_backward({.forward = own_arguments(saved, in, masking),
+                                           .grad = view_of(grad),
+                                           .query_grad = view_of(grads[0]),
+                                           .key_grad = view_of(grads[1]),
+                                           .value_grad = view_of(grads[2])},
+                                          current_stream());
+  return grads;
 }
 
 /// Flash attention's view of heads: [B, T, heads, head_dim], packed [rows, heads, head_dim].
@@ -235,7 +277,7 @@ Heads backward_efficient(const Attended& saved, const at::Tensor& grad, const He
 Attended attend_once(Backend backend, const Heads& in, const Masking& masking,
                      std::int64_t first_query) {
   return backend == Backend::cpu ? forward_cpu(in, masking, first_query)
-                                 : forward_cudnn(in, masking);
+                                 : attend_by_cudnn(in, masking);
 }
 
 Heads attend_once_backward(const Attended& saved, const at::Tensor& grad, const Heads& in,
@@ -328,9 +370,13 @@ std::int64_t widest_for_cudnn() {
 
 }  // namespace
 
-Backend backend_for(const at::Tensor& qkv, std::int64_t width, bool packed) {
+Backend backend_for(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t width,
+                    bool packed) {
   if (!qkv.is_cuda()) return Backend::cpu;
   if (qkv.scalar_type() == at::kFloat) return Backend::efficient;
+  if (!packed && !shape.causal && shape.heads == shape.kv_heads &&
+      qkv.size(0) / shape.batch <= kernels::short_attention_max_tokens(width))
+    return Backend::own;
   return packed || width > widest_for_cudnn() ? Backend::flash : Backend::cudnn;
 }
 
@@ -344,12 +390,18 @@ Attended attend(Backend backend, const Heads& in, const Masking& masking) {
       return forward_flash(in, masking);
     case Backend::efficient:
       return forward_efficient(in, masking);
+    case Backend::own:
+      return forward_own(in, masking);
   }
   throw Error(ErrorKind::internal, "unknown attention backend");
 }
 
 Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads& in,
-                      const Masking& masking) {
+                      const Masking& masking, const Heads& places) {
+  if (places[0].defined() && saved.backend == Backend::cudnn) {
+    attend_backward_by_cudnn(saved, grad, in, masking, places);
+    return places;
+  }
   switch (saved.backend) {
     case Backend::cpu:
       return attend_by_piece_backward(saved, grad, in, masking);
@@ -359,6 +411,8 @@ Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads
       return backward_flash(saved, grad, in, masking);
     case Backend::efficient:
       return backward_efficient(saved, grad, in, masking);
+    case Backend::own:
+      return backward_own(saved, grad, in, masking, places);
   }
   throw Error(ErrorKind::internal, "unknown attention backend");
 }

@@ -4,16 +4,16 @@
 
 #include "engine/kernels/attention/attention_heads.h"
 
-/// The libraries that do the softmax; not for other layers.
+/// The libraries, and kernels of our own (short_attention.h), that do the softmax; not for other layers.
 namespace dstrain::ops {
 
-enum class Backend : std::int64_t { cpu, cudnn, flash, efficient };
+enum class Backend : std::int64_t { cpu, cudnn, flash, efficient, own };
 
 /// What a backend does with its heads. There may be fewer queries than keys: they are the last of
 /// their sequence then, which matters where attention is causal.
 struct Masking {
   bool causal = false;
-  std::optional<Slopes> biases = {};  ///< linear ones, which are not in the heads: add them
+  std::optional<Slopes> biases = {};  ///< linear ones; flash attention has them in its heads
   double scale = 0;
   Sequences sequences = {};      ///< of the keys; packed: heads are those of one sample
   at::Tensor query_starts = {};  ///< packed: as sequences.starts, of the queries
@@ -27,9 +27,10 @@ struct Attended {
   at::Tensor log_sum_exp, seed, offset;
 };
 
-/// The backend for heads up to `width` elements wide. cuDNN's kernels may still refuse: then flash
-/// attention.
-[[nodiscard]] Backend backend_for(const at::Tensor& qkv, std::int64_t width, bool packed);
+/// The backend for attention of this shape with heads up to `width` elements wide. cuDNN's kernels
+/// may still refuse: then flash attention.
+[[nodiscard]] Backend backend_for(const at::Tensor& qkv, const AttentionShape& shape,
+                                  std::int64_t width, bool packed);
 
 /// kv_heads may divide heads. cuDNN throws c10::Error where it has no kernel. Where a library knows
 /// no causal attention of fewer queries than keys, it attends to the keys before the first query
@@ -38,8 +39,9 @@ struct Attended {
 /// both, which is exact.
 [[nodiscard]] Attended attend(Backend backend, const Heads& in, const Masking& masking);
 
-/// Gradients of `in`; those of shared key and value heads are summed.
+/// Gradients of `in`; those of shared key and value heads are summed. A backend that can write to
+/// any strides writes to `places` (as many queries as keys) and returns these.
 [[nodiscard]] Heads attend_backward(const Attended& saved, const at::Tensor& grad, const Heads& in,
-                                    const Masking& masking);
+                                    const Masking& masking, const Heads& places = {});
 
 }  // namespace dstrain::ops

@@ -157,8 +157,11 @@ Heads stretch_heads(const at::Tensor& qkv, const AttentionShape& shape, const Se
   return {by_head(query), by_head(key), values_too ? by_head(value) : heads[2]};
 }
 
-void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences) {
-  if (!qkv.is_cuda()) return rotate_on_cpu(qkv, shape, sequences, 1);
+namespace {
+
+void rotate(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences,
+            bool back) {
+  if (!qkv.is_cuda()) return rotate_on_cpu(qkv, shape, sequences, back ? -1 : 1);
   const at::Tensor table = table_for(qkv, shape, sequences);
   kernels::cuda::rotate_heads({.qkv = qkv.mutable_data_ptr(),
                                .table = table.const_data_ptr<float>(),
@@ -166,32 +169,40 @@ void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequ
                                .rows = qkv.size(0),
                                .tokens = qkv.size(0) / shape.batch,
                                .layout = layout_of(shape),
-                               .dtype = kernel_dtype(qkv)},
+                               .dtype = kernel_dtype(qkv),
+                               .back = back},
                               current_stream());
 }
 
-at::Tensor pack_heads(const Heads& grads, const at::Tensor& qkv, const AttentionShape& shape,
-                      const Sequences& sequences) {
-  at::Tensor out = at::empty_like(qkv);
-  if (!qkv.is_cuda()) {
-    const Heads parts = split_heads(out, shape, sequences);
-    for (std::size_t part = 0; part < parts.size(); ++part) {
+}  // namespace
+
+void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences) {
+  rotate(qkv, shape, sequences, /*back=*/false);
+}
+
+void pack_heads(const Heads& grads, const at::Tensor& packed, const AttentionShape& shape,
+                const Sequences& sequences) {
+  const bool turned = shape.rope_theta > 0;
+  const Heads parts = split_heads(packed, shape, sequences);
+  const bool in_place = grads[0].const_data_ptr() == parts[0].const_data_ptr();
+  if (in_place || !packed.is_cuda()) {
+    for (std::size_t part = 0; part < parts.size() && !in_place; ++part) {
       parts[part].copy_(grads[part].narrow(3, 0, shape.head_dim));
     }
-    if (shape.rope_theta > 0) rotate_on_cpu(out, shape, sequences, -1);
-    return out;
+    if (turned) rotate(packed, shape, sequences, /*back=*/true);
+    return;
   }
   at::Tensor table;
-  if (shape.rope_theta > 0) table = table_for(qkv, shape, sequences);
+  if (turned) table = table_for(packed, shape, sequences);
   kernels::PackHeads args{.source = {},
                           .stride = {},
                           .table = table.defined() ? table.const_data_ptr<float>() : nullptr,
                           .positions = positions_of(sequences),
-                          .out = out.mutable_data_ptr(),
+                          .out = packed.mutable_data_ptr(),
                           .batch = grads[0].size(0),
                           .tokens = grads[0].size(2),
                           .layout = layout_of(shape),
-                          .dtype = kernel_dtype(qkv)};
+                          .dtype = kernel_dtype(packed)};
   for (std::size_t part = 0; part < grads.size(); ++part) {
     DSTRAIN_CHECK(grads[part].stride(3) == 1, "attention's gradient is not dense in a head");
     args.source[part] = grads[part].const_data_ptr();
@@ -200,7 +211,6 @@ at::Tensor pack_heads(const Heads& grads, const at::Tensor& qkv, const Attention
     }
   }
   kernels::cuda::pack_heads(args, current_stream());
-  return out;
 }
 
 at::Tensor resize_rows(const at::Tensor& rows, std::int64_t to) {

@@ -48,9 +48,10 @@ struct StretchedWidths {
 /// Applies rotary positions to the query and key heads of qkv, in place.
 void rotate_heads(const at::Tensor& qkv, const AttentionShape& shape, const Sequences& sequences);
 
-/// Gradients of (maybe stretched) heads as the gradient of qkv, rotary positions undone.
-[[nodiscard]] at::Tensor pack_heads(const Heads& grads, const at::Tensor& qkv,
-                                    const AttentionShape& shape, const Sequences& sequences);
+/// Gradients of (maybe stretched) heads as `packed`, the gradient of qkv, rotary positions undone.
+/// Nothing is copied where they are split_heads(packed).
+void pack_heads(const Heads& grads, const at::Tensor& packed, const AttentionShape& shape,
+                const Sequences& sequences);
 
 /// rows [..., from] as [..., to]: cut, or zeros behind.
 [[nodiscard]] at::Tensor resize_rows(const at::Tensor& rows, std::int64_t to);

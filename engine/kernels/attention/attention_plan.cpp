@@ -5,12 +5,25 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/kernels/attention/cudnn_attention.h"
+
 namespace dstrain::ops {
 
-Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t longest) {
+namespace {
+
+Slopes slopes_of(const AttentionShape& shape) {
+  return {.heads = shape.heads, .first_head = shape.first_head, .model_heads = shape.slopes_of()};
+}
+
+}  // namespace
+
+Plan Plan::of(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t longest,
+              bool fewer_queries) {
   Plan plan{.shape = shape, .longest = longest};
-  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat)
+  if (shape.alibi && qkv.is_cuda() && qkv.scalar_type() != at::kFloat) {
     plan.stretched = stretched_widths(shape.head_dim);
+    plan.cudnn_adds_biases = !fewer_queries && cudnn_adds(slopes_of(shape));
+  }
   return plan;
 }
 
@@ -18,27 +31,27 @@ Masking Plan::masking(const Sequences& sequences) const {
   Masking masking{.causal = shape.causal,
                   .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
                   .sequences = sequences};
-  if (shape.alibi && !stretched)
-    masking.biases = {shape.heads, shape.first_head, shape.slopes_of()};
+  if (shape.alibi && (!stretched || cudnn_adds_biases)) masking.biases = slopes_of(shape);
   return masking;
 }
 
 StretchedWidths Plan::widths(Backend backend) const {
-  if (!stretched) return {.query_key = shape.head_dim, .value = shape.head_dim};
+  if (!stretched || (backend == Backend::cudnn && cudnn_adds_biases))
+    return {.query_key = shape.head_dim, .value = shape.head_dim};
   StretchedWidths found = *stretched;
   if (backend != Backend::cudnn) found.value = found.query_key;
   return found;
 }
 
 Heads Plan::heads(Backend backend, const at::Tensor& qkv, const Sequences& sequences) const {
-  return stretched ? stretch_heads(qkv, shape, sequences, widths(backend))
-                   : split_heads(qkv, shape, sequences);
+  const StretchedWidths wide = widths(backend);
+  return wide.query_key == shape.head_dim ? split_heads(qkv, shape, sequences)
+                                          : stretch_heads(qkv, shape, sequences, wide);
 }
 
 Attended Plan::attend(const at::Tensor& like, bool packed, const Masking& masking,
                       const std::function<Heads(Backend)>& heads_for) const {
-  const std::int64_t width = stretched ? stretched->query_key : shape.head_dim;
-  const Backend backend = backend_for(like, width, packed);
+  const Backend backend = backend_for(like, shape, widths(Backend::cudnn).query_key, packed);
   if (backend == Backend::cudnn) {
     try {
       return ops::attend(backend, heads_for(backend), masking);
@@ -64,7 +77,8 @@ void Plan::save(torch::autograd::AutogradContext* context) const {
                                                           kept.value,
                                                           longest,
                                                           shape.first_head,
-                                                          shape.model_heads};
+                                                          shape.model_heads,
+                                                          cudnn_adds_biases ? 1 : 0};
   const RopeScaling& scaling = shape.rope_scaling;
   context->saved_data["rope"] = std::vector<double>{
       shape.rope_theta, scaling.factor, scaling.low_factor, scaling.high_factor, scaling.positions};
@@ -87,6 +101,7 @@ Plan Plan::load(torch::autograd::AutogradContext* context) {
                       .alibi = all[6] != 0,
                       .first_head = all[10],
                       .model_heads = all[11]},
+            .cudnn_adds_biases = all[12] != 0,
             .longest = all[9]};
   if (all[7] > 0) plan.stretched = StretchedWidths{.query_key = all[7], .value = all[8]};
   return plan;

@@ -16,13 +16,14 @@ namespace dstrain::ops {
 struct Plan {
   AttentionShape shape;
   std::optional<StretchedWidths> stretched = {};  ///< linear biases stand in the heads
+  bool cudnn_adds_biases = false;                 ///< cuDNN's heads have none in them
   std::int64_t longest = 0;                       ///< Sequences::longest
 
-  /// For qkv of this type and device.
+  /// For qkv of this type and device. Where `fewer_queries` than keys attend, cuDNN adds no biases.
   [[nodiscard]] static Plan of(const at::Tensor& qkv, const AttentionShape& shape,
-                               std::int64_t longest);
+                               std::int64_t longest, bool fewer_queries = false);
   [[nodiscard]] Masking masking(const Sequences& sequences) const;
-  /// Widths that the backend sees: all but cuDNN want values as wide as keys.
+  /// Widths of the heads that the backend gets: all but cuDNN want values as wide as keys.
   [[nodiscard]] StretchedWidths widths(Backend backend) const;
   [[nodiscard]] Heads heads(Backend backend, const at::Tensor& qkv,
                             const Sequences& sequences) const;

@@ -44,6 +44,7 @@ struct RotateHeads {
   std::int64_t rows, tokens;
   HeadLayout layout;  ///< head_dim a multiple of 16
   DType dtype;
+  bool back = false;  ///< turn by the negative angle, as gradients do
 };
 
 /// Gradients of query, key, value, each [batch, its heads, tokens, head_dim or more] of any strides

@@ -1,3 +1,4 @@
+#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
@@ -51,10 +52,13 @@ struct Attention : torch::autograd::Function<Attention> {
         dense(grads[0]).view({batch, qkv.size(0) / batch, plan.shape.heads, plan.shape.head_dim});
     if (width != plan.shape.head_dim) grad = resize_rows(grad, width);
     const Heads in = plan.heads(forward.backend, qkv, sequences);
-    return {pack_heads(attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences)),
-                       qkv, plan.shape, sequences),
-            {},
-            {}};
+    const at::Tensor d_qkv = at::empty_like(qkv);
+    Heads places = split_heads(d_qkv, plan.shape, sequences);
+    if (in[0].size(3) != plan.shape.head_dim) places = {};  // gradients of stretched heads
+    const Heads d_heads =
+        attend_backward(forward, grad.transpose(1, 2), in, plan.masking(sequences), places);
+    pack_heads(d_heads, d_qkv, plan.shape, sequences);
+    return {d_qkv, {}, {}};
   }
 };
 

@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/floor_divide.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/stack.h>
@@ -202,7 +203,9 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
     const at::Tensor d_rows =
         d_query.view({1, cut.own_rows(), shape.heads, d_query.size(4)}).transpose(1, 2);
     const auto of = [&](std::int64_t i) { return d_own.select(2, i); };
-    return {pack_heads({d_rows, of(0), of(1)}, qkv, shape, rows), {}, {}, {}, {}};
+    const at::Tensor d_qkv = at::empty_like(qkv);
+    pack_heads({d_rows, of(0), of(1)}, d_qkv, shape, rows);
+    return {d_qkv, {}, {}, {}, {}};
   }
 };
 
@@ -216,7 +219,7 @@ at::Tensor gathered_attention(const at::Tensor& qkv, const AttentionShape& shape
                 "attention over ranks needs the position of each own row (int32, beside qkv)");
   const std::int64_t tokens = qkv.size(0) / shape.batch * ranks.size();
   const std::int64_t longest = sequences.starts.defined() ? sequences.longest : tokens;
-  return GatheredAttention::apply(qkv, Plan::of(qkv, shape, longest), sequences, own.positions,
+  return GatheredAttention::apply(qkv, Plan::of(qkv, shape, longest, /*fewer_queries=*/true), sequences, own.positions,
                                   &ranks);
 }
 

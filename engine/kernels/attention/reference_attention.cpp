@@ -44,7 +44,7 @@ void rotate_heads(const RotateHeads& a) {
       const std::int64_t head = (row * a.layout.slots() + slot) * a.layout.head_dim;
       for (std::int64_t i = 0; i < half; ++i) {
         double low = qkv.at(head + i), high = qkv.at(head + half + i);
-        turn(a.table, position, half, i, 1, low, high);
+        turn(a.table, position, half, i, a.back ? -1 : 1, low, high);
         qkv.set(head + i, low);
         qkv.set(head + half + i, high);
       }

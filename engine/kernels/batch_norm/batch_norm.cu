@@ -25,6 +25,21 @@ inline constexpr int kForwardRows = sizeof(T) == 2 ? kChannelUnroll : 2;
 template <typename T>
 inline constexpr int kBackwardRows = sizeof(T) == 2 ? 2 : 1;  // two tensors are read
 
+/// The factors of the samples in `room` [samples], or null where each is 1. All threads of the
+/// block call it.
+__device__ const float* sample_factors(const DropSamples& drop, std::int64_t samples, float* room) {
+  if (drop.seed == nullptr) return nullptr;
+  // Read here, so that a recorded graph serves steps of other seeds.
+  const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*drop.seed), drop.place);
+  const float kept = 1.0f / (1.0f - drop.share);
+  for (auto i = static_cast<int>(threadIdx.x); i < samples; i += static_cast<int>(blockDim.x)) {
+    const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(i / 4));
+    room[i] = words.uniform(i % 4) >= drop.share ? kept : 0.0f;
+  }
+  __syncthreads();
+  return room;
+}
+
 template <typename T, int V>
 __global__ void __launch_bounds__(kChannelThreads, kForwardResident<T>)
     sums_kernel(const BatchNormSums a, const ChannelShape shape) {
@@ -60,6 +75,8 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
   struct Read {
     Pack<T, V> x, residual;
   };
+  extern __shared__ float shared[];
+  const float* factors = sample_factors(a.drop, a.samples, shared);
   const std::int64_t packs = a.channels / V;
   const ChannelPlace place(shape, packs);
   if (!place.active) return;
@@ -81,14 +98,16 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
           float x[V], added[V] = {};
           read.x.unpack(x);
           if (a.residual != nullptr) read.residual.unpack(added);
+          const float factor =
+              factors == nullptr ? 1.0f : factors[static_cast<std::uint32_t>(row) / pixels];
 #pragma unroll
           for (int i = 0; i < V; ++i)
-            x[i] = activation.value(x[i] * scale[i] + shift[i] + added[i]);
+            x[i] = activation.value((x[i] * scale[i] + shift[i]) * factor + added[i]);
           if (a.gate != nullptr) {
             Pack<T, V>::of(x).unpack(x);
             float gate[V];
             const std::uint32_t sample = static_cast<std::uint32_t>(row) / pixels;
-            load<T, V>(a.gate, sample * packs + place.pack).unpack(gate);
+            load<float, V>(a.gate, sample * packs + place.pack).unpack(gate);
 #pragma unroll
             for (int i = 0; i < V; ++i) x[i] *= gate[i];
           }
@@ -131,6 +150,9 @@ template <typename T, int V>
 __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
     backward_sums_kernel(const BatchNormBackwardSums a, const ChannelShape shape) {
   extern __shared__ float shared[];
+  const float* factors =
+      sample_factors(a.drop, a.samples, shared + static_cast<int>(blockDim.x) * 2 * V);
+  const auto pixels = static_cast<std::uint32_t>(a.pixels);
   using Row = BackwardRow<T, V>;
   const std::int64_t packs = a.channels / V;
   const ChannelPlace place(shape, packs);
@@ -145,10 +167,15 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
       for_rows<kBackwardRows<T>>(
           shape, place, rows,
           [&](std::int64_t row) { return Row::fetch(a, row * packs + place.pack); },
-          [&](std::int64_t, const Row& read) {
+          [&](std::int64_t row, const Row& read) {
             float x[V], dz[V];
             read.x.unpack(x);
             read.dz(activation, a.y != nullptr, x, scale, shift, dz);
+            if (factors != nullptr) {
+              const float factor = factors[static_cast<std::uint32_t>(row) / pixels];
+#pragma unroll
+              for (int i = 0; i < V; ++i) dz[i] *= factor;
+            }
 #pragma unroll
             for (int i = 0; i < V; ++i) {
               sum[0][i] += dz[i];
@@ -164,6 +191,9 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
 template <typename T, int V>
 __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
     backward_apply_kernel(const BatchNormBackwardApply a, const ChannelShape shape) {
+  extern __shared__ float shared[];
+  const float* factors = sample_factors(a.drop, a.samples, shared);
+  const auto pixels = static_cast<std::uint32_t>(a.pixels);
   using Row = BackwardRow<T, V>;
   const std::int64_t packs = a.channels / V;
   const ChannelPlace place(shape, packs);
@@ -183,10 +213,12 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
           float x[V], dz[V], dx[V];
           read.x.unpack(x);
           read.dz(activation, a.y != nullptr, x, scale, shift, dz);
+          const float factor =
+              factors == nullptr ? 1.0f : factors[static_cast<std::uint32_t>(row) / pixels];
 #pragma unroll
           for (int i = 0; i < V; ++i) {
             if (row >= valid) dz[i] = 0;
-            dx[i] = scale[i] * dz[i] + ((x[i] - mean[i]) * slope[i] + offset[i]);
+            dx[i] = scale[i] * (dz[i] * factor) + ((x[i] - mean[i]) * slope[i] + offset[i]);
             if (row >= valid) dx[i] = 0;
           }
           const std::int64_t at = row * packs + place.pack;
@@ -326,6 +358,20 @@ __global__ void __launch_bounds__(kFinishLanes* kFinishRows)
   if (a.grad_bias != nullptr) a.grad_bias[channel] += sums.first;
 }
 
+/// Shared memory for the factors of the samples, where a kernel knows them.
+template <typename Args>
+std::size_t factors_bytes(const Args& args) {
+  if constexpr (requires { args.drop; }) {
+    if (args.drop.seed == nullptr) return 0;
+    if (args.samples > kDropSamples) {
+      throw Error(ErrorKind::internal, "drop path of " + std::to_string(args.samples) +
+                                           " samples: at most " + std::to_string(kDropSamples));
+    }
+    return sizeof(float) * static_cast<std::size_t>(args.samples);
+  }
+  return 0;
+}
+
 /// Launches `kernel<T, V>`, which sums K numbers per channel (0: none), over all rows.
 template <int K, typename Args, typename Kernel>
 void launch_rows(const char* name, const Args& args, const Kernel& kernel, cudaStream_t stream) {
@@ -338,7 +384,8 @@ void launch_rows(const char* name, const Args& args, const Kernel& kernel, cudaS
       const dim3 grid(static_cast<unsigned>(shape.slabs),
                       static_cast<unsigned>(row_blocks(shape, rows)));
       kernel(zero, width)<<<grid, static_cast<unsigned>(shape.threads()),
-                            block_sums_bytes<K, V>(shape), stream>>>(args, shape);
+                            block_sums_bytes<K, V>(shape) + factors_bytes(args), stream>>>(args,
+                                                                                           shape);
     });
   });
   check_launch(name);

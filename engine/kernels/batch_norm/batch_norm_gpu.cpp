@@ -30,6 +30,13 @@ float* floats_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
 }
 
+kernels::DropSamples drop_samples(const DropMask& mask) {
+  if (mask.share == 0) return {};
+  return {.seed = mask.seed.const_data_ptr<std::int64_t>(),
+          .place = mask.place,
+          .share = static_cast<float>(mask.share)};
+}
+
 GpuSums image_sums(const at::Tensor& x, const at::Tensor& valid) {
   const ImageSize size = size_of(x);
   GpuSums sums{.partial = scratch(x, {size.partials(), 2, size.channels}),
@@ -137,20 +144,21 @@ GpuStatistics gpu_statistics(const at::Tensor& x, const BatchNormCall& call, Gpu
 }
 
 at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statistics,
-                                ImageActivation activation, const at::Tensor& residual) {
+                                const GpuApply& how) {
   const ImageSize size = size_of(x);
   at::Tensor y = at::empty_like(x);
   kernels::cuda::batch_norm_apply({.x = x.const_data_ptr(),
                                    .scale = statistics.scale(),
                                    .shift = statistics.shift(),
-                                   .residual = data_or_null(residual),
-                                   .gate = nullptr,
+                                   .residual = data_or_null(how.residual),
+                                   .gate = floats_or_null(how.gate),
                                    .y = y.mutable_data_ptr(),
                                    .samples = size.samples,
                                    .pixels = size.pixels,
                                    .channels = size.channels,
-                                   .activation = kernel_activation(activation),
-                                   .dtype = kernel_dtype(x)},
+                                   .activation = kernel_activation(how.activation),
+                                   .dtype = kernel_dtype(x),
+                                   .drop = drop_samples(how.drop)},
                                   current_stream());
   return y;
 }
@@ -170,7 +178,8 @@ at::Tensor gpu_gradient_sums(const GpuGradient& of) {
                                            .pixels = size.pixels,
                                            .channels = size.channels,
                                            .activation = kernel_activation(of.activation),
-                                           .dtype = kernel_dtype(of.x)},
+                                           .dtype = kernel_dtype(of.x),
+                                           .drop = drop_samples(of.drop)},
                                           current_stream());
   return partial;
 }
@@ -228,7 +237,8 @@ void input_gradient(const GpuGradient& of, const at::Tensor& slope_offset, const
        .pixels = size.pixels,
        .channels = size.channels,
        .activation = kernel_activation(of.activation),
-       .dtype = kernel_dtype(of.x)},
+       .dtype = kernel_dtype(of.x),
+       .drop = drop_samples(of.drop)},
       current_stream());
 }
 

@@ -44,10 +44,15 @@ struct GpuSums {
 [[nodiscard]] GpuStatistics gpu_statistics(const at::Tensor& x, const BatchNormCall& call,
                                            GpuSums sums = {});
 
-/// activation(x scale + shift + residual).
+/// activation(x scale + shift), then times `gate` [B, C] fp32; or activation((x scale + shift) *
+/// factor + residual) with the factors of `drop`. Undefined: none.
+struct GpuApply {
+  ImageActivation activation = ImageActivation::none;
+  at::Tensor residual = {}, gate = {};
+  DropMask drop = {};
+};
 [[nodiscard]] at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statistics,
-                                              ImageActivation activation,
-                                              const at::Tensor& residual);
+                                              const GpuApply& how);
 
 /// What the gradients of one batch norm are made of.
 struct GpuGradient {
@@ -56,6 +61,7 @@ struct GpuGradient {
   GpuStatistics statistics;
   ImageActivation activation;
   at::Tensor valid;
+  DropMask drop = {};
 };
 
 /// [rows, 2, C]: sums of dz and of dz (x - mean).

@@ -88,22 +88,32 @@ struct BatchNormFold {
   DType dtype;
 };
 
-/// y = activation(x * scale + shift + residual), or with a gate round(activation(x * scale +
-/// shift)) * gate of the sample and channel.
+/// Samples that skip a branch: the factor of sample i is what Dropout (activation/kernels.h) makes
+/// of element i, were it 1. At most kDropSamples.
+struct DropSamples {
+  const std::int64_t* seed = nullptr;  ///< [1], on the device; null: each factor is 1
+  std::uint64_t place = 0;
+  float share = 0;
+};
+inline constexpr std::int64_t kDropSamples = 4096;
+
+/// y = activation((x * scale + shift) * factor + residual) with the factor of the sample, or with a
+/// gate round(activation(x * scale + shift)) * gate of the sample and channel.
 struct BatchNormApply {
   const void* x;         ///< [samples, pixels, channels]
   const float* scale;    ///< [channels]
   const float* shift;    ///< [channels]
   const void* residual;  ///< as x; null: nothing
-  const void* gate;      ///< [samples, channels], not with residual; null: 1
+  const float* gate;     ///< [samples, channels], not with residual; null: 1
   void* y;               ///< as x; may alias x and residual
   std::int64_t samples, pixels, channels;
   Activation activation;
   DType dtype;
+  DropSamples drop = {};
 };
 
-/// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) and of dz * (x -
-/// mean).
+/// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz
+/// * (x - mean).
 struct BatchNormBackwardSums {
   const void* x;              ///< [samples, pixels, channels]
   const void* y;              ///< as x: what forward gave, for a ReLU that followed a residual:
@@ -117,6 +127,7 @@ struct BatchNormBackwardSums {
   std::int64_t samples, pixels, channels;
   Activation activation;
   DType dtype;
+  DropSamples drop = {};
 };
 
 /// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:
@@ -146,10 +157,11 @@ struct BatchNormBackwardApply {
   const float* offset;  ///< [channels]
   const std::int32_t* valid;
   void* grad_x;         ///< as x; may alias grad_y
-  void* grad_residual;  ///< as x: dz; may alias grad_y; null: not wanted
+  void* grad_residual;  ///< as x: dz without the factor; may alias grad_y; null: not wanted
   std::int64_t samples, pixels, channels;
   Activation activation;
   DType dtype;
+  DropSamples drop = {};
 };
 
 /// Mean over the pixels of round(activation(x * scale + shift)). Squeeze of Hu et al. 2017,
@@ -173,7 +185,7 @@ struct GateBackwardSums {
   const float* mean;   ///< [channels]
   const float* scale;  ///< [channels]
   const float* shift;  ///< [channels]
-  void* grad_gate;     ///< [samples, channels]
+  float* grad_gate;    ///< [samples, channels]
   float* sums;  ///< [samples, 4, channels]: grad_y a', a', grad_y a' (x - mean), a' (x - mean)
   std::int64_t samples, pixels, channels;
   Activation activation;
@@ -183,13 +195,12 @@ struct GateBackwardSums {
 /// The partial sums of BatchNormBackwardFinish for dz = (grad_y * gate + grad_mean / pixels) *
 /// activation'(z), from the sums above.
 struct GateBackwardCombine {
-  const float* sums;      ///< [samples, 4, channels]
-  const void* gate;       ///< [samples, channels]
-  const void* grad_mean;  ///< [samples, channels]: gradient of the squeezed mean
+  const float* sums;       ///< [samples, 4, channels]
+  const float* gate;       ///< [samples, channels]
+  const float* grad_mean;  ///< [samples, channels]: gradient of the squeezed mean
   const std::int32_t* valid;
   float* partial;  ///< [1, 2, channels]
   std::int64_t samples, pixels, channels;
-  DType dtype;
 };
 
 /// dx of every pixel = grad / pixels: backward of the global average pool.

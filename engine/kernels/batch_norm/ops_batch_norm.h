@@ -4,6 +4,8 @@
 
 #include "engine/kernels/conv/conv.h"
 #include "engine/kernels/conv/image_activation.h"
+#include "engine/kernels/conv/residual_gradient.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 
 namespace dstrain {
@@ -27,12 +29,19 @@ struct BatchNormCall {
   /// nothing is counted.
   at::Tensor mean_sum = {}, variance_sum = {};
   ImageActivation activation = ImageActivation::none;
+  /// Samples that skip the branch beside a residual, as ops_drop_path.h has them: norm(x) of these
+  /// counts as 0, that of the others grows by 1 / (1 - share). Without activation only.
+  DropMask drop = {};
+
+  [[nodiscard]] bool trains() const { return weight.trainable || bias.trainable; }
 };
 
 /// activation(norm(x) + residual), all [B, H, W, C]; `residual` undefined: none, and beside one
-/// only ReLU or none. Saves x and the statistics; of ReLU beside a residual its output.
+/// only ReLU or none. Saves x and the statistics; of ReLU beside a residual its output. `left`:
+/// where the residual's gradient is left, if used.
 [[nodiscard]] at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,
-                                    const at::Tensor& residual = {});
+                                    const at::Tensor& residual = {},
+                                    const ResidualGradient& left = {});
 
 /// conv(activation(norm(x))), without bias: what is convolved is made again in backward, so that
 /// only x and the statistics are saved.

@@ -22,6 +22,16 @@ double before_activation(const Args& a, std::int64_t i, std::int64_t channel) {
   return grad.at(i) * activation_slope(normalised(a, x.at(i), channel), a.activation);
 }
 
+/// By which the branch of a sample is multiplied.
+double drop_factor(const DropSamples& drop, std::int64_t sample) {
+  if (drop.seed == nullptr) return 1;
+  const std::uint64_t key = dropout_key(static_cast<std::uint64_t>(*drop.seed), drop.place);
+  const Philox words = Philox::at(key, 0, static_cast<std::uint64_t>(sample / 4));
+  return words.uniform(static_cast<int>(sample % 4)) >= drop.share
+             ? 1 / (1 - static_cast<double>(drop.share))
+             : 0;
+}
+
 /// Calls body(element, channel, sample) for each element.
 template <typename Body>
 void for_elements(std::int64_t samples, std::int64_t pixels, std::int64_t channels,
@@ -130,14 +140,17 @@ void batch_norm_fold(const BatchNormFold& a) {
 }
 
 void batch_norm_apply(const BatchNormApply& a) {
-  const View x(a.x, a.dtype), residual(a.residual, a.dtype), gate(a.gate, a.dtype), y(a.y, a.dtype);
-  for_elements(
-      a.samples, a.pixels, a.channels,
-      [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
-        const double z = normalised(a, x.at(i), channel) + (residual ? residual.at(i) : 0);
-        const double result = activated(z, a.activation);
-        y.set(i, gate ? stored(result, a.dtype) * gate.at(sample * a.channels + channel) : result);
-      });
+  const View x(a.x, a.dtype), residual(a.residual, a.dtype), y(a.y, a.dtype);
+  for_elements(a.samples, a.pixels, a.channels,
+               [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
+                 const double z = normalised(a, x.at(i), channel) * drop_factor(a.drop, sample) +
+                                  (residual ? residual.at(i) : 0);
+                 const double result = activated(z, a.activation);
+                 y.set(i, a.gate == nullptr
+                              ? result
+                              : stored(result, a.dtype) *
+                                    static_cast<double>(a.gate[sample * a.channels + channel]));
+               });
 }
 
 void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
@@ -145,7 +158,8 @@ void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
   two_sums(counted_samples(a.valid, a.samples), a.pixels, a.channels,
            batch_norm_partials(a.samples, a.pixels, a.channels), a.partial,
            [&](std::int64_t i, std::int64_t channel) {
-             const double dz = before_activation(a, i, channel);
+             const double dz =
+                 before_activation(a, i, channel) * drop_factor(a.drop, i / a.channels / a.pixels);
              return std::pair(dz, dz * (x.at(i) - static_cast<double>(a.mean[channel])));
            });
 }
@@ -175,9 +189,9 @@ void batch_norm_backward_apply(const BatchNormBackwardApply& a) {
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
                  const double dz = sample < valid ? before_activation(a, i, channel) : 0,
                               off = x.at(i) - channel_value(a.mean, channel, 0);
-                 const double dx = channel_value(a.scale, channel, 1) * dz +
-                                   off * channel_value(a.slope, channel, 0) +
-                                   channel_value(a.offset, channel, 0);
+                 const double dx =
+                     channel_value(a.scale, channel, 1) * dz * drop_factor(a.drop, sample) +
+                     off * channel_value(a.slope, channel, 0) + channel_value(a.offset, channel, 0);
                  if (grad_residual) grad_residual.set(i, dz);
                  grad_x.set(i, sample < valid ? dx : 0);
                });
@@ -198,7 +212,7 @@ void squeeze(const Squeeze& a) {
 }
 
 void gate_backward_sums(const GateBackwardSums& a) {
-  const View x(a.x, a.dtype), grad_y(a.grad_y, a.dtype), grad_gate(a.grad_gate, a.dtype);
+  const View x(a.x, a.dtype), grad_y(a.grad_y, a.dtype);
   for (std::int64_t sample = 0; sample < a.samples; ++sample) {
     for (std::int64_t channel = 0; channel < a.channels; ++channel) {
       double sum[5] = {};
@@ -213,7 +227,7 @@ void gate_backward_sums(const GateBackwardSums& a) {
         sum[3] += grad * slope * off;
         sum[4] += slope * off;
       }
-      grad_gate.set(sample * a.channels + channel, sum[0]);
+      a.grad_gate[sample * a.channels + channel] = static_cast<float>(sum[0]);
       for (int k = 0; k < 4; ++k)
         a.sums[(sample * 4 + k) * a.channels + channel] = static_cast<float>(sum[k + 1]);
     }
@@ -221,12 +235,12 @@ void gate_backward_sums(const GateBackwardSums& a) {
 }
 
 void gate_backward_combine(const GateBackwardCombine& a) {
-  const View gate(a.gate, a.dtype), grad_mean(a.grad_mean, a.dtype);
   for (std::int64_t channel = 0; channel < a.channels; ++channel) {
     double total[2] = {};
     for (std::int64_t n = 0; n < counted_samples(a.valid, a.samples); ++n) {
-      const double g = gate.at(n * a.channels + channel),
-                   p = grad_mean.at(n * a.channels + channel) / static_cast<double>(a.pixels);
+      const std::int64_t at = n * a.channels + channel;
+      const double g = static_cast<double>(a.gate[at]),
+                   p = static_cast<double>(a.grad_mean[at]) / static_cast<double>(a.pixels);
       const float* s = a.sums + n * 4 * a.channels + channel;
       for (int k = 0; k < 2; ++k) {
         total[k] += g * static_cast<double>(s[2 * k * a.channels]) +

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   add_slots<5, V>(sum, shape, place, shared, [&](int k, std::int64_t channel, float total) {
     if (channel >= a.channels) return;
     if (k == 0) {
-      static_cast<T*>(a.grad_gate)[blockIdx.y * a.channels + channel] = from_float<T>(total);
+      a.grad_gate[blockIdx.y * a.channels + channel] = total;
     } else {
       a.sums[(static_cast<std::int64_t>(blockIdx.y) * 4 + (k - 1)) * a.channels + channel] = total;
     }
@@ -85,7 +85,6 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
 
 constexpr int kCombineRows = 16;
 
-template <typename T>
 __global__ void __launch_bounds__(kWarp* kCombineRows)
     gate_backward_combine_kernel(const GateBackwardCombine a) {
   __shared__ float sums[2][kCombineRows][kWarp + 1];
@@ -97,8 +96,7 @@ __global__ void __launch_bounds__(kWarp* kCombineRows)
 #pragma unroll 4
     for (std::int64_t sample = threadIdx.y; sample < samples; sample += kCombineRows) {
       const std::int64_t at = sample * a.channels + channel;
-      const float gate = to_float(static_cast<const T*>(a.gate)[at]),
-                  grad = to_float(static_cast<const T*>(a.grad_mean)[at]) * share;
+      const float gate = a.gate[at], grad = a.grad_mean[at] * share;
       const float* s = a.sums + sample * 4 * a.channels + channel;
       total[0] += gate * s[0] + grad * s[a.channels];
       total[1] += gate * s[2 * a.channels] + grad * s[3 * a.channels];
@@ -172,10 +170,8 @@ void gate_backward_sums(const GateBackwardSums& args, cudaStream_t stream) {
 
 void gate_backward_combine(const GateBackwardCombine& args, cudaStream_t stream) {
   if (args.channels == 0) return;
-  with_type(args.dtype, [&](auto zero) {
-    gate_backward_combine_kernel<decltype(zero)>
-        <<<blocks_for(args.channels, kWarp), dim3(kWarp, kCombineRows), 0, stream>>>(args);
-  });
+  gate_backward_combine_kernel<<<blocks_for(args.channels, kWarp), dim3(kWarp, kCombineRows), 0,
+                                 stream>>>(args);
   check_launch("gate_backward_combine");
 }
 

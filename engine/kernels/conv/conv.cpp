@@ -5,6 +5,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -43,6 +44,16 @@ at::Tensor padded(const at::Tensor& image, const ConvShape& shape) {
 
 std::int64_t even_padding(const ConvShape& shape) {
   return shape.before == shape.after ? shape.before : 0;
+}
+
+/// An image of these sizes [B, H, W, C] whose elements nobody reads, as PyTorch sees it: on a GPU
+/// there is no memory behind it but that of `like`.
+at::Tensor shape_alone(at::IntArrayRef sizes, const at::Tensor& like) {
+  if (!like.is_cuda()) return channels_second(at::empty(sizes, like.options()));
+  return channels_second(at::for_blob(like.data_ptr(), sizes)
+                             .options(like.options())
+                             .target_device(like.device())
+                             .make_tensor());
 }
 
 /// (gradient of the image, of the weight), one of them wanted.
@@ -92,20 +103,23 @@ at::Tensor convolve(const at::Tensor& image, const at::Tensor& weight, const Con
 }
 
 at::Tensor convolve_input_gradient(const at::Tensor& dy, const at::Tensor& weight,
-                                   const ConvShape& shape, at::IntArrayRef sizes) {
+                                   const ConvShape& shape, at::IntArrayRef sizes,
+                                   const at::Tensor& other) {
   if (shape.pointwise()) {
-    at::Tensor dx = at::empty(sizes, dy.options());
-    multiply(pixel_rows(dy), weight.view({shape.out, shape.in}), pixel_rows(dx));
+    at::Tensor dx = other.defined() ? other : at::empty(sizes, dy.options());
+    multiply(pixel_rows(dy), weight.view({shape.out, shape.in}), pixel_rows(dx),
+             {.add = other.defined()});
     return dx;
   }
   const std::int64_t pad = shape.before == shape.after ? 0 : shape.before + shape.after;
-  // Only its shape is read.
-  const at::Tensor image = channels_second(
-      at::empty({sizes[0], sizes[1] + pad, sizes[2] + pad, sizes[3]}, for_library(dy).options()));
-  at::Tensor dx = std::get<0>(library_backward(channels_second(for_library(dy)), image,
-                                               for_library(weight), shape, /*for_input=*/true));
+  const at::Tensor grad = for_library(dy);
+  at::Tensor dx = std::get<0>(
+      library_backward(channels_second(grad),
+                       shape_alone({sizes[0], sizes[1] + pad, sizes[2] + pad, sizes[3]}, grad),
+                       for_library(weight), shape, /*for_input=*/true));
   if (pad > 0) dx = dx.narrow(2, shape.before, sizes[1]).narrow(3, shape.before, sizes[2]);
-  return channels_last(dx).to(dy.scalar_type());
+  dx = channels_last(dx).to(dy.scalar_type());
+  return other.defined() ? dx.add_(other) : dx;
 }
 
 void add_conv_weight_gradient(const at::Tensor& image, const at::Tensor& dy, const ConvShape& shape,

@@ -48,9 +48,11 @@ void check_conv(const at::Tensor& x, const ConvShape& shape, const Parameter& we
 [[nodiscard]] at::Tensor convolve(const at::Tensor& image, const at::Tensor& weight,
                                   const ConvShape& shape);
 
-/// dy [B, H', W', out] -> gradient of x, which is [B, H, W, in]: `sizes`.
+/// dy [B, H', W', out] -> gradient of x, which is [B, H, W, in]: `sizes`. `other`: another part of
+/// it, which is added and may be overwritten; undefined: none.
 [[nodiscard]] at::Tensor convolve_input_gradient(const at::Tensor& dy, const at::Tensor& weight,
-                                                 const ConvShape& shape, at::IntArrayRef sizes);
+                                                 const ConvShape& shape, at::IntArrayRef sizes,
+                                                 const at::Tensor& other = {});
 
 /// Adds the gradient of the weight to its fp32 gradient, or writes it there where that is empty.
 void add_conv_weight_gradient(const at::Tensor& image, const at::Tensor& dy, const ConvShape& shape,

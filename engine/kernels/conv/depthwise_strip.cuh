@@ -276,12 +276,10 @@ struct DepthwiseBackwardStrip {
     gate[0] = gate[1] = 1;
     grad_mean[0] = grad_mean[1] = 0;
     if (f.gate == nullptr) return;
-    const std::int64_t at = sample * (a.shape.channels / 2) + pair;
-    const Pair<T> g = static_cast<const Pair<T>*>(f.gate)[at],
-                  p = static_cast<const Pair<T>*>(f.grad_mean)[at];
+    const std::int64_t at = sample * a.shape.channels + 2 * pair;
     const float share = 1.0f / static_cast<float>(a.shape.out_height * a.shape.out_width);
-    gate[0] = g.first(), gate[1] = g.second();
-    grad_mean[0] = p.first() * share, grad_mean[1] = p.second() * share;
+    gate[0] = f.gate[at], gate[1] = f.gate[at + 1];
+    grad_mean[0] = f.grad_mean[at] * share, grad_mean[1] = f.grad_mean[at + 1] * share;
   }
 
   /// The gradient of the convolution's output from what follows.

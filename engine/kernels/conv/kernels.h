@@ -55,14 +55,14 @@ struct Depthwise {
 /// (grad * gate + grad_mean / pixels) * activation'(y * scale + shift), and the gradient of y is
 /// scale * dz + (y - mean) * slope + offset, rounded.
 struct FollowingNorm {
-  const void* y;          ///< what the convolution gave; null: nothing follows
-  const float* mean;      ///< [channels]
-  const float* scale;     ///< [channels]
-  const float* shift;     ///< [channels]
-  const float* slope;     ///< [channels]; null with offset: zero
-  const float* offset;    ///< [channels]
-  const void* gate;       ///< [samples, channels]; null with grad_mean: 1 and 0
-  const void* grad_mean;  ///< [samples, channels]
+  const void* y;           ///< what the convolution gave; null: nothing follows
+  const float* mean;       ///< [channels]
+  const float* scale;      ///< [channels]
+  const float* shift;      ///< [channels]
+  const float* slope;      ///< [channels]; null with offset: zero
+  const float* offset;     ///< [channels]
+  const float* gate;       ///< [samples, channels]; null with grad_mean: 1 and 0
+  const float* grad_mean;  ///< [samples, channels]
   Activation activation;
 };
 

@@ -20,13 +20,14 @@ struct ConvOptions {
 struct Conv : torch::autograd::Function<Conv> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
-                            const ConvOptions& options) {
+                            const ConvOptions& options, const ResidualGradient& left) {
     const at::Tensor y = convolve(x, value_of(*weight, x), options.shape);
     const bool activated = options.activation == ImageActivation::relu;
     add_bias_relu(y, bias == nullptr ? at::Tensor() : value_of(*bias, x), activated);
     context->save_for_backward(
         {weight->trainable ? x : at::Tensor(), activated ? y : at::Tensor()});
     context->saved_data["sizes"] = x.sizes().vec();
+    context->saved_data["left"] = left.keep();
     keep(context, "weight", weight);
     keep(context, "bias", bias);
     keep_shape(context, options.shape);
@@ -42,21 +43,22 @@ struct Conv : torch::autograd::Function<Conv> {
     at::Tensor dx;
     if (context->needs_input_grad(0))
       dx = convolve_input_gradient(dy, value_of(weight, dy), shape,
-                                   context->saved_data.at("sizes").toIntVector());
-    return {dx, {}, {}, {}, {}};
+                                   context->saved_data.at("sizes").toIntVector(),
+                                   ResidualGradient(context->saved_data.at("left")).take());
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor conv(const at::Tensor& x_BHWC, const ConvShape& shape, Parameter& weight,
-                Parameter* bias, ImageActivation activation) {
+                Parameter* bias, ImageActivation activation, const ResidualGradient& left) {
   check_conv(x_BHWC, shape, weight, bias);
   DSTRAIN_CHECK(activation == ImageActivation::none || activation == ImageActivation::relu,
                 "a convolution has no other activation than ReLU");
   const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
   return Conv::apply(x_BHWC, anchor_for(x_BHWC, any_trainable), &weight, bias,
-                     ConvOptions{shape, activation});
+                     ConvOptions{shape, activation}, left);
 }
 
 }  // namespace dstrain::ops

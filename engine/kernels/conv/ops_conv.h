@@ -4,6 +4,7 @@
 
 #include "engine/kernels/conv/conv.h"
 #include "engine/kernels/conv/image_activation.h"
+#include "engine/kernels/conv/residual_gradient.h"
 #include "engine/kernels/parameter.h"
 
 /// Convolutions with their gradients; rules in engine/kernels/ops.h, legend in conv.h.
@@ -11,9 +12,10 @@ namespace dstrain::ops {
 
 /// activation(conv(x) + bias). x [B, H, W, in] -> [B, H', W', out]; x may be any view, such as that
 /// of images [B, C, H, W], which is kept as it is. Saves x, and with an activation (none or relu)
-/// its output, which the next operator keeps, too.
+/// its output, which the next operator keeps, too. `left`: another part of x's gradient, if used.
 [[nodiscard]] at::Tensor conv(const at::Tensor& x_BHWC, const ConvShape& shape, Parameter& weight,
                               Parameter* bias = nullptr,
-                              ImageActivation activation = ImageActivation::none);
+                              ImageActivation activation = ImageActivation::none,
+                              const ResidualGradient& left = {});
 
 }  // namespace dstrain::ops

@@ -52,8 +52,8 @@ double output_gradient(const DepthwiseBackward& a, std::int64_t i) {
                      at = i / s.channels / pixels * s.channels + channel;
   const double y = View(f.y, a.dtype).at(i), scale = channel_value(f.scale, channel, 1);
   if (f.gate != nullptr) {
-    grad = grad * View(f.gate, a.dtype).at(at) +
-           View(f.grad_mean, a.dtype).at(at) / static_cast<double>(pixels);
+    grad = grad * static_cast<double>(f.gate[at]) +
+           static_cast<double>(f.grad_mean[at]) / static_cast<double>(pixels);
   }
   const double dz =
       grad * activation_slope(y * scale + channel_value(f.shift, channel, 0), f.activation);

@@ -2,20 +2,30 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/kernels/batch_norm/ops_batch_norm.h"
 #include "engine/kernels/conv/conv.h"
+#include "engine/kernels/excite/excite.h"
 #include "engine/kernels/parameter.h"
 
-/// Excitation of channels with its gradient; rules in engine/kernels/ops.h, legend in conv.h.
-/// Hu et al. 2018, arXiv:1709.01507, sec. 3.2.
+/// Squeeze and excitation behind a depthwise convolution, with its gradients; rules in
+/// engine/kernels/ops.h, legend in batch_norm.h.
 namespace dstrain::ops {
 
-/// sigmoid: 1 / (1 + exp(-z)). hard_sigmoid: min(max(z + 3, 0), 6) / 6, Howard et al. 2019,
-/// arXiv:1905.02244, sec. 5.2.
-enum class Gate { sigmoid, hard_sigmoid };
-
-/// conv(x * gate(z)), without bias: x [B, H, W, C], z [B, C] -> [B, H', W', out]. Saves x and z;
-/// what is convolved is made again in backward.
-[[nodiscard]] at::Tensor excited_conv(const at::Tensor& x_BHWC, const at::Tensor& z_BC, Gate gate,
-                                      const ConvShape& shape, Parameter& weight);
+/// conv(h * gate) without bias, of h = activation(norm(depthwise(activation(norm(x))))) and the
+/// gates that follow from its means over the image: the rest of an inverted residual. `before`
+/// null: x is convolved as it is.
+struct ExcitedDepthwise {
+  const BatchNormCall* before = nullptr;
+  ConvShape depthwise;
+  Parameter& depthwise_weight;
+  const BatchNormCall& after;
+  ExciteCall excite;
+  ConvShape project;
+  Parameter& project_weight;
+};
+/// x [B, H, W, in] -> [B, H', W', out]. Saves x, what the depthwise convolution gives, the
+/// statistics, the means, and `Gates`; h and the scaled h are made again in backward. On a GPU
+/// everything that depends on an image is in the passes of the norms.
+[[nodiscard]] at::Tensor excited_depthwise(const at::Tensor& x_BHWC, const ExcitedDepthwise& of);
 
 }  // namespace dstrain::ops

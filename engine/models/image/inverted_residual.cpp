@@ -1,7 +1,6 @@
 #include "engine/models/image/inverted_residual.h"
 
 #include "engine/base/stable_hash.h"
-#include "engine/kernels/activation/ops_drop_path.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -28,14 +27,20 @@ Tensors InvertedResidual::forward(const Tensors& input, const Batch& batch,
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
   auto& [expand, depthwise, excite, project, residual, share] = layers_;
-  const at::Tensor h = depthwise.norm.forward_depthwise(
-      expand ? expand->conv.forward(x) : x, call, depthwise.conv, expand ? &expand->norm : nullptr);
-  const at::Tensor p = excite ? excite->forward_conv(h, project.conv) : project.conv.forward(h);
-  if (!drops() || !call.trains() || !call.dropout_seed.defined())
-    return {project.norm.forward(p, call, residual ? x : at::Tensor())};
-  return {ops::drop_path(
-      project.norm.forward(p, call), x.size(0),
-      {.share = share, .seed = call.dropout_seed, .place = stable_hash(name() + ".drop_path")}, x)};
+  const ops::ResidualGradient left =
+      residual && expand ? ops::ResidualGradient(x) : ops::ResidualGradient();
+  const at::Tensor h = expand ? expand->conv.forward(x, ops::ImageActivation::none, left) : x;
+  BatchNorm* before = expand ? &expand->norm : nullptr;
+  const at::Tensor p =
+      excite
+          ? depthwise.norm.forward_excited(h, call, depthwise.conv, before, excite->call(),
+                                           project.conv)
+          : project.conv.forward(depthwise.norm.forward_depthwise(h, call, depthwise.conv, before));
+  ops::DropMask drop;
+  if (drops() && call.trains() && call.dropout_seed.defined()) {
+    drop = {.share = share, .seed = call.dropout_seed, .place = stable_hash(name() + ".drop_path")};
+  }
+  return {project.norm.forward(p, call, residual ? x : at::Tensor(), left, drop)};
 }
 
 BlockCost InvertedResidual::cost(const BatchShape& shape) const {
@@ -43,13 +48,12 @@ BlockCost InvertedResidual::cost(const BatchShape& shape) const {
   ImageCosts costs(name(), image, shape.compute_bytes);
   const auto& [expand, depthwise, excite, project, residual, share] = layers_;
   if (expand) image = costs.conv(expand->conv, image, /*kept=*/true);
+  const ImageShape expanded = image;
   image =
       costs.depthwise_norm(expand ? &expand->norm : nullptr, depthwise.conv, depthwise.norm, image);
-  image = excite ? excite->add_costs(costs, image, project.conv)
+  image = excite ? excite->add_costs(costs, expanded, image, project.conv)
                  : costs.conv(project.conv, image, /*kept=*/false);
-  image = costs.norm(project.norm, image, residual && !drops());
-  if (drops()) costs.drop_path(image);
-  return costs.finish(image);
+  return costs.finish(costs.norm(project.norm, image, residual));
 }
 
 }  // namespace dstrain

@@ -22,9 +22,13 @@ Tensors ResidualBlock::forward(const Tensors& input, const Batch& batch,
                                const BlockContext& context) {
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
-  at::Tensor h = x;
-  for (std::size_t i = 0; i + 1 < branch_.size(); ++i) h = branch_[i].forward(h, call);
-  return {branch_.back().forward(h, call, shortcut_ ? shortcut_->forward(x, call) : x)};
+  ConvNorm& first = branch_.front();
+  const ops::ResidualGradient left = !shortcut_ && first.conv.shape().pointwise()
+                                         ? ops::ResidualGradient(x)
+                                         : ops::ResidualGradient();
+  at::Tensor h = first.norm.forward(first.conv.forward(x, ops::ImageActivation::none, left), call);
+  for (std::size_t i = 1; i + 1 < branch_.size(); ++i) h = branch_[i].forward(h, call);
+  return {branch_.back().forward(h, call, shortcut_ ? shortcut_->forward(x, call) : x, left)};
 }
 
 BlockCost ResidualBlock::cost(const BatchShape& shape) const {

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "engine/kernels/attention/attention_backends.h"
+
+/// Attention by graphs of cuDNN, which take operands and gradients of any strides and add linear
+/// biases to the scores; not for other layers.
+namespace dstrain::ops {
+
+/// Whether cuDNN adds these biases: it knows the slopes of all heads of a model only.
+[[nodiscard]] bool cudnn_adds(const Slopes& slopes);
+
+/// Of as many queries as keys where attention is causal. Throws c10::Error where cuDNN has no
+/// kernel.
+[[nodiscard]] Attended attend_by_cudnn(const Heads& in, const Masking& masking);
+
+/// Writes the gradients of `in` into `out`, whose last strides are 1.
+void attend_backward_by_cudnn(const Attended& saved, const at::Tensor& grad, const Heads& in,
+                              const Masking& masking, const Heads& out);
+
+}  // namespace dstrain::ops

@@ -1,0 +1,440 @@
+#include <cuda_pipeline.h>
+
+#include <algorithm>
+
+#include "engine/kernels/attention/short_attention.h"
+#include "engine/kernels/attention/tensor_cores.cuh"
+#include "engine/kernels/device.cuh"
+
+/// A block holds one head's keys and values (or, for gradients of these, queries and gradients of
+/// the output) in shared memory; a warp works on 16 rows of the other side at a time.
+namespace dstrain::kernels {
+namespace {
+
+/// Warps of a block, and the most of them that share a multiprocessor's registers.
+constexpr int kWarps = 6, kBlocks = 2;
+constexpr int kThreads = kWarps * cuda::kWarp;
+constexpr std::int64_t kMaxTokens = 320;
+
+/// Rows of one operand in shared memory: 8 elements of room keep the reads of 8 rows in different
+/// banks.
+template <int kWidth>
+constexpr int kPitch = kWidth + 8;
+
+int tiles_of(std::int64_t tokens) {
+  return static_cast<int>((tokens + cuda::kTile - 1) / cuda::kTile);
+}
+
+}  // namespace
+
+std::int64_t short_attention_max_tokens(std::int64_t head_dim) {
+  return head_dim == 64 || head_dim == 80 ? kMaxTokens : 0;
+}
+
+namespace cuda {
+namespace {
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+/// One head of one sample.
+template <typename T>
+struct Head {
+  T* rows;
+  std::int64_t stride;
+  __device__ Head(const HeadsView& view, std::int64_t sample, std::int64_t head)
+      : rows(static_cast<T*>(view.data) + sample * view.batch + head * view.head),
+        stride(view.token) {}
+};
+
+/// Copies `tokens` rows to shared memory, zeros behind them up to a whole tile; to be waited for.
+template <typename T, int kWidth>
+__device__ void fetch(T* shared, const Head<T>& head, int tokens, int tiles) {
+  constexpr int kPacks = kWidth / kPack;
+  for (int i = static_cast<int>(threadIdx.x); i < tiles * kTile * kPacks; i += kThreads) {
+    const int row = i / kPacks, pack = i - row * kPacks;
+    T* to = shared + row * kPitch<kWidth> + pack * kPack;
+    if (row < tokens) {
+      __pipeline_memcpy_async(to, head.rows + row * head.stride + pack * kPack, 16);
+    } else {
+      *reinterpret_cast<uint4*>(to) = uint4{0, 0, 0, 0};
+    }
+  }
+}
+
+__device__ inline void wait_for_fetch() {
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
+}
+
+/// Rows `first` and on of a head as the left operand of products; zeros behind the last token.
+template <typename T, int kWidth>
+__device__ void load_rows(Left (&rows)[kWidth / kTile], const Head<T>& head, int first,
+                          int tokens) {
+  const Lane lane;
+  const int low = first + lane.row, high = low + 8;
+  const T* from_low = head.rows + low * head.stride + lane.column;
+  const T* from_high = head.rows + high * head.stride + lane.column;
+#pragma unroll
+  for (int k = 0; k < kWidth / kTile; ++k) {
+    rows[k].value[0] = low < tokens ? pair_at(from_low + k * kTile) : 0;
+    rows[k].value[1] = high < tokens ? pair_at(from_high + k * kTile) : 0;
+    rows[k].value[2] = low < tokens ? pair_at(from_low + k * kTile + 8) : 0;
+    rows[k].value[3] = high < tokens ? pair_at(from_high + k * kTile + 8) : 0;
+  }
+}
+
+template <typename T, int kWidth>
+__device__ void store_rows(const Head<T>& head, const float (&sums)[kWidth / 8][4], float low_scale,
+                           float high_scale, int first, int tokens) {
+  const Lane lane;
+  const int low = first + lane.row, high = low + 8;
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+    const int column = n * 8 + lane.column;
+    if (low < tokens)
+      store_pair(head.rows + low * head.stride + column, sums[n][0] * low_scale,
+                 sums[n][1] * low_scale);
+    if (high < tokens)
+      store_pair(head.rows + high * head.stride + column, sums[n][2] * high_scale,
+                 sums[n][3] * high_scale);
+  }
+}
+
+/// products [16, 16] = rows * (16 rows of `shared`)^T.
+template <typename T, int kWidth>
+__device__ void multiply_by_rows(float (&products)[2][4], const Left (&rows)[kWidth / kTile],
+                                 const T* shared) {
+#pragma unroll
+  for (float& x : products[0]) x = 0;
+#pragma unroll
+  for (float& x : products[1]) x = 0;
+#pragma unroll
+  for (int k = 0; k < kWidth / kTile; ++k) {
+    const Right right = Right::of_rows(shared + k * kTile, kPitch<kWidth>);
+    multiply_add<T>(products[0], rows[k], right.first());
+    multiply_add<T>(products[1], rows[k], right.second());
+  }
+}
+
+/// sums [16, kWidth] += weights [16, 16] * (16 rows of `shared`).
+template <typename T, int kWidth>
+__device__ void add_weighted_rows(float (&sums)[kWidth / 8][4], const Left& weights,
+                                  const T* shared) {
+#pragma unroll
+  for (int n = 0; n < kWidth / kTile; ++n) {
+    const Right right = Right::of_columns(shared + n * kTile, kPitch<kWidth>);
+    multiply_add<T>(sums[2 * n], weights, right.first());
+    multiply_add<T>(sums[2 * n + 1], weights, right.second());
+  }
+}
+
+template <int kCount>
+__device__ void clear(float (&sums)[kCount][4]) {
+#pragma unroll
+  for (auto& tile : sums) {
+#pragma unroll
+    for (float& x : tile) x = 0;
+  }
+}
+
+/// Scores are taken in units of log2, less the largest one seen so far, or one that is at most this
+/// much below it: then no sum has to be scaled again, and no exponential grows beyond 2^8.
+constexpr float kSlack = 8;
+constexpr int kStep = 4;  ///< tiles of keys between two looks at the largest score
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks) short_attention_kernel(const ShortAttention a) {
+  extern __shared__ __align__(16) char shared[];
+  const int tokens = static_cast<int>(a.tokens), tiles = (tokens + kTile - 1) / kTile;
+  T* keys = reinterpret_cast<T*>(shared);
+  T* values = keys + tiles * kTile * kPitch<kWidth>;
+  const std::int64_t sample = blockIdx.x / a.heads, number = blockIdx.x - sample * a.heads;
+  fetch<T, kWidth>(keys, {a.key, sample, number}, tokens, tiles);
+  fetch<T, kWidth>(values, {a.value, sample, number}, tokens, tiles);
+  const Head<T> query(a.query, sample, number), out(a.out, sample, number);
+  float* log_sum_exp = a.log_sum_exp + blockIdx.x * a.tokens;
+  const Lane lane;
+  const float scale = a.scale * kLog2E;
+  bool fetched = false;
+  for (int tile = lane.warp; tile < tiles || !fetched; tile += kWarps) {
+    Left rows[kWidth / kTile];
+    load_rows<T, kWidth>(rows, query, tile * kTile, tokens);
+    if (!fetched) wait_for_fetch();
+    fetched = true;
+    if (tile >= tiles) break;
+    float sums[kWidth / 8][4];
+    clear(sums);
+    float top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    for (int first = 0; first < tiles; first += kStep) {
+      float scores[2 * kStep][4];
+      float highest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) {
+        if (first + j >= tiles) continue;
+        auto& pair = reinterpret_cast<float(&)[2][4]>(scores[2 * j]);
+        multiply_by_rows<T, kWidth>(pair, rows, keys + (first + j) * kTile * kPitch<kWidth>);
+        if ((first + j + 1) * kTile > tokens) {
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int key = (first + j) * kTile + n * 8 + lane.column + i % 2;
+              if (key >= tokens) pair[n][i] = -INFINITY;
+            }
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) highest[i / 2] = fmaxf(highest[i / 2], pair[n][i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) highest[i] = quad_max(highest[i]) * scale;
+      const bool grown = highest[0] > top[0] + kSlack || highest[1] > top[1] + kSlack;
+      if (__any_sync(0xffffffffu, grown)) {
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float next = fmaxf(top[i], highest[i]);
+          factor[i] = exp2_of(top[i] - next);
+          total[i] *= factor[i];
+          top[i] = next;
+        }
+#pragma unroll
+        for (auto& tile_sums : sums) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) tile_sums[i] *= factor[i / 2];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) {
+        if (first + j >= tiles) continue;
+        auto& pair = reinterpret_cast<float(&)[2][4]>(scores[2 * j]);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            pair[n][i] = exp2_of(fmaf(pair[n][i], scale, -top[i / 2]));
+            total[i / 2] += pair[n][i];
+          }
+        }
+        add_weighted_rows<T, kWidth>(sums, Left::of<T>(pair),
+                                     values + (first + j) * kTile * kPitch<kWidth>);
+      }
+    }
+#pragma unroll
+    for (float& x : total) x = quad_sum(x);
+    store_rows<T, kWidth>(out, sums, 1 / total[0], 1 / total[1], tile * kTile, tokens);
+    if (lane.column == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = tile * kTile + lane.row + 8 * i;
+        if (row < tokens) log_sum_exp[row] = (top[i] + log2f(total[i])) * kLn2;
+      }
+    }
+  }
+}
+
+/// What a row's gradients of scores need: logarithm of its sum in units of log2, and the sum of its
+/// output times that one's gradient.
+struct RowFacts {
+  float log_sum, product;
+};
+
+/// Gradient of scores without the scale, and probabilities, from scores and gradients of these.
+__device__ inline float grad_of(float& score, float grad, float scale, const RowFacts& row) {
+  score = exp2_of(fmaf(score, scale, -row.log_sum));
+  return score * (grad - row.product);
+}
+
+template <typename T, int kWidth>
+__device__ void query_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
+  const int tokens = static_cast<int>(a.forward.tokens), tiles = (tokens + kTile - 1) / kTile;
+  T* keys = reinterpret_cast<T*>(shared);
+  T* values = keys + tiles * kTile * kPitch<kWidth>;
+  const std::int64_t sample = block / a.forward.heads, number = block - sample * a.forward.heads;
+  fetch<T, kWidth>(keys, {a.forward.key, sample, number}, tokens, tiles);
+  fetch<T, kWidth>(values, {a.forward.value, sample, number}, tokens, tiles);
+  const Head<T> query(a.forward.query, sample, number), out(a.forward.out, sample, number),
+      grad(a.grad, sample, number), result(a.query_grad, sample, number);
+  const float* log_sum_exp = a.forward.log_sum_exp + block * a.forward.tokens;
+  const Lane lane;
+  const float scale = a.forward.scale * kLog2E;
+  wait_for_fetch();
+  for (int tile = lane.warp; tile < tiles; tile += kWarps) {
+    Left rows[kWidth / kTile], grads[kWidth / kTile];
+    RowFacts facts[2] = {};
+    load_rows<T, kWidth>(rows, out, tile * kTile, tokens);
+    load_rows<T, kWidth>(grads, grad, tile * kTile, tokens);
+#pragma unroll
+    for (int k = 0; k < kWidth / kTile; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = unpack_pair<T>(rows[k].value[i]), y = unpack_pair<T>(grads[k].value[i]);
+        facts[i % 2].product += x.x * y.x + x.y * y.y;
+      }
+    }
+    load_rows<T, kWidth>(rows, query, tile * kTile, tokens);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = tile * kTile + lane.row + 8 * i;
+      facts[i].product = quad_sum(facts[i].product);
+      facts[i].log_sum = row < tokens ? log_sum_exp[row] * kLog2E : INFINITY;
+    }
+    float sums[kWidth / 8][4];
+    clear(sums);
+    for (int j = 0; j < tiles; ++j) {
+      const T* tile_keys = keys + j * kTile * kPitch<kWidth>;
+      float scores[2][4], score_grads[2][4];
+      multiply_by_rows<T, kWidth>(scores, rows, tile_keys);
+      multiply_by_rows<T, kWidth>(score_grads, grads, values + j * kTile * kPitch<kWidth>);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          scores[n][i] = grad_of(scores[n][i], score_grads[n][i], scale, facts[i / 2]);
+      }
+      // Keys behind the last one are zero, and so is what they add.
+      add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
+    }
+    store_rows<T, kWidth>(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens);
+  }
+}
+
+template <typename T, int kWidth>
+__device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
+  const int tokens = static_cast<int>(a.forward.tokens), tiles = (tokens + kTile - 1) / kTile;
+  T* queries = reinterpret_cast<T*>(shared);
+  T* grads = queries + tiles * kTile * kPitch<kWidth>;
+  auto* facts = reinterpret_cast<RowFacts*>(grads + tiles * kTile * kPitch<kWidth>);
+  const std::int64_t sample = block / a.forward.heads, number = block - sample * a.forward.heads;
+  fetch<T, kWidth>(queries, {a.forward.query, sample, number}, tokens, tiles);
+  fetch<T, kWidth>(grads, {a.grad, sample, number}, tokens, tiles);
+  const Head<T> key(a.forward.key, sample, number), value(a.forward.value, sample, number),
+      out(a.forward.out, sample, number), key_result(a.key_grad, sample, number),
+      value_result(a.value_grad, sample, number);
+  const float* log_sum_exp = a.forward.log_sum_exp + block * a.forward.tokens;
+  const Lane lane;
+  const float scale = a.forward.scale * kLog2E;
+  wait_for_fetch();
+  for (int row = static_cast<int>(threadIdx.x); row < tiles * kTile; row += kThreads) {
+    RowFacts of_row{INFINITY, 0};  // no probability behind the last token
+    if (row < tokens) {
+      of_row.log_sum = log_sum_exp[row] * kLog2E;
+      const T* from = out.rows + row * out.stride;
+      const T* grad = grads + row * kPitch<kWidth>;
+#pragma unroll
+      for (int pack = 0; pack < kWidth / kPack; ++pack) {
+        float x[kPack], y[kPack];
+        load<T, kPack>(from, pack).unpack(x);
+        load<T, kPack>(grad, pack).unpack(y);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) of_row.product += x[i] * y[i];
+      }
+    }
+    facts[row] = of_row;
+  }
+  __syncthreads();
+  for (int tile = lane.warp; tile < tiles; tile += kWarps) {
+    Left key_rows[kWidth / kTile], value_rows[kWidth / kTile];
+    load_rows<T, kWidth>(key_rows, key, tile * kTile, tokens);
+    load_rows<T, kWidth>(value_rows, value, tile * kTile, tokens);
+    float key_sums[kWidth / 8][4], value_sums[kWidth / 8][4];
+    clear(key_sums);
+    clear(value_sums);
+    for (int j = 0; j < tiles; ++j) {
+      const T* tile_queries = queries + j * kTile * kPitch<kWidth>;
+      const T* tile_grads = grads + j * kTile * kPitch<kWidth>;
+      float scores[2][4], score_grads[2][4];  // [key, query]
+      multiply_by_rows<T, kWidth>(scores, key_rows, tile_queries);
+      multiply_by_rows<T, kWidth>(score_grads, value_rows, tile_grads);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const RowFacts row = facts[j * kTile + n * 8 + lane.column + i % 2];
+          score_grads[n][i] = grad_of(scores[n][i], score_grads[n][i], scale, row);
+        }
+      }
+      add_weighted_rows<T, kWidth>(value_sums, Left::of<T>(scores), tile_grads);
+      add_weighted_rows<T, kWidth>(key_sums, Left::of<T>(score_grads), tile_queries);
+    }
+    store_rows<T, kWidth>(key_result, key_sums, a.forward.scale, a.forward.scale, tile * kTile,
+                          tokens);
+    store_rows<T, kWidth>(value_result, value_sums, 1, 1, tile * kTile, tokens);
+  }
+}
+
+/// Two blocks for each head, next to each other, so that the second finds its operands in L2.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    short_attention_backward_kernel(const ShortAttentionBackward a) {
+  extern __shared__ __align__(16) char shared[];
+  const std::int64_t block = blockIdx.x / 2;
+  if (blockIdx.x % 2 == 0) {
+    query_gradients<T, kWidth>(a, shared, block);
+  } else {
+    key_gradients<T, kWidth>(a, shared, block);
+  }
+}
+
+/// Calls body<T, width>() for what `a` holds.
+template <typename Body>
+void with_heads(const ShortAttention& a, const Body& body) {
+  if (a.tokens > short_attention_max_tokens(a.head_dim) || a.tokens < 1 || a.dtype == DType::f32)
+    throw Error(ErrorKind::internal, "short attention: " + std::to_string(a.tokens) +
+                                         " tokens, heads of " + std::to_string(a.head_dim));
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(T) == 2) {
+      if (a.head_dim == 64) {
+        body.template operator()<T, 64>();
+      } else {
+        body.template operator()<T, 80>();
+      }
+    }
+  });
+}
+
+template <typename Kernel>
+void allow_shared(Kernel* kernel, std::size_t bytes) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess)
+    throw Error(ErrorKind::internal,
+                std::string("short attention's shared memory: ") + cudaGetErrorString(error));
+}
+
+std::size_t shared_bytes(const ShortAttention& a, std::size_t pitch) {
+  return static_cast<std::size_t>(tiles_of(a.tokens)) * kTile * pitch * 2 * 2;
+}
+
+}  // namespace
+
+void short_attention(const ShortAttention& args, cudaStream_t stream) {
+  with_heads(args, [&]<typename T, int kWidth>() {
+    const std::size_t bytes = shared_bytes(args, kPitch<kWidth>);
+    allow_shared(short_attention_kernel<T, kWidth>, bytes);
+    const auto blocks = static_cast<unsigned>(args.batch * args.heads);
+    if (blocks > 0) short_attention_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
+  });
+  check_launch("short_attention");
+}
+
+void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream) {
+  with_heads(args.forward, [&]<typename T, int kWidth>() {
+    const std::size_t bytes =
+        shared_bytes(args.forward, kPitch<kWidth>) +
+        static_cast<std::size_t>(tiles_of(args.forward.tokens)) * kTile * sizeof(RowFacts);
+    allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
+    const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);
+    if (blocks > 0)
+      short_attention_backward_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
+  });
+  check_launch("short_attention_backward");
+}
+
+}  // namespace cuda
+}  // namespace dstrain::kernels

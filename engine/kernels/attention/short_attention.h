@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Attention of short sequences without a mask: all keys and values of a head lie in shared memory,
+/// so that nothing is rounded up to more than 16 tokens. The rules are in engine/kernels/kernels.h.
+namespace dstrain::kernels {
+
+/// Elements [batch, head, token, 0 .. head_dim) of a tensor, dense in a head.
+struct HeadsView {
+  void* data;
+  std::int64_t batch, head, token;  ///< strides in elements, multiples of 8
+};
+
+/// out = softmax(scale * q k^T) v, and the natural logarithm of each row's sum of exponentials.
+struct ShortAttention {
+  HeadsView query, key, value, out;
+  float* log_sum_exp;  ///< [batch, heads, tokens]
+  std::int64_t batch, heads, tokens, head_dim;
+  float scale;
+  DType dtype;  ///< of 16 bits
+};
+
+/// Gradients of query, key and value from that of the output. Dao 2023, arXiv:2307.08691, sec. 2.3,
+/// with scores made twice: once by the rows of queries, once by the rows of keys, so that each sum
+/// stays in the registers of one warp and has one order.
+struct ShortAttentionBackward {
+  ShortAttention forward;  ///< with its results
+  HeadsView grad;          ///< of out
+  HeadsView query_grad, key_grad, value_grad;
+};
+
+/// How many tokens of heads of this width the kernels take: 0 for a width that they do not know.
+[[nodiscard]] std::int64_t short_attention_max_tokens(std::int64_t head_dim);
+
+namespace cuda {
+void short_attention(const ShortAttention& args, cudaStream_t stream);
+void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream);
+}  // namespace cuda
+
+}  // namespace dstrain::kernels

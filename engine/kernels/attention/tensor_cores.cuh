@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "engine/kernels/device.cuh"
+
+/// Products of 16 x 16 tiles by a warp (PTX ISA, "mma.m16n8k16" and "ldmatrix"), 16-bit operands
+/// and sums in fp32. A lane holds of a tile's rows `row` and row + 8 the columns column, column + 1
+/// of every 8.
+namespace dstrain::kernels::cuda {
+
+inline constexpr int kTile = 16;
+
+/// Where a lane's part of a tile lies.
+struct Lane {
+  int index = static_cast<int>(threadIdx.x) % kWarp;
+  int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int row = index / 4;
+  int column = index % 4 * 2;
+};
+
+template <typename T>
+__device__ std::uint32_t pair_at(const T* from) {
+  return *reinterpret_cast<const std::uint32_t*>(from);
+}
+
+template <typename T>
+__device__ std::uint32_t pack_pair(float low, float high);
+template <>
+__device__ inline std::uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+template <>
+__device__ inline std::uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+template <typename T>
+__device__ float2 unpack_pair(std::uint32_t pair);
+template <>
+__device__ inline float2 unpack_pair<__nv_bfloat16>(std::uint32_t pair) {
+  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+}
+template <>
+__device__ inline float2 unpack_pair<__half>(std::uint32_t pair) {
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+
+template <typename T>
+__device__ void store_pair(T* to, float low, float high) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack_pair<T>(low, high);
+}
+
+/// The left operand, [16, 16].
+struct Left {
+  std::uint32_t value[4];
+
+  /// Of sums [16, 16] as multiply_add leaves them.
+  template <typename T>
+  __device__ static Left of(const float (&sums)[2][4]) {
+    return {{pack_pair<T>(sums[0][0], sums[0][1]), pack_pair<T>(sums[0][2], sums[0][3]),
+             pack_pair<T>(sums[1][0], sums[1][1]), pack_pair<T>(sums[1][2], sums[1][3])}};
+  }
+};
+
+/// Eight columns of a right operand [16, 16].
+struct RightHalf {
+  std::uint32_t value[2];
+};
+
+/// The right operand from shared memory.
+struct Right {
+  std::uint32_t value[4];
+
+  [[nodiscard]] __device__ RightHalf first() const { return {{value[0], value[1]}}; }
+  [[nodiscard]] __device__ RightHalf second() const { return {{value[2], value[3]}}; }
+
+  /// Its columns are the 16 rows from `tile` on.
+  template <typename T>
+  __device__ static Right of_rows(const T* tile, int pitch) {
+    const int i = static_cast<int>(threadIdx.x) % kWarp;
+    const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
+    Right right;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
+                   "=r"(right.value[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from))));
+    return right;
+  }
+
+  /// Its rows are the 16 rows from `tile` on.
+  template <typename T>
+  __device__ static Right of_columns(const T* tile, int pitch) {
+    const int i = static_cast<int>(threadIdx.x) % kWarp;
+    const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
+    Right right;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
+                   "=r"(right.value[3])
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from))));
+    return right;
+  }
+};
+
+template <typename T>
+__device__ void multiply_add(float (&sums)[4], const Left& left, const RightHalf& right);
+template <>
+__device__ inline void multiply_add<__nv_bfloat16>(float (&sums)[4], const Left& left,
+                                                   const RightHalf& right) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
+        "r"(right.value[0]), "r"(right.value[1]));
+}
+template <>
+__device__ inline void multiply_add<__half>(float (&sums)[4], const Left& left,
+                                            const RightHalf& right) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3]),
+        "r"(right.value[0]), "r"(right.value[1]));
+}
+
+/// Over the four lanes that hold a row.
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+__device__ inline float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace dstrain::kernels::cuda

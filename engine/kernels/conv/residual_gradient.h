@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+/// The gradient of x in norm(f(x)) + x. Where f begins with a product, the norm leaves its part of
+/// it here, and the product of backward adds to that: autograd, which would add both in a pass of
+/// its own, gets the whole.
+namespace dstrain::ops {
+
+class ResidualGradient {
+ public:
+  /// The parts are added by autograd.
+  ResidualGradient() = default;
+  /// Of x: on a GPU, where it needs a gradient.
+  explicit ResidualGradient(const at::Tensor& x) {
+    if (x.is_cuda() && x.requires_grad()) part_ = c10::List<at::Tensor>();
+  }
+  /// One that was kept in an autograd context, which is the same object.
+  explicit ResidualGradient(const c10::IValue& kept) {
+    if (!kept.isNone()) part_ = kept.toTensorList();
+  }
+
+  [[nodiscard]] bool used() const { return part_.has_value(); }
+  [[nodiscard]] c10::IValue keep() const { return used() ? c10::IValue(*part_) : c10::IValue(); }
+  void leave(const at::Tensor& part) { part_->push_back(part); }
+  /// What was left, to be written over; undefined: nothing.
+  [[nodiscard]] at::Tensor take() {
+    if (!used() || part_->empty()) return {};
+    at::Tensor part = part_->get(0);
+    part_->clear();
+    return part;
+  }
+
+ private:
+  std::optional<c10::List<at::Tensor>> part_;
+};
+
+}  // namespace dstrain::ops
