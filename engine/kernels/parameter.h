@@ -18,6 +18,7 @@ enum class Init {
   normal,            ///< mean 0, std `init_std`
   truncated_normal,  ///< mean 0, std `init_std`, cut at 2 std
   uniform,           ///< mean 0, std `init_std`: within sqrt(3) `init_std`
+  constant,          ///< `init_std` everywhere
 };
 
 /// A weight in eight bits, made and read by the operators (engine/kernels/linear/fp8.h).

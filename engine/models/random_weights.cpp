@@ -42,7 +42,7 @@ class RandomWeights final : public WeightSource {
 std::optional<float> same_value(Init init, double init_std) {
   if (init == Init::zeros) return 0.0F;
   if (init == Init::ones) return 1.0F;
-  if (init == kConstantInit) return static_cast<float>(init_std);
+  if (init == Init::constant) return static_cast<float>(init_std);
   return std::nullopt;
 }
 

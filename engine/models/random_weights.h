@@ -11,10 +11,6 @@
 
 namespace dstrain {
 
-/// One more kind of first values, `init_std` everywhere: what layer scales start with. The
-/// operators never see it, so it is not among those of parameter.h.
-inline constexpr Init kConstantInit{static_cast<int>(Init::uniform) + 1};
-
 /// The value that all elements start with; nothing where they are drawn.
 [[nodiscard]] std::optional<float> same_value(Init init, double init_std);
 

@@ -210,7 +210,7 @@ TEST_CASE("samples that skip a branch are the same when it is computed again", "
   CHECK(model.drops);
   test::bind_parameters(model, *make_random_weights(1));
   for (Parameter* parameter : all_parameters(model)) {
-    if (parameter->init == kConstantInit) parameter->value.fill_(0.5);
+    if (parameter->init == Init::constant) parameter->value.fill_(0.5);
   }
   bind_states(model);
   constexpr std::int64_t kSamples = 8;

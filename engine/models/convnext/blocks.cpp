@@ -66,7 +66,7 @@ ConvNextBlock::ConvNextBlock(const std::string& name, const FeatureSize& input,
   // Files have it as [C, 1, 1]; it is a vector.
   scale_.hold({{layers_.scale, {input.channels, 1, 1}}});
   scale_.shape = {input.channels};
-  scale_.init = kConstantInit;
+  scale_.init = Init::constant;
   scale_.init_std = kFirstScale;
 }
 
