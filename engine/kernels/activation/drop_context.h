@@ -1,12 +1,14 @@
 #pragma once
 
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 
+#include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/ops.h"
 
-/// A mask of dropout in an autograd context.
+/// A mask of dropout in an autograd context, and what it multiplies samples by.
 namespace dstrain::ops {
 
 inline void keep_mask(torch::autograd::AutogradContext* context, const DropMask& mask) {
@@ -26,6 +28,12 @@ inline void keep_mask(torch::autograd::AutogradContext* context, const DropMask&
           .rows = data.at("rows").toTensor(),
           .whole_columns = data.at("whole_columns").toInt(),
           .first_column = data.at("first_column").toInt()};
+}
+
+/// [samples] fp32, on the device of `like`.
+[[nodiscard]] inline at::Tensor sample_factors(std::int64_t samples, const DropMask& mask,
+                                               const at::Tensor& like) {
+  return drop(at::ones({samples}, like.options().dtype(at::kFloat)), mask);
 }
 
 }  // namespace dstrain::ops

@@ -3,12 +3,10 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
-#include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -20,8 +18,7 @@ using torch::autograd::variable_list;
 /// x times the factor of its sample, and the residual, in fp32, rounded once.
 at::Tensor scaled_samples(const at::Tensor& x, std::int64_t samples, const DropMask& mask,
                           const at::Tensor& residual) {
-  const at::Tensor factors =
-      drop(at::ones({samples}, x.options().dtype(at::kFloat)), mask).unsqueeze(1);
+  const at::Tensor factors = sample_factors(samples, mask, x).unsqueeze(1);
   at::Tensor y = at::empty_like(x);
   const auto rows = [samples](const at::Tensor& tensor) { return tensor.view({samples, -1}); };
   at::Tensor out = rows(y);

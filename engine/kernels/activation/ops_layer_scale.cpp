@@ -4,12 +4,10 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
 #include "engine/kernels/activation/drop_context.h"
-#include "engine/kernels/activation/ops_dropout.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 
@@ -22,10 +20,9 @@ using torch::autograd::variable_list;
 /// [B, rows of a sample, C].
 at::Tensor sample_rows(const at::Tensor& x) { return x.view({x.size(0), -1, x.size(-1)}); }
 
-/// [B, 1, 1] fp32: what the mask multiplies each sample by; undefined where it leaves none out.
-at::Tensor sample_factors(const at::Tensor& x, const DropMask& mask) {
-  if (mask.share == 0) return {};
-  return drop(at::ones({x.size(0)}, x.options().dtype(at::kFloat)), mask).view({-1, 1, 1});
+/// sample_factors as [B, 1, 1]; undefined where the mask leaves none out.
+at::Tensor factors_of(const at::Tensor& x, const DropMask& mask) {
+  return mask.share == 0 ? at::Tensor() : sample_factors(x.size(0), mask, x).view({-1, 1, 1});
 }
 
 /// Scale times the factors, in fp32: [C] or [B, 1, C].
@@ -43,7 +40,7 @@ struct LayerScale : torch::autograd::Function<LayerScale> {
     keep(context, "scale", scale);
     context->saved_data["drops"] = mask.share > 0;
     if (mask.share > 0) keep_mask(context, mask);
-    const at::Tensor factors = whole_scale(value_of(*scale, x), sample_factors(x, mask));
+    const at::Tensor factors = whole_scale(value_of(*scale, x), factors_of(x, mask));
     at::Tensor y = at::empty_like(x);
     at::Tensor rows = sample_rows(y);
     at::addcmul_out(rows, sample_rows(dense(residual)), sample_rows(x), factors);
@@ -55,7 +52,7 @@ struct LayerScale : torch::autograd::Function<LayerScale> {
     Parameter& scale = kept(context, "scale");
     const DropMask mask =
         context->saved_data.at("drops").toBool() ? kept_mask(context) : DropMask{};
-    const at::Tensor factors = sample_factors(dy, mask);
+    const at::Tensor factors = factors_of(dy, mask);
     if (x.defined()) {
       at::Tensor products = sample_rows(dy).to(at::kFloat) * sample_rows(x);
       if (factors.defined()) products.mul_(factors);
