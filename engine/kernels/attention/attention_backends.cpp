@@ -16,7 +16,6 @@
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
@@ -158,13 +157,9 @@ kernels::ShortAttention own_arguments(const Attended& result, const Heads& in,
 /// H100, and ours 0.13; the log-sum-exp of both is the same.
 Attended forward_own(const Heads& in, const Masking& masking) {
   if (in[0].size(3) == 64) {
-    try {
-      Attended result = attend_by_cudnn(in, masking);
-      result.backend = Backend::own;
-      return result;
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const c10::Error&) {  // ours takes all of them
+    if (auto result = unless_refused([&] { return attend_by_cudnn(in, masking); })) {
+      result->backend = Backend::own;
+      return *result;
     }
   }
   const Attended result{

@@ -1,7 +1,5 @@
 #include "engine/kernels/attention/attention_plan.h"
 
-#include <c10/util/Exception.h>
-
 #include <cmath>
 #include <vector>
 
@@ -53,13 +51,9 @@ Attended Plan::attend(const at::Tensor& like, bool packed, const Masking& maskin
                       const std::function<Heads(Backend)>& heads_for) const {
   const Backend backend = backend_for(like, shape, widths(Backend::cudnn).query_key, packed);
   if (backend == Backend::cudnn) {
-    try {
-      return ops::attend(backend, heads_for(backend), masking);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const c10::Error&) {  // cuDNN has no kernel for this device or shape
-      return ops::attend(Backend::flash, heads_for(Backend::flash), masking);
-    }
+    const auto found =
+        unless_refused([&] { return ops::attend(backend, heads_for(backend), masking); });
+    return found ? *found : ops::attend(Backend::flash, heads_for(Backend::flash), masking);
   }
   return ops::attend(backend, heads_for(backend), masking);
 }

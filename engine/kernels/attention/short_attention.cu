@@ -1,7 +1,5 @@
 #include <cuda_pipeline.h>
 
-#include <algorithm>
-
 #include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/attention/tensor_cores.cuh"
 #include "engine/kernels/device.cuh"
@@ -21,8 +19,8 @@ constexpr std::int64_t kMaxTokens = 320;
 template <int kWidth>
 constexpr int kPitch = kWidth + 8;
 
-int tiles_of(std::int64_t tokens) {
-  return static_cast<int>((tokens + cuda::kTile - 1) / cuda::kTile);
+__host__ __device__ inline int tiles_of(int tokens) {
+  return (tokens + cuda::kTile - 1) / cuda::kTile;
 }
 
 }  // namespace
@@ -200,7 +198,7 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     short_attention_kernel(const ShortAttention a) {
   extern __shared__ __align__(16) char shared[];
-  const int tokens = static_cast<int>(a.tokens), tiles = (tokens + kTile - 1) / kTile;
+  const int tokens = static_cast<int>(a.tokens), tiles = tiles_of(tokens);
   T* keys = reinterpret_cast<T*>(shared);
   T* values = keys + tiles * kTile * kPitch<kWidth>;
   const Lane lane;
@@ -311,7 +309,7 @@ __device__ inline float grad_of(float& score, float grad, float scale, const Row
 
 template <typename T, int kWidth>
 __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
-  const int tokens = static_cast<int>(a.forward.tokens), tiles = (tokens + kTile - 1) / kTile;
+  const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
   T* keys = reinterpret_cast<T*>(shared);
   T* values = keys + tiles * kTile * kPitch<kWidth>;
   const Lane lane;
@@ -368,7 +366,7 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
 
 template <typename T, int kWidth>
 __device__ void key_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
-  const int tokens = static_cast<int>(a.forward.tokens), tiles = (tokens + kTile - 1) / kTile;
+  const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
   T* queries = reinterpret_cast<T*>(shared);
   T* grads = queries + tiles * kTile * kPitch<kWidth>;
   const Lane lane;
@@ -478,7 +476,7 @@ void allow_shared(Kernel* kernel, std::size_t bytes) {
 
 /// Two operands, and room for the rows that warps move.
 std::size_t shared_bytes(const ShortAttention& a, std::size_t pitch, bool staged) {
-  const int tiles = 2 * tiles_of(a.tokens) + (staged ? kWarps : 0);
+  const int tiles = 2 * tiles_of(static_cast<int>(a.tokens)) + (staged ? kWarps : 0);
   return static_cast<std::size_t>(tiles) * kTile * pitch * 2;
 }
 
@@ -498,7 +496,8 @@ void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t s
   with_heads(args.forward, [&]<typename T, int kWidth>() {
     const std::size_t bytes =
         shared_bytes(args.forward, kPitch<kWidth>, kStagedBackward<kWidth>) +
-        static_cast<std::size_t>(tiles_of(args.forward.tokens)) * kTile * sizeof(RowFacts);
+        static_cast<std::size_t>(tiles_of(static_cast<int>(args.forward.tokens))) * kTile *
+            sizeof(RowFacts);
     allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
     const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);
     if (blocks > 0)

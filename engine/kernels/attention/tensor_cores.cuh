@@ -56,8 +56,19 @@ __device__ void store_pair(T* to, float low, float high) {
   *reinterpret_cast<std::uint32_t*>(to) = pack_pair<T>(low, high);
 }
 
-__device__ inline std::uint32_t shared_address(const void* shared) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+/// Four matrices [8, 8] from shared memory, each lane with the place of one of their rows.
+template <bool kTransposed>
+__device__ void load_matrices(std::uint32_t (&to)[4], const void* row) {
+  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from));
+  }
 }
 
 /// The left operand, [16, 16].
@@ -70,11 +81,7 @@ struct Left {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Left left;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(left.value[0]), "=r"(left.value[1]), "=r"(left.value[2]),
-                   "=r"(left.value[3])
-                 : "r"(shared_address(from))
-                 : "memory");
+    load_matrices<false>(left.value, from);
     return left;
   }
 
@@ -104,10 +111,7 @@ struct Right {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 16 * 8 + i % 8) * pitch + i / 8 % 2 * 8;
     Right right;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
-                   "=r"(right.value[3])
-                 : "r"(shared_address(from)));
+    load_matrices<false>(right.value, from);
     return right;
   }
 
@@ -117,10 +121,7 @@ struct Right {
     const int i = static_cast<int>(threadIdx.x) % kWarp;
     const T* from = tile + (i / 8 % 2 * 8 + i % 8) * pitch + i / 16 * 8;
     Right right;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(right.value[0]), "=r"(right.value[1]), "=r"(right.value[2]),
-                   "=r"(right.value[3])
-                 : "r"(shared_address(from)));
+    load_matrices<true>(right.value, from);
     return right;
   }
 };
