@@ -14,6 +14,13 @@ def run(*arguments, timeout=300, **options):
                           timeout=timeout, stdin=subprocess.DEVNULL, **options)
 
 
+def num_gpus():
+    try:
+        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+
+
 def start(*arguments, **options):
     return subprocess.Popen([DSTRAIN, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, **options)

@@ -20,14 +20,7 @@ MODEL = ["model.layers=12", "model.width=768", "model.heads=12", "model.mlp_widt
 CHECKPOINT_EVERY = 100
 
 
-def num_gpus():
-    try:
-        return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-
-
-GPUS = min(4, num_gpus())
+GPUS = min(4, support.num_gpus())
 
 
 def say(promise, text):

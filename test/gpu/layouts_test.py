@@ -1,8 +1,8 @@
-"""Layouts of several axes on one GPU: losses and gradient norms equal those of one rank.
+"""Layouts of several axes on the GPUs of this machine: losses and gradient norms equal those of one rank.
 
-All ranks share the GPU: each one calls itself a host of its own (NCCL_HOSTID), so NCCL takes its network transport over the loopback
-interface. What runs is the real thing: streams, communicators, CUDA graphs, kernels. Times mean nothing here.
-DSTRAIN_CPU=1 runs the same on the CPU by Gloo; arguments name the layouts to run.
+More ranks than GPUs share them: every so many ranks as there are GPUs call themselves a host of their own (NCCL_HOSTID), so NCCL takes
+its network transport between those over the loopback interface. What runs is the real thing: streams, communicators, CUDA graphs,
+kernels. Times mean nothing here. DSTRAIN_CPU=1 runs the same on the CPU by Gloo; arguments name the layouts to run.
 """
 
 import concurrent.futures
@@ -18,9 +18,13 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import support  # noqa: E402
+
 DSTRAIN = os.environ["DSTRAIN"]
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
-RANKS_AT_ONCE = 8 if CPU else 12  # 12 and what NCCL holds for them fit into 80 GB
+GPUS = 1 if CPU else max(1, support.num_gpus())
+RANKS_AT_ONCE = 8 if CPU else 12 * GPUS  # 12 and what NCCL holds for them fit into 80 GB
 STEPS = 6  # graphs are recorded in the fourth
 SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
@@ -95,7 +99,7 @@ def free_port():
 
 
 def steps(ranks, model, changes, compute):
-    """(loss, gradient norm) of each step; the processes share one GPU."""
+    """(loss, gradient norm) of each step."""
     recipe, sizes = MODELS[model]
     folder = tempfile.mkdtemp()
     port = free_port()
@@ -105,8 +109,9 @@ def steps(ranks, model, changes, compute):
     RANKS.take(ranks)
     try:
         for rank in range(ranks):
-            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_HOSTID": f"rank{rank}",
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % GPUS),
+                           "LOCAL_WORLD_SIZE": str(min(ranks, GPUS)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                           "NCCL_HOSTID": f"host{rank // GPUS}",
                            "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
             running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         output = [process.communicate(timeout=150)[0] for process in running]
@@ -141,7 +146,7 @@ def far(found, expected, compute):
 
 
 def main():
-    if not CPU and not (shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0):
+    if not CPU and support.num_gpus() == 0:
         print("no GPU: skipped")
         return 77
     os.chdir(pathlib.Path(__file__).resolve().parents[2])
