@@ -232,7 +232,7 @@ TEST_CASE("ZeRO++ holds and sends what the program says", "[train][zeropp]") {
         for (const auto& [channel, sum] : planned) {
           if (channel == kWorldChannel) continue;
           std::pair<std::int64_t, Bytes> counted;
-          for (const CallCount& count : session.communicators().at(channel)->counts()) {
+          for (const CallCount& count : session.communicators().at(channel).counts()) {
             counted.first += count.calls;
             counted.second += count.bytes;
           }
