@@ -115,7 +115,7 @@ TEST_CASE("ranks that share experts exchange what the program says", "[train][ex
         }
         for (const auto& [channel, expected] : named) {
           Counts counted;
-          for (const CallCount& count : session.communicators().at(channel)->counts()) {
+          for (const CallCount& count : session.communicators().at(channel).counts()) {
             const bool rows = count.operation == "all_to_all";
             if (count.calls > 0) counted[count.operation] = {count.calls, rows ? 0 : count.bytes};
           }

@@ -166,7 +166,7 @@ TEST_CASE("tensor ranks exchange what the program says", "[train][tensor]") {
             bytes += comm.bytes;
           }
         }
-        for (const CallCount& count : session.communicators().at(channel)->counts())
+        for (const CallCount& count : session.communicators().at(channel).counts())
           if (count.calls > 0) counted[count.operation] = {count.calls, count.bytes};
         if (counted != named) throw std::runtime_error("counted and named bytes differ");
       });
