@@ -122,15 +122,15 @@ def test_signal(folder, number, full):
 def test_room_again(folder, size):
     """A save in between fails and metrics are lost: both are said, and the last checkpoint counts."""
     disk = Disk(folder / "again")
-    process = start("launch", *arguments(disk, 1200, 400, "--ranks", 2))
+    process = start("launch", *arguments(disk, 300, 100, "--ranks", 2))
     text = until(process, lambda line: line.startswith("step "))
     disk.fill()
     text += until(process, lambda line: "checkpoint failed" in line)
     disk.clear()
     text += process.communicate(timeout=120)[0]
-    expect(0, process.returncode, text, "warning: checkpoint failed", "No space left on device", "done after 1200 of 1200",
+    expect(0, process.returncode, text, "warning: checkpoint failed", "No space left on device", "done after 300 of 300",
            "lines of metrics, events or TensorBoard are missing")
-    assert "step 1200," in expect_success(run("checkpoint", "verify", only_run(disk.path / "runs")))
+    assert "step 300," in expect_success(run("checkpoint", "verify", only_run(disk.path / "runs")))
 
 
 with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as mounts:

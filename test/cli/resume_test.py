@@ -7,8 +7,10 @@ import pathlib
 
 from support import expect_success, losses, metrics, only_run, run, start
 
-SHORT = ["--set", "run.epochs=0", "--set", "run.steps=40", "--set", "batch.global=48", "--set", "batch.micro=8",
-         "--set", "run.evaluate=never", "--set", "run.checkpoint.every=10", "--set", "run.checkpoint.keep=3"]
+STEPS = 12
+HALF = STEPS // 2
+SHORT = ["--set", "run.epochs=0", "--set", f"run.steps={STEPS}", "--set", "batch.global=48", "--set", "batch.micro=8",
+         "--set", "run.evaluate=never", "--set", f"run.checkpoint.every={STEPS // 4}", "--set", "run.checkpoint.keep=3"]
 
 
 def launch(output, ranks, *more, recipe="recipes/quickstart.yaml"):
@@ -28,26 +30,26 @@ with tempfile.TemporaryDirectory() as scratch:
     launch(scratch / "whole", 4)
     whole = only_run(scratch / "whole")
     expected = losses(whole)
-    assert sorted(expected) == list(range(1, 41)), sorted(expected)
+    assert sorted(expected) == list(range(1, STEPS + 1)), sorted(expected)
 
     for ranks in (4, 3, 2, 1):
         resumed = scratch / f"on{ranks}" / whole.name
-        copy_until(whole, resumed, 20)
+        copy_until(whole, resumed, HALF)
         text = launch(scratch / f"on{ranks}", ranks, "--resume", resumed)
-        assert "resumed at step 20" in text, text
+        assert f"resumed at step {HALF}" in text, text
         found = losses(resumed)
-        assert sorted(found) == list(range(1, 41)), sorted(found)
-        for step in range(21, 41):
+        assert sorted(found) == list(range(1, STEPS + 1)), sorted(found)
+        for step in range(HALF + 1, STEPS + 1):
             tolerance = 0 if ranks == 4 else 1e-5 * abs(expected[step])
             assert abs(found[step] - expected[step]) <= tolerance, (ranks, step, found[step], expected[step])
 
     # Any ZeRO stage from any other: saved under stage 2, resumed under the others.
     for stage in (0, 1, 3):
         resumed = scratch / f"stage{stage}" / whole.name
-        copy_until(whole, resumed, 20)
+        copy_until(whole, resumed, HALF)
         launch(scratch / f"stage{stage}", 3, "--resume", resumed, "--set", f"parallel.zero.stage={stage}")
         found = losses(resumed)
-        for step in range(21, 41):
+        for step in range(HALF + 1, STEPS + 1):
             assert abs(found[step] - expected[step]) <= 1e-5 * abs(expected[step]), (stage, step)
 
     # Every optimizer: bit for bit at the same number of ranks, and under another stage.
@@ -58,10 +60,10 @@ with tempfile.TemporaryDirectory() as scratch:
         first = only_run(scratch / name)
         for stage, tolerance in ((2, 0), (3, 1e-5)):
             again = scratch / f"{name}{stage}" / first.name
-            copy_until(first, again, 20)
+            copy_until(first, again, HALF)
             launch(again.parent, 2, "--resume", again, "--set", f"parallel.zero.stage={stage}", *options)
             found, wanted = losses(again), losses(first)
-            for step in range(21, 41):
+            for step in range(HALF + 1, STEPS + 1):
                 assert abs(found[step] - wanted[step]) <= tolerance * abs(wanted[step]), (name, stage, step, found[step], wanted[step])
 
     # A loss scale that was looked for, and the steps that its hysteresis took up meanwhile.
@@ -69,23 +71,23 @@ with tempfile.TemporaryDirectory() as scratch:
                                 "precision.loss_scale.growth_interval=1000") for word in ("--set", key)]
     launch(scratch / "scaled", 2, *options)
     first = only_run(scratch / "scaled")
-    again = scratch / "scaled20" / first.name
-    copy_until(first, again, 20)
+    again = scratch / "scaled_again" / first.name
+    copy_until(first, again, HALF)
     launch(again.parent, 2, "--resume", again, *options)
     assert metrics(again).keys() == metrics(first).keys() and losses(again) == losses(first)
-    wanted, found = (json.loads((run / "checkpoints/step-00000040/MANIFEST.json").read_text())["state"] for run in (first, again))
+    wanted, found = (json.loads((run / f"checkpoints/step-{STEPS:08d}/MANIFEST.json").read_text())["state"] for run in (first, again))
     assert wanted["tolerated_steps"] == 2 and 1 < wanted["loss_scale"] < 2**24, wanted
     assert {**found, "recipe": ""} == {**wanted, "recipe": ""}, (found, wanted)
 
     # A flipped bit in the newest checkpoint: named, and the one before is taken.
     damaged = scratch / "damaged" / whole.name
-    copy_until(whole, damaged, 30)
-    victim = next((damaged / "checkpoints" / "step-00000030").glob("*.safetensors"))
+    copy_until(whole, damaged, 3 * STEPS // 4)
+    victim = next((damaged / "checkpoints" / f"step-{3 * STEPS // 4:08d}").glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 4
     victim.write_bytes(data)
     text = launch(scratch / "damaged", 4, "--resume", "auto")
-    assert victim.name in text and "resumed at step 20" in text, text
+    assert victim.name in text and f"resumed at step {HALF}" in text, text
     assert losses(damaged) == expected
 
     # A polite signal: the step under way is finished and saved.

@@ -1,4 +1,5 @@
-"""Fake hosts for tests (see test-hosts.sh). One test at a time has them; do not wrap a test in flock, this file locks.
+"""Fake hosts for tests (see test-hosts.sh). A test with hosts goes on in namespaces of its own, so that tests may run side by side, each
+with its own DSTEST_DIR; do not wrap a test in flock, this file locks that directory.
 
     with Hosts(4) as hosts:                       # exit 77 where they cannot be had
         subprocess.run([DSTRAIN, "launch", "--hosts", "h1:2,h2:2", "--ssh-config", hosts.ssh_config, ...])
@@ -11,11 +12,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 SCRIPT = pathlib.Path(__file__).resolve().with_name("test-hosts.sh")
 os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+# Networks, names of network namespaces, processes and shared memory that no other test sees.
+OWN_NAMESPACES = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
+                  "mkdir -p /run/netns /etc/netns && for own in /run/netns /etc/netns /dev/shm; do mount -t tmpfs none $own || exit; done &&"
+                  ' ip link set lo up && "$@"; exit $?', "sh"]  # a shell that stays: it takes the end of orphans
 
 
 def skip(reason):
@@ -72,13 +77,10 @@ class Hosts:
         if os.geteuid() != 0:
             skip("fake hosts need root")
         require("ip", "iptables", "sshd", "ssh", "unshare", "nsenter")
-        self._lock = open(pathlib.Path(tempfile.gettempdir()) / "hosts.lock", "a")
+        if "DSTEST_OWN_NAMESPACES" not in os.environ:
+            self._enter_own_namespaces()
+        self._lock = open(f"{self.directory}.lock", "a")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        probe = subprocess.run("unshare --net --uts --pid --fork --mount --mount-proc sh -c"
-                               " 'ip link add dsprobe type bridge && ip link add v0 type veth peer name v1'",
-                               shell=True, capture_output=True, text=True)
-        if probe.returncode != 0:
-            skip(f"no network namespaces here: {(probe.stdout + probe.stderr).strip()}")
         self._script("down")  # what a killed test left
         self._guard()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -90,6 +92,16 @@ class Hosts:
             self.__exit__()
             raise
         return self
+
+    def _enter_own_namespaces(self):
+        """Starts this program anew in them; it comes to the same place."""
+        probe = subprocess.run("unshare --net --uts --pid --fork --mount --mount-proc sh -c"
+                               " 'ip link add dsprobe type bridge && ip link add v0 type veth peer name v1'",
+                               shell=True, capture_output=True, text=True)
+        if probe.returncode != 0:
+            skip(f"no network namespaces here: {(probe.stdout + probe.stderr).strip()}")
+        os.execvpe(OWN_NAMESPACES[0], [*OWN_NAMESPACES, sys.executable, *sys.orig_argv[1:]],
+                   os.environ | {"DSTEST_OWN_NAMESPACES": "1"})
 
     def __exit__(self, *_):
         self._script("down")

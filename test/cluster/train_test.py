@@ -8,7 +8,8 @@ import time
 from hosts import Hosts
 from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
-STEPS = 70
+STEPS = 40
+REACHED = 12  # where faults come: behind the first checkpoint, of step 10
 
 
 class Cluster:
@@ -35,8 +36,8 @@ class Cluster:
         return self.hosts.directory / "runs" / name
 
     def reach(self, output, process, in_save):
-        """Step 25; and the moment when a save has begun."""
-        wait_for(lambda: step_of(output) > 25, "step 25", process=process)
+        """A step behind a checkpoint; and the moment when a save has begun."""
+        wait_for(lambda: step_of(output) > REACHED, f"step {REACHED}", process=process)
         if in_save:
             saves = only_run(output) / "checkpoints"
             known = set(saves.iterdir())
@@ -82,8 +83,8 @@ def go_on_without_host(cluster, whole, host, in_save):
     began = time.monotonic()
     before = step_of(output)
     cluster.hosts.crash(host)
-    wait_for(lambda: step_of(output) > before + 20, "new steps", process=process)
-    print(f"crash of {host} in a {moment}: {time.monotonic() - began:.1f} s to 20 new steps", flush=True)
+    wait_for(lambda: step_of(output) > before + 10, "new steps", process=process)
+    print(f"crash of {host} in a {moment}: {time.monotonic() - began:.1f} s to 10 new steps", flush=True)
     text = cluster.finish(process)
     assert f"host {host} was lost" in text and "3 ranks on h1, h2" in text, text
     expect_equal(only_run(output), whole, STEPS, 1e-4)  # another number of ranks adds in another order
@@ -127,7 +128,7 @@ def train_by_slurm(slurm, nodes):
     assert f"{nodes} ranks on" in slurm.log(whole, job), slurm.log(whole, job)
     broken = slurm.hosts.directory / "runs" / f"preempted{nodes}"
     job = slurm.submit(nodes, broken)
-    wait_for(lambda: step_of(broken) > 25, "step 25", 90)
+    wait_for(lambda: step_of(broken) > REACHED, f"step {REACHED}", 90)
     slurm.command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@120 does before the time limit
     wait_for(lambda: slurm.state(job) == "PENDING", "the job back in the queue", 60)
     time.sleep(2)  # slurmd refuses a job whose credential is of the second in which it killed the job

@@ -14,7 +14,7 @@ import time
 from hosts import Hosts, require, run_command, start_command
 from training import DSTRAIN, ROOT, expect_equal, losses, only_run, settings, step_of, wait_for
 
-STEPS = 40
+STEPS = 20
 RECIPE = ROOT / "recipes" / "quickstart.yaml"
 BUILD = pathlib.Path(DSTRAIN).resolve().parents[1]
 

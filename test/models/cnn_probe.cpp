@@ -22,8 +22,8 @@
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 
-/// cnn_probe list MODEL: the tensors of MODEL for 1000 classes, one a line: our name, timm's, and
-/// their shapes.
+/// cnn_probe list MODEL...: the tensors of each MODEL for 1000 classes, one a line: the model, our
+/// name, timm's, and their shapes.
 ///
 /// cnn_probe run MODEL IMAGE_SIZE CLASSES WEIGHTS INPUT OUTPUT EXPORT EXPORT_TIMM: reads the folder
 /// WEIGHTS; INPUT has images [steps, B, C, H, W] and labels [steps, B], both fp32. Writes to OUTPUT
@@ -76,7 +76,8 @@ void list(const std::string& name) {
     const auto shape = [](const std::vector<std::int64_t>& sizes) {
       return fmt::format("{}", fmt::join(sizes, ","));
     };
-    fmt::print("{} {} [{}] [{}]\n", part.name, theirs.name, shape(part.shape), shape(theirs.shape));
+    fmt::print("{} {} {} [{}] [{}]\n", name, part.name, theirs.name, shape(part.shape),
+               shape(theirs.shape));
   };
   for (const Parameter* parameter : all_parameters(model)) {
     for (const Piece& part : parameter->parts) print(part);
@@ -163,8 +164,8 @@ void probe(Model model, const std::string& weights, const std::string& input,
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   try {
-    if (what == "list" && argc == 3) {
-      dstrain::list(argv[2]);
+    if (what == "list" && argc > 2) {
+      for (int i = 2; i < argc; ++i) dstrain::list(argv[i]);
       return 0;
     }
     if (what == "run" && argc == 10) {
@@ -178,7 +179,7 @@ int main(int argc, char** argv) {
     return dstrain::exit_code(error.kind());
   }
   std::fputs(
-      "usage: cnn_probe list MODEL\n       cnn_probe run MODEL IMAGE_SIZE CLASSES WEIGHTS INPUT "
+      "usage: cnn_probe list MODEL...\n       cnn_probe run MODEL IMAGE_SIZE CLASSES WEIGHTS INPUT "
       "OUTPUT EXPORT EXPORT_TIMM\n",
       stderr);
   return 64;

@@ -148,15 +148,19 @@ def fail(text):
     sys.exit(text)
 
 
-def listing(probe, name):
-    """Lines of our name, timm's, and their shapes, for 1000 classes."""
-    return [line.split() for line in
-            subprocess.run([probe, "list", name], check=True, capture_output=True, text=True).stdout.splitlines()]
+def listings(probe):
+    """{model: lines of our name, timm's, and their shapes, for 1000 classes}, of all models by one start of the probe."""
+    text = subprocess.run([probe, "list", *NAMES, *TIMM_NAMES], check=True, capture_output=True, text=True).stdout
+    found = {}
+    for line in text.splitlines():
+        model, *words = line.split()
+        found.setdefault(model, []).append(words)
+    return found
 
 
-def check_names(probe):
+def check_names(listed):
     for name in [*NAMES, *TIMM_NAMES]:
-        lines = listing(probe, name)
+        lines = listed[name]
         shape = lambda text: tuple(int(n) for n in text.strip("[]").split(",") if n)  # noqa: E731
         with torch.device("meta"):
             expected = [("timm", timm_model(name, 1000), 1)]
@@ -201,7 +205,7 @@ def timm_model(name, classes):
     return timm.create_model(timm_name(name), num_classes=classes, **({"bn_eps": OTHER_EPS[name]} if name in OTHER_EPS else {}))
 
 
-def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
+def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, folder):
     torch.manual_seed(0)
     model = make(name, classes)
     randomize(model)
@@ -224,7 +228,7 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
         head = dict(state)
         reference = timm_model(name, classes)
         state = {}
-        for ours, renamed, _, _ in listing(probe, name):
+        for ours, renamed, _, _ in listed[name]:
             state[renamed] = head[ours].reshape(reference.state_dict()[renamed].shape)
         reference.load_state_dict(state)
         del reference
@@ -238,7 +242,7 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
     exact = results(model.double(), images.double(), labels)
     ours = load_file(folder / "output.safetensors")
     if name in TIMM_NAMES:
-        renamed = {line[0]: line[1] for line in listing(probe, name)}
+        renamed = {line[0]: line[1] for line in listed[name]}
         ours = {renamed.get(key, key): value for key, value in ours.items()}
         ours = {key: value.reshape(exact[key].shape) if key in exact else value for key, value in ours.items()}
     if set(ours) != set(exact):
@@ -283,13 +287,14 @@ def check(probe, name, pixels, samples, classes, whose, wanted_margin, folder):
 def main():
     torch.set_num_threads(1)
     probe = sys.argv[1]
-    check_names(probe)
+    listed = listings(probe)
+    check_names(listed)
     wanted = sys.argv[2:]
     for case in CASES:
         if wanted and case[0] not in wanted:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            check(probe, *case, Path(folder))
+            check(probe, listed, *case, Path(folder))
 
 
 main()

@@ -237,7 +237,7 @@ TEST_CASE("a mixture of experts goes on from any layout's checkpoint on any othe
           "[train][matrix]") {
   check_matrix(
       {"qwen2.5-3b-moe",
-       {"model.experts=4", "model.experts_per_token=2", "model.expert_width=24",
+       {"batch.global=12", "model.experts=4", "model.experts_per_token=2", "model.expert_width=24",
         "model.shared_width=32"},
        {
            {"one rank"},
@@ -255,7 +255,7 @@ TEST_CASE("a mixture of experts goes on from any layout's checkpoint on any othe
 TEST_CASE("adapters go on from any layout's checkpoint on any other", "[train][matrix][lora]") {
   // Masks are drawn by micro-batch: an epoch's last batch must not be a smaller one.
   check_matrix({"qwen2.5-0.5b",
-                {"data.samples=96", "lora.rank=4", "lora.dropout=0.25",
+                {"batch.global=12", "data.samples=96", "lora.rank=4", "lora.dropout=0.25",
                  "lora.targets=[q_proj, k_proj, v_proj, o_proj, gate_proj, down_proj]"},
                 {
                     {"one rank"},

@@ -14,14 +14,19 @@ using namespace dstrain;
 
 namespace {
 
-constexpr int kSteps = 50;
-constexpr int kFewSteps = 20;  ///< of most runs: what differs by more than roundoff does so at once
+constexpr int kSteps = 25;
+constexpr int kFewSteps = 10;  ///< of most runs: what differs by more than roundoff does so at once
 
-/// Losses of the first `steps` optimizer steps of the quickstart model under `overrides` on `ranks`
-/// ranks, each a thread.
+/// Losses of the first `steps` optimizer steps of the quickstart model, made narrow, under
+/// `overrides` on `ranks` ranks, each a thread.
 std::vector<double> losses(int ranks, const std::vector<std::string>& overrides,
                            int steps = kFewSteps) {
-  std::vector<std::string> all = {"batch.global=48", "batch.micro=8", "run.epochs=0",
+  std::vector<std::string> all = {"batch.global=48",
+                                  "batch.micro=8",
+                                  "model.width=64",
+                                  "model.mlp_width=96",
+                                  "optimizer.warmup_steps=10",
+                                  "run.epochs=0",
                                   fmt::format("run.steps={}", kSteps)};
   all.insert(all.end(), overrides.begin(), overrides.end());
   const Recipe recipe = load_recipe("recipes/quickstart.yaml", all).recipe;
