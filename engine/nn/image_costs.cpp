@@ -4,14 +4,56 @@
 #include <utility>
 
 #include "engine/kernels/conv/columns.h"
+#include "engine/kernels/conv/depthwise_tiles.h"
 
 namespace dstrain {
 namespace {
 
-/// Operations of a depthwise kernel for each number of its input, beside those of its taps: to
-/// fp32, norm, activation, and sums. Fitted, with Machine::vector_flops_per_s, to the kernel's
-/// times (engine/kernels/README.md).
-constexpr double kInputOperations = 18;
+// Operations of kernels that instructions bind, not memory, fitted with Machine::vector_flops_per_s
+// to the times of engine/kernels/README.md.
+
+/// For a number of a depthwise convolution's input beside its taps: to fp32, norm, activation; in
+/// backward the same again, and the gradients of activation and norm. So does what takes means of
+/// what is normalised, and sums for the gradients of gates.
+constexpr double kNormOperations = 12, kNormGradientOperations = 37;
+/// For a number of the windows of an image: where it lies.
+constexpr double kColumnOperations = 17;
+/// For a number of an image and each window that may have taken it, in max pooling's backward.
+constexpr double kPoolOperations = 9;
+
+struct DepthwiseFlops {
+  Flops forward, backward;
+};
+/// Strips of columns walk a little more than the image, and in forward load what their neighbours
+/// load, too; in backward every tap is multiplied twice.
+DepthwiseFlops depthwise_flops(const ops::ConvShape& shape, const ImageShape& input,
+                               const ImageShape& output, int compute_bytes) {
+  const kernels::DepthwiseShape walked{.samples = input.samples,
+                                       .height = input.height,
+                                       .width = input.width,
+                                       .out_height = output.height,
+                                       .out_width = output.width,
+                                       .channels = input.channels,
+                                       .kernel = static_cast<int>(shape.kernel),
+                                       .stride = static_cast<int>(shape.stride),
+                                       .before = static_cast<int>(shape.before)};
+  const double taps = 2.0 * static_cast<double>(output.elements() * shape.kernel * shape.kernel),
+               elements = static_cast<double>(input.elements());
+  const DepthwiseFlops all = {.forward = taps + kNormOperations * elements,
+                              .backward = 2 * taps + kNormGradientOperations * elements};
+  if (!kernels::depthwise_fits(walked)) return all;  // a library's
+  const kernels::DType dtype = compute_bytes == 4 ? kernels::DType::f32 : kernels::DType::bf16;
+  const auto more = [](const kernels::DepthwiseTiles& tiles, std::int64_t width) {
+    return static_cast<double>(tiles.strips * tiles.columns) / static_cast<double>(width);
+  };
+  const kernels::DepthwiseTiles forward = depthwise_forward_tiles(walked, dtype),
+                                backward = depthwise_backward_tiles(walked, dtype);
+  const double own = static_cast<double>(forward.columns) * static_cast<double>(shape.stride),
+               loaded = own + static_cast<double>(shape.kernel - shape.stride);
+  return {
+      .forward = more(forward, output.width) * (taps + kNormOperations * elements * loaded / own),
+      .backward = more(backward, input.width) * all.backward};
+}
 
 }  // namespace
 
@@ -52,13 +94,16 @@ ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept
                       .vector = depthwise ? layer.forward_flops : 0,
                       .bytes = moved};
   };
+  const KernelCost windows{
+      .vector = kColumnOperations * static_cast<double>(columns / compute_bytes_),
+      .bytes = in + columns};
   std::vector<KernelCost> forward, backward;
-  if (columns > 0) forward.push_back({.bytes = in + columns});
+  if (columns > 0) forward.push_back(windows);
   forward.push_back(product(read + weight + out));
   if (activated || conv.has_bias()) forward.push_back({.bytes = 2 * out});
-  if (activated) backward.push_back({.bytes = 3 * out});
+  if (activated || conv.has_bias()) backward.push_back({.bytes = (activated ? 3 : 1) * out});
   if (trains) {
-    if (columns > 0) backward.push_back({.bytes = in + columns});
+    if (columns > 0) backward.push_back(windows);
     backward.push_back(product(read + out + gradient));
     backward.push_back({});  // clears the gradient, or adds parts of it
   }
@@ -89,7 +134,8 @@ ImageShape ImageCosts::norm(const BatchNorm& norm, const ImageShape& input, bool
 }
 
 ImageShape ImageCosts::depthwise_norm(const BatchNorm* before, const Conv& conv,
-                                      const BatchNorm& after, const ImageShape& input) {
+                                      const BatchNorm& after, const ImageShape& input,
+                                      bool excited) {
   const ImageShape output = conv.output(input);
   const Bytes in = bytes(input), out = bytes(output),
               weight = conv.shape().weight_elements() * compute_bytes_;
@@ -99,14 +145,14 @@ ImageShape ImageCosts::depthwise_norm(const BatchNorm* before, const Conv& conv,
     before->add_exchanges(cost_.exchanges);
   }
   // The convolution normalises what it reads and makes the sums of the norm behind it; its backward
-  // forms that norm's gradient, too. In backward every tap is multiplied twice, and so are others.
-  LayerCost layer = conv.cost(input);
-  const Flops taps = layer.forward_flops,
-              others = kInputOperations * static_cast<double>(input.elements());
-  add(std::move(layer),
-      {{.bytes = 0}, {.vector = taps + others, .bytes = in + out + weight}},
-      {{.vector = 2 * (taps + others), .bytes = 2 * in + 2 * out + weight}, {}});
-  add(after.cost(output, compute_bytes_), {{}, {.bytes = 2 * out}}, {{.bytes = 2 * out}, {}});
+  // forms that norm's gradient, too.
+  const DepthwiseFlops flops = depthwise_flops(conv.shape(), input, output, compute_bytes_);
+  add(conv.cost(input), {{}, {.vector = flops.forward, .bytes = in + out + weight}},
+      {{.vector = flops.backward, .bytes = 2 * in + 2 * out + weight}, {}});
+  const KernelCost sums{
+      .vector = excited ? kNormGradientOperations * static_cast<double>(output.elements()) : 0,
+      .bytes = 2 * out};
+  add(after.cost(output, compute_bytes_), {{}, {.bytes = 2 * out}}, {sums, {}});
   after.add_exchanges(cost_.exchanges);
   hold(out, in + out);
   return output;
@@ -117,8 +163,10 @@ ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& s
   const ImageShape output = {input.samples, shape.output_side(input.height),
                              shape.output_side(input.width), input.channels};
   const Bytes in = bytes(input), out = bytes(output), places = output.elements();
+  const std::int64_t windows = ceil_div(shape.kernel, shape.stride);  // along a side
   add({.name = name, .saved_bytes = places + (activated ? in : 0)}, {{.bytes = in + out + places}},
-      {{.bytes = in + out + places}});
+      {{.vector = kPoolOperations * static_cast<double>(windows * windows * input.elements()),
+        .bytes = in + out + places}});
   hold(out + (activated ? 0 : in), in + out);
   return output;
 }
@@ -137,7 +185,9 @@ ImageShape ImageCosts::excited_conv(const Conv& conv, const ImageShape& expanded
   if (conv.weight().trainable)
     backward = {{.bytes = 2 * in}, {.products = flops, .bytes = in + out + gradient}, {}};
   backward.push_back({.products = flops, .bytes = out + weight + in});
-  add(std::move(layer), {{.bytes = in}, {.products = flops, .bytes = in + weight + out}},
+  const KernelCost means{.vector = kNormOperations * static_cast<double>(input.elements()),
+                         .bytes = in};
+  add(std::move(layer), {means, {.products = flops, .bytes = in + weight + out}},
       std::move(backward));
   hold(in + out, bytes(expanded) + in + out);
   return output;

@@ -25,9 +25,10 @@ class ImageCosts {
   ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
-  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
+  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved. `excited`:
+  /// excited_conv follows.
   ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,
-                            const ImageShape& input);
+                            const ImageShape& input, bool excited);
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);

@@ -23,8 +23,9 @@ SqueezeExcite::SqueezeExcite(const std::string& prefix, std::int64_t channels,
 ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expanded,
                                     const ImageShape& input, const Conv& project) const {
   const std::int64_t samples = input.samples;
-  // One kernel forward. Backward, one for the gradients of the means, one for those of the maps, and
-  // one that takes them to the norm. Each sample reads both maps.
+  // One kernel forward, which takes as long as two: one map waits for the other. Backward, such a
+  // one for the gradients of the means and one for those of the maps, and one that takes them to
+  // the norm. Each sample reads both maps.
   Flops flops = 0;
   Bytes maps = 0;
   for (const Linear* map : {&reduce_, &expand_}) {
@@ -40,7 +41,8 @@ ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expande
              .saved_bytes =
                  costs.bytes({samples, 1, 1, input.channels}) +
                  samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)},
-            {{.products = flops, .bytes = maps}}, {{.products = flops, .bytes = maps}, {}, {}});
+            {{.products = flops, .bytes = maps, .launches = 2}},
+            {{.products = flops, .bytes = maps, .launches = 2}, {.launches = 2}, {}});
   return costs.excited_conv(project, expanded, input);
 }
 

@@ -107,7 +107,7 @@ struct BlockCost {
   Flops fp8_flops = 0;  ///< of forward_flops: in FP8
   /// Moved beside all that to read operands of those and to write their codes.
   Bytes forward_casts = 0, backward_casts = 0;
-  int product_streams = 1;  ///< on which its products run at once
+  int product_streams = 1;               ///< on which its products run at once
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
   /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
   bool host_reads = false;

@@ -17,11 +17,12 @@ Machine h200() {
       .flops_per_s = 540e12,
       // FP8 products inside a step of Qwen2.5-3B, 4 x 4096 tokens.
       .fp8_flops_per_s = 1330e12,
-      // Depthwise convolutions on an H100, which has the same processors: the median of 40 shapes
+      // Depthwise convolutions of 20 shapes on an H100, which has the same processors
       // (engine/kernels/README.md), by the operations that ImageCosts counts.
-      .vector_flops_per_s = 13.5e12,
-      // The smallest kernels of batch norm inside a CUDA graph, 3.9 to 5.2 us each.
-      .launch_s = 4e-6,
+      .vector_flops_per_s = 14e12,
+      // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
+      // 0.5 (EfficientNet-B0, 128 images, H100).
+      .launch_s = 4.9e-6,
       // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach somewhat less.
       .memory_bytes_per_s = 4.0e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).

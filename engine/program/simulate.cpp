@@ -83,11 +83,11 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
     return add_kernels(backward ? block.backward_kernels : block.forward_kernels, demand);
   // Backward has the same share of FP8 as forward. Products and element-wise kernels take turns;
   // each is bound by one of the two.
-  const double fp8 = block.forward_flops > 0 ? block.fp8_flops / block.forward_flops : 0;
+  const double in_fp8 =
+      block.fp8_flops > 0 ? action.flops * block.fp8_flops / block.forward_flops : 0;
   const double fp8_rate =
       machine_.fp8_flops_per_s > 0 ? machine_.fp8_flops_per_s : machine_.flops_per_s;
-  const double product_s =
-      action.flops * ((1 - fp8) / machine_.flops_per_s + fp8 / fp8_rate);
+  const double product_s = (action.flops - in_fp8) / machine_.flops_per_s + in_fp8 / fp8_rate;
   const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
   demand.busy_s += product_s + memory_s;
   demand.use(Medium::sm, product_s);
@@ -99,8 +99,7 @@ void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& dema
   for (const KernelCost& kernel : kernels) {
     const double arithmetic_s = std::max(seconds(kernel.products, machine_.flops_per_s),
                                          seconds(kernel.vector, machine_.vector_flops_per_s));
-    const double moving_s =
-        seconds(static_cast<double>(kernel.bytes), machine_.memory_bytes_per_s);
+    const double moving_s = seconds(static_cast<double>(kernel.bytes), machine_.memory_bytes_per_s);
     busy_s += std::max(arithmetic_s, moving_s) + kernel.launches * machine_.launch_s;
     sm_s += arithmetic_s;
     memory_s += moving_s;

@@ -101,11 +101,10 @@ double fp8_product_rate(c10::Device device) {
   std::vector<Operands> operands;
   double flops = 0;
   for (const Product& p : kFp8Products) {
-    operands.push_back(
-        {.a = matrix(p.rows, p.inner, at::kFloat8_e4m3fn, device),
-         .b = matrix(p.columns, p.inner, at::kFloat8_e4m3fn, device),
-         .out = at::empty({p.rows, p.columns},
-                          at::TensorOptions().dtype(at::kBFloat16).device(device))});
+    operands.push_back({.a = matrix(p.rows, p.inner, at::kFloat8_e4m3fn, device),
+                        .b = matrix(p.columns, p.inner, at::kFloat8_e4m3fn, device),
+                        .out = at::empty({p.rows, p.columns},
+                                         at::TensorOptions().dtype(at::kBFloat16).device(device))});
     flops += 3 * p.flops();
   }
   const at::Tensor one = at::ones({}, at::TensorOptions().dtype(at::kFloat).device(device));

@@ -7,6 +7,7 @@
 
 #include "engine/models/trainable.h"
 #include "engine/models/weights.h"
+#include "engine/nn/linear.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"
 #include "test/models/live_bytes.h"

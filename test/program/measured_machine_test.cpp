@@ -77,8 +77,7 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   CHECK(machine.name == "NVIDIA H100 80GB HBM3 as measured on 2026-11-21");
   CHECK(machine.flops_per_s == 500e12);
   // FP8 was not measured: as many times faster as on the built-in machine.
-  CHECK(machine.fp8_flops_per_s ==
-        Approx(500e12 * h100().fp8_flops_per_s / h100().flops_per_s));
+  CHECK(machine.fp8_flops_per_s == Approx(500e12 * h100().fp8_flops_per_s / h100().flops_per_s));
   CHECK(machine.ranks_per_node == 4);
   CHECK(machine.network_bytes_per_s == h200().network_bytes_per_s);
   MeasuredRates alone = example();

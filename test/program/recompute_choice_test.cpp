@@ -104,8 +104,8 @@ TEST_CASE("the limit is the recipe's, else the device's less the reserve", "[rec
   const Program program = training_program(c.layout, c.cost, c.options);
   const MemoryLimit device = memory_limit(recipe, program, c.cost, machine);
   CHECK(device.bytes == Bytes{96} << 30);
-  CHECK(device.fixed == machine.product_workspace + machine.fixed_overhead +
-                             3 * machine.communicator_overhead);
+  CHECK(device.fixed ==
+        machine.product_workspace + machine.fixed_overhead + 3 * machine.communicator_overhead);
   CHECK(memory_limit(recipe, program, c.cost, cpu()).bytes == 0);
   recipe.memory.limit = 1.5;
   CHECK(memory_limit(recipe, program, c.cost, cpu()).bytes == Bytes{3} << 29);
