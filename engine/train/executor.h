@@ -17,6 +17,7 @@
 #include "engine/device/stream.h"
 #include "engine/models/model.h"
 #include "engine/program/strategy.h"
+#include "engine/train/communicators.h"
 #include "engine/train/feeder.h"
 #include "engine/train/lane_thread.h"
 #include "engine/train/non_finite.h"
@@ -29,11 +30,6 @@
 #include "recipes/schema/recipe.h"
 
 namespace dstrain {
-
-/// Of the channels that the training program uses, and of all data ranks on the compute lane.
-using Communicators = std::map<CommChannel, std::unique_ptr<CountingCommunicator>>;
-/// The channel of norm and of what all ranks agree on; always there.
-inline constexpr CommChannel kWorldChannel = {CommAxis::world, Lane::compute};
 
 /// What the ranks agreed on about one optimizer step.
 struct StepOutcome {
@@ -248,7 +244,7 @@ class Executor {
   /// The buffer in which the group's gradient is or will be whole: a slot, or at rest.
   [[nodiscard]] at::Tensor whole_gradient(const Prepared& prepared, const Action& action) const;
   [[nodiscard]] Communicator& communicator(CommChannel channel) const {
-    return *communicators_.at(channel);
+    return communicators_.at(channel);
   }
   /// Of the one collective of the action.
   [[nodiscard]] Communicator& ranks_of(const Action& action) const;

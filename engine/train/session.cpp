@@ -337,7 +337,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
         {.name = group.name, .ranks = group.ranks, .max_ctas = link ? kLinkCtas : 0, .link = link});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
-    communicators_[group.channel] = std::move(communicator);
+    communicators_.add(group.channel, std::move(communicator));
   }
 }
 
@@ -530,7 +530,7 @@ std::map<std::string, std::vector<float>> Session::gathered_weights() {
   for (const auto& [name, shape] : whole_tensors())
     weights[name].resize(to_index(num_elements(shape)));
   states_->add_share(weights);
-  Communicator& all = *communicators_.at(kWorldChannel);
+  Communicator& all = communicators_.at(kWorldChannel);
   for (auto& [name, tensor] : weights) {
     const at::Tensor host =
         at::from_blob(tensor.data(), {static_cast<std::int64_t>(tensor.size())}, at::kFloat);

@@ -45,7 +45,7 @@ int Session::first_rank_with_head() const {
 
 std::vector<GeneratedAnswer> Session::generate() {
   if (prompts_.empty()) return {};
-  return dstrain::generate(*executor_, *communicators_.at(kWorldChannel), prompts_, *tokenizer_,
+  return dstrain::generate(*executor_, communicators_.at(kWorldChannel), prompts_, *tokenizer_,
                            {.device = device_.device,
                             .speaker = first_rank_with_head(),
                             .micro_batch = recipe_.batch.micro,

@@ -237,7 +237,7 @@ Communicators open(ThreadWorld& threads, const Strategy& strategy, int rank) {
   if (std::ranges::find(all, kWorldChannel) == all.end()) all.push_back(kWorldChannel);
   for (const ChannelGroup& group : channel_groups(all, strategy.layout, strategy.mesh, rank)) {
     const CommunicatorOptions options = {.name = group.name, .ranks = group.ranks, .rank = rank};
-    opened[group.channel] = make_counting(threads.communicator(options), options);
+    opened.add(group.channel, make_counting(threads.communicator(options), options));
   }
   return opened;
 }
