@@ -84,7 +84,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x_mD, std::int64_t batch,
                                   const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.exchanging());
   at::Tensor qkv = qkv_.forward(x_MD, call);
   if (shared_) qkv = with_shared_head(qkv, shared_->forward(x_MD, call));
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);

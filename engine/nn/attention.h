@@ -45,6 +45,7 @@ class SelfAttention {
   /// x [m, D] -> [m, D], the rows of this rank of B * T.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, std::int64_t batch,
                                    const ops::Sequences& sequences = {}, const Call& call = {});
+  [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mD) { return output_.with_bias(y_mD); }
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) {

@@ -13,6 +13,9 @@ struct Call {
   at::Tensor valid = {};         ///< Batch::valid
   Mode mode = Mode::train;       ///< BlockContext::mode
   Peers peers = {};              ///< BlockContext::peers
+  /// The caller gathers the input's rows, sums the output's over the tensor ranks, and then has the
+  /// biases added.
+  bool exchanged_by_caller = false;
 
   [[nodiscard]] static Call of(const Batch& batch, const BlockContext& context) {
     return {.dropout_seed = context.dropout_seed,
@@ -26,6 +29,10 @@ struct Call {
 
   /// The ranks that have the other parts of a cut module; null where none is cut.
   [[nodiscard]] Communicator* tensor() const { return peers.along(CommAxis::tensor); }
+  /// The same with which a module exchanges rows itself.
+  [[nodiscard]] Communicator* exchanging() const {
+    return exchanged_by_caller ? nullptr : tensor();
+  }
 };
 
 }  // namespace dstrain

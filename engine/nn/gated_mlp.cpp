@@ -13,7 +13,7 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
             {LinearCut::By::columns, tensor}) {}
 
 at::Tensor GatedMlp::forward(const at::Tensor& x_mD, const Call& call) {
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.exchanging());
   return down_.forward_gated(x_MD, gate_up_, call);
 }
 

@@ -26,6 +26,7 @@ class GatedMlp {
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Call& call = {});
+  [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mD) { return down_.with_bias(y_mD); }
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }

@@ -41,7 +41,11 @@ at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& 
 at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
   DSTRAIN_CHECK(call.tensor() != nullptr && call.tensor()->size() == cut_.split.count,
                 parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
-  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor());
+  if (call.exchanged_by_caller) return y_MN;
+  return with_bias(ops::reduce_scatter_rows(y_MN, call.tensor()));
+}
+
+at::Tensor Linear::with_bias(const at::Tensor& y_mN) {
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 

@@ -86,6 +86,9 @@ class Linear {
   [[nodiscard]] Bytes saved_bytes(std::int64_t rows, int compute_bytes) const;
   /// The same without x, which somebody else keeps.
   [[nodiscard]] Bytes adapter_bytes(std::int64_t rows, int compute_bytes) const;
+  /// Adds the bias, if there is one, to a sum over ranks that the caller has made
+  /// (Call::exchanged_by_caller), in place.
+  [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mN);
 
  private:
   /// A cut may leave no rows.

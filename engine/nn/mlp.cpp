@@ -14,7 +14,7 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
             {LinearCut::By::columns, tensor}) {}
 
 at::Tensor Mlp::forward(const at::Tensor& x_mD, const Call& call) {
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
+  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.exchanging());
   if (has_adapters()) return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
   return down_.forward_of_gelu(ops::linear(x_MD, up_.weight(), nullptr), *up_.bias(), kind_, call);
 }

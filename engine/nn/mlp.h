@@ -25,6 +25,7 @@ class Mlp {
 
   /// x [m, D] -> [m, D], the rows of this rank.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Call& call = {});
+  [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mD) { return down_.with_bias(y_mD); }
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&up_, &down_}); }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/stable_hash.h"
 #include "engine/kernels/activation/ops_drop_path.h"
+#include "engine/kernels/tensor/ops_overlap.h"
 #include "engine/nn/attention.h"
 #include "engine/nn/block.h"
 #include "engine/nn/moe.h"
@@ -72,6 +76,9 @@ class PreNormLayer final : public Block {
                                      ? batch.tokens.size(0)
                                      : input[0].size(0) * place_.tensor.count / place_.tokens;
     const Call call = Call::of(batch, context);
+    if constexpr (!kExperts) {
+      if (overlaps(samples, batch, call)) return in_parts(input, samples, call);
+    }
     const auto [x_mD, h_mD] = norm_before_.forward(
         input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
     const auto [y_mD, g_mD] = norm_after_.forward(
@@ -135,6 +142,49 @@ class PreNormLayer final : public Block {
  private:
   /// These work on this rank's own rows, and exchange others.
   static constexpr bool kExperts = std::is_same_v<FeedForward, Moe>;
+
+  /// Exchanges of one part of the samples go on beside the work of the other one. Each rank's rows
+  /// are divided, so a part has samples of all ranks, whole ones.
+  static constexpr int kParts = 2;
+  [[nodiscard]] bool overlaps(std::int64_t samples, const Batch& batch, const Call& call) {
+    const bool whole_samples = samples % (kParts * place_.tensor.count) == 0;
+    return !place_.tensor.whole() && whole_samples && !batch.sequences.starts.defined() &&
+           call.peers.along(CommAxis::sequence) == nullptr && place_.drop_path == 0 &&
+           std::ranges::none_of(linears(), [](const Linear* one) { return one->has_adapters(); });
+  }
+
+  [[nodiscard]] Tensors in_parts(const Tensors& input, std::int64_t samples, Call call)
+    requires(!kExperts)
+  {
+    call.exchanged_by_caller = true;
+    Communicator& ranks = *call.tensor();
+    const std::int64_t own_rows = input[0].size(0) / kParts;
+    const Tensors x_parts = input[0].split(own_rows);
+    const Tensors delta_parts = place_.first ? Tensors() : input[1].split(own_rows);
+    std::array<at::Tensor, kParts> x, branch;
+    std::array<ops::BegunRows, kParts> rows;
+    for (std::size_t i = 0; i < kParts; ++i) {
+      const auto [sum, h] = norm_before_.forward(
+          x_parts[i], place_.first ? std::nullopt : std::optional<at::Tensor>(delta_parts[i]));
+      x[i] = sum;
+      rows[i] = ops::begin_all_gather_rows(h, ranks);
+    }
+    for (ops::BegunRows& part : rows) {
+      part = ops::begin_reduce_scatter_rows(
+          attention_.forward(ops::end_rows(part), samples / kParts, {}, call), ranks);
+    }
+    for (std::size_t i = 0; i < kParts; ++i) {
+      const auto [sum, g] =
+          norm_after_.forward(x[i], attention_.with_bias(ops::end_rows(rows[i])));
+      x[i] = sum;
+      rows[i] = ops::begin_all_gather_rows(g, ranks);
+    }
+    for (ops::BegunRows& part : rows) {
+      part = ops::begin_reduce_scatter_rows(mlp_.forward(ops::end_rows(part), call), ranks);
+    }
+    for (std::size_t i = 0; i < kParts; ++i) branch[i] = mlp_.with_bias(ops::end_rows(rows[i]));
+    return {at::cat(at::TensorList(x)), at::cat(at::TensorList(branch))};
+  }
 
   /// A branch, which some samples skip while training.
   [[nodiscard]] at::Tensor kept(const at::Tensor& branch_mD, std::int64_t samples, int branch,
