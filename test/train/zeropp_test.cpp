@@ -21,18 +21,18 @@ using test::with_sessions;
 
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 20;
 
 using Overrides = std::vector<std::string>;
 
 /// More groups than slots, so that groups are gathered more than once a step.
 Recipe small_recipe(const Overrides& more) {
-  Overrides overrides = {"batch.global=32", "batch.micro=4", "run.steps=10", "run.epochs=0",
+  Overrides overrides = {"batch.global=32", "batch.micro=4", "run.steps=20", "run.epochs=0",
                          "model.layers=4", "model.width=32", "model.heads=2",
                          "optimizer.warmup_steps=0", "optimizer.lr=0.003",
                          "optimizer.schedule=constant", "data.workers=1",
                          // Of few samples: an evaluation takes all of the test split.
-                         "data.subset=32", "parallel.zero.stage=3", "parallel.zero.prefetch=0",
+                         "data.subset=80", "parallel.zero.stage=3", "parallel.zero.prefetch=0",
                          "memory.offload.chunk=1024", "memory.offload.threads=2"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
