@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -38,11 +37,7 @@ int run_engine_library(int argc, char** argv) {
   // The cast is how POSIX hands out functions.
   const auto entry = reinterpret_cast<Entry>(::dlsym(handle, "dstrain_engine_main"));
   DSTRAIN_CHECK(entry != nullptr, library.string() + " lacks dstrain_engine_main");
-  const int code = entry(argc, argv);
-  // The destructors of LibTorch's tables of operators take a quarter of a short command's time; the
-  // process's end frees the same memory.
-  std::fflush(nullptr);
-  std::_Exit(code);
+  return entry(argc, argv);
 }
 
 }  // namespace dstrain
