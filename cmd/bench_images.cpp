@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "cmd/command.h"
@@ -13,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/make_folder.h"
 #include "engine/base/output.h"
 #include "engine/bench/input_tables.h"
 #include "engine/device/numa.h"
@@ -76,13 +76,7 @@ int bench_images(const ImageBenchOptions& options) {
   print_text(options.json ? json : report::document_text(document, kImageColumns));
   if (options.output.empty()) return 0;
   const fs::path folder = fs::absolute(options.output).lexically_normal();
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw Error(ErrorKind::checkpoint,
-                fmt::format("--output {}: cannot be made: {}", options.output, error.message()),
-                "name a folder that can be written");
-  }
+  make_folder(folder, "name another one with --output");
   write_file_atomically(folder / "images.md", report::document_markdown(document));
   write_file_atomically(folder / "images.csv", bench::input_csv(bench));
   write_file_atomically(folder / "images.json", json);

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/make_folder.h"
 #include "engine/base/printable.h"
 
 namespace dstrain {
@@ -61,12 +62,7 @@ trace::GroupBy parse_group_by(const std::string& text) {
 }
 
 void write_csv(const std::string& folder, const std::map<std::string, std::string>& files) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error)
-    throw Error(ErrorKind::usage,
-                fmt::format("--csv {}: cannot be made: {}", printable(folder), error.message()),
-                "give a folder that can be written");
+  make_folder(folder, "name another one with --csv");
   for (const auto& [name, text] : files)
     write_file_atomically(std::filesystem::path(folder) / name, text);
 }

@@ -10,6 +10,7 @@
 #include "engine/base/disk_error.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
+#include "engine/base/make_folder.h"
 
 namespace dstrain {
 namespace {
@@ -44,14 +45,7 @@ fs::path RunLayout::rank_lines(int rank) const {
 }
 
 void RunLayout::make_folders() const {
-  for (const fs::path& folder : {ranks(), traces(), checkpoints()}) {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) {
-      throw Error(refusal_kind(error),
-                  fmt::format("cannot make {}: {}", folder.string(), error.message()));
-    }
-  }
+  for (const fs::path& folder : {ranks(), traces(), checkpoints()}) make_folder(folder);
 }
 
 fs::path make_dated_directory(const fs::path& parent, const std::string& stem, std::time_t now) {

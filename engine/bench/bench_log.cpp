@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
+#include "engine/base/make_folder.h"
 #include "engine/report/run_data.h"
 
 namespace dstrain::bench {
@@ -41,13 +42,8 @@ std::vector<double> numbers(const nlohmann::json& object, const char* key) {
 
 BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, Existing existing)
     : folder_(std::move(folder)) {
+  make_folder(runs(), "name another one with --output");
   std::error_code error;
-  fs::create_directories(runs(), error);
-  if (error) {
-    throw Error(ErrorKind::usage,
-                fmt::format("cannot make the folder {}: {}", runs().string(), error.message()),
-                "name another one with -o");
-  }
   const fs::path plan_file = folder_ / kPlan;
   if (existing != Existing::keep_runs && fs::exists(plan_file, error)) {
     if (existing == Existing::refuse) {

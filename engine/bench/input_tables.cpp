@@ -1,6 +1,7 @@
 #include "engine/bench/input_tables.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,25 @@ std::string packed_bytes(const InputBench& bench, double side) {
   return report::bytes_words(bytes);
 }
 
+/// What would make resizing and the operations of data.augment shorter. `pixels`: what packed
+/// pixels would save.
+std::string resizing_advice(const DataConfig& data, const std::string& pixels) {
+  using enum Augmentation;
+  const auto has = [&](Augmentation wanted) {
+    return std::ranges::find(data.augment, wanted) != data.augment.end();
+  };
+  std::vector<std::string> ways;
+  if (has(trivial_augment) || has(rand_augment))
+    ways.emplace_back("fewer operations in data.augment");
+  if (!has(random_resized_crop))
+    ways.emplace_back("random_resized_crop in data.augment, which resizes a part of the image");
+  if (data.interpolation != Interpolation::bilinear)
+    ways.emplace_back("data.interpolation: bilinear");
+  if (data.pack == Pack::none) ways.push_back(pixels);
+  if (ways.empty()) return "more threads, or a machine with more cores";
+  return fmt::format("{}", fmt::join(ways, "; or "));
+}
+
 /// What would make the loader's slowest stage shorter.
 std::string advice(const InputBench& bench, const InputRate& rate) {
   const DataConfig& data = bench.data;
@@ -72,8 +92,7 @@ std::string advice(const InputBench& bench, const InputRate& rate) {
       text += fmt::format("data.pack: jpeg decodes images of {} pixels; ", side);
     return text + pixels;
   }
-  return "fewer operations in data.augment, or random_resized_crop instead of random_crop, which "
-         "needs the whole image";
+  return resizing_advice(data, pixels);
 }
 
 /// Name and share of the loader's longest stage.

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/make_folder.h"
 #include "engine/base/run_layout.h"
 #include "engine/bench/bench_tables.h"
 #include "engine/bench/table_cells.h"
@@ -195,7 +196,7 @@ int copy_profiles(const fs::path& run, const fs::path& folder) {
     const std::size_t trace = name.find("_trace.json");
     const bool is_trace = name.starts_with("rank") && trace != std::string::npos;
     if (!is_trace && !name.ends_with("_actions.json")) continue;
-    fs::create_directories(folder, error);
+    make_folder(folder, "name another one as trace.output");
     unpack(entry.path(), folder / (is_trace ? name.substr(0, trace) + "_trace.json" : name));
     ranks += is_trace ? 1 : 0;
   }

@@ -22,7 +22,7 @@ namespace dstrain::bench {
 
 /// Writes the traces of a run, unpacked, to `folder` as rank0_trace.json and rank0_actions.json.
 /// Returns how many ranks; 0: the run has no traces. Error{checkpoint} where a file cannot be
-/// written.
+/// written; that of make_folder where the folder cannot be made.
 int copy_profiles(const std::filesystem::path& run, const std::filesystem::path& folder);
 
 }  // namespace dstrain::bench

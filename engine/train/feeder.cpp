@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "engine/kernels/image/mix.h"
-#include "engine/train/session.h"
+#include "engine/train/compute_type.h"
 
 namespace dstrain {
 namespace {

@@ -25,6 +25,7 @@
 #include "engine/program/measured_machine.h"
 #include "engine/program/plan_report.h"
 #include "engine/program/simulate.h"
+#include "engine/train/compute_type.h"
 #include "engine/train/schedule.h"
 #include "recipes/schema/choices.h"
 #include "recipes/schema/datasets.h"
@@ -134,19 +135,6 @@ Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile
 }
 
 }  // namespace
-
-at::ScalarType scalar_type(ComputeType type) {
-  switch (type) {
-    case ComputeType::fp32:
-      return at::kFloat;
-    case ComputeType::bf16:
-    case ComputeType::fp8:  // what is not multiplied in 8 bits
-      return at::kBFloat16;
-    case ComputeType::fp16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
 
 Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& record,
                  ProgressSink* progress, int phase)

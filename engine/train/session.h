@@ -126,6 +126,4 @@ class Session {
   bool rehearsed_ = false;
 };
 
-[[nodiscard]] at::ScalarType scalar_type(ComputeType type);
-
 }  // namespace dstrain

@@ -12,6 +12,8 @@
 namespace dstrain {
 namespace {
 
+constexpr double kMinEps = 1e-12;
+
 std::filesystem::path config_path(const std::filesystem::path& weights) {
   const std::filesystem::path path = weights / "config.json";
   if (path_exists(path)) return path;
@@ -55,6 +57,26 @@ std::string architecture_named_in(const std::filesystem::path& weights) {
   const nlohmann::json json = read_json_object(config_path(weights));
   const auto found = json.find("architecture");
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+TimmModel timm_model_in(ConfigFile& file) {
+  const std::string architecture = file.text("architecture", "");
+  TimmModel model;
+  model.published = published_architecture(architecture);
+  if (model.published == nullptr) return model;
+  model.norm = model.published->norm;
+  if (!file.has("model_args")) return model;
+  if (!file.json().at("model_args").is_object()) {
+    file.refuse("model_args", "an object");
+    return model;
+  }
+  ConfigFile args = ConfigFile::of_object(file.path(), file.json().at("model_args"));
+  model.norm.eps = args.number_within("bn_eps", kMinEps, 1, model.norm.eps);
+  model.norm.momentum = args.number_within("bn_momentum", 0, 1, model.norm.momentum);
+  for (const std::string& problem : args.problems()) file.add_problem(problem);
+  if (const PublishedModel* variant = timm_variant(architecture, model.norm); variant != nullptr)
+    model.published = variant;
+  return model;
 }
 
 std::string size_differs(const ModelSize& size, std::int64_t in_recipe, const std::string& file,

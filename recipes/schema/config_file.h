@@ -33,6 +33,15 @@ void raise_problems(ErrorKind kind, const Problems& problems, const std::string&
 /// timm's name of the model in that file; empty where there is none.
 [[nodiscard]] std::string architecture_named_in(const std::filesystem::path& weights);
 
+class ConfigFile;
+/// A model as a config.json of timm has it.
+struct TimmModel {
+  const PublishedModel* published = nullptr;  ///< null: dstrain has none of its `architecture`
+  NormConstants norm;                         ///< by its `model_args`
+};
+/// A file without `architecture` has no model. What `model_args` may not be is a problem of `file`.
+[[nodiscard]] TimmModel timm_model_in(ConfigFile& file);
+
 /// Fields of a config.json by kind. A field that is not what it must be becomes a problem, and the
 /// value asked for is `otherwise`, as when it is missing or null.
 class ConfigFile {

@@ -252,7 +252,7 @@ constexpr ModelSize kLstmSizes[] = {kVitSizes[0], kVitSizes[2], kWidth, kLayers}
 constexpr ModelFamily convolutional(std::string_view name, std::string_view title,
                                     std::string_view source,
                                     std::span<const PublishedModel> published,
-                                    bool drop_path = false) {
+                                    bool drop_path = false, bool norm_args = false) {
   return {.name = name,
           .title = title,
           .source = source,
@@ -263,7 +263,8 @@ constexpr ModelFamily convolutional(std::string_view name, std::string_view titl
           .defaults = {},
           .published = published,
           .by_name = true,
-          .drop_path = drop_path};
+          .drop_path = drop_path,
+          .norm_args = norm_args};
 }
 
 /// One whose models are made of such models.
@@ -344,13 +345,15 @@ constexpr ModelFamily kFamilies[] = {
     convolutional("resnet", "ResNet", "ResNet, arXiv:1512.03385, table 1", kResNets),
     convolutional("vgg", "VGG", "VGG, arXiv:1409.1556, table 1", kVggs),
     convolutional("mobilenet_v2", "MobileNetV2", "MobileNetV2, arXiv:1801.04381, table 2",
-                  kMobileNetV2s),
+                  kMobileNetV2s, /*drop_path=*/false, /*norm_args=*/true),
     convolutional("mobilenet_v3_large", "MobileNetV3-Large",
-                  "MobileNetV3, arXiv:1905.02244, table 1", kMobileNetV3Larges),
+                  "MobileNetV3, arXiv:1905.02244, table 1", kMobileNetV3Larges,
+                  /*drop_path=*/false, /*norm_args=*/true),
     convolutional("mobilenet_v3_small", "MobileNetV3-Small",
-                  "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls),
+                  "MobileNetV3, arXiv:1905.02244, table 2", kMobileNetV3Smalls,
+                  /*drop_path=*/false, /*norm_args=*/true),
     convolutional("efficientnet", "EfficientNet", "EfficientNet, arXiv:1905.11946, table 1",
-                  kEfficientNets, /*drop_path=*/true),
+                  kEfficientNets, /*drop_path=*/true, /*norm_args=*/true),
     convolutional("convnext", "ConvNeXt", "ConvNeXt, arXiv:2201.03545, sec. 3", kConvNexts,
                   /*drop_path=*/true),
     joining("ensemble", "an ensemble", {}, kImageSizes, kEnsembles),
@@ -424,7 +427,18 @@ const PublishedModel* published_architecture(std::string_view architecture) {
   return nullptr;
 }
 
+const PublishedModel* timm_variant(std::string_view architecture, const NormConstants& norm) {
+  for (const ModelFamily& family : kFamilies) {
+    for (const PublishedModel& model : family.published) {
+      if (model.timm_variant == architecture && !architecture.empty() && model.norm == norm)
+        return &model;
+    }
+  }
+  return nullptr;
+}
+
 std::string_view architecture_of(const PublishedModel& model) {
+  if (!model.timm_variant.empty()) return model.timm_variant;
   for (const std::string_view alias : model.aliases) {
     if (alias.starts_with("timm/")) return alias.substr(alias.find('/') + 1);
   }

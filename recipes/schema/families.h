@@ -43,6 +43,14 @@ struct ModelSize {
   bool optional = false;  ///< follows from the other sizes where it is not given
 };
 
+/// Of batch norms.
+struct NormConstants {
+  double eps = 1e-5;
+  double momentum = 0.1;  ///< share of the new statistics
+
+  bool operator==(const NormConstants&) const = default;
+};
+
 /// A published model.
 struct PublishedModel {
   std::string_view name;  ///< that `model.name` accepts
@@ -51,6 +59,9 @@ struct PublishedModel {
   ModelSizes sizes;
   std::string_view text = {};  ///< what it is, where the sizes do not say it
   bool batch_norm = false;     ///< it has such layers
+  NormConstants norm = {};     ///< of these layers
+  /// timm's model that differs in `norm` only, where timm has none with this `norm`.
+  std::string_view timm_variant = {};
 };
 
 /// What a recipe needs to know of a family of models. The architecture is in engine/models.
@@ -70,6 +81,7 @@ struct ModelFamily {
   bool by_name = false;
   bool drop_path = false;  ///< its blocks have branches that samples can skip
   bool joins = false;      ///< its models are made of others, which the recipe names
+  bool norm_args = false;  ///< timm makes its models with any NormConstants
 
   [[nodiscard]] bool has_experts() const { return has_size("experts"); }
   [[nodiscard]] bool has_size(std::string_view key) const {
@@ -87,7 +99,10 @@ struct ModelFamily {
 /// By config.json's `architecture`: the model's name or what timm or torchvision call it. Null for
 /// others.
 [[nodiscard]] const PublishedModel* published_architecture(std::string_view architecture);
-/// The opposite: timm's name where it has one.
+/// The model that differs from timm's `architecture` in having this `norm`; null: there is none.
+[[nodiscard]] const PublishedModel* timm_variant(std::string_view architecture,
+                                                 const NormConstants& norm);
+/// timm's name of it where it has one, perhaps with another `norm`.
 [[nodiscard]] std::string_view architecture_of(const PublishedModel& model);
 
 /// Names that `model.name` accepts.

@@ -122,25 +122,32 @@ class FolderReader {
       report("model.weights", problem, "change config.json, or choose other weights");
   }
 
-  /// As timm writes it: the architecture's name says all but image and classes.
+  /// As timm writes it: the architecture's name says all but image, classes and batch norms.
   void take_architecture(ConfigFile& file) {
     const std::string source = file.path().string(), architecture = file.text("architecture", "");
-    const PublishedModel* published = published_architecture(architecture);
-    if (published == nullptr) {
+    const auto [found, norm] = timm_model_in(file);
+    if (found == nullptr) {
       throw Error(ErrorKind::data, fmt::format("{}: architecture is '{}'", source, architecture),
                   "choose weights of a model that dstrain has: `dstrain recipe check` lists the "
                   "names of model.name");
     }
     ModelConfig& model = recipe_.model;
+    const PublishedModel* published = model.name.empty() ? found : published_model(model.name);
     if (model.name.empty()) {
-      model.name = published->name;
+      model.name = found->name;
       taken_["model.name"] = source;
-    } else if (published_model(model.name) != published) {
+    } else if (published == nullptr || architecture_of(*published) != architecture_of(*found)) {
       report("model.name",
              fmt::format("{}, but {} has architecture {}", model.name, source, architecture),
              "leave the name out, or name another folder as model.weights");
       return;
     }
+    for (const std::string& problem : file.problems())
+      report("model.weights", problem, "change config.json, or choose other weights");
+    if (published->batch_norm && norm.eps != published->norm.eps)
+      fill("batch_norm.eps", recipe_.batch_norm.eps, norm.eps, source);
+    if (published->batch_norm && norm.momentum != published->norm.momentum)
+      fill("batch_norm.momentum", recipe_.batch_norm.momentum, norm.momentum, source);
     const std::optional<ConfigFile> training = pretrained_cfg(file);
     if (!training || !training->has("input_size")) return;
     const nlohmann::json& size = training->json().at("input_size");

@@ -59,12 +59,15 @@ inline constexpr PublishedModel kMobileNetV2s[] = {
      true},
 };
 
+inline constexpr NormConstants kTorchvisionV3Norm = {.eps = 1e-3, .momentum = 0.01};
 inline constexpr PublishedModel kMobileNetV3Larges[] = {
     {"mobilenet-v3-large",
      {"torchvision/mobilenet_v3_large"},
      kImages224,
      "MobileNetV3-Large, 5.5M parameters",
-     true},
+     true,
+     kTorchvisionV3Norm,
+     "mobilenetv3_large_100"},
     {"timm-mobilenet-v3-large",
      {"timm/mobilenetv3_large_100"},
      kImages224,
@@ -76,7 +79,9 @@ inline constexpr PublishedModel kMobileNetV3Smalls[] = {
      {"torchvision/mobilenet_v3_small"},
      kImages224,
      "MobileNetV3-Small, 2.5M parameters",
-     true},
+     true,
+     kTorchvisionV3Norm,
+     "mobilenetv3_small_100"},
     {"timm-mobilenet-v3-small",
      {"timm/mobilenetv3_small_100"},
      kImages224,
@@ -86,6 +91,7 @@ inline constexpr PublishedModel kMobileNetV3Smalls[] = {
 constexpr ModelSizes images_of(std::int64_t pixels) {
   return {.image_size = pixels, .channels = 3};
 }
+inline constexpr NormConstants kTensorFlowNorm = {.eps = 1e-3};
 inline constexpr PublishedModel kEfficientNets[] = {
     {"efficientnet-b0",
      {"timm/efficientnet_b0", "torchvision/efficientnet_b0"},
@@ -116,27 +122,32 @@ inline constexpr PublishedModel kEfficientNets[] = {
      {"timm/tf_efficientnet_b0"},
      images_of(224),
      "efficientnet-b0 with TensorFlow's padding and eps",
-     true},
+     true,
+     kTensorFlowNorm},
     {"tf-efficientnet-b1",
      {"timm/tf_efficientnet_b1"},
      images_of(240),
      "efficientnet-b1 with TensorFlow's padding and eps",
-     true},
+     true,
+     kTensorFlowNorm},
     {"tf-efficientnet-b2",
      {"timm/tf_efficientnet_b2"},
      images_of(260),
      "efficientnet-b2 with TensorFlow's padding and eps",
-     true},
+     true,
+     kTensorFlowNorm},
     {"tf-efficientnet-b3",
      {"timm/tf_efficientnet_b3"},
      images_of(300),
      "efficientnet-b3 with TensorFlow's padding and eps",
-     true},
+     true,
+     kTensorFlowNorm},
     {"tf-efficientnet-b4",
      {"timm/tf_efficientnet_b4"},
      images_of(380),
      "efficientnet-b4 with TensorFlow's padding and eps",
-     true},
+     true,
+     kTensorFlowNorm},
 };
 
 inline constexpr PublishedModel kConvNexts[] = {

@@ -12,6 +12,7 @@
 #include "engine/base/disk_error.h"
 #include "engine/base/file.h"
 #include "engine/base/finite.h"
+#include "engine/base/make_folder.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -68,6 +69,24 @@ TEST_CASE("a full or broken disk is 74, a path that cannot be made 64", "[base]"
   REQUIRE(code(std::errc::permission_denied) == 64);
   REQUIRE(code(std::errc::not_a_directory) == 64);
   REQUIRE(code(std::errc::read_only_file_system) == 64);
+}
+
+TEST_CASE("a folder is made with its parents; one that cannot be made is named with a way out",
+          "[base]") {
+  const TempDir dir;
+  make_folder(dir / "a" / "b");
+  make_folder(dir / "a" / "b");
+  REQUIRE(fs::is_directory(dir / "a" / "b"));
+  write_file_atomically(dir / "file", "x");
+  const fs::path below = dir / "file" / "b";
+  try {
+    make_folder(below, "name another one");
+    FAIL("a file became a folder");
+  } catch (const Error& error) {
+    REQUIRE(exit_code(error.kind()) == 64);
+    REQUIRE(error.what() == "cannot make the folder " + below.string() + ": Not a directory");
+    REQUIRE(error.hint() == "name another one");
+  }
 }
 
 TEST_CASE("the first value that is not finite is found wherever it stands", "[base]") {

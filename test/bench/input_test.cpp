@@ -49,6 +49,16 @@ TEST_CASE("the input's sentences name the longest stage and what shortens it", "
   CHECK(says(input_sentences(bench), "data.jpeg_scaling: true"));
   bench.rates[1].prepare_s = 2e-3;
   CHECK(says(input_sentences(bench), "resizing (56 %"));
+  CHECK(says(input_sentences(bench), "To change that: random_resized_crop in data.augment"));
+  CHECK_FALSE(says(input_sentences(bench), "fewer operations"));
+  bench.data.augment = {Augmentation::random_resized_crop, Augmentation::rand_augment};
+  CHECK_FALSE(says(input_sentences(bench), "random_resized_crop"));
+  CHECK(says(input_sentences(bench), "To change that: fewer operations in data.augment."));
+  bench.data.augment = {Augmentation::random_resized_crop};
+  bench.data.interpolation = Interpolation::bicubic;
+  CHECK(says(input_sentences(bench), "To change that: data.interpolation: bilinear."));
+  bench.data.interpolation = Interpolation::bilinear;
+  CHECK(says(input_sentences(bench), "To change that: more threads"));
   bench.rates[1].disk_s = 5e-3;
   CHECK(says(input_sentences(bench), "waiting for the disk"));
   bench.rates[1].copy_s = 1.3e-4;

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/models/cnn_lstm/blocks.h"
 #include "engine/models/family.h"
 #include "engine/models/image/head.h"
@@ -22,8 +23,8 @@
 #include "test/models/bind.h"
 #include "test/models/run_blocks.h"
 
-/// cnn_probe list MODEL...: the tensors of each MODEL for 1000 classes, one a line: the model, our
-/// name, timm's, and their shapes.
+/// cnn_probe list MODEL...: config.json of each MODEL for 1000 classes, and its tensors, one a line:
+/// the model and its config.json, or the model, our name, timm's, and their shapes.
 ///
 /// cnn_probe run MODEL IMAGE_SIZE CLASSES WEIGHTS INPUT OUTPUT EXPORT EXPORT_TIMM: reads the folder
 /// WEIGHTS; INPUT has images [steps, B, C, H, W] and labels [steps, B], both fp32. Writes to OUTPUT
@@ -71,6 +72,7 @@ FileTensor timms(const Model& model, const FileTensor& ours) {
 
 void list(const std::string& name) {
   const Model model = model_of(name, 224, 1000, "", 1);
+  fmt::print("{} {}\n", name, parse_json(model.config_json, name).dump());
   const auto print = [&](const Piece& part) {
     const FileTensor theirs = timms(model, {part.name, part.shape});
     const auto shape = [](const std::vector<std::int64_t>& sizes) {

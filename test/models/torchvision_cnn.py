@@ -41,7 +41,7 @@ NAMES = {"resnet18": ("resnet18", "resnet18"), "resnet50": ("resnet50", "resnet5
 # Those that are timm's alone.
 TIMM_NAMES = {**{f"tf-efficientnet-b{n}": f"tf_efficientnet_b{n}" for n in range(5)},
               **{f"timm-mobilenet-v3-{size}": f"mobilenetv3_{size}_100" for size in ("small", "large")}}
-OTHER_EPS = {"mobilenet-v3-small": 1e-3, "mobilenet-v3-large": 1e-3}  # than timm's model of that shape
+OTHER_NORMS = {f"mobilenet-v3-{size}": {"bn_eps": 1e-3, "bn_momentum": 0.01} for size in ("small", "large")}  # than timm's model of that shape
 # Model, pixels, samples, classes, whose names the file has, margin that its values must have.
 CASES = [("cnn-basic", 20, 6, 10, "torchvision", 1e-5), ("resnet18", 40, 4, 10, "torchvision", 1e-5), ("resnet50", 33, 4, 7, "timm", 3e-6),
          ("mobilenet-v2", 40, 4, 10, "timm", 1e-5), ("efficientnet-b0", 40, 4, 10, "torchvision", 0), ("tf-efficientnet-b0", 47, 3, 10, "timm", 0),
@@ -149,21 +149,30 @@ def fail(text):
 
 
 def listings(probe):
-    """{model: lines of our name, timm's, and their shapes, for 1000 classes}, of all models by one start of the probe."""
+    """{model: its config.json, and lines of our name, timm's, and their shapes}, for 1000 classes, of all models by one start of the probe."""
     text = subprocess.run([probe, "list", *NAMES, *TIMM_NAMES], check=True, capture_output=True, text=True).stdout
     found = {}
     for line in text.splitlines():
-        model, *words = line.split()
-        found.setdefault(model, []).append(words)
+        model, rest = line.split(" ", 1)
+        if rest.startswith("{"):
+            found[model] = (json.loads(rest), [])
+        else:
+            found[model][1].append(rest.split())
     return found
+
+
+def constants_of_norms(model):
+    return {(module.eps, getattr(module, "momentum", None)) for module in model.modules() if hasattr(module, "eps")}
 
 
 def check_names(listed):
     for name in [*NAMES, *TIMM_NAMES]:
-        lines = listed[name]
+        config, lines = listed[name]
         shape = lambda text: tuple(int(n) for n in text.strip("[]").split(",") if n)  # noqa: E731
         with torch.device("meta"):
-            expected = [("timm", timm_model(name, 1000), 1)]
+            # As timm opens the folder of an export.
+            opened = timm.create_model(config["architecture"], num_classes=config["num_classes"], **config.get("model_args", {}))
+            expected = [("timm", opened, 1)]
             if name in NAMES:
                 expected.append(("torchvision", torchvision.models.get_model(NAMES[name][0]), 0))
         for whose, reference, column in expected:
@@ -171,7 +180,10 @@ def check_names(listed):
             wanted = {key: tuple(value.shape) for key, value in reference.state_dict().items()}
             if ours != wanted:
                 fail(f"{name}: not {whose}'s tensors: {sorted(set(ours.items()) ^ set(wanted.items()))[:6]}")
-    print(f"{len(NAMES)} models have the names and shapes of torchvision and timm, {len(TIMM_NAMES)} those of timm")
+        published = expected[-1][1] if name in NAMES else timm_model(name, 1000)
+        if constants_of_norms(opened) != constants_of_norms(published):
+            fail(f"{name}: config.json gives timm norms of {constants_of_norms(opened)}, not {constants_of_norms(published)}")
+    print(f"{len(NAMES)} models have the names, shapes and norms of torchvision and timm, {len(TIMM_NAMES)} those of timm")
 
 
 def results(model, images, labels):
@@ -202,7 +214,7 @@ def timm_name(name):
 
 
 def timm_model(name, classes):
-    return timm.create_model(timm_name(name), num_classes=classes, **({"bn_eps": OTHER_EPS[name]} if name in OTHER_EPS else {}))
+    return timm.create_model(timm_name(name), num_classes=classes, **OTHER_NORMS.get(name, {}))
 
 
 def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, folder):
@@ -223,12 +235,12 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
     weights.mkdir()
     state = model.state_dict()
     if whose == "timm":
-        (weights / "config.json").write_text(json.dumps({"architecture": timm_name(name), "num_classes": classes}))
+        (weights / "config.json").write_text(json.dumps({"architecture": timm_name(name), "num_classes": classes, "model_args": OTHER_NORMS.get(name, {})}))
     if whose == "timm" and name in NAMES:
         head = dict(state)
         reference = timm_model(name, classes)
         state = {}
-        for ours, renamed, _, _ in listed[name]:
+        for ours, renamed, _, _ in listed[name][1]:
             state[renamed] = head[ours].reshape(reference.state_dict()[renamed].shape)
         reference.load_state_dict(state)
         del reference
@@ -242,7 +254,7 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
     exact = results(model.double(), images.double(), labels)
     ours = load_file(folder / "output.safetensors")
     if name in TIMM_NAMES:
-        renamed = {line[0]: line[1] for line in listed[name]}
+        renamed = {line[0]: line[1] for line in listed[name][1]}
         ours = {renamed.get(key, key): value for key, value in ours.items()}
         ours = {key: value.reshape(exact[key].shape) if key in exact else value for key, value in ours.items()}
     if set(ours) != set(exact):
@@ -272,11 +284,7 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
     with torch.no_grad():
         by_torchvision = again(pictures)
     if name in NAMES or name in TIMM_NAMES:
-        if name in OTHER_EPS:
-            opened = timm_model(name, classes).eval()
-            opened.load_state_dict(load_file(folder / "ours-timm" / "model.safetensors"))
-        else:
-            opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
+        opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
         with torch.no_grad():
             by_timm = opened(pictures)
         if distance(by_timm, by_torchvision.double()) > 1e-5:

@@ -304,6 +304,35 @@ TEST_CASE("a folder as timm writes it says the name, the image and how it is pre
             .find("config.json: architecture is 'efficientnet_x'") != std::string::npos);
 }
 
+TEST_CASE("a folder as timm writes it says the constants of batch norms", "[recipe]") {
+  const auto folder = [](const char* architecture, const Json& args) {
+    return Folder({{"architecture", architecture}, {"model_args", args}});
+  };
+  const Json torchvisions = {{"bn_eps", 0.001}, {"bn_momentum", 0.01}};
+  const LoadedRecipe large = folder("mobilenetv3_large_100", torchvisions).load(kImages);
+  CHECK(large.recipe.model.name == "mobilenet-v3-large");
+  CHECK(large.recipe.batch_norm == BatchNormConfig{});  // the name says it
+  const LoadedRecipe small = folder("mobilenetv3_small_100", Json::object()).load(kImages);
+  CHECK(small.recipe.model.name == "timm-mobilenet-v3-small");
+  CHECK(small.recipe.batch_norm == BatchNormConfig{});
+  // Constants that no name has, and those of the folder under the other name.
+  const Folder third = folder("mobilenetv3_large_100", {{"bn_eps", 0.001}});
+  const LoadedRecipe mixed = third.load(kImages);
+  CHECK(mixed.recipe.model.name == "timm-mobilenet-v3-large");
+  CHECK(mixed.recipe.batch_norm.eps == 0.001);
+  CHECK(mixed.recipe.batch_norm.momentum == 0);
+  CHECK(origin_of(mixed, "batch_norm.eps") == third.file("config.json"));
+  const LoadedRecipe named = third.load(kImages, ", name: mobilenet-v3-large");
+  CHECK(named.recipe.batch_norm.eps == 0);
+  CHECK(named.recipe.batch_norm.momentum == 0.1);
+  CHECK(folder("mobilenetv3_large_100", {{"bn_eps", "small"}})
+            .error(kImages)
+            .find("config.json: bn_eps is \"small\"; it must be a number") != std::string::npos);
+  CHECK(folder("mobilenetv3_large_100", 3)
+            .error(kImages)
+            .find("config.json: model_args is 3; it must be an object") != std::string::npos);
+}
+
 TEST_CASE("what an export for timm says of its images is read back", "[recipe]") {
   DataConfig data;
   data.normalize = {.scale = 1.0 / 255, .mean = {0.5}, .deviation = {0.25}};

@@ -4,7 +4,11 @@
 #include <set>
 
 #include "engine/base/index.h"
+#include "engine/models/model.h"
+#include "engine/models/trainable.h"
 #include "engine/program/phases.h"
+#include "engine/program/simulate.h"
+#include "engine/program/strategy.h"
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
@@ -64,6 +68,30 @@ TEST_CASE("one rank's forward is a segment after each load, and so is its backwa
     CAPTURE(micro_batches);
     CHECK(find_segments(program).size() <= 3 * to_index(micro_batches));
   }
+}
+
+TEST_CASE("graphs hold eight micro-batches of an ensemble on one rank", "[train][segments]") {
+  Recipe recipe;
+  recipe.model.name = "ensemble";
+  recipe.model.members = {"mobilenet-v2", "resnet18", "vgg11"};
+  recipe.batch = {.global = 32, .micro = 4};
+  recipe.batch_norm.over = BatchNormOver::ranks;
+  recipe.optimizer.name = OptimizerName::sgd;
+  recipe.parallel.zero.stage = 1;
+  Model model = make_trainable_model(recipe, {});
+  const ModelCost cost = model_cost(model, {.micro_batch = recipe.batch.micro, .compute_bytes = 2});
+  const Program program = make_strategy(recipe, cost, /*world_size=*/1, h100()).training;
+  REQUIRE(program.micro_batches == 8);
+  CHECK(worth_recording(program, cost));
+  std::set<int> held;
+  for (const Segment& segment : find_segments(program))
+    held.insert(segment.actions.begin(), segment.actions.end());
+  for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+    if (runs_block(program.actions[to_index(i)].kind)) CHECK(held.contains(i));
+  }
+  // Two ranks exchange statistics inside the blocks.
+  const Program two = make_strategy(recipe, cost, /*world_size=*/2, h100()).training;
+  CHECK_FALSE(worth_recording(two, cost));
 }
 
 TEST_CASE("graphs are left out where there would be too many", "[train][segments]") {

@@ -42,15 +42,20 @@ at::Tensor maxima_of(const at::Tensor& x) {
   return maxima;
 }
 
+Quantized codes_of_scale(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
+                         Fp8Format format, Sides sides, const at::Tensor& scale) {
+  const auto codes = like.options().dtype(dtype_of(format));
+  Quantized out{.scale = scale};
+  if (sides != Sides::columns) out.rows = at::empty({rows, cols}, codes);
+  if (sides != Sides::rows) out.columns = at::empty({cols, rows}, codes);
+  return out;
+}
+
 }  // namespace
 
 Quantized empty_codes(const at::Tensor& like, std::int64_t rows, std::int64_t cols,
                       Fp8Format format, Sides sides) {
-  const auto codes = like.options().dtype(dtype_of(format));
-  Quantized out{.scale = scratch(like, {})};
-  if (sides != Sides::columns) out.rows = at::empty({rows, cols}, codes);
-  if (sides != Sides::rows) out.columns = at::empty({cols, rows}, codes);
-  return out;
+  return codes_of_scale(like, rows, cols, format, sides, scratch(like, {}));
 }
 
 std::uint8_t* code_bytes(const at::Tensor& codes) {
@@ -60,13 +65,10 @@ std::uint8_t* code_bytes(const at::Tensor& codes) {
 Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
   if (!x.is_cuda()) return quantize_cpu(x, format, sides, known);
   const std::int64_t rows = x.size(0), cols = x.size(1);
-  Quantized out = empty_codes(x, rows, cols, format, sides);
+  Quantized out = codes_of_scale(x, rows, cols, format, sides,
+                                 known.scale.defined() ? known.scale : scratch(x, {}));
   at::Tensor maxima = known.maxima;
-  if (known.scale.defined()) {
-    out.scale = known.scale;
-  } else if (!maxima.defined()) {
-    maxima = maxima_of(x);
-  }
+  if (!known.scale.defined() && !maxima.defined()) maxima = maxima_of(x);
   kernels::cuda::quantize(
       {.x = x.const_data_ptr(),
        .out = code_bytes(out.rows),

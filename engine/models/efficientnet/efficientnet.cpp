@@ -44,7 +44,7 @@ constexpr EfficientNetKind kEfficientKinds[] = {{"efficientnet-b0", 1.0, 1.0, 0.
                                                 {"efficientnet-b3", 1.2, 1.4, 0.3},
                                                 {"efficientnet-b4", 1.4, 1.8, 0.4}};
 constexpr std::string_view kTensorFlow = "tf-";
-constexpr double kTensorFlowEps = 1e-3, kDropPath = 0.2;
+constexpr double kDropPath = 0.2;
 
 struct PlacedBlock {
   std::string name;
@@ -88,9 +88,8 @@ Model efficientnet_model(const ModelConfig& recipe, const ModelFamily& family,
   const bool tensorflow = name.starts_with(kTensorFlow);
   if (tensorflow) name.remove_prefix(kTensorFlow.size());
   const EfficientNetKind& kind = *std::ranges::find(kEfficientKinds, name, &EfficientNetKind::name);
-  NamedDefaults defaults = {.dropout = kind.dropout, .drop_path = kDropPath};
-  if (tensorflow) defaults.eps = kTensorFlowEps;
-  const ImageModelConfig config = image_model_config(recipe, family, inputs, defaults);
+  const ImageModelConfig config =
+      image_model_config(recipe, family, inputs, {.dropout = kind.dropout, .drop_path = kDropPath});
   const MobileRules rules = {.norm = config.norm,
                              .padding = tensorflow ? ImagePadding::same : ImagePadding::symmetric,
                              .fan_of_group = tensorflow};

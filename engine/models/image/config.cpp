@@ -35,11 +35,12 @@ std::int64_t classes_of_folder(const ModelConfig& recipe, const PublishedModel& 
   const std::filesystem::path path = std::filesystem::path(recipe.weights) / "config.json";
   if (recipe.weights.empty() || !path_exists(path)) return 0;
   ConfigFile file(path);
-  const std::string architecture = file.text("architecture", std::string(published.name));
-  if (published_architecture(architecture) != &published) {
+  const PublishedModel* found = timm_model_in(file).published;
+  if (file.has("architecture") &&
+      (found == nullptr || architecture_of(*found) != architecture_of(published))) {
     throw Error(ErrorKind::data,
-                fmt::format("{}: architecture is '{}', not {}", path.string(), architecture,
-                            published.name),
+                fmt::format("{}: architecture is '{}', not {}", path.string(),
+                            file.text("architecture", ""), published.name),
                 "change model.name, or choose other weights");
   }
   const std::int64_t classes = file.size("num_classes", kMaxClasses, 0);
@@ -60,9 +61,11 @@ void refuse_cuts(const Splits& splits, std::string_view title, Problems& problem
 }  // namespace
 
 const PublishedModel& published_image_model(const ModelConfig& recipe) {
-  const PublishedModel* published =
-      recipe.name.empty() ? published_architecture(architecture_named_in(recipe.weights))
-                          : published_model(recipe.name);
+  const PublishedModel* published = published_model(recipe.name);
+  if (recipe.name.empty()) {
+    ConfigFile file(std::filesystem::path(recipe.weights) / "config.json");
+    published = timm_model_in(file).published;
+  }
   DSTRAIN_CHECK(published != nullptr, "a convolutional model without a name");
   return *published;
 }
@@ -82,8 +85,9 @@ ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily
       .image_size = sizes.image_size,
       .channels = sizes.channels,
       .norm = {.over = statistics_over(inputs.batch_norm.over),
-               .momentum = defaults.momentum,
-               .eps = defaults.eps},
+               .momentum = published->norm.momentum,
+               .eps = published->norm.eps},
+      .norm_args = family.norm_args,
       .dropout = recipe.dropout >= 0 ? recipe.dropout : defaults.dropout,
       .drop_path = recipe.drop_path >= 0 ? recipe.drop_path : defaults.drop_path};
   if (inputs.batch_norm.momentum > 0) config.norm.momentum = inputs.batch_norm.momentum;
@@ -110,12 +114,16 @@ ImageModelConfig image_model_config(const ModelConfig& recipe, const ModelFamily
 }
 
 Model image_model(const ImageModelConfig& config, const ModelInputs& inputs, Blocks blocks) {
-  const nlohmann::json json = {
-      {"architecture", architecture_of(*config.published)},
-      {"num_classes", config.classes},
-      {"pretrained_cfg",
-       {{"input_size", {config.channels, config.image_size, config.image_size}},
-        {"num_classes", config.classes}}}};
+  const std::string_view architecture = architecture_of(*config.published);
+  nlohmann::json json = {{"architecture", architecture},
+                         {"num_classes", config.classes},
+                         {"pretrained_cfg",
+                          {{"input_size", {config.channels, config.image_size, config.image_size}},
+                           {"num_classes", config.classes}}}};
+  const PublishedModel* timms = published_architecture(architecture);
+  const NormConstants norm = {.eps = config.norm.eps, .momentum = config.norm.momentum};
+  if (config.norm_args && timms != nullptr && norm != timms->norm)
+    json["model_args"] = {{"bn_eps", norm.eps}, {"bn_momentum", norm.momentum}};
   return {.blocks = std::move(blocks),
           .config_json = json_text(json, 2) + "\n",
           .image_size = static_cast<int>(config.image_size),

@@ -13,10 +13,9 @@ namespace dstrain {
 
 /// What the name of a convolutional model leaves to the recipe.
 struct NamedDefaults {
-  double momentum = 0.1, eps = 1e-5;  ///< of batch norms
-  double dropout = 0;                 ///< before the classifier
-  double drop_path = 0;               ///< of the last block's branch
-  std::int64_t smallest_image = 1;    ///< pixels that its strides need
+  double dropout = 0;               ///< before the classifier
+  double drop_path = 0;             ///< of the last block's branch
+  std::int64_t smallest_image = 1;  ///< pixels that its strides need
 };
 
 /// A convolutional model that is known by its name.
@@ -24,6 +23,7 @@ struct ImageModelConfig {
   const PublishedModel* published = nullptr;
   std::int64_t image_size = 0, channels = 0, classes = 0;
   BatchNormOptions norm;
+  bool norm_args = false;  ///< timm makes the model with any constants of `norm`
   double dropout = 0, drop_path = 0;
 
   [[nodiscard]] FeatureSize image() const { return {image_size, image_size, channels}; }
@@ -40,7 +40,7 @@ struct ImageModelConfig {
                                                   const NamedDefaults& defaults);
 
 /// A model of these blocks, with config.json as timm reads it: `architecture`, `num_classes`,
-/// `pretrained_cfg`.
+/// `pretrained_cfg`, and `model_args` where its batch norms are not those of `architecture`.
 [[nodiscard]] Model image_model(const ImageModelConfig& config, const ModelInputs& inputs,
                                 Blocks blocks);
 

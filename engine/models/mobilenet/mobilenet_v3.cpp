@@ -104,12 +104,8 @@ Model mobilenet_v3_model(const ModelConfig& recipe, const ModelFamily& family,
   const std::string_view name = published_image_model(recipe).name;
   const bool timms = name.starts_with(kTimm);
   const V3Kind& kind = name.ends_with("large") ? kLargeKind : kSmallKind;
-  NamedDefaults defaults = {.dropout = kV3Dropout};
-  if (!timms) {
-    defaults.eps = 1e-3;
-    defaults.momentum = 0.01;
-  }
-  const ImageModelConfig config = image_model_config(recipe, family, inputs, defaults);
+  const ImageModelConfig config =
+      image_model_config(recipe, family, inputs, {.dropout = kV3Dropout});
   const MobileRules rules = {.norm = config.norm, .fan_of_group = timms};
   Blocks blocks;
   const ops::ConvShape stem_shape =
