@@ -74,10 +74,13 @@ class BatchNorm {
   [[nodiscard]] LayerCost cost(const ImageShape& input, int compute_bytes) const;
   void add_exchanges(std::vector<Exchange>& list) const;
 
- private:
+  /// It takes no statistics of the batch.
   [[nodiscard]] bool fixed() const {
     return !weight_.trainable || options_.over == BatchNormOptions::Over::running;
   }
+  [[nodiscard]] ops::ImageActivation activation() const { return activation_; }
+
+ private:
   [[nodiscard]] ops::BatchNormCall call_of(const Call& call);
 
   BatchNormOptions options_;

@@ -19,10 +19,20 @@ at::Tensor GatedMlp::forward(const at::Tensor& x_mD, const Call& call) {
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {
   const Bytes hidden = rows * mlp_width_ * compute_bytes;
+  LayerCost gate_up = gate_up_.cost(rows, compute_bytes),
+            down = down_.cost(rows, compute_bytes, true);
   // Gate and up; their product only for adapters, the weight's gradient makes it again.
-  return {gate_up_.cost(rows, compute_bytes),
-          {.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden},
-          down_.cost(rows, compute_bytes, true)};
+  LayerCost swiglu{.name = "SwiGLU", .saved_bytes = (down_.has_adapters() ? 3 : 2) * hidden};
+  if (gate_up.fp8_flops > 0 && down.fp8_flops > 0 && !down_.has_adapters() &&
+      !gate_up_.has_adapters()) {
+    // One operator (ops::gated_linear): the product's largest values come with it, its codes by
+    // columns and those of the gradients of gate and up are written by the kernel that makes these.
+    const std::int64_t elements = rows * mlp_width_;
+    down.forward_casts = elements * (compute_bytes + 1);
+    gate_up.backward_casts = 0;
+    swiglu.backward_casts = 5 * elements;
+  }
+  return {std::move(gate_up), std::move(swiglu), std::move(down)};
 }
 
 Workspace GatedMlp::workspace(std::int64_t rows, int compute_bytes) const {

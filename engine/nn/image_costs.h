@@ -15,8 +15,8 @@ namespace dstrain {
 /// Adds up what the layers of a block of images cost, called in the order in which they run.
 ///
 /// Each tensor is counted once: a layer counts what it keeps of its input, unless that is the
-/// block's input or somebody else keeps it. Traffic is what kernels must read and write that hold
-/// one pass of each kind: statistics, normalisation with activation, and products.
+/// block's input or somebody else keeps it. Kernels are those of a GPU (engine/kernels/README.md):
+/// products, and passes for statistics, for normalisation with activation, and for gradients.
 class ImageCosts {
  public:
   ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
@@ -25,9 +25,10 @@ class ImageCosts {
   ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
-  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved.
+  /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved. `excited`:
+  /// excited_conv follows.
   ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,
-                            const ImageShape& input);
+                            const ImageShape& input, bool excited);
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);
@@ -36,10 +37,12 @@ class ImageCosts {
   ImageShape excited_conv(const Conv& conv, const ImageShape& expanded, const ImageShape& input);
   /// A map of `rows` rows, which it keeps unless `kept`; its weight's gradient is not put off.
   void linear(const Linear& linear, std::int64_t rows, bool kept = false);
-  /// Another layer, with what it moves.
-  void add(LayerCost layer, Bytes forward_traffic = 0, Bytes backward_traffic = 0);
+  /// Another layer, with its kernels.
+  void add(LayerCost layer, std::vector<KernelCost> forward = {},
+           std::vector<KernelCost> backward = {});
 
   [[nodiscard]] Bytes bytes(const ImageShape& shape) const { return shape.bytes(compute_bytes_); }
+  [[nodiscard]] int compute_bytes() const { return compute_bytes_; }
 
   /// Tensors that a layer's forward, and its backward, hold at once beside what is kept.
   void hold(Bytes forward, Bytes backward);

@@ -102,6 +102,14 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
     cost.weight_flops = flops(rows);
     cost.held_bytes = rows * (columns() + weight_.shape[0]) * compute_bytes;
   }
+  if (weight_.fp8) {
+    // The input and the output's gradient are read twice, first for the largest value; codes are
+    // written by rows, and by columns for the weight's gradient. Weights are coded once a step.
+    const Bytes width = 2 * compute_bytes + (weight_.trainable ? 2 : 1);
+    cost.fp8_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.numel());
+    cost.forward_casts = rows * columns() * width;
+    cost.backward_casts = rows * weight_.shape[0] * width;
+  }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);
   count(weight_, cost);

@@ -86,8 +86,17 @@ void Lstm::add_costs(ImageCosts& costs, std::int64_t samples, std::int64_t steps
          {&layer.of_input, &layer.of_state, &layer.input_bias, &layer.state_bias})
       count(*parameter, cost);
     const Bytes weights = (layer.of_input.numel() + steps * layer.of_state.numel()) * compute_bytes;
-    costs.add(std::move(cost), input + 6 * products + 3 * states + 2 * cells + weights,
-              2 * input + 8 * products + 4 * states + 4 * cells + 3 * weights);
+    // A product for all steps' inputs; of each step a product and what is behind it, and backward
+    // the latter and two products.
+    const Flops flops = cost.forward_flops;
+    const auto launches = static_cast<int>(steps);
+    costs.add(std::move(cost),
+              {{.products = flops,
+                .bytes = input + 6 * products + 3 * states + 2 * cells + weights,
+                .launches = 1 + 2 * launches}},
+              {{.products = 2 * flops,
+                .bytes = 2 * input + 8 * products + 4 * states + 4 * cells + 3 * weights,
+                .launches = 2 + 3 * launches}});
     // All steps' products; backward their gradients by step, and together.
     costs.hold(products + states, 2 * products + input);
   }

@@ -303,6 +303,7 @@ Workspace Moe::workspace(std::int64_t all_rows, int compute_bytes) const {
 
 void Moe::complete(BlockCost& cost, std::int64_t all_rows, int compute_bytes) const {
   cost.host_reads = true;
+  if (own_experts() > 1) cost.product_streams = 2;
   const std::int64_t rows = own_rows(all_rows);
   if (losses_.balance > 0 && !sample_ranks().axes().empty()) {
     cost.exchanges.push_back({.op = CommOp::all_reduce,

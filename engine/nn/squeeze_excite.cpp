@@ -23,13 +23,26 @@ SqueezeExcite::SqueezeExcite(const std::string& prefix, std::int64_t channels,
 ImageShape SqueezeExcite::add_costs(ImageCosts& costs, const ImageShape& expanded,
                                     const ImageShape& input, const Conv& project) const {
   const std::int64_t samples = input.samples;
-  costs.linear(reduce_, samples, /*kept=*/true);
-  costs.linear(expand_, samples, /*kept=*/true);
+  // One kernel forward, which takes as long as two: one map waits for the other. Backward, such a
+  // one for the gradients of the means and one for those of the maps, and one that takes them to
+  // the norm. Each sample reads both maps.
+  Flops flops = 0;
+  Bytes maps = 0;
+  for (const Linear* map : {&reduce_, &expand_}) {
+    LayerCost layer = map->cost(samples, costs.compute_bytes(), /*input_is_kept=*/true);
+    layer.weight_flops = 0;
+    layer.held_bytes = 0;
+    flops += layer.forward_flops;
+    maps += samples * layer.parameters * costs.compute_bytes();
+    costs.add(std::move(layer));
+  }
   // The means, and in fp32 what is between the two maps and the gates.
   costs.add({.name = reduce_.parts().front().name + ".gates",
              .saved_bytes =
                  costs.bytes({samples, 1, 1, input.channels}) +
-                 samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)});
+                 samples * (options_.squeezed + input.channels) * static_cast<Bytes>(kFloatBytes)},
+            {{.products = flops, .bytes = maps, .launches = 2}},
+            {{.products = flops, .bytes = maps, .launches = 2}, {.launches = 2}, {}});
   return costs.excited_conv(project, expanded, input);
 }
 

@@ -51,6 +51,8 @@ struct LayerCost {
   Bytes made_again = 0;    ///< not saved, but computed again in backward, in one pass with others
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
+  Flops fp8_flops = 0;     ///< of forward: in FP8
+  Bytes forward_casts = 0, backward_casts = 0;  ///< as in BlockCost
 
   LayerCost& operator+=(const LayerCost& other) {
     parameters += other.parameters;
@@ -60,6 +62,9 @@ struct LayerCost {
     made_again += other.made_again;
     weight_flops += other.weight_flops;
     held_bytes += other.held_bytes;
+    fp8_flops += other.fp8_flops;
+    forward_casts += other.forward_casts;
+    backward_casts += other.backward_casts;
     return *this;
   }
 };
@@ -68,6 +73,15 @@ struct LayerCost {
   for (const LayerCost& layer : layers) sum += layer;
   return sum;
 }
+
+/// Kernels that run one after the other and do one thing: a product, or a pass over tensors. Bound
+/// by the matrix units, by the other arithmetic units or by memory, whichever takes longest.
+struct KernelCost {
+  Flops products = 0;
+  Flops vector = 0;  ///< what no matrix unit does, where a kernel does much of it for a byte
+  Bytes bytes = 0;   ///< read and written
+  int launches = 1;
+};
 
 /// What one block costs for one micro-batch, stated by the block from its shapes (a test compares
 /// it with what autograd saved).
@@ -87,9 +101,13 @@ struct BlockCost {
   Bytes state_bytes = 0;  ///< of its untrained tensors, which every rank holds whole
   /// fp32 numbers of those that norm sums over the ranks (StateChange::step_mean).
   std::int64_t step_sums = 0;
-  /// Bytes that its kernels move in forward, and in backward; 0: its parameters, input, output and
-  /// what it saves.
-  Bytes forward_traffic = 0, backward_traffic = 0;
+  /// In forward, and in backward; empty: products of all FLOPs, and passes over its parameters,
+  /// input, output and what it saves.
+  std::vector<KernelCost> forward_kernels = {}, backward_kernels = {};
+  Flops fp8_flops = 0;  ///< of forward_flops: in FP8
+  /// Moved beside all that to read operands of those and to write their codes.
+  Bytes forward_casts = 0, backward_casts = 0;
+  int product_streams = 1;               ///< on which its products run at once
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
   /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
   bool host_reads = false;
@@ -103,6 +121,9 @@ struct BlockCost {
     forward_flops = sum.forward_flops;
     saved_bytes = sum.saved_bytes;
     made_again = sum.made_again;
+    fp8_flops = sum.fp8_flops;
+    forward_casts = sum.forward_casts;
+    backward_casts = sum.backward_casts;
   }
 
   [[nodiscard]] Bytes boundary_bytes() const {

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/base/error.h"
+#include "engine/base/product_workspace.h"
 #include "engine/program/simulate.h"
 
 namespace dstrain {
@@ -14,6 +15,14 @@ Machine h200() {
       // bf16 products inside a step of ViT-B/16, micro-batch 128, 33.6 ms (8192^3 in a burst:
       // 790e12).
       .flops_per_s = 540e12,
+      // FP8 products inside a step of Qwen2.5-3B, 4 x 4096 tokens.
+      .fp8_flops_per_s = 1330e12,
+      // Depthwise convolutions of 20 shapes on an H100, which has the same processors
+      // (engine/kernels/README.md), by the operations that ImageCosts counts.
+      .vector_flops_per_s = 14e12,
+      // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
+      // 0.5 (EfficientNet-B0, 128 images, H100).
+      .launch_s = 4.9e-6,
       // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach somewhat less.
       .memory_bytes_per_s = 4.0e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
@@ -38,6 +47,7 @@ Machine h200() {
       // and MobileNetV2 on H200 and H100, 2026-11-23 and -24.
       .host_base = Bytes{1434} << 20,
       .communicator_overhead = Bytes{590} << 20,
+      .product_workspace = kProductWorkspace,
   };
 }
 
@@ -48,6 +58,9 @@ Machine h100() {
   // Products and attention inside steps of Qwen2.5-3B, ViT-H, ViT-B and BLOOM-560m: 590e12 to
   // 655e12, what memory takes left out.
   machine.flops_per_s = 630e12;
+  // FP8 products of a layer of Qwen2.5-3B reach 1,420e12 alone, its bf16 products 743e12: the same
+  // share of it inside a step.
+  machine.fp8_flops_per_s = 1200e12;
   // 0.94 of the device copy of 3.02e12, as on an H200.
   machine.memory_bytes_per_s = 2.85e12;
   machine.device_memory = 85'017'493'504;  // 79.2 GiB as the driver reports it
@@ -59,6 +72,7 @@ Machine cpu() {
   return {
       .name = "cpu",
       .flops_per_s = 30e9,
+      .vector_flops_per_s = 30e9,
       .memory_bytes_per_s = 8e9,
       .link_bytes_per_s = 1e9,
       .network_bytes_per_s = 0.1e9,

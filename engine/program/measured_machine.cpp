@@ -38,6 +38,7 @@ void describe(Visitor&& v, Rates& r) {
   v("file_read_bytes_per_s", r.file_read_bytes_per_s);
   v("file_write_bytes_per_s", r.file_write_bytes_per_s);
   v("communicator_memory_bytes", r.communicator_memory);
+  v("fp8_flops_per_s", r.fp8_flops_per_s);
 }
 
 Json to_json(const MeasuredRates& rates) {
@@ -115,7 +116,10 @@ Machine to_machine(const MeasuredRates& rates) {
   const auto take = [](auto& known, auto found) {
     if (found > 0) known = found;
   };
+  // What was measured before FP8 was has the built-in ratio of the two.
+  if (rates.flops_per_s > 0) machine.fp8_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
   take(machine.flops_per_s, rates.flops_per_s);
+  take(machine.fp8_flops_per_s, rates.fp8_flops_per_s);
   take(machine.memory_bytes_per_s, rates.memory_bytes_per_s);
   take(machine.host_link_bytes_per_s, rates.host_link_bytes_per_s);
   take(machine.link_bytes_per_s, rates.link_bytes_per_s);

@@ -34,6 +34,7 @@ struct MeasuredRates {
   double arena_s_per_gib = 0;              ///< to page-lock host memory, for information
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;  ///< past the page cache
   Bytes communicator_memory = 0;                                 ///< of each beyond the first
+  double fp8_flops_per_s = 0;  ///< since 2026-11-24; 0: no FP8 either
 };
 
 /// $XDG_CONFIG_HOME/dstrain/machine.json, else ~/.config/dstrain/machine.json; empty without both.

@@ -17,7 +17,7 @@
 namespace dstrain {
 namespace {
 
-std::array<std::pair<const char*, Bytes>, 13> categories(const Ledger& l) {
+std::array<std::pair<const char*, Bytes>, 14> categories(const Ledger& l) {
   return {{{"parameters", l.parameters},
            {"gradients", l.gradients},
            {"master", l.master},
@@ -30,6 +30,7 @@ std::array<std::pair<const char*, Bytes>, 13> categories(const Ledger& l) {
            {"input_buffers", l.input_buffers},
            {"activations", l.activations},
            {"data", l.data},
+           {"products", l.products},
            {"fixed", l.fixed}}};
 }
 
@@ -46,6 +47,7 @@ std::string category_note(const std::string& category) {
   if (category == "input_buffers") return "offloaded inputs that are back";
   if (category == "activations") return "at the peak";
   if (category == "data") return "two micro-batches";
+  if (category == "products") return "workspace of matrix products";
   return "driver and libraries, not dstrain's";
 }
 
@@ -298,7 +300,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .forms = forms_of(strategy, cost, machine),
                   .stages = std::move(stages)};
   if (recipe.memory.limit > 0)
-    plan.machine.device_memory = memory_limit(recipe, strategy.training, machine).bytes;
+    plan.machine.device_memory = memory_limit(recipe, strategy.training, cost, machine).bytes;
   add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
   return plan;
 }

@@ -11,7 +11,7 @@ namespace dstrain {
 /// What one rank may hold.
 struct MemoryLimit {
   Bytes bytes = 0;  ///< of everything, Ledger::total(); 0: not known, nothing is given up for it
-  Bytes fixed = 0;  ///< of that, what dstrain does not allocate
+  Bytes fixed = 0;  ///< of that, what is no buffer of the program: Ledger::products and fixed
 };
 
 /// Share of a device's memory that no plan may use: the caching allocator held up to 2.7 % more
@@ -22,7 +22,7 @@ inline constexpr double kMemoryReserve = 0.04;
 /// machine whose ranks share the host's memory. `machine.device_memory` must be the same on all
 /// ranks: that of the smallest device.
 [[nodiscard]] MemoryLimit memory_limit(const Recipe& recipe, const Program& program,
-                                       const Machine& machine);
+                                       const ModelCost& cost, const Machine& machine);
 
 /// What `memory.recompute: auto` came to.
 struct RecomputeChoice {

@@ -59,6 +59,8 @@ class Simulator {
   Simulation report(Playback playback);
 
  private:
+  void add_block(const Action& action, Demand& demand) const;
+  void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
   void add_update(const Action& action, Demand& demand) const;
@@ -73,13 +75,44 @@ class Simulator {
   Simulation result_;
 };
 
-/// Bytes that a block moves through device memory: those that it states, else at least its
-/// parameters, input, output and what it saves or makes again.
+/// Forward, recompute or backward.
+void Simulator::add_block(const Action& action, Demand& demand) const {
+  const BlockCost& block = cost_.blocks[to_index(action.block)];
+  const bool backward = runs_backward(action.kind);
+  if (!block.forward_kernels.empty())
+    return add_kernels(backward ? block.backward_kernels : block.forward_kernels, demand);
+  // Backward has the same share of FP8 as forward. Products and element-wise kernels take turns;
+  // each is bound by one of the two.
+  const double in_fp8 =
+      block.fp8_flops > 0 ? action.flops * block.fp8_flops / block.forward_flops : 0;
+  const double fp8_rate =
+      machine_.fp8_flops_per_s > 0 ? machine_.fp8_flops_per_s : machine_.flops_per_s;
+  const double product_s = (action.flops - in_fp8) / machine_.flops_per_s + in_fp8 / fp8_rate;
+  const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
+  demand.busy_s += product_s + memory_s;
+  demand.use(Medium::sm, product_s);
+  demand.use(Medium::memory, memory_s);
+}
+
+void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
+  double busy_s = 0, sm_s = 0, memory_s = 0;
+  for (const KernelCost& kernel : kernels) {
+    const double arithmetic_s = std::max(seconds(kernel.products, machine_.flops_per_s),
+                                         seconds(kernel.vector, machine_.vector_flops_per_s));
+    const double moving_s = seconds(static_cast<double>(kernel.bytes), machine_.memory_bytes_per_s);
+    busy_s += std::max(arithmetic_s, moving_s) + kernel.launches * machine_.launch_s;
+    sm_s += arithmetic_s;
+    memory_s += moving_s;
+  }
+  demand.busy_s += busy_s;
+  demand.use(Medium::sm, sm_s);
+  demand.use(Medium::memory, memory_s);
+}
+
+/// Bytes that a block moves through device memory: at least its parameters, input, output and what
+/// it saves or makes again.
 double Simulator::block_bytes(const Action& action) const {
   const BlockCost& block = cost_.blocks[to_index(action.block)];
-  if (block.forward_traffic > 0)
-    return static_cast<double>(runs_backward(action.kind) ? block.backward_traffic
-                                                          : block.forward_traffic);
   Bytes bytes = block.saved_bytes + block.made_again + block.boundary_bytes();
   if (action.block > 0) bytes += cost_.blocks[to_index(action.block) - 1].boundary_bytes();
   if (runs_backward(action.kind)) bytes *= 2;  // values and their gradients
@@ -88,6 +121,7 @@ double Simulator::block_bytes(const Action& action) const {
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
+  bytes += runs_backward(action.kind) ? block.backward_casts : block.forward_casts;
   return static_cast<double>(bytes);
 }
 
@@ -97,7 +131,6 @@ Demand Simulator::demand(const Action& action) const {
   Demand demand;
   for (const Comm& comm : action.comm) add_comm(comm, layout_, machine_, demand);
   const auto on_device = [&](double flops, double bytes) {
-    // Products and element-wise kernels take turns; each is bound by one of the two.
     demand.busy_s += flops / machine_.flops_per_s + bytes / memory;
     demand.use(Medium::sm, flops / machine_.flops_per_s);
     demand.use(Medium::memory, bytes / memory);
@@ -116,7 +149,7 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::recompute:
     case ActionKind::backward:
     case ActionKind::backward_input:
-      on_device(action.flops, block_bytes(action));
+      add_block(action, demand);
       break;
     case ActionKind::backward_weight: {
       const BlockCost& block = cost_.blocks[to_index(action.block)];
@@ -274,6 +307,7 @@ void Simulator::count(const Action& action) {
 
 Simulation Simulator::report(Playback playback) {
   result_.ledger = peak_memory(program_);
+  result_.ledger.products = product_memory(cost_, machine_);
   result_.ledger.fixed = fixed_memory(program_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
@@ -301,6 +335,12 @@ Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
 Bytes fixed_memory(const Program& program, const Machine& machine) {
   const auto communicators = static_cast<Bytes>(channels(program).size());
   return machine.fixed_overhead + communicators * machine.communicator_overhead;
+}
+
+Bytes product_memory(const ModelCost& cost, const Machine& machine) {
+  int streams = 0;
+  for (const BlockCost& block : cost.blocks) streams = std::max(streams, block.product_streams);
+  return streams * machine.product_workspace;
 }
 
 Simulation simulate(const Program& program, const Layout& layout, const ModelCost& cost,

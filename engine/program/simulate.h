@@ -13,6 +13,9 @@ namespace dstrain {
 struct Machine {
   std::string name;
   double flops_per_s = 0;              ///< matrix products in the compute dtype
+  double fp8_flops_per_s = 0;          ///< and in FP8; 0: as fast as others
+  double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted
+  double launch_s = 0;                 ///< of a kernel that has nothing to do
   double memory_bytes_per_s = 0;       ///< device memory, read + write
   double link_bytes_per_s = 0;         ///< bus bandwidth of a collective inside a node
   double network_bytes_per_s = 0;      ///< between nodes, of all adapters of one node
@@ -30,6 +33,7 @@ struct Machine {
   Bytes host_base = 0;       ///< host memory of a rank before any state: context, libraries, loader
   bool host_base_measured = false;  ///< else an estimate
   Bytes communicator_overhead = 0;  ///< buffers of each communicator of more than one rank
+  Bytes product_workspace = 0;      ///< of products, on each stream that has some
   /// Ranks share the host's memory: device_memory is an estimate and no limit to plan by.
   bool shares_memory = false;
 };
@@ -59,6 +63,7 @@ struct Ledger {
   Bytes input_buffers = 0;  ///< offloaded inputs that are back
   Bytes activations = 0;    ///< peak over the step, saved + boundaries + workspace
   Bytes data = 0;
+  Bytes products = 0;  ///< workspaces of products
   Bytes fixed = 0;
   // On the host.
   Bytes pinned = 0;
@@ -68,7 +73,7 @@ struct Ledger {
   Bytes host_checkpoint = 0;  ///< this rank's copy of its states while they are written
   [[nodiscard]] Bytes allocated() const {
     return parameters + gradients + master + moments + average + block_states + gather_buffers +
-           gradient_buffers + state_buffers + input_buffers + activations + data;
+           gradient_buffers + state_buffers + input_buffers + activations + data + products;
   }
   [[nodiscard]] Bytes total() const { return allocated() + fixed; }
   [[nodiscard]] Bytes host() const { return pinned + pageable; }  ///< offloaded
@@ -102,7 +107,11 @@ struct Simulation {
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
 [[nodiscard]] Bytes fixed_memory(const Program& program, const Machine& machine);
 
-/// Peak bytes of each category that one rank holds while the program runs; `fixed` is left 0.
+/// What it allocates beside the buffers of its program: Ledger::products.
+[[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);
+
+/// Peak bytes of each category that one rank holds while the program runs; `products` and `fixed`
+/// are left 0.
 [[nodiscard]] Ledger peak_memory(const Program& program);
 
 /// Plays several runs of the program on `machine` and reports the last: lanes are resources,

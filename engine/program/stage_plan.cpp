@@ -64,7 +64,7 @@ std::optional<double> free_bytes(const Recipe& recipe, const Layout& layout, con
   std::optional<double> least;
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
     const Program program = training_program(layout, cost, {.micro_batches = 1}, c);
-    const MemoryLimit limit = memory_limit(recipe, program, machine);
+    const MemoryLimit limit = memory_limit(recipe, program, cost, machine);
     if (limit.bytes == 0) return {};
     const Ledger ledger = peak_memory(program);
     Bytes workspace = 0;

@@ -37,7 +37,7 @@ RecomputeChoice choose_on_all(const Recipe& recipe, const Layout& layout, const 
   for (int c = 0; c < layout.pipeline_degree(); ++c) {
     const Program plain = training_program(layout, cost, options, c);
     const RecomputeChoice own =
-        choose_recompute(layout, cost, options, memory_limit(recipe, plain, machine), c);
+        choose_recompute(layout, cost, options, memory_limit(recipe, plain, cost, machine), c);
     for (std::size_t b = 0; b < own.blocks.size(); ++b)
       all.blocks[b] = all.blocks[b] || own.blocks[b];
     all.limit = own.limit;

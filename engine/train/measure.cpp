@@ -25,6 +25,7 @@
 #include "engine/comm/thread_world.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/linear/gemm.h"
 #include "engine/train/measure_host.h"
 
 namespace dstrain {
@@ -47,6 +48,9 @@ struct Product {
 /// Forward products of a block of ViT-B/16 over 128 images; their gradients have the same sizes.
 constexpr std::array kProducts = {Product{25216, 2304, 768}, Product{25216, 768, 768},
                                   Product{25216, 3072, 768}, Product{25216, 768, 3072}};
+/// Forward products of a layer of Qwen2.5-3B over 16,384 tokens, a model that is worth FP8.
+constexpr std::array kFp8Products = {Product{16384, 2560, 2048}, Product{16384, 2048, 2048},
+                                     Product{16384, 22016, 2048}, Product{16384, 2048, 11008}};
 constexpr Product kLarge = {8192, 8192, 8192};
 constexpr Product kCpuProduct = {512, 768, 768};
 
@@ -87,6 +91,34 @@ double product_rate(const std::array<Product, n>& products, c10::ScalarType type
   return flops / time_calls(device, kTimed_s, [&] {
            for (const auto& [a, b] : operands) (void)at::mm(a, b);
          });
+}
+
+/// Of each three products, one keeps its sums short, as in forward.
+double fp8_product_rate(c10::Device device) {
+  struct Operands {
+    at::Tensor a, b, out;
+  };
+  std::vector<Operands> operands;
+  double flops = 0;
+  for (const Product& p : kFp8Products) {
+    operands.push_back({.a = matrix(p.rows, p.inner, at::kFloat8_e4m3fn, device),
+                        .b = matrix(p.columns, p.inner, at::kFloat8_e4m3fn, device),
+                        .out = at::empty({p.rows, p.columns},
+                                         at::TensorOptions().dtype(at::kBFloat16).device(device))});
+    flops += 3 * p.flops();
+  }
+  const at::Tensor one = at::ones({}, at::TensorOptions().dtype(at::kFloat).device(device));
+  return flops / time_calls(device, kTimed_s, [&] {
+           for (const auto& [a, b, out] : operands) {
+             for (const bool fast : {true, false, false})
+               ops::multiply(a, b.t(), out, {.a_scale = one, .b_scale = one, .fast = fast});
+           }
+         });
+}
+
+/// Compute capability 8.9 or higher.
+bool has_fp8(const DeviceFacts& facts) {
+  return std::pair(facts.compute_major, facts.compute_minor) >= std::pair(8, 9);
 }
 
 /// y += x: two reads and a write.
@@ -191,6 +223,10 @@ MeasuredRates measure_rates(const std::function<void(const std::string&)>& tell)
   say("bf16 products as in training", rates.flops_per_s, 1e12, "TFLOP/s");
   rates.burst_flops_per_s = product_rate(std::array{kLarge}, at::kBFloat16, device);
   say("bf16 products of 8192^3", rates.burst_flops_per_s, 1e12, "TFLOP/s");
+  if (has_fp8(facts)) {
+    rates.fp8_flops_per_s = fp8_product_rate(device);
+    say("FP8 products as in training", rates.fp8_flops_per_s, 1e12, "TFLOP/s");
+  }
   rates.memory_bytes_per_s = memory_rate(1024 * kMiB, at::kBFloat16, device);
   say("device memory, read + write", rates.memory_bytes_per_s, 1e9, "GB/s");
   {

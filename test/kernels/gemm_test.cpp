@@ -3,11 +3,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
+#include <cublasLt.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,6 +18,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/product_workspace.h"
 #include "engine/kernels/linear/gemm_cache.h"
 #include "engine/kernels/linear/shipped_choices.h"
 #include "test/kernels/bounds.h"
@@ -135,6 +139,31 @@ TEST_CASE("choices that dstrain was built with hold where the file has none",
                   "align 16")
             .has_value());
   CHECK(shipped_choices("gemm-another-gpu-1.json").empty());
+}
+
+TEST_CASE("the parts that shipped choices add up fit the workspace of products",
+          "[kernels][gemm_cache]") {
+  const auto products = nlohmann::json::parse(
+      shipped_choices(gemm_cache_name("NVIDIA H100 80GB HBM3", 130100)))["products"];
+  int divided = 0;
+  for (const auto& [key, entry] : products.items()) {
+    CAPTURE(key);
+    const auto words = entry["algorithm"].get<std::array<std::uint64_t, 8>>();
+    cublasLtMatmulAlgo_t algorithm;
+    static_assert(sizeof(algorithm.data) == sizeof(words));
+    std::memcpy(algorithm.data, words.data(), sizeof(words));
+    std::int32_t parts = 0;
+    std::size_t written = 0;
+    REQUIRE(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                 &parts, sizeof(parts),
+                                                 &written) == CUBLAS_STATUS_SUCCESS);
+    if (parts <= 1) continue;
+    ++divided;
+    long long rows = 0, columns = 0;
+    REQUIRE(std::sscanf(key.c_str(), "%lld x %lld", &rows, &columns) == 2);
+    CHECK(parts * rows * columns * 4 <= kProductWorkspace);  // each in fp32
+  }
+  CHECK(divided > 0);
 }
 
 TEST_CASE("processes that add at once lose nothing", "[kernels][gemm_cache]") {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/models/trainable.h"
 #include "engine/models/weights.h"
+#include "engine/nn/linear.h"
 #include "test/models/bind.h"
 #include "test/models/language_batch.h"
 #include "test/models/live_bytes.h"
@@ -132,6 +134,49 @@ TEST_CASE("a backward in two parts holds the bytes that its cost states, with th
     for (std::size_t p = 0; p < ours.size(); ++p)
       CHECK(ours[p]->gradient.equal(theirs[p]->gradient));
   }
+}
+
+TEST_CASE("inner layers of an FP8 model state their FP8 products and what coding moves",
+          "[models][cost]") {
+  Recipe recipe;
+  recipe.model = test::small_qwen2_config();
+  recipe.model.layers = 4;
+  recipe.precision.compute = ComputeType::fp8;
+  Model model = make_trainable_model(recipe, {.sequence = 16});
+  const ModelCost cost = model_cost(model, {.micro_batch = 6, .compute_bytes = 2});
+  constexpr Bytes kRows = 6 * 16;
+  for (const std::size_t outer : {0u, 1u, 4u, 5u}) {
+    CHECK(cost.blocks[outer].fp8_flops == 0);
+    CHECK(cost.blocks[outer].forward_casts == 0);
+  }
+  for (const std::size_t inner : {2u, 3u}) {
+    std::int64_t elements = 0;
+    Bytes forward = 0, backward = 0;
+    for (Linear* linear : model.blocks[inner]->linears()) {
+      const auto& shape = linear->weight().shape;
+      elements += shape[0] * shape[1];
+      const std::string& name = linear->parts().front().name;
+      const bool down = name.find("down_proj") != std::string::npos,
+                 gate = name.find("gate_proj") != std::string::npos;
+      // Read for the largest value and for its codes, written by rows and by columns; of SwiGLU the
+      // largest comes with it, and columns and codes of the gradient are made in backward: 5 bytes.
+      forward += kRows * shape[1] * (down ? 2 + 1 : 2 + 2 + 1 + 1);
+      backward += gate ? 0 : kRows * shape[0] * (2 + 2 + 1 + 1);
+      if (down) backward += kRows * shape[1] * 5;
+    }
+    CHECK(cost.blocks[inner].fp8_flops == 2.0 * kRows * static_cast<double>(elements));
+    CHECK(cost.blocks[inner].forward_casts == forward);
+    CHECK(cost.blocks[inner].backward_casts == backward);
+  }
+}
+
+TEST_CASE("layers with experts run products on two streams", "[models][cost]") {
+  ModelConfig config = GENERATE(test::small_qwen2_config(), test::small_qwen2_moe_config());
+  CAPTURE(config.name);
+  Model model = make_model(config, {.sequence = 16});
+  const ModelCost cost = model_cost(model, {.micro_batch = 6, .compute_bytes = 2});
+  CHECK(cost.blocks.front().product_streams == 1);
+  CHECK(cost.blocks[1].product_streams == (config.expert_width > 0 ? 2 : 1));
 }
 
 TEST_CASE("backward of a language model stays within its stated workspace", "[models][cost]") {

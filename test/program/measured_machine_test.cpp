@@ -63,6 +63,8 @@ TEST_CASE("rates survive the way from rank to rank, and old files are read", "[p
   CHECK(machine.host_update_bytes_per_s == 80e9);
   CHECK(machine.file_write_bytes_per_s == 0.5e9);
   CHECK(machine.communicator_overhead == Bytes{600} << 20);
+  rates.fp8_flops_per_s = 900e12;
+  CHECK(to_machine(parse_rates(rates_text(rates))).fp8_flops_per_s == 900e12);
   const MeasuredRates old = parse_rates(R"({"device": "CPU", "flops_per_s": 1e9})");
   CHECK(old.host_memory_bytes_per_s == 0);
   CHECK(to_machine(old).host_memory_bytes_per_s == cpu().host_memory_bytes_per_s);
@@ -74,6 +76,8 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   const Machine machine = to_machine(example());
   CHECK(machine.name == "NVIDIA H100 80GB HBM3 as measured on 2026-11-21");
   CHECK(machine.flops_per_s == 500e12);
+  // FP8 was not measured: as many times faster as on the built-in machine.
+  CHECK(machine.fp8_flops_per_s == Approx(500e12 * h100().fp8_flops_per_s / h100().flops_per_s));
   CHECK(machine.ranks_per_node == 4);
   CHECK(machine.network_bytes_per_s == h200().network_bytes_per_s);
   MeasuredRates alone = example();

@@ -50,6 +50,44 @@ TEST_CASE("one rank computes forward once and backward twice, without waiting", 
   CHECK(s.collectives.empty());
 }
 
+TEST_CASE("a block's FP8 products take the time of their own rate, its casts that of memory",
+          "[simulate]") {
+  Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
+  Machine machine = round_machine();
+  machine.memory_bytes_per_s = 1e9;
+  const double before = play(c, machine).compute_s;
+  BlockCost& last = c.cost.blocks[2];  // 3 Gflop forward, 6 backward
+  last.fp8_flops = 2e9;
+  CHECK(play(c, machine).compute_s == Approx(before));  // no rate of FP8 is known
+  machine.fp8_flops_per_s = 4e9;
+  CHECK(play(c, machine).compute_s == Approx(before - (2 - 0.5) - (4 - 1)));
+  last.forward_casts = 200'000'000;
+  last.backward_casts = 700'000'000;
+  CHECK(play(c, machine).compute_s == Approx(before - (2 - 0.5) - (4 - 1) + 0.2 + 0.7));
+}
+
+TEST_CASE("each kernel of a block is bound by products, other arithmetic or memory", "[simulate]") {
+  Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
+  Machine machine = round_machine();
+  const double others = play(c, machine).compute_s - 3 * 3;
+  machine.memory_bytes_per_s = 1e9;
+  machine.vector_flops_per_s = 0.5e9;
+  machine.launch_s = 0.01;
+  const double moved = play(c, machine).compute_s - 3 * 3 - others;  // what the others move
+  BlockCost& last = c.cost.blocks[2];
+  last.forward_kernels = {{.products = 2e9, .bytes = 1'000'000'000},
+                          {.vector = 1e9, .bytes = 3'000'000'000},
+                          {.vector = 2e9, .bytes = 1'000'000'000}};
+  last.backward_kernels = {{.products = 5e9}, {.launches = 3}};
+  const double own = 2 + 3 + 4 + 0.03 + 5 + 0.04;
+  const double times = play(c, machine).compute_s;
+  CHECK(times == Approx(others + own + moved).epsilon(1e-4));
+  const double forward = block_seconds(ActionKind::forward, 2, c.layout, c.cost, machine);
+  CHECK(forward == Approx(2 + 3 + 4 + 0.03));
+  const double backward = block_seconds(ActionKind::backward, 2, c.layout, c.cost, machine);
+  CHECK(backward == Approx(5 + 0.04));
+}
+
 TEST_CASE("recomputation costs a second forward of every block but the head", "[simulate]") {
   const Case c = make_case(
       0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1, .recompute = test::recomputed(true)});
@@ -212,6 +250,22 @@ TEST_CASE("the ledger holds what each stage says", "[simulate]") {
   CHECK(three.total() == three.allocated() + 1000);
   // Copies of the state change nothing for one rank.
   CHECK(ledger(3, 4, 2).allocated() == three.allocated());
+}
+
+TEST_CASE("workspaces of products are a line of their own, one for each stream, and none on a CPU",
+          "[simulate]") {
+  Case c = make_case(0, 1, 1, 3, {});
+  Machine machine = round_machine();
+  const Ledger without = play(c, machine).ledger;
+  CHECK(without.products == 0);
+  machine.product_workspace = 70;
+  CHECK(play(c, machine).ledger.products == 70);
+  CHECK(play(c, machine).ledger.allocated() == without.allocated() + 70);
+  c.cost.blocks[1].product_streams = 2;
+  CHECK(play(c, machine).ledger.products == 140);
+  CHECK(play(c, machine).ledger.fixed == without.fixed);
+  CHECK(h100().product_workspace == Bytes{32} << 20);
+  CHECK(play(c, cpu()).ledger.products == 0);
 }
 
 TEST_CASE("a narrow wire needs a buffer of its own, fp32 compute no master", "[simulate]") {

@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/product_workspace.h"
 #include "engine/kernels/linear/shipped_choices.h"
 
 namespace dstrain::ops {
 namespace {
 
-constexpr std::int64_t kWorkspaceBytes = std::int64_t{64} << 20;
 constexpr int kCandidates = 40;
 constexpr double kClose = 1.1;       // candidates so much slower than the best are not timed again
 constexpr int kRepetitions = 3;      // of those that are
@@ -94,7 +94,7 @@ class Description {
     const auto want = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
       require(key, cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof(value)));
     };
-    want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(kWorkspaceBytes));
+    want(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(kProductWorkspace));
     for (const auto operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -118,7 +118,7 @@ class Description {
     cublasLtMatmulHeuristicResult_t result;
     return cublasLtMatmulAlgoCheck(library, &product_, &b_, &a_, &out_, &out_, &algorithm,
                                    &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
+           result.workspaceSize <= static_cast<std::size_t>(kProductWorkspace);
   }
 
   [[nodiscard]] cublasStatus_t launch(cublasLtHandle_t library, const GemmCall& call,
@@ -126,7 +126,7 @@ class Description {
                                       cudaStream_t stream) {
     return cublasLtMatmul(library, &product_, &call.alpha, call.b, &b_, call.a, &a_, &call.beta,
                           call.out, &out_, call.out, &out_, &algorithm, workspace,
-                          static_cast<std::size_t>(kWorkspaceBytes), stream);
+                          static_cast<std::size_t>(kProductWorkspace), stream);
   }
 
  private:
@@ -214,7 +214,7 @@ class Session {
         description_(call) {
     at::Tensor& workspace = device.workspaces[stream_.stream()];
     if (!workspace.defined()) {
-      workspace = at::empty({kWorkspaceBytes},
+      workspace = at::empty({kProductWorkspace},
                             at::TensorOptions(at::kByte).device(at::kCUDA, stream_.device_index()));
     }
     workspace_ = workspace.mutable_data_ptr();

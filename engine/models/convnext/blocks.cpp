@@ -28,7 +28,8 @@ std::int64_t pixels_of(const ImageShape& image) {
 /// `kept`: somebody else keeps the norm's input.
 void add_norm(ImageCosts& costs, const LayerNorm& norm, const ImageShape& image, bool kept) {
   const Bytes bytes = costs.bytes(image);
-  costs.add(norm.cost(pixels_of(image), kept ? 0 : bytes), 2 * bytes, 3 * bytes);
+  costs.add(norm.cost(pixels_of(image), kept ? 0 : bytes), {{.bytes = 2 * bytes}},
+            {{.bytes = 3 * bytes}});
 }
 
 }  // namespace
@@ -107,11 +108,13 @@ BlockCost ConvNextBlock::cost(const BatchShape& shape) const {
     layer.weight_flops = 0;
     layer.held_bytes = 0;
     const Bytes moved = 2 * (layer.saved_bytes + layer.made_again) + layer.parameters * width;
-    costs.add(std::move(layer), moved, 2 * moved);
+    const Flops flops = layer.forward_flops;
+    costs.add(std::move(layer), {{.products = flops, .bytes = moved}},
+              {{.products = 2 * flops, .bytes = 2 * moved, .launches = 2}});
   }
   LayerCost scale{.name = layers_.scale, .saved_bytes = scale_.trainable ? bytes : 0};
   count(scale_, scale);
-  costs.add(std::move(scale), 3 * bytes, 4 * bytes);
+  costs.add(std::move(scale), {{.bytes = 3 * bytes}}, {{.bytes = 4 * bytes}});
   const Workspace in_mlp = layers_.mlp.workspace(rows, width);
   // The gradient of x by the residual, beside the MLP's, or the products for the scale's gradient.
   const Bytes products = rows * image.channels * kFloatBytes;

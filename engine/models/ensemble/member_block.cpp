@@ -47,8 +47,8 @@ BlockCost MemberBlock::cost(const BatchShape& shape) const {
   if (place_.member == 0) return cost;
   const BoundaryTensor logits = place_.logits(shape, place_.member);
   cost.boundary.push_back(logits);
-  cost.forward_traffic += 2 * logits.bytes();
-  cost.backward_traffic += 2 * logits.bytes();
+  cost.forward_kernels.push_back({.bytes = 2 * logits.bytes()});
+  cost.backward_kernels.push_back({.bytes = 2 * logits.bytes()});
   cost.backward_workspace += logits.bytes();
   return cost;
 }
@@ -100,7 +100,8 @@ BlockCost MemberHead::cost(const BatchShape& shape) const {
   // Probabilities: their logarithms, and those with the weights.
   costs.add({.name = "average",
              .saved_bytes = mean_.average == EnsembleAverage::logits ? 0 : 2 * members},
-            all.bytes() + members + mean, all.bytes() + 2 * members + mean);
+            {{.bytes = all.bytes() + members + mean}},
+            {{.bytes = all.bytes() + 2 * members + mean}});
   // The mean and its log-sum-exp.
   costs.add({.name = "loss", .saved_bytes = mean + shape.micro_batch * kFloatBytes});
   BlockCost cost = costs.finish({{{}, kFloatBytes}});

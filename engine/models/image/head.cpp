@@ -46,7 +46,8 @@ ImageCosts ImageHead::pooled_costs(const BatchShape& shape) const {
   ImageShape image = input_shape(shape);
   ImageCosts costs(name(), image, shape.compute_bytes);
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
-  costs.add({.name = name() + ".pool"}, costs.bytes(image), costs.bytes(image));
+  costs.add({.name = name() + ".pool"}, {{.bytes = costs.bytes(image)}},
+            {{.bytes = costs.bytes(image)}});
   return costs;
 }
 
@@ -86,7 +87,8 @@ ImageCosts ImageHead::logits_costs(const BatchShape& shape) const {
   if (layers_.conv) image = layers_.conv->add_costs(costs, image, /*kept=*/true);
   if (layers_.norm) {
     const Bytes features = samples * image.channels * width;
-    costs.add(layers_.norm->cost(samples, features), 2 * features, 3 * features);
+    costs.add(layers_.norm->cost(samples, features), {{.bytes = 2 * features}},
+              {{.bytes = 3 * features}});
   }
   for (const Linear& linear : layers_.hidden) {
     const std::int64_t outputs = linear.parts().front().rows;

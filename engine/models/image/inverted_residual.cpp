@@ -49,8 +49,8 @@ BlockCost InvertedResidual::cost(const BatchShape& shape) const {
   const auto& [expand, depthwise, excite, project, residual, share] = layers_;
   if (expand) image = costs.conv(expand->conv, image, /*kept=*/true);
   const ImageShape expanded = image;
-  image =
-      costs.depthwise_norm(expand ? &expand->norm : nullptr, depthwise.conv, depthwise.norm, image);
+  image = costs.depthwise_norm(expand ? &expand->norm : nullptr, depthwise.conv, depthwise.norm,
+                               image, excite.has_value());
   image = excite ? excite->add_costs(costs, expanded, image, project.conv)
                  : costs.conv(project.conv, image, /*kept=*/false);
   return costs.finish(costs.norm(project.norm, image, residual));

@@ -167,7 +167,7 @@ double Estimator::fit_memory(int rank, const Played& played, Estimate& estimate)
   if (choice_.pipeline > 1)
     one.schedule = zero_bubble(layout_.stages, 1, equal_costs(layout_.stages, /*split=*/false));
   const Program program = training_program(layout_, cost_, one, rank);
-  const MemoryLimit limit = memory_limit(recipe_, program, machine_);
+  const MemoryLimit limit = memory_limit(recipe_, program, cost_, machine_);
   const Ledger ledger = peak_memory(program);
   const std::vector<int> blocks = blocks_of(rank);
   Bytes workspace = 0;
