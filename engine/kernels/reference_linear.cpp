@@ -192,6 +192,15 @@ void quantize(const Quantize& a) {
     if (a.out != nullptr) a.out[i] = code;
     if (a.out_t != nullptr) a.out_t[(i % a.cols) * a.rows + i / a.cols] = code;
   }
+  for (std::int64_t part = 0; a.sums != nullptr && part < quantize_partials(a.rows); ++part) {
+    for (std::int64_t column = 0; column < a.cols; ++column) {
+      const std::int64_t end = std::min(a.rows, (part + 1) * kQuantizeRows);
+      double sum = 0;
+      for (std::int64_t row = part * kQuantizeRows; row < end; ++row)
+        sum += x.at(row * a.cols + column);
+      a.sums[part * a.cols + column] = static_cast<float>(sum);
+    }
+  }
 }
 
 void vocab_loss(const VocabLoss& a) {

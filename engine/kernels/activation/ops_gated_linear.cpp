@@ -24,7 +24,7 @@ struct Activated {
 /// it are made.
 LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, Parameter& gate_up,
                                   Parameter& down, bool for_input) {
-  const LinearGradient from_output(dy, down, /*for_input=*/true);
+  const LinearGradient from_output(dy, down, nullptr, /*for_input=*/true);
   const at::Tensor dh = from_output.input();
   const bool in_codes = kept.scale.defined() && runs_in_fp8(gate_up, kept.gate_up) &&
                         (for_input || gate_up.trainable);
@@ -33,23 +33,24 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
     at::Tensor& h = plain.h;
     if (h.defined() && kept.scale.defined())
       h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, {.scale = kept.scale}).columns;
-    if (h.defined()) from_output.add_to_parameters(h, kept.scale, nullptr);
-    return {plain.gate_up, gate_up, for_input};
+    if (h.defined()) from_output.add_to_parameters(h, kept.scale);
+    return {plain.gate_up, gate_up, nullptr, for_input};
   }
   const Sides sides = !for_input ? Sides::columns : gate_up.trainable ? Sides::both : Sides::rows;
   SwigluCodes codes =
       swiglu_codes(kept.gate_up, dh, sides, down.trainable ? kept.scale : at::Tensor());
-  if (codes.h.defined()) from_output.add_to_parameters(codes.h, kept.scale, nullptr);
+  if (codes.h.defined()) from_output.add_to_parameters(codes.h, kept.scale);
   return {codes.gate_up, dh, gate_up};
 }
 
 struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* gate_up, Parameter* down) {
-    const LinearOutput both = apply_linear(dense(input), *gate_up, nullptr);
+                            const std::optional<at::Tensor>&, const Known& known,
+                            Parameter* gate_up, Parameter* down) {
+    const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr);
     const at::Tensor maxima = maxima_for(*down, both.y);
     const LinearOutput out =
-        apply_linear(swiglu_of(both.y, maxima), *down, nullptr, Keep::nothing, maxima);
+        apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr, Keep::nothing);
     context->save_for_backward({both.kept, both.scale, both.y, out.scale});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
@@ -62,20 +63,21 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const LinearGradient dy =
         through_activation(grads[0], {.gate_up = saved[2], .scale = saved[3]},
                            kept(context, "gate_up"), kept(context, "down"), for_input);
-    dy.add_to_parameters(saved[0], saved[1], nullptr);
-    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}};
+    dy.add_to_parameters(saved[0], saved[1]);
+    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor gated_linear(const at::Tensor& x_MD, Parameter& gate_up, Parameter& down) {
-  check_linear(x_MD, gate_up, nullptr);
-  DSTRAIN_CHECK(matrix_of(gate_up, x_MD).size(0) == 2 * matrix_of(down, x_MD).size(1),
+at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down) {
+  const at::Tensor& x = x_MD.rows;
+  check_linear(x, gate_up, nullptr);
+  DSTRAIN_CHECK(matrix_of(gate_up, x).size(0) == 2 * matrix_of(down, x).size(1),
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
-  return GatedLinear::apply(x_MD, anchor_for(x_MD, gate_up.trainable || down.trainable), &gate_up,
-                            &down);
+  return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),
+                            Known{.maxima = x_MD.maxima}, &gate_up, &down);
 }
 
 }  // namespace dstrain::ops

@@ -50,20 +50,19 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
 
-LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, Keep keep,
-                          const at::Tensor& maxima) {
-  const at::Tensor matrix = matrix_of(weight, x);
-  LinearOutput out{.y = at::empty({x.size(0), matrix.size(0)}, x.options())};
+LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
+  const at::Tensor matrix = matrix_of(weight, x.rows);
+  LinearOutput out{.y = at::empty({x.rows.size(0), matrix.size(0)}, x.rows.options())};
   ProductOptions options;
-  if (bias != nullptr) options.bias = value_of(*bias, x);
+  if (bias != nullptr) options.bias = value_of(*bias, x.rows);
   const bool keep_x = weight.trainable && keep == Keep::input;
-  if (!runs_in_fp8(weight, x)) {
-    multiply(x, matrix.t(), out.y, options);
-    if (keep_x) out.kept = x;
+  if (!runs_in_fp8(weight, x.rows)) {
+    multiply(x.rows, matrix.t(), out.y, options);
+    if (keep_x) out.kept = x.rows;
     return out;
   }
   const Quantized x8 =
-      quantize(x, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = maxima});
+      quantize(x.rows, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = x.maxima});
   const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
   options.a_scale = x8.scale;
   options.b_scale = weight8.scale;
@@ -74,17 +73,17 @@ LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bia
   return out;
 }
 
-LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input)
-    : dy_(dy.contiguous()), weight_(weight) {
+LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, Parameter* bias,
+                               bool for_input)
+    : dy_(dy.contiguous()), weight_(weight), bias_(bias) {
   if (!runs_in_fp8(weight, dy) || !(for_input || weight.trainable)) return;
   const Sides sides = !for_input ? Sides::columns : weight.trainable ? Sides::both : Sides::rows;
-  fp8_ = quantize(dy_, Fp8Format::e5m2, sides);
+  fp8_ = dy_.is_cuda() && trains_bias() ? quantize_and_sum(dy_, Fp8Format::e5m2, sides)
+                                        : quantize(dy_, Fp8Format::e5m2, sides);
 }
 
 LinearGradient::LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight)
     : dy_(at::empty({0}, like.options())), weight_(weight), fp8_(std::move(dy)) {}
-
-std::int64_t LinearGradient::outputs() const { return weight_.shape.front(); }
 
 at::Tensor LinearGradient::input() const {
   const at::Tensor matrix = matrix_of(weight_, dy_);
@@ -100,25 +99,22 @@ at::Tensor LinearGradient::input() const {
   return dx;
 }
 
-void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale,
-                                       Parameter* bias) const {
-  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale, bias);
+void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
+  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
   LinearGradient held = *this;
-  held.fp8_.rows = at::Tensor();                                     // for the input's gradient
-  weight_.later->push_back([held, x = kept.detach(), scale, bias] {  // without the graph behind x
-    held.add_now(x, scale, bias);
+  held.fp8_.rows = at::Tensor();                               // for the input's gradient
+  weight_.later->push_back([held, x = kept.detach(), scale] {  // without the graph behind x
+    held.add_now(x, scale);
   });
 }
 
-void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale,
-                             Parameter* bias) const {
-  const bool train_bias = bias != nullptr && bias->trainable;
+void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {
   const bool eight_bits = fp8_.scale.defined();
-  if (train_bias && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias))
+  if (trains_bias() && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias_))
     return;
-  if (train_bias) {
-    DSTRAIN_CHECK(dy_.dim() == 2, "linear: the bias' gradient needs more than codes");
-    add_bias_gradient(dy_, gradient_of(*bias, dy_));
+  if (trains_bias()) {
+    const at::Tensor& summed = fp8_.sums.defined() ? fp8_.sums : dy_;
+    add_bias_gradient(summed, gradient_of(*bias_, dy_));
   }
   if (!weight_.trainable) return;
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);

@@ -24,6 +24,8 @@ struct AddLayerNorm {
   std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
   float eps;
   DType dtype;
+  /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// grad_x = grad_sum + the norm's input gradient, in one pass with the sums over rows of grad_y *
@@ -57,6 +59,8 @@ struct AddRmsNorm {
   std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
   float eps;
   DType dtype;
+  /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// grad_x = grad_sum + the norm's input gradient, in one pass with the sum over rows of grad_y *
@@ -76,6 +80,7 @@ struct AddRmsNormBackward {
 };
 inline constexpr std::int64_t kMaxNormDim = 8192;
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
+[[nodiscard]] std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim);
 
 namespace cuda {
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream);

@@ -60,7 +60,7 @@ inline constexpr int kForwardBlocks = (sizeof(T) == 4 ? 512
                                       (kForwardRows<W> * W * kWarp);
 
 /// The row stays in registers, so that mean and variance take two passes over it at no traffic.
-template <typename Args, typename T, int N, int W>
+template <typename Args, typename T, int N, int W, bool kMeasure>
 __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N, W>)
     add_norm_kernel(const Args a) {
   constexpr int kRowThreads = W * kWarp, kRows = kForwardRows<W>;
@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
   }
   const float rstd = rsqrtf(total[0] / static_cast<float>(a.dim) + a.eps);
 
+  [[maybe_unused]] float most = 0;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const int pack = thread + n * kRowThreads;
@@ -137,7 +138,15 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
           value[n][i] = to_float(from_float<T>(value[n][i] * rstd)) * weight[i];
       }
       store(a.y, first + pack, Pack<T>::of(value[n]));
+      if constexpr (kMeasure) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(value[n][i]));
+      }
     }
+  }
+  if constexpr (kMeasure) {
+    most = to_float(from_float<T>(warp_max(most)));  // rounding keeps the order
+    if (thread % kWarp == 0) a.maxima[row * W + thread / kWarp] = most;
   }
   if (thread == 0) {
     if constexpr (kCentered<Args>) a.mean[row] = mean;
@@ -332,9 +341,11 @@ void launch_norm(const char* norm, const Args& args, cudaStream_t stream) {
   with_type(args.dtype, [&](auto zero) {
     with_row_shape(norm, args.dim, [&](auto packs, auto warps) {
       constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
-      add_norm_kernel<Args, decltype(zero), N, W>
-          <<<blocks_for(args.rows, kForwardRows<W>), kForwardRows<W> * W * kWarp, 0, stream>>>(
-              args);
+      const auto kernel = args.maxima == nullptr
+                              ? add_norm_kernel<Args, decltype(zero), N, W, false>
+                              : add_norm_kernel<Args, decltype(zero), N, W, true>;
+      kernel<<<blocks_for(args.rows, kForwardRows<W>), kForwardRows<W> * W * kWarp, 0, stream>>>(
+          args);
     });
   });
   check_launch(norm);

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/linear/fp8.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -21,7 +23,8 @@ struct LayerNormed {
 };
 
 LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
-                                   const at::Tensor& weight, const at::Tensor& bias, double eps) {
+                                   const at::Tensor& weight, const at::Tensor& bias, double eps,
+                                   const at::Tensor&) {
   at::Tensor sum = delta.defined() ? x + delta : x;
   const auto [y, mean, rstd] = at::native_layer_norm(
       sum.to(at::kFloat), {x.size(1)}, weight.to(at::kFloat), bias.to(at::kFloat), eps);
@@ -29,11 +32,13 @@ LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
 }
 
 LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
-                                    const at::Tensor& weight, const at::Tensor& bias, double eps) {
+                                    const at::Tensor& weight, const at::Tensor& bias, double eps,
+                                    const at::Tensor& maxima) {
   LayerNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
                   .y = at::empty_like(x),
                   .mean = scratch(x, {x.size(0)}),
                   .rstd = scratch(x, {x.size(0)})};
+  const NormMaxima largest(x, maxima);
   kernels::cuda::add_layer_norm({.x = x.const_data_ptr(),
                                  .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
                                  .weight = weight.const_data_ptr(),
@@ -45,8 +50,10 @@ LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta
                                  .rows = x.size(0),
                                  .dim = x.size(1),
                                  .eps = static_cast<float>(eps),
-                                 .dtype = kernel_dtype(x)},
+                                 .dtype = kernel_dtype(x),
+                                 .maxima = largest.parts()},
                                 current_stream());
+  largest.finish();
   return out;
 }
 
@@ -103,11 +110,11 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
 struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& delta,
-                               const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
-                               double eps) {
+                               const std::optional<at::Tensor>&, const Known& found,
+                               Parameter* weight, Parameter* bias, double eps) {
     const auto forward_on = x.is_cuda() ? layer_norm_forward_cuda : layer_norm_forward_cpu;
     const LayerNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
-                                       value_of(*weight, x), value_of(*bias, x), eps);
+                                       value_of(*weight, x), value_of(*bias, x), eps, found.maxima);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();
     context->set_materialize_grads(false);
@@ -130,7 +137,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
           value_of(weight, saved[0]),
           {.weight = wanted_gradient(weight, saved[0]), .bias = wanted_gradient(bias, saved[0])});
     }
-    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
+    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}, {}};
   }
 };
 
@@ -138,7 +145,8 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
 
 std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
                                                  const std::optional<at::Tensor>& delta_MD,
-                                                 Parameter& weight, Parameter& bias, double eps) {
+                                                 Parameter& weight, Parameter& bias, double eps,
+                                                 const at::Tensor& maxima) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && value_of(weight, x_MD).numel() == x_MD.size(1) &&
                     value_of(bias, x_MD).numel() == x_MD.size(1),
                 fmt::format("layer norm: x {}, weight {}, bias {}", shape_of(x_MD),
@@ -150,7 +158,7 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
   const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
   variable_list out = AddLayerNorm::apply(
       x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable || bias.trainable),
-      &weight, &bias, eps);
+      Known{.maxima = maxima}, &weight, &bias, eps);
   return {out[0], out[1]};
 }
 

@@ -1,3 +1,5 @@
+#include "engine/kernels/norm/reference_norm.h"
+
 #include <cmath>
 #include <vector>
 
@@ -24,6 +26,7 @@ void add_rms_norm(const AddRmsNorm& a) {
     }
     a.rstd[row] = static_cast<float>(rstd);
   }
+  largest_of_parts(y, a);
 }
 
 void add_rms_norm_backward(const AddRmsNormBackward& a) {
