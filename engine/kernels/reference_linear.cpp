@@ -76,6 +76,15 @@ void column_sum(const ColumnSum& a) {
   }
 }
 
+void partial_sums(const PartialSums& a) {
+  column_sum({.x = a.partial,
+              .sum = a.sum,
+              .partial = nullptr,
+              .rows = a.rows,
+              .cols = a.cols,
+              .dtype = DType::f32});
+}
+
 void swiglu(const Swiglu& a) {
   const View gate_up(a.gate_up, a.dtype), h(a.h, a.dtype);
   for (std::int64_t row = 0; row < a.rows; ++row) {

@@ -16,8 +16,9 @@ using torch::autograd::variable_list;
 
 /// What backward needs of the activation.
 struct Activated {
-  at::Tensor gate_up;  ///< its input [M, 2F]
-  at::Tensor scale;    ///< of its output's codes; undefined in the compute dtype
+  at::Tensor gate_up;       ///< its input [M, 2F]
+  at::Tensor scale;         ///< of its output's codes; undefined in the compute dtype
+  at::Tensor weight_scale;  ///< of the weight behind it, likewise
 };
 
 /// Adds to the gradient of `down` that of y, and passes it on to gate and up. In FP8 only codes of
@@ -25,7 +26,7 @@ struct Activated {
 LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, Parameter& gate_up,
                                   Parameter& down, bool for_input) {
   const LinearGradient from_output(dy, down, nullptr, /*for_input=*/true);
-  const at::Tensor dh = from_output.input();
+  const at::Tensor dh = from_output.input(kept.weight_scale);
   const bool in_codes = kept.scale.defined() && runs_in_fp8(gate_up, kept.gate_up) &&
                         (for_input || gate_up.trainable);
   if (!in_codes) {
@@ -51,7 +52,8 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const at::Tensor maxima = maxima_for(*down, both.y);
     const LinearOutput out =
         apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr, Keep::nothing);
-    context->save_for_backward({both.kept, both.scale, both.y, out.scale});
+    context->save_for_backward(
+        {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
     return out.y;
@@ -60,11 +62,11 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
-    const LinearGradient dy =
-        through_activation(grads[0], {.gate_up = saved[2], .scale = saved[3]},
-                           kept(context, "gate_up"), kept(context, "down"), for_input);
+    const LinearGradient dy = through_activation(
+        grads[0], {.gate_up = saved[2], .scale = saved[3], .weight_scale = saved[5]},
+        kept(context, "gate_up"), kept(context, "down"), for_input);
     dy.add_to_parameters(saved[0], saved[1]);
-    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}, {}};
+    return {for_input ? dy.input(saved[4]) : at::Tensor(), {}, {}, {}, {}};
   }
 };
 

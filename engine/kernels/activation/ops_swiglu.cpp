@@ -116,7 +116,7 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor maxima = maxima_for(*weight, gate_up);
     const LinearOutput out =
         apply_linear({swiglu_of(gate_up, maxima), maxima}, *weight, nullptr, Keep::nothing);
-    context->save_for_backward({gate_up, out.scale});
+    context->save_for_backward({gate_up, out.scale, out.weight_scale});
     keep(context, "weight", weight);
     return out.y;
   }
@@ -126,7 +126,7 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor &gate_up = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
     const LinearGradient dy(grads[0], weight, nullptr, /*for_input=*/true);
-    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(), weight.trainable);
+    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(saved[2]), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
       if (scale.defined())

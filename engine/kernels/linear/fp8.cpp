@@ -96,13 +96,14 @@ Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Kno
                      : quantize_cpu(x, format, sides, known);
 }
 
-Quantized quantize_and_sum(const at::Tensor& x, Fp8Format format, Sides sides) {
+Quantized quantize_and_sum(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
   DSTRAIN_CHECK(x.is_cuda(), "quantize_and_sum on the CPU");
-  return quantize_cuda(x, format, sides, {}, /*sum=*/true);
+  return quantize_cuda(x, format, sides, known, /*sum=*/true);
 }
 
-Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides) {
-  if (weight.version == 0) return quantize(matrix, Fp8Format::e4m3, sides);
+Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides,
+                          const at::Tensor& scale) {
+  if (weight.version == 0) return quantize(matrix, Fp8Format::e4m3, sides, {.scale = scale});
   Fp8Copies& copies = weight.fp8_copies;
   if (copies.version != weight.version) {
     copies = {};  // first, so that memory is not held twice

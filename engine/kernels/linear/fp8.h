@@ -37,11 +37,12 @@ struct Known {
 
 /// The same, and its sums, which cost no further read. On a GPU only.
 [[nodiscard]] Quantized quantize_and_sum(const at::Tensor& x, kernels::Fp8Format format,
-                                         Sides sides);
+                                         Sides sides, const Known& known = {});
 
 /// The weight's value as matrix [N, K] in e4m3; kept from one call to the next while
-/// `weight.version` counts.
-[[nodiscard]] Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides);
+/// `weight.version` counts. `scale` is that of the same value's codes, where they were made before.
+[[nodiscard]] Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides,
+                                        const at::Tensor& scale = {});
 
 /// Whether products of `rows` rows like `x` with the weight run in FP8: it asks for it, all three
 /// sizes are multiples of 16 (cuBLASLt has nothing else), and the compute dtype has 16 bits (on the

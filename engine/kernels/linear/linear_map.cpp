@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -56,7 +57,10 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
   ProductOptions options;
   if (bias != nullptr) options.bias = value_of(*bias, x.rows);
   const bool keep_x = weight.trainable && keep == Keep::input;
-  if (!runs_in_fp8(weight, x.rows)) {
+  const bool in_fp8 = runs_in_fp8(weight, x.rows);
+  set_needs(out.y, {.column_sums = bias != nullptr && bias->trainable,
+                    .maxima = in_fp8 && x.rows.is_cuda()});
+  if (!in_fp8) {
     multiply(x.rows, matrix.t(), out.y, options);
     if (keep_x) out.kept = x.rows;
     return out;
@@ -70,29 +74,37 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
   multiply(x8.rows, weight8.rows.t(), out.y, options);
   out.kept = x8.columns;
   out.scale = x8.scale;
+  out.weight_scale = weight8.scale;
   return out;
 }
 
 LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, Parameter* bias,
                                bool for_input)
     : dy_(dy.contiguous()), weight_(weight), bias_(bias) {
+  const GradientFindings found = findings_of(dy_);
+  column_sums_ = found.column_sums;
   if (!runs_in_fp8(weight, dy) || !(for_input || weight.trainable)) return;
   const Sides sides = !for_input ? Sides::columns : weight.trainable ? Sides::both : Sides::rows;
-  fp8_ = dy_.is_cuda() && trains_bias() ? quantize_and_sum(dy_, Fp8Format::e5m2, sides)
-                                        : quantize(dy_, Fp8Format::e5m2, sides);
+  const Known known{.maxima = found.maxima};
+  if (dy_.is_cuda() && trains_bias() && !column_sums_.defined()) {
+    fp8_ = quantize_and_sum(dy_, Fp8Format::e5m2, sides, known);
+    column_sums_ = fp8_.sums;
+  } else {
+    fp8_ = quantize(dy_, Fp8Format::e5m2, sides, known);
+  }
 }
 
 LinearGradient::LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight)
     : dy_(at::empty({0}, like.options())), weight_(weight), fp8_(std::move(dy)) {}
 
-at::Tensor LinearGradient::input() const {
+at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
   const at::Tensor matrix = matrix_of(weight_, dy_);
   const std::int64_t rows = fp8_.rows.defined() ? fp8_.rows.size(0) : dy_.size(0);
   at::Tensor dx = at::empty({rows, matrix.size(1)}, dy_.options());
   if (!fp8_.scale.defined()) {
     multiply(dy_, matrix, dx);
   } else {
-    const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns);
+    const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns, weight_scale);
     multiply(fp8_.rows, weight8.columns.t(), dx,
              {.a_scale = fp8_.scale, .b_scale = weight8.scale, .fast = outputs() <= kMaxShortSum});
   }
@@ -110,11 +122,11 @@ void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor&
 
 void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {
   const bool eight_bits = fp8_.scale.defined();
-  if (trains_bias() && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias_))
-    return;
-  if (trains_bias()) {
-    const at::Tensor& summed = fp8_.sums.defined() ? fp8_.sums : dy_;
-    add_bias_gradient(summed, gradient_of(*bias_, dy_));
+  if (trains_bias() && column_sums_.defined()) {
+    add_partial_sums(column_sums_, gradient_of(*bias_, dy_));
+  } else if (trains_bias()) {
+    if (weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias_)) return;
+    add_bias_gradient(dy_, gradient_of(*bias_, dy_));
   }
   if (!weight_.trainable) return;
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);

@@ -22,13 +22,14 @@ struct LinearOutput {
   /// What the weight's gradient needs of x: x itself, or its columns in FP8; undefined for a frozen
   /// weight, and with Keep::nothing.
   at::Tensor kept = {};
-  at::Tensor scale = {};  ///< of FP8, also for a frozen weight; else undefined
+  at::Tensor scale = {};         ///< of x in FP8, also for a frozen weight; else undefined
+  at::Tensor weight_scale = {};  ///< of the weight, likewise
 };
 
 /// Whether backward reads x as it is kept, or makes it again.
 enum class Keep { input, nothing };
 
-/// y = x weight^T (+ bias); x is dense.
+/// y = x weight^T (+ bias); x is dense. y carries what is needed of its gradient.
 [[nodiscard]] LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
                                         Keep keep = Keep::input);
 
@@ -41,8 +42,8 @@ class LinearGradient {
   /// weight. x is like `like`, of which only dtype and device count.
   LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight);
 
-  /// dy weight.
-  [[nodiscard]] at::Tensor input() const;
+  /// dy weight. `weight_scale` as apply_linear gave it: the weight is not searched again.
+  [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale) const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
   /// trained. `kept` and `scale` as apply_linear gave them, or would have. All of it comes later
   /// where the weight asks for that (Parameter::later).
@@ -56,7 +57,8 @@ class LinearGradient {
   at::Tensor dy_;  ///< [M, N]; empty where there are only codes
   Parameter& weight_;
   Parameter* bias_ = nullptr;
-  Quantized fp8_;  ///< of dy; undefined in the compute dtype
+  at::Tensor column_sums_;  ///< of dy, over parts of its rows; undefined: not known
+  Quantized fp8_;           ///< of dy; undefined in the compute dtype
 };
 
 }  // namespace dstrain::ops

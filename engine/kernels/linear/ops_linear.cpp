@@ -15,7 +15,7 @@ struct Linear : torch::autograd::Function<Linear> {
                             const std::optional<at::Tensor>&, const Known& known, Parameter* weight,
                             Parameter* bias) {
     LinearOutput out = apply_linear({dense(input), known.maxima}, *weight, bias);
-    context->save_for_backward({out.kept, out.scale});
+    context->save_for_backward({out.kept, out.scale, out.weight_scale});
     keep(context, "weight", weight);
     keep(context, "bias", bias);
     return out.y;
@@ -27,7 +27,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const LinearGradient dy(grads[0], kept(context, "weight"), kept_or_null(context, "bias"),
                             for_input);
     dy.add_to_parameters(saved[0], saved[1]);
-    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}, {}};
+    return {for_input ? dy.input(saved[2]) : at::Tensor(), {}, {}, {}, {}};
   }
 };
 

@@ -44,6 +44,11 @@ struct AddLayerNormBackward {
   std::int64_t rows;
   std::int64_t dim;
   DType dtype;
+  /// [norm_partials(rows), dim], sums of grad_x, rounded, over parts of the rows; null: not wanted.
+  /// With it grad_weight is wanted, and dim at most kMaxNormSumsDim.
+  float* grad_x_sums = nullptr;
+  /// [kAbsMaxPartials], largest |grad_x|, rounded, of parts of it; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// sum = x + delta, rounded to dtype; y = weight * (sum * rstd, rounded to dtype), as Qwen2 has it.
@@ -77,8 +82,11 @@ struct AddRmsNormBackward {
   std::int64_t rows;
   std::int64_t dim;
   DType dtype;
+  /// [kAbsMaxPartials], largest |grad_x|, rounded, of parts of it; null: not wanted.
+  float* maxima = nullptr;
 };
 inline constexpr std::int64_t kMaxNormDim = 8192;
+inline constexpr std::int64_t kMaxNormSumsDim = 6144;  ///< of AddLayerNormBackward::grad_x_sums
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
 [[nodiscard]] std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim);
 

@@ -6,7 +6,9 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/needs_context.h"
 #include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -59,6 +61,7 @@ LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta
 
 struct LayerNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
+  GradientNeeds needs = {};     ///< of the input's gradient
 };
 
 /// Where the parameters' gradients go; undefined for a frozen one.
@@ -75,7 +78,10 @@ at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerN
   if (into.weight.defined()) into.weight.add_(dweight.view_as(into.weight));
   if (into.bias.defined()) into.bias.add_(dbias.view_as(into.bias));
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
-  return dx.to(saved.sum.scalar_type());
+  const at::Tensor rounded = dx.to(saved.sum.scalar_type());
+  if (grads.needs.column_sums)
+    set_findings(rounded, {.column_sums = rounded.sum(0, /*keepdim=*/true, at::kFloat)});
+  return rounded;
 }
 
 at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const LayerNormed& saved,
@@ -89,6 +95,10 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
   };
   const at::Tensor grad_weight = target(into.weight), grad_bias = target(into.bias);
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), 2, dim});
+  GradientFindings found;
+  if (wanted && grads.needs.column_sums && rows > 0 && dim <= kernels::kMaxNormSumsDim)
+    found.column_sums = scratch(dx, {kernels::norm_partials(rows), dim});
+  if (grads.needs.maxima && rows > 0) found.maxima = scratch(dx, {kernels::kAbsMaxPartials});
   kernels::cuda::add_layer_norm_backward(
       {.sum = saved.sum.const_data_ptr(),
        .weight = weight.const_data_ptr(),
@@ -102,8 +112,11 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
-       .dtype = kernel_dtype(dx)},
+       .dtype = kernel_dtype(dx),
+       .grad_x_sums = fp32_or_null(found.column_sums),
+       .maxima = fp32_or_null(found.maxima)},
       current_stream());
+  set_findings(dx, found);
   return dx;
 }
 
@@ -117,6 +130,7 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
                                        value_of(*weight, x), value_of(*bias, x), eps, found.maxima);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();
+    keep_needs(context, delta ? needs_of(*delta) : GradientNeeds{});
     context->set_materialize_grads(false);
     keep(context, "weight", weight);
     keep(context, "bias", bias);
@@ -132,7 +146,9 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
       const auto backward_on =
           saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
       dx = backward_on(
-          {.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+          {.grad_y = dense(grads[1]),
+           .grad_sum = dx.defined() ? dense(dx) : dx,
+           .needs = kept_needs(context)},
           {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
           value_of(weight, saved[0]),
           {.weight = wanted_gradient(weight, saved[0]), .bias = wanted_gradient(bias, saved[0])});

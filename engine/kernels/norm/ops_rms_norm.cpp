@@ -5,7 +5,9 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/needs_context.h"
 #include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -52,6 +54,9 @@ RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
 
 struct RmsNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
+  /// Of the input's gradient; column sums are not found here, as linear maps behind RMS norms have
+  /// no bias.
+  GradientNeeds needs = {};
 };
 
 /// `grad_weight` is undefined for a frozen weight.
@@ -71,6 +76,8 @@ at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed
   const bool wanted = grad_weight.defined();
   at::Tensor dx = at::empty_like(saved.sum), partial;
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), dim});
+  GradientFindings found;
+  if (grads.needs.maxima && rows > 0) found.maxima = scratch(dx, {kernels::kAbsMaxPartials});
   kernels::cuda::add_rms_norm_backward(
       {.sum = saved.sum.const_data_ptr(),
        .weight = weight.const_data_ptr(),
@@ -82,8 +89,10 @@ at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
-       .dtype = kernel_dtype(dx)},
+       .dtype = kernel_dtype(dx),
+       .maxima = fp32_or_null(found.maxima)},
       current_stream());
+  set_findings(dx, found);
   return dx;
 }
 
@@ -97,6 +106,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
                                      value_of(*weight, x).view({x.size(1)}), eps, found.maxima);
     context->save_for_backward({out.sum, out.rstd});
     context->saved_data["delta"] = delta.has_value();
+    keep_needs(context, delta ? needs_of(*delta) : GradientNeeds{});
     context->set_materialize_grads(false);
     keep(context, "weight", weight);
     return {delta ? out.sum : x, out.y};
@@ -109,7 +119,9 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     if (grads[1].defined()) {
       Parameter& weight = kept(context, "weight");
       const auto backward_on = saved[0].is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
-      dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+      dx = backward_on({.grad_y = dense(grads[1]),
+                        .grad_sum = dx.defined() ? dense(dx) : dx,
+                        .needs = kept_needs(context)},
                        {.sum = saved[0], .y = {}, .rstd = saved[1]},
                        value_of(weight, saved[0]).view({saved[0].size(1)}),
                        wanted_gradient(weight, saved[0]));
