@@ -27,6 +27,9 @@ TEST_CASE("what is needed of a gradient goes with the output, also detached", "[
   REQUIRE(!ops::needs_of(y * 1).column_sums);
   REQUIRE(!ops::needs_of(y.clone()).column_sums);
   REQUIRE(!ops::needs_of(y.view({6})).column_sums);
+  const at::Tensor copy = y.clone();
+  ops::copy_needs(y, copy);
+  REQUIRE(ops::needs_of(copy).column_sums);
 }
 
 TEST_CASE("what was found in a gradient holds until it is written", "[kernels]") {

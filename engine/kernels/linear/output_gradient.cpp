@@ -38,6 +38,10 @@ GradientNeeds needs_of(const at::Tensor& output) {
   return said == nullptr ? GradientNeeds{} : said->needs;
 }
 
+void copy_needs(const at::Tensor& output, const at::Tensor& copy) {
+  set_needs(copy, needs_of(output));
+}
+
 void set_findings(const at::Tensor& gradient, const GradientFindings& findings) {
   if (!findings.column_sums.defined() && !findings.maxima.defined()) return;
   gradient.unsafeGetTensorImpl()->set_backend_meta(

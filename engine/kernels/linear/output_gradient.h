@@ -5,7 +5,8 @@
 /// What a product reads of its output's gradient beside the elements, so that the kernel that
 /// writes the gradient finds it on the way. The output carries what is needed, the gradient what
 /// was found; a copy, a sum with another gradient or a message between ranks carries nothing, and
-/// then the product reads the gradient itself. What operators share, not for other layers.
+/// then the product reads the gradient itself. What operators share; of other layers only who
+/// copies the inputs of blocks hands on what is needed, so that gradients have the same bits.
 namespace dstrain::ops {
 
 struct GradientNeeds {
@@ -15,6 +16,8 @@ struct GradientNeeds {
 
 /// Says so on `output`, which no other tensor shares yet.
 void set_needs(const at::Tensor& output, const GradientNeeds& needs);
+/// Says the same on `copy` as on `output`.
+void copy_needs(const at::Tensor& output, const at::Tensor& copy);
 /// Nothing where nobody said.
 [[nodiscard]] GradientNeeds needs_of(const at::Tensor& output);
 
