@@ -338,16 +338,19 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
   }
 }
 
+inline void check_norm_dim(const char* norm, std::int64_t dim) {
+  if (dim > 0 && dim % kPack == 0 && dim <= kMaxNormDim) return;
+  throw Error(ErrorKind::internal,
+              std::string(norm) + " over " + std::to_string(dim) + " elements",
+              "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
+}
+
 /// Calls `body` with packs per lane and warps per row as constants. The least number of warps that
 /// leaves four packs or fewer to a lane: sums within a warp are cheaper than between warps.
 template <typename Body>
 void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
   using std::integral_constant;
-  if (dim <= 0 || dim % kPack != 0 || dim > kMaxNormDim) {
-    throw Error(ErrorKind::internal,
-                std::string(norm) + " over " + std::to_string(dim) + " elements",
-                "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
-  }
+  check_norm_dim(norm, dim);
   const std::int64_t packs = dim / kPack;
   const auto with_packs = [&](auto warps) {
     constexpr int kLanes = decltype(warps)::value * kWarp;
@@ -362,15 +365,11 @@ void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
   with_packs(integral_constant<int, 8>{});
 }
 
-/// The same for kSumX: three packs or fewer, as a third sum takes their registers.
+/// The same for backward, whose sums take registers: three packs or fewer up to kMaxNormSumsDim.
 template <typename Body>
-void with_sums_shape(std::int64_t dim, const Body& body) {
+void with_backward_shape(const char* norm, std::int64_t dim, const Body& body) {
   using std::integral_constant;
-  if (dim <= 0 || dim % kPack != 0 || dim > kMaxNormSumsDim) {
-    throw Error(ErrorKind::internal,
-                "sums of a layer norm's gradient over " + std::to_string(dim) + " elements",
-                "a multiple of 8 up to " + std::to_string(kMaxNormSumsDim) + " works on a GPU");
-  }
+  check_norm_dim(norm, dim);
   const std::int64_t packs = dim / kPack;
   const auto with_packs = [&](auto warps) {
     constexpr int kLanes = decltype(warps)::value * kWarp;
@@ -381,7 +380,8 @@ void with_sums_shape(std::int64_t dim, const Body& body) {
   if (packs <= 3 * kWarp) return with_packs(integral_constant<int, 1>{});
   if (packs <= 6 * kWarp) return with_packs(integral_constant<int, 2>{});
   if (packs <= 12 * kWarp) return with_packs(integral_constant<int, 4>{});
-  with_packs(integral_constant<int, 8>{});
+  if (dim <= kMaxNormSumsDim) return with_packs(integral_constant<int, 8>{});
+  body(integral_constant<int, 4>{}, integral_constant<int, 8>{});
 }
 
 template <typename Args>
@@ -415,14 +415,12 @@ std::int64_t launch_norm_backward(const char* norm, const Args& args, cudaStream
     kernel<<<static_cast<unsigned>(blocks), kNormThreads, kBytes, stream>>>(args);
   };
   with_type(args.dtype, [&](auto zero) {
-    if constexpr (kCentered<Args>) {
-      if (args.grad_x_sums != nullptr) {
-        return with_sums_shape(args.dim, [&](auto packs, auto warps) {
-          launch(zero, packs, warps, std::true_type{});
-        });
+    with_backward_shape(norm, args.dim, [&](auto packs, auto warps) {
+      if constexpr (kCentered<Args>) {
+        if constexpr (decltype(packs)::value <= 3) {
+          if (args.grad_x_sums != nullptr) return launch(zero, packs, warps, std::true_type{});
+        }
       }
-    }
-    with_row_shape(norm, args.dim, [&](auto packs, auto warps) {
       launch(zero, packs, warps, std::false_type{});
     });
   });
