@@ -105,6 +105,10 @@ at::Tensor scratch(const at::Tensor& x, at::IntArrayRef sizes) {
   return at::empty(sizes, x.options().dtype(at::kFloat));
 }
 
+float* fp32_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
+}
+
 void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& weight) {
   const GradientTarget target = gradient_target(weight, x);
   multiply(dy.t(), x, target.tensor.view({dy.size(1), x.size(1)}), {.add = target.add});
@@ -125,6 +129,18 @@ void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient) {
        .cols = cols,
        .dtype = kernel_dtype(dy)},
       current_stream());
+}
+
+void add_partial_sums(const at::Tensor& sums, const at::Tensor& gradient) {
+  if (!sums.is_cuda()) {
+    gradient.add_(sums.sum(0));
+    return;
+  }
+  kernels::cuda::partial_sums({.partial = sums.const_data_ptr<float>(),
+                               .sum = gradient.mutable_data_ptr<float>(),
+                               .rows = sums.size(0),
+                               .cols = sums.size(1)},
+                              current_stream());
 }
 
 }  // namespace dstrain::ops

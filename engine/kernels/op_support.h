@@ -66,7 +66,13 @@ void add_weight_gradient(const at::Tensor& x, const at::Tensor& dy, Parameter& w
 /// gradient [N] += sum of dy [M, N] over rows, in fp32.
 void add_bias_gradient(const at::Tensor& dy, const at::Tensor& gradient);
 
+/// The same of sums over parts of the rows, fp32 [parts, N].
+void add_partial_sums(const at::Tensor& sums, const at::Tensor& gradient);
+
 /// fp32 scratch of a kernel on x's device.
 [[nodiscard]] at::Tensor scratch(const at::Tensor& x, at::IntArrayRef sizes);
+
+/// Where a kernel's fp32 result goes; null for an undefined tensor.
+[[nodiscard]] float* fp32_or_null(const at::Tensor& tensor);
 
 }  // namespace dstrain::ops

@@ -24,8 +24,20 @@ namespace dstrain::ops {
 /// by tanh.
 enum class Gelu { erf, tanh };
 
+/// Rows that a product reads, perhaps with their largest absolute values, so that a product in FP8
+/// need not read them for these.
+struct Measured {
+  Measured(at::Tensor tensor, at::Tensor largest = {})  // NOLINT(google-explicit-constructor)
+      : rows(std::move(tensor)), maxima(std::move(largest)) {}
+  at::Tensor rows;
+  at::Tensor maxima;  ///< of parts of the rows, one after the other; undefined: not known
+};
+/// Room in which an operator that writes rows like `x` leaves their maxima for a product with the
+/// weight; undefined where that product asks for none.
+[[nodiscard]] at::Tensor maxima_for(const Parameter& weight, const at::Tensor& x);
+
 /// x [M, K], weight [N, ...] with K trailing elements in all, bias [N] or none -> [M, N].
-[[nodiscard]] at::Tensor linear(const at::Tensor& x_MK, Parameter& weight, Parameter* bias);
+[[nodiscard]] at::Tensor linear(const Measured& x_MK, Parameter& weight, Parameter* bias);
 
 /// gelu(x weight^T + bias); saves x and the pre-activation.
 [[nodiscard]] at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias,
@@ -69,16 +81,18 @@ struct DropMask {
 [[nodiscard]] at::Tensor embed_tokens(const at::Tensor& tokens, Parameter& table);
 
 /// (x + delta, layer_norm(x + delta)); without `delta` the first is x itself. x, delta [M, D];
-/// weight, bias [D]. Statistics in fp32. Ba et al. 2016, arXiv:1607.06450, eq. 4.
+/// weight, bias [D]. Statistics in fp32. The norm's maxima are left in `maxima`, where that is
+/// defined. Ba et al. 2016, arXiv:1607.06450, eq. 4.
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> add_layer_norm(
     const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
-    Parameter& bias, double eps);
+    Parameter& bias, double eps, const at::Tensor& maxima = {});
 
 /// (x + delta, rms_norm(x + delta) * weight); without `delta` the first is x itself. x, delta [M,
-/// D]; weight [D]. Statistics in fp32. Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4.
+/// D]; weight [D]. Statistics in fp32. `maxima` as above. Zhang & Sennrich 2019, arXiv:1910.07467,
+/// eq. 4.
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> add_rms_norm(
     const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD, Parameter& weight,
-    double eps);
+    double eps, const at::Tensor& maxima = {});
 
 /// Where sequences lie in the rows [B * T] of a batch of text. Without `starts`, each sample is one
 /// sequence.

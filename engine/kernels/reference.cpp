@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -5,6 +6,7 @@
 #include "engine/kernels/embedding/kernels.h"
 #include "engine/kernels/loss/kernels.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/reference_norm.h"
 #include "engine/kernels/reference_view.h"
 
 /// The operators' kernels as their definitions read, in double.
@@ -30,6 +32,7 @@ void add_layer_norm(const AddLayerNorm& a) {
     a.mean[row] = static_cast<float>(mean);
     a.rstd[row] = static_cast<float>(rstd);
   }
+  largest_of_parts(y, a);
 }
 
 void add_layer_norm_backward(const AddLayerNormBackward& a) {
@@ -58,6 +61,15 @@ void add_layer_norm_backward(const AddLayerNormBackward& a) {
           grad_y.at(first + i) * weight.at(i) - mean_grad - x_hat(i) * mean_grad_x;
       grad_x.set(first + i,
                  static_cast<double>(a.rstd[row]) * through + (past ? past.at(first + i) : 0));
+    }
+  }
+  largest_of_gradient(a);
+  if (a.grad_x_sums != nullptr) {  // all rows are one part
+    std::fill_n(a.grad_x_sums, norm_partials(a.rows) * a.dim, 0.0f);
+    for (std::int64_t i = 0; i < a.dim; ++i) {
+      double column = 0;
+      for (std::int64_t row = 0; row < a.rows; ++row) column += grad_x.at(row * a.dim + i);
+      a.grad_x_sums[i] = static_cast<float>(column);
     }
   }
   if (a.grad_weight == nullptr) return;

@@ -76,6 +76,15 @@ void column_sum(const ColumnSum& a) {
   }
 }
 
+void partial_sums(const PartialSums& a) {
+  column_sum({.x = a.partial,
+              .sum = a.sum,
+              .partial = nullptr,
+              .rows = a.rows,
+              .cols = a.cols,
+              .dtype = DType::f32});
+}
+
 void swiglu(const Swiglu& a) {
   const View gate_up(a.gate_up, a.dtype), h(a.h, a.dtype);
   for (std::int64_t row = 0; row < a.rows; ++row) {
@@ -191,6 +200,15 @@ void quantize(const Quantize& a) {
     const std::uint8_t code = values ? c10::Float8_e4m3fn(scaled).x : c10::Float8_e5m2(scaled).x;
     if (a.out != nullptr) a.out[i] = code;
     if (a.out_t != nullptr) a.out_t[(i % a.cols) * a.rows + i / a.cols] = code;
+  }
+  for (std::int64_t part = 0; a.sums != nullptr && part < quantize_partials(a.rows); ++part) {
+    for (std::int64_t column = 0; column < a.cols; ++column) {
+      const std::int64_t end = std::min(a.rows, (part + 1) * kQuantizeRows);
+      double sum = 0;
+      for (std::int64_t row = part * kQuantizeRows; row < end; ++row)
+        sum += x.at(row * a.cols + column);
+      a.sums[part * a.cols + column] = static_cast<float>(sum);
+    }
   }
 }
 

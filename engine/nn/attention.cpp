@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/sequence_attention.h"
 
@@ -80,11 +80,11 @@ at::Tensor SelfAttention::with_shared_head(const at::Tensor& q, const at::Tensor
       1);
 }
 
-at::Tensor SelfAttention::forward(const at::Tensor& x_mD, std::int64_t batch,
+at::Tensor SelfAttention::forward(const ops::Measured& x_mD, std::int64_t batch,
                                   const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
+  const ops::Measured x_MD = gathered(x_mD, call);
   at::Tensor qkv = qkv_.forward(x_MD, call);
   if (shared_) qkv = with_shared_head(qkv, shared_->forward(x_MD, call));
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);

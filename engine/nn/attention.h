@@ -43,8 +43,12 @@ class SelfAttention {
                 const Splits& splits = {});
 
   /// x [m, D] -> [m, D], the rows of this rank of B * T.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, std::int64_t batch,
+  [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, std::int64_t batch,
                                    const ops::Sequences& sequences = {}, const Call& call = {});
+  /// Room for the maxima of x, or undefined (ops::maxima_for).
+  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
+    return qkv_.maxima_for_input(x_mD, call);
+  }
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) {

@@ -1,6 +1,6 @@
 #include "engine/nn/gated_mlp.h"
 
-#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/gathered.h"
 
 namespace dstrain {
 
@@ -12,8 +12,8 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/false,
             {LinearCut::By::columns, tensor}) {}
 
-at::Tensor GatedMlp::forward(const at::Tensor& x_mD, const Call& call) {
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
+at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
+  const ops::Measured x_MD = gathered(x_mD, call);
   return down_.forward_gated(x_MD, gate_up_, call);
 }
 

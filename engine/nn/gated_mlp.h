@@ -25,7 +25,11 @@ class GatedMlp {
            const InitialWeights& init, const AxisPart& tensor = {});
 
   /// x [m, D] -> [m, D], the rows of this rank.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Call& call = {});
+  [[nodiscard]] at::Tensor forward(const ops::Measured& x_mD, const Call& call = {});
+  /// Room for the maxima of its input, which is like `x`, or undefined (ops::maxima_for).
+  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x_mD, const Call& call) const {
+    return gate_up_.maxima_for_input(x_mD, call);
+  }
 
   void add_parameters(std::vector<Parameter*>& list);
   void add_linears(std::vector<Linear*>& list) { list.insert(list.end(), {&gate_up_, &down_}); }

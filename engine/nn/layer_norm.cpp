@@ -11,8 +11,9 @@ LayerNorm::LayerNorm(const std::string& prefix, std::int64_t width, double eps) 
 }
 
 std::pair<at::Tensor, at::Tensor> LayerNorm::forward(const at::Tensor& x_MD,
-                                                     const std::optional<at::Tensor>& delta_MD) {
-  return ops::add_layer_norm(x_MD, delta_MD, weight_, bias_, eps_);
+                                                     const std::optional<at::Tensor>& delta_MD,
+                                                     const at::Tensor& maxima) {
+  return ops::add_layer_norm(x_MD, delta_MD, weight_, bias_, eps_, maxima);
 }
 
 }  // namespace dstrain

@@ -45,9 +45,10 @@ at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 
-at::Tensor Linear::forward(const at::Tensor& x_MK, const Call& call) {
-  if (cut_.columns()) return summed(adapted(ops::linear(x_MK, weight_, nullptr), x_MK, call), call);
-  return adapted(ops::linear(x_MK, weight_, bias()), x_MK, call);
+at::Tensor Linear::forward(const ops::Measured& x_MK, const Call& call) {
+  if (cut_.columns())
+    return summed(adapted(ops::linear(x_MK, weight_, nullptr), x_MK.rows, call), call);
+  return adapted(ops::linear(x_MK, weight_, bias()), x_MK.rows, call);
 }
 
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {
@@ -64,7 +65,7 @@ at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias
   return summed(ops::gelu_linear(z_MK, input_bias, weight_, nullptr, kind), call);
 }
 
-at::Tensor Linear::forward_gated(const at::Tensor& x_MD, Linear& gate_up, const Call& call) {
+at::Tensor Linear::forward_gated(const ops::Measured& x_MD, Linear& gate_up, const Call& call) {
   DSTRAIN_CHECK(!has_bias_ && !gate_up.has_bias_ && !gate_up.cut_.columns(),
                 parts_.at(0).name + ": SwiGLU with a bias, or of cut columns");
   if (has_adapters()) return forward(ops::swiglu(gate_up.forward(x_MD, call)), call);

@@ -52,7 +52,12 @@ class Linear {
          const InitialWeights& init, bool has_bias = true, const LinearCut& cut = {});
 
   /// x [M, K] -> [M, N], N over all parts.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x_MK, const Call& call = {});
+  [[nodiscard]] at::Tensor forward(const ops::Measured& x_MK, const Call& call = {});
+  /// Room for the maxima of x, which is like `x`, or undefined (ops::maxima_for): ranks that gather
+  /// x from others do not know them.
+  [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x, const Call& call) const {
+    return call.tensor() == nullptr ? ops::maxima_for(weight_, x) : at::Tensor();
+  }
   /// gelu(x weight^T + bias); needs a bias and whole columns.
   [[nodiscard]] at::Tensor forward_gelu(const at::Tensor& x_MK, ops::Gelu kind,
                                         const Call& call = {});
@@ -62,7 +67,7 @@ class Linear {
                                            ops::Gelu kind, const Call& call = {});
   /// (silu(gate) * up) weight^T, where gate_up of x [M, D] gives gate, then up, [M, 2K]; neither
   /// may have a bias, and the columns of gate_up are whole.
-  [[nodiscard]] at::Tensor forward_gated(const at::Tensor& x_MD, Linear& gate_up,
+  [[nodiscard]] at::Tensor forward_gated(const ops::Measured& x_MD, Linear& gate_up,
                                          const Call& call = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }

@@ -1,6 +1,6 @@
 #include "engine/nn/mlp.h"
 
-#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/gathered.h"
 
 namespace dstrain {
 
@@ -13,9 +13,9 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
       down_({{names.down, width}}, {mlp_width}, init, /*has_bias=*/true,
             {LinearCut::By::columns, tensor}) {}
 
-at::Tensor Mlp::forward(const at::Tensor& x_mD, const Call& call) {
-  const at::Tensor x_MD = ops::all_gather_rows(x_mD, call.tensor());
-  if (has_adapters()) return down_.forward(up_.forward_gelu(x_MD, kind_, call), call);
+at::Tensor Mlp::forward(const ops::Measured& x_mD, const Call& call) {
+  const ops::Measured x_MD = gathered(x_mD, call);
+  if (has_adapters()) return down_.forward(up_.forward_gelu(x_MD.rows, kind_, call), call);
   return down_.forward_of_gelu(ops::linear(x_MD, up_.weight(), nullptr), *up_.bias(), kind_, call);
 }
 

@@ -72,11 +72,15 @@ class PreNormLayer final : public Block {
                                      ? batch.tokens.size(0)
                                      : input[0].size(0) * place_.tensor.count / place_.tokens;
     const Call call = Call::of(batch, context);
+    const at::Tensor before = attention_.maxima_for_input(input[0], call),
+                     after = maxima_for_mlp(input[0], call);
     const auto [x_mD, h_mD] = norm_before_.forward(
-        input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]));
+        input[0], place_.first ? std::nullopt : std::optional<at::Tensor>(input[1]), before);
     const auto [y_mD, g_mD] = norm_after_.forward(
-        x_mD, kept(attention_.forward(h_mD, samples, batch.sequences, call), samples, 0, call));
-    return {y_mD, kept(feed_forward(g_mD, batch, context, call), samples, 1, call)};
+        x_mD,
+        kept(attention_.forward({h_mD, before}, samples, batch.sequences, call), samples, 0, call),
+        after);
+    return {y_mD, kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call)};
   }
 
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
@@ -148,12 +152,21 @@ class PreNormLayer final : public Block {
   }
 
   /// Experts work on samples, and among ranks, too.
-  [[nodiscard]] at::Tensor feed_forward(const at::Tensor& g_mD, const Batch& batch,
+  [[nodiscard]] at::Tensor feed_forward(const ops::Measured& g_mD, const Batch& batch,
                                         const BlockContext& context, const Call& call) {
     if constexpr (kExperts) {
-      return mlp_.forward(g_mD, batch, context);
+      return mlp_.forward(g_mD.rows, batch, context);
     } else {
       return mlp_.forward(g_mD, call);
+    }
+  }
+
+  /// The input of experts is read by the router, and spread.
+  [[nodiscard]] at::Tensor maxima_for_mlp(const at::Tensor& x_mD, const Call& call) {
+    if constexpr (kExperts) {
+      return {};
+    } else {
+      return mlp_.maxima_for_input(x_mD, call);
     }
   }
 

@@ -10,8 +10,9 @@ RmsNorm::RmsNorm(const std::string& prefix, std::int64_t width, double eps) : ep
 }
 
 std::pair<at::Tensor, at::Tensor> RmsNorm::forward(const at::Tensor& x_MD,
-                                                   const std::optional<at::Tensor>& delta_MD) {
-  return ops::add_rms_norm(x_MD, delta_MD, weight_, eps_);
+                                                   const std::optional<at::Tensor>& delta_MD,
+                                                   const at::Tensor& maxima) {
+  return ops::add_rms_norm(x_MD, delta_MD, weight_, eps_, maxima);
 }
 
 }  // namespace dstrain

@@ -22,9 +22,11 @@ class RmsNorm {
   /// Files name the tensor PREFIX.weight, [width]; it starts at one.
   RmsNorm(const std::string& prefix, std::int64_t width, double eps);
 
-  /// (x + delta, norm(x + delta)); without `delta` the first is x itself. All [M, D].
-  [[nodiscard]] std::pair<at::Tensor, at::Tensor> forward(
-      const at::Tensor& x_MD, const std::optional<at::Tensor>& delta_MD);
+  /// (x + delta, norm(x + delta)); without `delta` the first is x itself. All [M, D]. The norm's
+  /// maxima are left in `maxima`, where that is defined (ops::maxima_for).
+  [[nodiscard]] std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x_MD,
+                                                          const std::optional<at::Tensor>& delta_MD,
+                                                          const at::Tensor& maxima = {});
 
   void add_parameters(std::vector<Parameter*>& list) { list.push_back(&weight_); }
 

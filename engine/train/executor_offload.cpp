@@ -1,6 +1,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "engine/base/index.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/train/executor.h"
 
 /// What the executor does for what rests on the host.
@@ -41,6 +42,7 @@ Tensors Executor::output_for(const Prepared& prepared, const Action& action) {
     for (const at::Tensor& output : outputs) {
       const at::Tensor values = output.detach().contiguous();
       kept.push_back(at::from_blob(values.mutable_data_ptr(), values.sizes(), values.options()));
+      ops::copy_needs(output, kept.back());
     }
   }
   return kept;

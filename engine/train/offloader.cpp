@@ -10,6 +10,7 @@
 #include "engine/base/units.h"
 #include "engine/device/device.h"
 #include "engine/device/pinned.h"
+#include "engine/kernels/linear/output_gradient.h"
 
 namespace dstrain {
 namespace {
@@ -306,6 +307,7 @@ void Offloader::evict_input(int id, const at::Tensor& host, const Tensors& outpu
     const at::Tensor from = output.detach().contiguous().view({-1}).view(at::kByte);
     to_host(part_of_input(id, host, begin, bytes), from, stream);
     meta.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
+    ops::copy_needs(output, meta.back());
     begin += bytes;
   }
 }
@@ -319,6 +321,7 @@ Tensors Offloader::fetch_input(int id, const at::Tensor& host, const at::Tensor&
     const at::Tensor to = slot.narrow(0, begin, bytes);
     to_device(part_of_input(id, host, begin, bytes), to, stream);
     fetched.push_back(to.view(like.scalar_type()).view(like.sizes()));
+    ops::copy_needs(like, fetched.back());
     begin += bytes;
   }
   return fetched;

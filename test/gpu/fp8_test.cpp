@@ -54,6 +54,66 @@ TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][
   REQUIRE(maxima.max().item<float>() == h.abs().max().to(at::kFloat).item<float>());
 }
 
+TEST_CASE("GPU: norms leave their largest values and write the same output",
+          "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{591, 768}, Size{4001, 896},
+                          Size{300, 1032}, Size{16448, 1280}, Size{16384, 2048}, Size{301, 3584},
+                          Size{40, 6136}, Size{267, 8192});
+  const bool residual = GENERATE(false, true), centered = GENERATE(false, true);
+  CAPTURE(c10::toString(type), s.rows, s.cols, residual, centered);
+  const c10::AutoGradMode off(false);
+  Parameter weight, bias;
+  for (Parameter* parameter : {&weight, &bias}) {
+    parameter->shape = {s.cols};
+    parameter->value = normal({s.cols}, type);
+  }
+  // The largest value may be in any row and column.
+  weight.value[s.cols - 1].fill_(30);
+  const at::Tensor x = normal({s.rows, s.cols}, type);
+  const auto delta = residual ? std::optional(normal({s.rows, s.cols}, type)) : std::nullopt;
+  const auto norm = [&](const at::Tensor& maxima) {
+    return centered ? ops::add_layer_norm(x, delta, weight, bias, 1e-6, maxima)
+                    : ops::add_rms_norm(x, delta, weight, 1e-6, maxima);
+  };
+  const at::Tensor maxima = empty_maxima();
+  const auto [sum, y] = norm({});
+  const auto [measured_sum, measured] = norm(maxima);
+  REQUIRE(measured_sum.equal(sum));
+  REQUIRE(measured.equal(y));
+  REQUIRE(maxima.ge(0).all().item<bool>());
+  REQUIRE(maxima.max().item<float>() == y.abs().max().to(at::kFloat).item<float>());
+}
+
+TEST_CASE("GPU: sums beside codes equal the reference, and change no code", "[gpu][kernels][fp8]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto format = GENERATE(Fp8Format::e4m3, Fp8Format::e5m2);
+  const Sides sides = GENERATE(Sides::rows, Sides::columns, Sides::both);
+  const Size s = GENERATE(Size{16, 16}, Size{144, 272}, Size{1040, 48}, Size{4096, 2560});
+  CAPTURE(c10::toString(type), s.rows, s.cols, static_cast<int>(sides));
+  const at::Tensor x = normal({s.rows, s.cols}, type);
+  const auto plain = ops::quantize(x, format, sides),
+             summed = ops::quantize_and_sum(x, format, sides),
+             again = ops::quantize_and_sum(x, format, sides);
+  REQUIRE(summed.scale.equal(plain.scale));
+  REQUIRE(same_codes(summed.rows, plain.rows));
+  REQUIRE(same_codes(summed.columns, plain.columns));
+  REQUIRE(summed.sums.equal(again.sums));
+  const at::Tensor host = x.cpu(), expected = at::empty(summed.sums.sizes()),
+                   scale = at::empty({1});
+  kernels::reference::quantize({.x = test::in(host),
+                                .out = nullptr,
+                                .out_t = nullptr,
+                                .partial = nullptr,
+                                .scale = test::fp32(scale.fill_(1)),
+                                .rows = s.rows,
+                                .cols = s.cols,
+                                .format = format,
+                                .dtype = ops::kernel_dtype(host),
+                                .sums = test::fp32(expected)});
+  REQUIRE(test::far(summed.sums, expected, at::kFloat, kernels::kQuantizeRows) == "");
+}
+
 TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);

@@ -185,7 +185,8 @@ TEST_CASE("the RMS norm references agree with the operator", "[kernels][referenc
   ((sum * dsum).sum() + (y * dy).sum()).backward();
 
   const at::Tensor sum2 = at::empty_like(sum), y2 = at::empty_like(y), dx = at::empty_like(y);
-  const at::Tensor rstd = at::empty({rows}), dweight = at::zeros({dim});
+  const at::Tensor rstd = at::empty({rows}), dweight = at::zeros({dim}),
+                   maxima = at::empty({kernels::norm_maxima(rows, dim)});
   const auto type = dtype == at::kFloat ? kernels::DType::f32 : kernels::DType::bf16;
   kernels::reference::add_rms_norm({.x = x.const_data_ptr(),
                                     .delta = delta.const_data_ptr(),
@@ -196,7 +197,9 @@ TEST_CASE("the RMS norm references agree with the operator", "[kernels][referenc
                                     .rows = rows,
                                     .dim = dim,
                                     .eps = static_cast<float>(kEps),
-                                    .dtype = type});
+                                    .dtype = type,
+                                    .maxima = maxima.mutable_data_ptr<float>()});
+  REQUIRE(maxima.max().equal(y2.abs().max().to(at::kFloat)));
   kernels::reference::add_rms_norm_backward({.sum = sum2.const_data_ptr(),
                                              .weight = weight.value.const_data_ptr(),
                                              .grad_y = dy.const_data_ptr(),

@@ -85,6 +85,7 @@ TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels
   const at::Tensor x = random({32, 48}) * 3;
   const auto expected = ops::quantize(x, format, ops::Sides::both);
   const at::Tensor partial = at::empty({kernels::kAbsMaxPartials}), scale = at::empty({}),
+                   sums = at::empty({kernels::quantize_partials(32), 48}),
                    rows = at::empty_like(expected.rows), columns = at::empty_like(expected.columns);
   kernels::reference::abs_max(
       {.x = in(x), .partial = out(partial), .count = x.numel(), .dtype = DType::f32});
@@ -99,8 +100,10 @@ TEST_CASE("the references of FP8 give the codes of ATen's conversion", "[kernels
                                 .rows = 32,
                                 .cols = 48,
                                 .format = format,
-                                .dtype = DType::f32});
+                                .dtype = DType::f32,
+                                .sums = out(sums)});
   REQUIRE(scale.equal(expected.scale));
+  REQUIRE(sums.view({1, 48}).equal(x.to(at::kDouble).sum(0, true).to(at::kFloat)));
   REQUIRE(rows.view(at::kByte).equal(expected.rows.view(at::kByte)));
   REQUIRE(columns.view(at::kByte).equal(expected.columns.view(at::kByte)));
 }

@@ -39,7 +39,7 @@ TEST_CASE("the layer norm references agree with the operator", "[kernels][refere
   const at::Tensor sum2 = at::empty({rows, dim}), y2 = at::empty({rows, dim}),
                    dx = at::empty({rows, dim});
   const at::Tensor mean = at::empty({rows}), rstd = at::empty({rows}), dweight = at::zeros({dim}),
-                   dbias = at::zeros({dim});
+                   dbias = at::zeros({dim}), maxima = at::empty({kernels::norm_maxima(rows, dim)});
   kernels::reference::add_layer_norm({.x = fp32(x),
                                       .delta = fp32(delta),
                                       .weight = fp32(weight.value),
@@ -51,7 +51,9 @@ TEST_CASE("the layer norm references agree with the operator", "[kernels][refere
                                       .rows = rows,
                                       .dim = dim,
                                       .eps = 1e-5f,
-                                      .dtype = DType::f32});
+                                      .dtype = DType::f32,
+                                      .maxima = fp32_out(maxima)});
+  REQUIRE(maxima.max().equal(y2.abs().max()));
   kernels::reference::add_layer_norm_backward({.sum = fp32(sum2),
                                                .weight = fp32(weight.value),
                                                .grad_y = fp32(dy),

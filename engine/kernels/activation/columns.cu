@@ -262,5 +262,10 @@ void column_sum(const ColumnSum& args, cudaStream_t stream) {
                args.cols, stream);
 }
 
+void partial_sums(const PartialSums& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.cols == 0) return;
+  add_partials(args.partial, args.rows, args.cols, args.sum, nullptr, args.cols, stream);
+}
+
 }  // namespace cuda
 }  // namespace dstrain::kernels

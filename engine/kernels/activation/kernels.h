@@ -50,6 +50,13 @@ struct ColumnSum {
 };
 [[nodiscard]] std::int64_t column_partials(std::int64_t rows, std::int64_t cols);
 
+/// sum += sum of partial over rows, few of them.
+struct PartialSums {
+  const float* partial;  ///< [rows, cols]
+  float* sum;            ///< [cols]
+  std::int64_t rows, cols;
+};
+
 /// h = silu(gate) * up, silu(x) = x / (1 + exp(-x)); one rounding. Shazeer 2020, arXiv:2002.05202,
 /// eq. 5.
 struct Swiglu {
@@ -135,6 +142,7 @@ namespace cuda {
 void bias_gelu(const BiasGelu& args, cudaStream_t stream);
 void bias_gelu_backward(const BiasGeluBackward& args, cudaStream_t stream);
 void column_sum(const ColumnSum& args, cudaStream_t stream);
+void partial_sums(const PartialSums& args, cudaStream_t stream);
 void swiglu(const Swiglu& args, cudaStream_t stream);
 void swiglu_backward(const SwigluBackward& args, cudaStream_t stream);
 void swiglu_gradient_max(const SwigluGradientMax& args, cudaStream_t stream);
@@ -146,6 +154,7 @@ namespace reference {
 void bias_gelu(const BiasGelu& args);
 void bias_gelu_backward(const BiasGeluBackward& args);
 void column_sum(const ColumnSum& args);
+void partial_sums(const PartialSums& args);
 void swiglu(const Swiglu& args);
 void swiglu_backward(const SwigluBackward& args);
 void swiglu_gradient_max(const SwigluGradientMax& args);

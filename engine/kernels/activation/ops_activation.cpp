@@ -103,7 +103,7 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
     context->saved_data["tanh"] = tanh;
     const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias,
                                           Keep::nothing);
-    context->save_for_backward({z, out.scale});
+    context->save_for_backward({z, out.scale, out.weight_scale});
     keep(context, "input_bias", input_bias);
     keep(context, "weight", weight);
     keep(context, "bias", bias);
@@ -114,13 +114,13 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &z = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
-    const LinearGradient dy(grads[0], weight, /*for_input=*/true);
-    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input(),
+    const LinearGradient dy(grads[0], weight, kept_or_null(context, "bias"), /*for_input=*/true);
+    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input(saved[2]),
                                              kind_of(context), weight.trainable);
     at::Tensor& y = gradients.y;
     if (y.defined() && scale.defined())
       y = quantize(y, kernels::Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
-    dy.add_to_parameters(y, scale, kept_or_null(context, "bias"));
+    dy.add_to_parameters(y, scale);
     return {gradients.z, {}, {}, {}, {}, {}};
   }
 };

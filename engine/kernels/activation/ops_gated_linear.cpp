@@ -16,16 +16,17 @@ using torch::autograd::variable_list;
 
 /// What backward needs of the activation.
 struct Activated {
-  at::Tensor gate_up;  ///< its input [M, 2F]
-  at::Tensor scale;    ///< of its output's codes; undefined in the compute dtype
+  at::Tensor gate_up;       ///< its input [M, 2F]
+  at::Tensor scale;         ///< of its output's codes; undefined in the compute dtype
+  at::Tensor weight_scale;  ///< of the weight behind it, likewise
 };
 
 /// Adds to the gradient of `down` that of y, and passes it on to gate and up. In FP8 only codes of
 /// it are made.
 LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, Parameter& gate_up,
                                   Parameter& down, bool for_input) {
-  const LinearGradient from_output(dy, down, /*for_input=*/true);
-  const at::Tensor dh = from_output.input();
+  const LinearGradient from_output(dy, down, nullptr, /*for_input=*/true);
+  const at::Tensor dh = from_output.input(kept.weight_scale);
   const bool in_codes = kept.scale.defined() && runs_in_fp8(gate_up, kept.gate_up) &&
                         (for_input || gate_up.trainable);
   if (!in_codes) {
@@ -33,24 +34,26 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
     at::Tensor& h = plain.h;
     if (h.defined() && kept.scale.defined())
       h = quantize(h, kernels::Fp8Format::e4m3, Sides::columns, {.scale = kept.scale}).columns;
-    if (h.defined()) from_output.add_to_parameters(h, kept.scale, nullptr);
-    return {plain.gate_up, gate_up, for_input};
+    if (h.defined()) from_output.add_to_parameters(h, kept.scale);
+    return {plain.gate_up, gate_up, nullptr, for_input};
   }
   const Sides sides = !for_input ? Sides::columns : gate_up.trainable ? Sides::both : Sides::rows;
   SwigluCodes codes =
       swiglu_codes(kept.gate_up, dh, sides, down.trainable ? kept.scale : at::Tensor());
-  if (codes.h.defined()) from_output.add_to_parameters(codes.h, kept.scale, nullptr);
+  if (codes.h.defined()) from_output.add_to_parameters(codes.h, kept.scale);
   return {codes.gate_up, dh, gate_up};
 }
 
 struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* gate_up, Parameter* down) {
-    const LinearOutput both = apply_linear(dense(input), *gate_up, nullptr);
+                            const std::optional<at::Tensor>&, const Known& known,
+                            Parameter* gate_up, Parameter* down) {
+    const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr);
     const at::Tensor maxima = maxima_for(*down, both.y);
     const LinearOutput out =
-        apply_linear(swiglu_of(both.y, maxima), *down, nullptr, Keep::nothing, maxima);
-    context->save_for_backward({both.kept, both.scale, both.y, out.scale});
+        apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr, Keep::nothing);
+    context->save_for_backward(
+        {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
     return out.y;
@@ -59,23 +62,24 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
-    const LinearGradient dy =
-        through_activation(grads[0], {.gate_up = saved[2], .scale = saved[3]},
-                           kept(context, "gate_up"), kept(context, "down"), for_input);
-    dy.add_to_parameters(saved[0], saved[1], nullptr);
-    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}};
+    const LinearGradient dy = through_activation(
+        grads[0], {.gate_up = saved[2], .scale = saved[3], .weight_scale = saved[5]},
+        kept(context, "gate_up"), kept(context, "down"), for_input);
+    dy.add_to_parameters(saved[0], saved[1]);
+    return {for_input ? dy.input(saved[4]) : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor gated_linear(const at::Tensor& x_MD, Parameter& gate_up, Parameter& down) {
-  check_linear(x_MD, gate_up, nullptr);
-  DSTRAIN_CHECK(matrix_of(gate_up, x_MD).size(0) == 2 * matrix_of(down, x_MD).size(1),
+at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down) {
+  const at::Tensor& x = x_MD.rows;
+  check_linear(x, gate_up, nullptr);
+  DSTRAIN_CHECK(matrix_of(gate_up, x).size(0) == 2 * matrix_of(down, x).size(1),
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
-  return GatedLinear::apply(x_MD, anchor_for(x_MD, gate_up.trainable || down.trainable), &gate_up,
-                            &down);
+  return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),
+                            Known{.maxima = x_MD.maxima}, &gate_up, &down);
 }
 
 }  // namespace dstrain::ops

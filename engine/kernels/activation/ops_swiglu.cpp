@@ -115,8 +115,8 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const at::Tensor gate_up = dense(input);
     const at::Tensor maxima = maxima_for(*weight, gate_up);
     const LinearOutput out =
-        apply_linear(swiglu_of(gate_up, maxima), *weight, nullptr, Keep::nothing, maxima);
-    context->save_for_backward({gate_up, out.scale});
+        apply_linear({swiglu_of(gate_up, maxima), maxima}, *weight, nullptr, Keep::nothing);
+    context->save_for_backward({gate_up, out.scale, out.weight_scale});
     keep(context, "weight", weight);
     return out.y;
   }
@@ -125,13 +125,13 @@ struct SwigluLinear : torch::autograd::Function<SwigluLinear> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &gate_up = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
-    const LinearGradient dy(grads[0], weight, /*for_input=*/true);
-    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(), weight.trainable);
+    const LinearGradient dy(grads[0], weight, nullptr, /*for_input=*/true);
+    SwigluGradients gradients = swiglu_gradients(gate_up, dy.input(saved[2]), weight.trainable);
     if (weight.trainable) {
       at::Tensor& h = gradients.h;
       if (scale.defined())
         h = quantize(h, Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
-      dy.add_to_parameters(h, scale, nullptr);
+      dy.add_to_parameters(h, scale);
     }
     return {gradients.gate_up, {}, {}};
   }

@@ -3,8 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
+#include "engine/base/error.h"
 #include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/op_support.h"
+#include "engine/kernels/ops.h"
 
 namespace dstrain::ops {
 namespace {
@@ -62,13 +64,16 @@ std::uint8_t* code_bytes(const at::Tensor& codes) {
   return codes.defined() ? static_cast<std::uint8_t*>(codes.mutable_data_ptr()) : nullptr;
 }
 
-Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
-  if (!x.is_cuda()) return quantize_cpu(x, format, sides, known);
+namespace {
+
+Quantized quantize_cuda(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known,
+                        bool sum) {
   const std::int64_t rows = x.size(0), cols = x.size(1);
   Quantized out = codes_of_scale(x, rows, cols, format, sides,
                                  known.scale.defined() ? known.scale : scratch(x, {}));
   at::Tensor maxima = known.maxima;
   if (!known.scale.defined() && !maxima.defined()) maxima = maxima_of(x);
+  if (sum) out.sums = scratch(x, {kernels::quantize_partials(rows), cols});
   kernels::cuda::quantize(
       {.x = x.const_data_ptr(),
        .out = code_bytes(out.rows),
@@ -78,13 +83,27 @@ Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Kno
        .rows = rows,
        .cols = cols,
        .format = format,
-       .dtype = kernel_dtype(x)},
+       .dtype = kernel_dtype(x),
+       .sums = sum ? out.sums.mutable_data_ptr<float>() : nullptr},
       current_stream());
   return out;
 }
 
-Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides) {
-  if (weight.version == 0) return quantize(matrix, Fp8Format::e4m3, sides);
+}  // namespace
+
+Quantized quantize(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
+  return x.is_cuda() ? quantize_cuda(x, format, sides, known, /*sum=*/false)
+                     : quantize_cpu(x, format, sides, known);
+}
+
+Quantized quantize_and_sum(const at::Tensor& x, Fp8Format format, Sides sides, const Known& known) {
+  DSTRAIN_CHECK(x.is_cuda(), "quantize_and_sum on the CPU");
+  return quantize_cuda(x, format, sides, known, /*sum=*/true);
+}
+
+Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides,
+                          const at::Tensor& scale) {
+  if (weight.version == 0) return quantize(matrix, Fp8Format::e4m3, sides, {.scale = scale});
   Fp8Copies& copies = weight.fp8_copies;
   if (copies.version != weight.version) {
     copies = {};  // first, so that memory is not held twice

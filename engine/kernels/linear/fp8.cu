@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "engine/kernels/device.cuh"
 #include "engine/kernels/linear/fp8.cuh"
 #include "engine/kernels/linear/kernels.h"
@@ -31,7 +33,25 @@ __global__ void __launch_bounds__(kAbsMaxThreads) abs_max_kernel(const AbsMax a)
   if (threadIdx.x == 0) a.partial[blockIdx.x] = most;
 }
 
-template <typename T, Fp8Format kFormat>
+/// The threads of each pack of columns add their totals up in order.
+__device__ void store_sums(const float (&total)[kPack], float* sums, std::int64_t left,
+                           std::int64_t cols) {
+  constexpr int kGroups = kThreads * kPack / kTile;
+  __shared__ float totals[kGroups][kTile];
+  constexpr int kPacks = kTile / kPack;
+  const int group = static_cast<int>(threadIdx.x) / kPacks,
+            pack = static_cast<int>(threadIdx.x) % kPacks;
+  store(totals[group], pack, Pack<float>::of(total));
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= kTile || left + column >= cols) return;
+  float sum = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) sum += totals[g][column];
+  sums[left + column] = sum;
+}
+
+template <typename T, Fp8Format kFormat, bool kSum>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(const Quantize a) {
   __shared__ float shared[kWarp];
   __shared__ std::uint32_t tile[kTile * kWords];
@@ -39,6 +59,8 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const Quantize a) {
   const std::int64_t top = static_cast<std::int64_t>(blockIdx.y) * kTile,
                      left = static_cast<std::int64_t>(blockIdx.x) * kTile;
   constexpr int kPacks = kTile / kPack;
+  static_assert(kThreads % kPacks == 0);  // a thread stays in its columns
+  [[maybe_unused]] float total[kPack] = {};
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kPacks; i += kThreads) {
     const int row = i / kPacks, pack = i % kPacks;
@@ -47,10 +69,15 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const Quantize a) {
     const std::int64_t index = (y * a.cols + x) / kPack;
     float value[kPack];
     load<T, kPack>(a.x, index).unpack(value);
+    if constexpr (kSum) {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) total[k] += value[k];
+    }
     const Codes codes = codes_of<kFormat>(value, factor);
     if (a.out != nullptr) reinterpret_cast<Codes*>(a.out)[index] = codes;
     put<kWords>(tile, row, pack, codes);
   }
+  if constexpr (kSum) store_sums(total, a.sums + blockIdx.y * a.cols, left, a.cols);
   if (a.out_t == nullptr) return;
   __syncthreads();
   static_assert(kThreads / kWarp == kWords / kWordsOfWarp);  // each warp turns some columns
@@ -71,14 +98,23 @@ void abs_max(const AbsMax& args, cudaStream_t stream) {
 void quantize(const Quantize& args, cudaStream_t stream) {
   if (args.rows == 0 || args.cols == 0) return;
   const dim3 grid(blocks_for(args.cols, kTile), blocks_for(args.rows, kTile));
-  with_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (args.format == Fp8Format::e4m3) {
-      quantize_kernel<T, Fp8Format::e4m3><<<grid, kThreads, 0, stream>>>(args);
-    } else {
-      quantize_kernel<T, Fp8Format::e5m2><<<grid, kThreads, 0, stream>>>(args);
-    }
-  });
+  const auto launch = [&](auto format, auto sum) {
+    with_type(args.dtype, [&](auto zero) {
+      quantize_kernel<decltype(zero), decltype(format)::value, decltype(sum)::value>
+          <<<grid, kThreads, 0, stream>>>(args);
+    });
+  };
+  const auto with_sums = [&](auto format) {
+    if (args.sums != nullptr) return launch(format, std::true_type{});
+    launch(format, std::false_type{});
+  };
+  using E4m3 = std::integral_constant<Fp8Format, Fp8Format::e4m3>;
+  using E5m2 = std::integral_constant<Fp8Format, Fp8Format::e5m2>;
+  if (args.format == Fp8Format::e4m3) {
+    with_sums(E4m3{});
+  } else {
+    with_sums(E5m2{});
+  }
   check_launch("quantize");
 }
 

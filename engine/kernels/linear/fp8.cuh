@@ -10,7 +10,7 @@
 /// four bytes in registers.
 namespace dstrain::kernels::cuda {
 
-inline constexpr int kCodeRows = 128;
+inline constexpr int kCodeRows = kQuantizeRows;
 inline constexpr int kStrip = 16;       ///< rows whose codes make 16 bytes of a column
 inline constexpr int kWordsOfWarp = 4;  ///< columns of four codes that a warp turns at once
 

@@ -14,6 +14,7 @@ struct Quantized {
   at::Tensor rows = {};     ///< [R, C]; undefined where not wanted
   at::Tensor columns = {};  ///< [C, R]; likewise
   at::Tensor scale = {};    ///< fp32 scalar by which codes are multiplied
+  at::Tensor sums = {};     ///< fp32 [parts, C], sums over parts of the rows of x; likewise
 };
 
 enum class Sides { rows, columns, both };
@@ -27,24 +28,25 @@ enum class Sides { rows, columns, both };
 /// What is known of a tensor, so that it need not be searched for its largest value.
 struct Known {
   at::Tensor scale = {};   ///< that of its codes
-  at::Tensor maxima = {};  ///< largest absolute values of its parts, made by maxima_for
+  at::Tensor maxima = {};  ///< largest absolute values of its parts, as in Measured (ops.h)
 };
 
 /// x [R, C], dense. Codes and scale are the same with and without `known.maxima`.
 [[nodiscard]] Quantized quantize(const at::Tensor& x, kernels::Fp8Format format, Sides sides,
                                  const Known& known = {});
 
+/// The same, and its sums, which cost no further read. On a GPU only.
+[[nodiscard]] Quantized quantize_and_sum(const at::Tensor& x, kernels::Fp8Format format,
+                                         Sides sides, const Known& known = {});
+
 /// The weight's value as matrix [N, K] in e4m3; kept from one call to the next while
-/// `weight.version` counts.
-[[nodiscard]] Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides);
+/// `weight.version` counts. `scale` is that of the same value's codes, where they were made before.
+[[nodiscard]] Quantized quantize_weight(Parameter& weight, const at::Tensor& matrix, Sides sides,
+                                        const at::Tensor& scale = {});
 
 /// Whether products of `rows` rows like `x` with the weight run in FP8: it asks for it, all three
 /// sizes are multiples of 16 (cuBLASLt has nothing else), and the compute dtype has 16 bits (on the
 /// CPU, which only rounds as FP8 does, any).
 [[nodiscard]] bool runs_in_fp8(const Parameter& weight, const at::Tensor& x);
-
-/// [kAbsMaxPartials] fp32, in which whoever writes a tensor like x leaves its maxima for the
-/// product with the weight; undefined where that product asks for none.
-[[nodiscard]] at::Tensor maxima_for(const Parameter& weight, const at::Tensor& x);
 
 }  // namespace dstrain::ops

@@ -34,7 +34,13 @@ struct Quantize {
   std::int64_t rows, cols;
   Fp8Format format;
   DType dtype;
+  /// [quantize_partials(rows), cols], sums over kQuantizeRows rows of x each; null: not wanted.
+  float* sums = nullptr;
 };
+inline constexpr std::int64_t kQuantizeRows = 128;
+[[nodiscard]] constexpr std::int64_t quantize_partials(std::int64_t rows) {
+  return (rows + kQuantizeRows - 1) / kQuantizeRows;
+}
 
 namespace cuda {
 void abs_max(const AbsMax& args, cudaStream_t stream);

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/kernels.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/op_support.h"
 
 namespace dstrain::ops {
@@ -50,20 +51,22 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
 
-LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias, Keep keep,
-                          const at::Tensor& maxima) {
-  const at::Tensor matrix = matrix_of(weight, x);
-  LinearOutput out{.y = at::empty({x.size(0), matrix.size(0)}, x.options())};
+LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
+  const at::Tensor matrix = matrix_of(weight, x.rows);
+  LinearOutput out{.y = at::empty({x.rows.size(0), matrix.size(0)}, x.rows.options())};
   ProductOptions options;
-  if (bias != nullptr) options.bias = value_of(*bias, x);
+  if (bias != nullptr) options.bias = value_of(*bias, x.rows);
   const bool keep_x = weight.trainable && keep == Keep::input;
-  if (!runs_in_fp8(weight, x)) {
-    multiply(x, matrix.t(), out.y, options);
-    if (keep_x) out.kept = x;
+  const bool in_fp8 = runs_in_fp8(weight, x.rows);
+  set_needs(out.y, {.column_sums = bias != nullptr && bias->trainable,
+                    .maxima = in_fp8 && x.rows.is_cuda()});
+  if (!in_fp8) {
+    multiply(x.rows, matrix.t(), out.y, options);
+    if (keep_x) out.kept = x.rows;
     return out;
   }
   const Quantized x8 =
-      quantize(x, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = maxima});
+      quantize(x.rows, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = x.maxima});
   const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
   options.a_scale = x8.scale;
   options.b_scale = weight8.scale;
@@ -71,54 +74,59 @@ LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bia
   multiply(x8.rows, weight8.rows.t(), out.y, options);
   out.kept = x8.columns;
   out.scale = x8.scale;
+  out.weight_scale = weight8.scale;
   return out;
 }
 
-LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input)
-    : dy_(dy.contiguous()), weight_(weight) {
+LinearGradient::LinearGradient(const at::Tensor& dy, Parameter& weight, Parameter* bias,
+                               bool for_input)
+    : dy_(dy.contiguous()), weight_(weight), bias_(bias) {
+  const GradientFindings found = findings_of(dy_);
+  column_sums_ = found.column_sums;
   if (!runs_in_fp8(weight, dy) || !(for_input || weight.trainable)) return;
   const Sides sides = !for_input ? Sides::columns : weight.trainable ? Sides::both : Sides::rows;
-  fp8_ = quantize(dy_, Fp8Format::e5m2, sides);
+  const Known known{.maxima = found.maxima};
+  if (dy_.is_cuda() && trains_bias() && !column_sums_.defined()) {
+    fp8_ = quantize_and_sum(dy_, Fp8Format::e5m2, sides, known);
+    column_sums_ = fp8_.sums;
+  } else {
+    fp8_ = quantize(dy_, Fp8Format::e5m2, sides, known);
+  }
 }
 
 LinearGradient::LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight)
     : dy_(at::empty({0}, like.options())), weight_(weight), fp8_(std::move(dy)) {}
 
-std::int64_t LinearGradient::outputs() const { return weight_.shape.front(); }
-
-at::Tensor LinearGradient::input() const {
+at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
   const at::Tensor matrix = matrix_of(weight_, dy_);
   const std::int64_t rows = fp8_.rows.defined() ? fp8_.rows.size(0) : dy_.size(0);
   at::Tensor dx = at::empty({rows, matrix.size(1)}, dy_.options());
   if (!fp8_.scale.defined()) {
     multiply(dy_, matrix, dx);
   } else {
-    const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns);
+    const Quantized weight8 = quantize_weight(weight_, matrix, Sides::columns, weight_scale);
     multiply(fp8_.rows, weight8.columns.t(), dx,
              {.a_scale = fp8_.scale, .b_scale = weight8.scale, .fast = outputs() <= kMaxShortSum});
   }
   return dx;
 }
 
-void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale,
-                                       Parameter* bias) const {
-  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale, bias);
+void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
+  if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
   LinearGradient held = *this;
-  held.fp8_.rows = at::Tensor();                                     // for the input's gradient
-  weight_.later->push_back([held, x = kept.detach(), scale, bias] {  // without the graph behind x
-    held.add_now(x, scale, bias);
+  held.fp8_.rows = at::Tensor();                               // for the input's gradient
+  weight_.later->push_back([held, x = kept.detach(), scale] {  // without the graph behind x
+    held.add_now(x, scale);
   });
 }
 
-void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale,
-                             Parameter* bias) const {
-  const bool train_bias = bias != nullptr && bias->trainable;
+void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {
   const bool eight_bits = fp8_.scale.defined();
-  if (train_bias && weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias))
-    return;
-  if (train_bias) {
-    DSTRAIN_CHECK(dy_.dim() == 2, "linear: the bias' gradient needs more than codes");
-    add_bias_gradient(dy_, gradient_of(*bias, dy_));
+  if (trains_bias() && column_sums_.defined()) {
+    add_partial_sums(column_sums_, gradient_of(*bias_, dy_));
+  } else if (trains_bias()) {
+    if (weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias_)) return;
+    add_bias_gradient(dy_, gradient_of(*bias_, dy_));
   }
   if (!weight_.trainable) return;
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);

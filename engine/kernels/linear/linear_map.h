@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 
 /// Products with a weight [N, ...] and their gradients, in the precision that it asks for: the
@@ -21,40 +22,43 @@ struct LinearOutput {
   /// What the weight's gradient needs of x: x itself, or its columns in FP8; undefined for a frozen
   /// weight, and with Keep::nothing.
   at::Tensor kept = {};
-  at::Tensor scale = {};  ///< of FP8, also for a frozen weight; else undefined
+  at::Tensor scale = {};         ///< of x in FP8, also for a frozen weight; else undefined
+  at::Tensor weight_scale = {};  ///< of the weight, likewise
 };
 
 /// Whether backward reads x as it is kept, or makes it again.
 enum class Keep { input, nothing };
 
-/// y = x weight^T (+ bias); x is dense, and `maxima` its own where they are known (fp8.h).
-[[nodiscard]] LinearOutput apply_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
-                                        Keep keep = Keep::input, const at::Tensor& maxima = {});
+/// y = x weight^T (+ bias); x is dense. y carries what is needed of its gradient.
+[[nodiscard]] LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
+                                        Keep keep = Keep::input);
 
 /// The gradient of y, for the gradients of x and of the parameters.
 class LinearGradient {
  public:
-  /// `for_input`: input() will be called.
-  LinearGradient(const at::Tensor& dy, Parameter& weight, bool for_input);
-  /// Of dy there are only codes in e5m2: rows for input(), columns for a trained weight. No bias
-  /// has a gradient then. x is like `like`, of which only dtype and device count.
+  /// `bias` may be null; `for_input`: input() will be called.
+  LinearGradient(const at::Tensor& dy, Parameter& weight, Parameter* bias, bool for_input);
+  /// Of dy there are only codes in e5m2, and no bias: rows for input(), columns for a trained
+  /// weight. x is like `like`, of which only dtype and device count.
   LinearGradient(Quantized dy, const at::Tensor& like, Parameter& weight);
 
-  /// dy weight.
-  [[nodiscard]] at::Tensor input() const;
+  /// dy weight. `weight_scale` as apply_linear gave it: the weight is not searched again.
+  [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale) const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
-  /// trained. `kept` and `scale` as apply_linear gave them. All of it comes later where the weight
-  /// asks for that (Parameter::later).
-  void add_to_parameters(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
+  /// trained. `kept` and `scale` as apply_linear gave them, or would have. All of it comes later
+  /// where the weight asks for that (Parameter::later).
+  void add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const;
 
  private:
-  void add_now(const at::Tensor& kept, const at::Tensor& scale, Parameter* bias) const;
-
-  [[nodiscard]] std::int64_t outputs() const;
+  void add_now(const at::Tensor& kept, const at::Tensor& scale) const;
+  [[nodiscard]] bool trains_bias() const { return bias_ != nullptr && bias_->trainable; }
+  [[nodiscard]] std::int64_t outputs() const { return weight_.shape.front(); }
 
   at::Tensor dy_;  ///< [M, N]; empty where there are only codes
   Parameter& weight_;
-  Quantized fp8_;  ///< of dy; undefined in the compute dtype
+  Parameter* bias_ = nullptr;
+  at::Tensor column_sums_;  ///< of dy, over parts of its rows; undefined: not known
+  Quantized fp8_;           ///< of dy; undefined in the compute dtype
 };
 
 }  // namespace dstrain::ops

@@ -12,9 +12,10 @@ using torch::autograd::variable_list;
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias) {
-    LinearOutput out = apply_linear(dense(input), *weight, bias);
-    context->save_for_backward({out.kept, out.scale});
+                            const std::optional<at::Tensor>&, const Known& known, Parameter* weight,
+                            Parameter* bias) {
+    LinearOutput out = apply_linear({dense(input), known.maxima}, *weight, bias);
+    context->save_for_backward({out.kept, out.scale, out.weight_scale});
     keep(context, "weight", weight);
     keep(context, "bias", bias);
     return out.y;
@@ -23,18 +24,20 @@ struct Linear : torch::autograd::Function<Linear> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
-    const LinearGradient dy(grads[0], kept(context, "weight"), for_input);
-    dy.add_to_parameters(saved[0], saved[1], kept_or_null(context, "bias"));
-    return {for_input ? dy.input() : at::Tensor(), {}, {}, {}};
+    const LinearGradient dy(grads[0], kept(context, "weight"), kept_or_null(context, "bias"),
+                            for_input);
+    dy.add_to_parameters(saved[0], saved[1]);
+    return {for_input ? dy.input(saved[2]) : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x_MK, Parameter& weight, Parameter* bias) {
-  check_linear(x_MK, weight, bias);
+at::Tensor linear(const Measured& x_MK, Parameter& weight, Parameter* bias) {
+  check_linear(x_MK.rows, weight, bias);
   const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
-  return Linear::apply(x_MK, anchor_for(x_MK, any_trainable), &weight, bias);
+  return Linear::apply(x_MK.rows, anchor_for(x_MK.rows, any_trainable),
+                       Known{.maxima = x_MK.maxima}, &weight, bias);
 }
 
 at::Tensor linear_gelu(const at::Tensor& x_MK, Parameter& weight, Parameter& bias, Gelu kind) {

@@ -24,6 +24,8 @@ struct AddLayerNorm {
   std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
   float eps;
   DType dtype;
+  /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// grad_x = grad_sum + the norm's input gradient, in one pass with the sums over rows of grad_y *
@@ -42,6 +44,11 @@ struct AddLayerNormBackward {
   std::int64_t rows;
   std::int64_t dim;
   DType dtype;
+  /// [norm_partials(rows), dim], sums of grad_x, rounded, over parts of the rows; null: not wanted.
+  /// With it grad_weight is wanted, and dim at most kMaxNormSumsDim.
+  float* grad_x_sums = nullptr;
+  /// [kAbsMaxPartials], largest |grad_x|, rounded, of parts of it; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// sum = x + delta, rounded to dtype; y = weight * (sum * rstd, rounded to dtype), as Qwen2 has it.
@@ -57,6 +64,8 @@ struct AddRmsNorm {
   std::int64_t dim;  ///< multiple of 8, at most kMaxNormDim
   float eps;
   DType dtype;
+  /// [norm_maxima(rows, dim)], largest |y|, rounded, of parts of y; null: not wanted.
+  float* maxima = nullptr;
 };
 
 /// grad_x = grad_sum + the norm's input gradient, in one pass with the sum over rows of grad_y *
@@ -73,9 +82,13 @@ struct AddRmsNormBackward {
   std::int64_t rows;
   std::int64_t dim;
   DType dtype;
+  /// [kAbsMaxPartials], largest |grad_x|, rounded, of parts of it; null: not wanted.
+  float* maxima = nullptr;
 };
 inline constexpr std::int64_t kMaxNormDim = 8192;
+inline constexpr std::int64_t kMaxNormSumsDim = 6144;  ///< of AddLayerNormBackward::grad_x_sums
 [[nodiscard]] std::int64_t norm_partials(std::int64_t rows);
+[[nodiscard]] std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim);
 
 namespace cuda {
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream);

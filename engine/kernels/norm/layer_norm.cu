@@ -10,6 +10,13 @@ std::int64_t norm_partials(std::int64_t rows) {
                   std::max<std::int64_t>(1, (rows + cuda::kNormWarps - 1) / cuda::kNormWarps));
 }
 
+std::int64_t norm_maxima(std::int64_t rows, std::int64_t dim) {
+  std::int64_t warps_of_row = 0;
+  const std::int64_t packed = (dim + cuda::kPack - 1) / cuda::kPack * cuda::kPack;
+  cuda::with_row_shape("norm", packed, [&](auto, auto warps) { warps_of_row = warps; });
+  return rows * warps_of_row;
+}
+
 namespace cuda {
 
 void add_layer_norm(const AddLayerNorm& args, cudaStream_t stream) {

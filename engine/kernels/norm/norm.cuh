@@ -3,6 +3,7 @@
 #include <cuda_pipeline.h>
 
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/linear/kernels.h"
 #include "engine/kernels/norm/kernels.h"
 
 /// Layer norm and RMS norm: one kernel forward and one backward serve both, told apart by their
@@ -13,6 +14,7 @@ inline constexpr int kNormWarps = 8;
 inline constexpr int kNormThreads = kNormWarps * kWarp;
 inline constexpr std::int64_t kNormBlocks =
     264;  // of backward: two per SM of an H200; more would only make more partial sums
+static_assert(kNormBlocks <= kAbsMaxPartials);
 
 /// Layer norm subtracts the mean and adds a bias.
 template <typename Args>
@@ -60,7 +62,7 @@ inline constexpr int kForwardBlocks = (sizeof(T) == 4 ? 512
                                       (kForwardRows<W> * W * kWarp);
 
 /// The row stays in registers, so that mean and variance take two passes over it at no traffic.
-template <typename Args, typename T, int N, int W>
+template <typename Args, typename T, int N, int W, bool kMeasure>
 __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N, W>)
     add_norm_kernel(const Args a) {
   constexpr int kRowThreads = W * kWarp, kRows = kForwardRows<W>;
@@ -119,6 +121,7 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
   }
   const float rstd = rsqrtf(total[0] / static_cast<float>(a.dim) + a.eps);
 
+  [[maybe_unused]] float most = 0;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const int pack = thread + n * kRowThreads;
@@ -137,7 +140,15 @@ __global__ void __launch_bounds__(kForwardRows<W>* W* kWarp, kForwardBlocks<T, N
           value[n][i] = to_float(from_float<T>(value[n][i] * rstd)) * weight[i];
       }
       store(a.y, first + pack, Pack<T>::of(value[n]));
+      if constexpr (kMeasure) {
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(value[n][i]));
+      }
     }
+  }
+  if constexpr (kMeasure) {
+    most = to_float(from_float<T>(warp_max(most)));  // rounding keeps the order
+    if (thread % kWarp == 0) a.maxima[row * W + thread / kWarp] = most;
   }
   if (thread == 0) {
     if constexpr (kCentered<Args>) a.mean[row] = mean;
@@ -179,17 +190,19 @@ struct NormStaging {
   }
 };
 
-/// Each lane keeps the parameter gradients of its columns in registers over all its rows; the block
-/// adds its rows up in order and writes one row of partial sums.
-template <typename Args, typename T, int N, int W>
+/// Each lane keeps the parameter gradients of its columns in registers over all its rows, with
+/// kSumX also the sums of what it writes; the block adds its rows up in order and writes one row of
+/// partial sums.
+template <typename Args, typename T, int N, int W, bool kSumX>
 __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
     add_norm_backward_kernel(const Args a) {
   using Staging = NormStaging<T, N>;
   constexpr int kRowThreads = W * kWarp, kRows = kNormWarps / W;
-  constexpr int kSums = kCentered<Args> ? 2 : 1;  // grad_weight, and grad_bias
+  constexpr int kTotals = kCentered<Args> ? 2 : 1;       // grad_weight, and grad_bias
+  constexpr int kSums = kTotals + static_cast<int>(kSumX);  // of columns
   static_assert(sizeof(float) * kRows * kSums * N * kRowThreads * kPack <= Staging::kBytes);
   extern __shared__ uint4 shared[];
-  __shared__ float sums[2][kNormWarps][kSums];
+  __shared__ float sums[2][kNormWarps][kTotals];
   const Staging staging{shared};
   const int thread = static_cast<int>(threadIdx.x) % kRowThreads,
             slot = static_cast<int>(threadIdx.x) / kRowThreads;
@@ -198,6 +211,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
   const bool add_gradients = a.grad_weight != nullptr;
 
   float gradient[kSums][N][kPack] = {};
+  float most = 0;
 
   float mean = 0, rstd = 0, next_mean = 0, next_rstd = 0;
   const auto fetch = [&](std::int64_t row, int stage) {
@@ -234,7 +248,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
     }
     __syncwarp();  // the compiler may move reads over the wait, but not over this
 
-    float total[kSums] = {};  // of grad_y * weight * x_hat, and of grad_y * weight
+    float total[kTotals] = {};  // of grad_y * weight * x_hat, and of grad_y * weight
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       const int pack = thread + n * kRowThreads;
@@ -274,9 +288,25 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
           const float x_hat = (xs[i] - mean) * rstd;
           out[i] += rstd * (gs[i] * weight[i] - mean_grad - x_hat * mean_grad_x);
         }
-        store(a.grad_x, row * packs + pack, Pack<T>::of(out));
+        const Pack<T> rounded = Pack<T>::of(out);
+        store(a.grad_x, row * packs + pack, rounded);
+        if constexpr (kSumX) {
+          rounded.unpack(out);
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) gradient[kTotals][n][i] += out[i];
+        }
+        if (a.maxima != nullptr) {
+#pragma unroll
+          for (int i = 0; i < kPack; ++i) most = fmaxf(most, fabsf(out[i]));
+        }
       }
     }
+  }
+  if (a.maxima != nullptr) {
+    __shared__ float most_of_warp[kWarp];
+    most = to_float(from_float<T>(block_max(most, most_of_warp)));  // rounding keeps the order
+    for (std::int64_t i = blockIdx.x; i < kAbsMaxPartials && threadIdx.x == 0; i += gridDim.x)
+      a.maxima[i] = most;
   }
   if (!add_gradients) return;
 
@@ -293,13 +323,26 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
     }
   }
   __syncthreads();
-  float* partial = a.partial + static_cast<std::int64_t>(blockIdx.x) * kSums * dim;
+  float* partial = a.partial + static_cast<std::int64_t>(blockIdx.x) * kTotals * dim;
   for (int i = static_cast<int>(threadIdx.x); i < kSums * dim; i += kNormThreads) {
     float sum = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) sum += columns[r * kSums * dim + i];
+    if constexpr (kSumX) {
+      if (i >= kTotals * dim) {
+        a.grad_x_sums[static_cast<std::int64_t>(blockIdx.x) * dim + i - kTotals * dim] = sum;
+        continue;
+      }
+    }
     partial[i] = sum;
   }
+}
+
+inline void check_norm_dim(const char* norm, std::int64_t dim) {
+  if (dim > 0 && dim % kPack == 0 && dim <= kMaxNormDim) return;
+  throw Error(ErrorKind::internal,
+              std::string(norm) + " over " + std::to_string(dim) + " elements",
+              "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
 }
 
 /// Calls `body` with packs per lane and warps per row as constants. The least number of warps that
@@ -307,11 +350,7 @@ __global__ void __launch_bounds__(kNormThreads, sizeof(T) == 2 ? 2 : 1)
 template <typename Body>
 void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
   using std::integral_constant;
-  if (dim <= 0 || dim % kPack != 0 || dim > kMaxNormDim) {
-    throw Error(ErrorKind::internal,
-                std::string(norm) + " over " + std::to_string(dim) + " elements",
-                "a multiple of 8 up to " + std::to_string(kMaxNormDim) + " works on a GPU");
-  }
+  check_norm_dim(norm, dim);
   const std::int64_t packs = dim / kPack;
   const auto with_packs = [&](auto warps) {
     constexpr int kLanes = decltype(warps)::value * kWarp;
@@ -326,15 +365,36 @@ void with_row_shape(const char* norm, std::int64_t dim, const Body& body) {
   with_packs(integral_constant<int, 8>{});
 }
 
+/// The same for backward, whose sums take registers: three packs or fewer up to kMaxNormSumsDim.
+template <typename Body>
+void with_backward_shape(const char* norm, std::int64_t dim, const Body& body) {
+  using std::integral_constant;
+  check_norm_dim(norm, dim);
+  const std::int64_t packs = dim / kPack;
+  const auto with_packs = [&](auto warps) {
+    constexpr int kLanes = decltype(warps)::value * kWarp;
+    if (packs <= 2 * kLanes) return body(integral_constant<int, 2>{}, warps);
+    body(integral_constant<int, 3>{}, warps);
+  };
+  if (packs <= kWarp) return body(integral_constant<int, 1>{}, integral_constant<int, 1>{});
+  if (packs <= 3 * kWarp) return with_packs(integral_constant<int, 1>{});
+  if (packs <= 6 * kWarp) return with_packs(integral_constant<int, 2>{});
+  if (packs <= 12 * kWarp) return with_packs(integral_constant<int, 4>{});
+  if (dim <= kMaxNormSumsDim) return with_packs(integral_constant<int, 8>{});
+  body(integral_constant<int, 4>{}, integral_constant<int, 8>{});
+}
+
 template <typename Args>
 void launch_norm(const char* norm, const Args& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   with_type(args.dtype, [&](auto zero) {
     with_row_shape(norm, args.dim, [&](auto packs, auto warps) {
       constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
-      add_norm_kernel<Args, decltype(zero), N, W>
-          <<<blocks_for(args.rows, kForwardRows<W>), kForwardRows<W> * W * kWarp, 0, stream>>>(
-              args);
+      const auto kernel = args.maxima == nullptr
+                              ? add_norm_kernel<Args, decltype(zero), N, W, false>
+                              : add_norm_kernel<Args, decltype(zero), N, W, true>;
+      kernel<<<blocks_for(args.rows, kForwardRows<W>), kForwardRows<W> * W * kWarp, 0, stream>>>(
+          args);
     });
   });
   check_launch(norm);
@@ -344,15 +404,24 @@ void launch_norm(const char* norm, const Args& args, cudaStream_t stream) {
 template <typename Args>
 std::int64_t launch_norm_backward(const char* norm, const Args& args, cudaStream_t stream) {
   const std::int64_t blocks = norm_partials(args.rows);
+  const auto launch = [&](auto zero, auto packs, auto warps, auto sum_x) {
+    constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
+    constexpr int kBytes = NormStaging<decltype(zero), N>::kBytes;
+    const auto kernel =
+        add_norm_backward_kernel<Args, decltype(zero), N, W, decltype(sum_x)::value>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                         cudaSharedmemCarveoutMaxShared);
+    kernel<<<static_cast<unsigned>(blocks), kNormThreads, kBytes, stream>>>(args);
+  };
   with_type(args.dtype, [&](auto zero) {
-    with_row_shape(norm, args.dim, [&](auto packs, auto warps) {
-      constexpr int N = decltype(packs)::value, W = decltype(warps)::value;
-      constexpr int kBytes = NormStaging<decltype(zero), N>::kBytes;
-      const auto kernel = add_norm_backward_kernel<Args, decltype(zero), N, W>;
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-      kernel<<<static_cast<unsigned>(blocks), kNormThreads, kBytes, stream>>>(args);
+    with_backward_shape(norm, args.dim, [&](auto packs, auto warps) {
+      if constexpr (kCentered<Args>) {
+        if constexpr (decltype(packs)::value <= 3) {
+          if (args.grad_x_sums != nullptr) return launch(zero, packs, warps, std::true_type{});
+        }
+      }
+      launch(zero, packs, warps, std::false_type{});
     });
   });
   check_launch(norm);

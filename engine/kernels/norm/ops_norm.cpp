@@ -5,7 +5,11 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/needs_context.h"
+#include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -21,7 +25,8 @@ struct LayerNormed {
 };
 
 LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
-                                   const at::Tensor& weight, const at::Tensor& bias, double eps) {
+                                   const at::Tensor& weight, const at::Tensor& bias, double eps,
+                                   const at::Tensor&) {
   at::Tensor sum = delta.defined() ? x + delta : x;
   const auto [y, mean, rstd] = at::native_layer_norm(
       sum.to(at::kFloat), {x.size(1)}, weight.to(at::kFloat), bias.to(at::kFloat), eps);
@@ -29,11 +34,13 @@ LayerNormed layer_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
 }
 
 LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
-                                    const at::Tensor& weight, const at::Tensor& bias, double eps) {
+                                    const at::Tensor& weight, const at::Tensor& bias, double eps,
+                                    const at::Tensor& maxima) {
   LayerNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
                   .y = at::empty_like(x),
                   .mean = scratch(x, {x.size(0)}),
                   .rstd = scratch(x, {x.size(0)})};
+  const NormMaxima largest(x, maxima);
   kernels::cuda::add_layer_norm({.x = x.const_data_ptr(),
                                  .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
                                  .weight = weight.const_data_ptr(),
@@ -45,13 +52,16 @@ LayerNormed layer_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta
                                  .rows = x.size(0),
                                  .dim = x.size(1),
                                  .eps = static_cast<float>(eps),
-                                 .dtype = kernel_dtype(x)},
+                                 .dtype = kernel_dtype(x),
+                                 .maxima = largest.parts()},
                                 current_stream());
+  largest.finish();
   return out;
 }
 
 struct LayerNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
+  GradientNeeds needs = {};     ///< of the input's gradient
 };
 
 /// Where the parameters' gradients go; undefined for a frozen one.
@@ -68,7 +78,10 @@ at::Tensor layer_norm_backward_cpu(const LayerNormGradients& grads, const LayerN
   if (into.weight.defined()) into.weight.add_(dweight.view_as(into.weight));
   if (into.bias.defined()) into.bias.add_(dbias.view_as(into.bias));
   if (grads.grad_sum.defined()) dx.add_(grads.grad_sum);
-  return dx.to(saved.sum.scalar_type());
+  const at::Tensor rounded = dx.to(saved.sum.scalar_type());
+  if (grads.needs.column_sums)
+    set_findings(rounded, {.column_sums = rounded.sum(0, /*keepdim=*/true, at::kFloat)});
+  return rounded;
 }
 
 at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const LayerNormed& saved,
@@ -82,6 +95,10 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
   };
   const at::Tensor grad_weight = target(into.weight), grad_bias = target(into.bias);
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), 2, dim});
+  GradientFindings found;
+  if (wanted && grads.needs.column_sums && rows > 0 && dim <= kernels::kMaxNormSumsDim)
+    found.column_sums = scratch(dx, {kernels::norm_partials(rows), dim});
+  if (grads.needs.maxima && rows > 0) found.maxima = scratch(dx, {kernels::kAbsMaxPartials});
   kernels::cuda::add_layer_norm_backward(
       {.sum = saved.sum.const_data_ptr(),
        .weight = weight.const_data_ptr(),
@@ -95,21 +112,25 @@ at::Tensor layer_norm_backward_cuda(const LayerNormGradients& grads, const Layer
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
-       .dtype = kernel_dtype(dx)},
+       .dtype = kernel_dtype(dx),
+       .grad_x_sums = fp32_or_null(found.column_sums),
+       .maxima = fp32_or_null(found.maxima)},
       current_stream());
+  set_findings(dx, found);
   return dx;
 }
 
 struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& delta,
-                               const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
-                               double eps) {
+                               const std::optional<at::Tensor>&, const Known& found,
+                               Parameter* weight, Parameter* bias, double eps) {
     const auto forward_on = x.is_cuda() ? layer_norm_forward_cuda : layer_norm_forward_cpu;
     const LayerNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
-                                       value_of(*weight, x), value_of(*bias, x), eps);
+                                       value_of(*weight, x), value_of(*bias, x), eps, found.maxima);
     context->save_for_backward({out.sum, out.mean, out.rstd});
     context->saved_data["delta"] = delta.has_value();
+    keep_needs(context, delta ? needs_of(*delta) : GradientNeeds{});
     context->set_materialize_grads(false);
     keep(context, "weight", weight);
     keep(context, "bias", bias);
@@ -125,12 +146,14 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
       const auto backward_on =
           saved[0].is_cuda() ? layer_norm_backward_cuda : layer_norm_backward_cpu;
       dx = backward_on(
-          {.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+          {.grad_y = dense(grads[1]),
+           .grad_sum = dx.defined() ? dense(dx) : dx,
+           .needs = kept_needs(context)},
           {.sum = saved[0], .y = {}, .mean = saved[1], .rstd = saved[2]},
           value_of(weight, saved[0]),
           {.weight = wanted_gradient(weight, saved[0]), .bias = wanted_gradient(bias, saved[0])});
     }
-    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
+    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}, {}};
   }
 };
 
@@ -138,7 +161,8 @@ struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
 
 std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
                                                  const std::optional<at::Tensor>& delta_MD,
-                                                 Parameter& weight, Parameter& bias, double eps) {
+                                                 Parameter& weight, Parameter& bias, double eps,
+                                                 const at::Tensor& maxima) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && value_of(weight, x_MD).numel() == x_MD.size(1) &&
                     value_of(bias, x_MD).numel() == x_MD.size(1),
                 fmt::format("layer norm: x {}, weight {}, bias {}", shape_of(x_MD),
@@ -150,7 +174,7 @@ std::pair<at::Tensor, at::Tensor> add_layer_norm(const at::Tensor& x_MD,
   const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
   variable_list out = AddLayerNorm::apply(
       x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable || bias.trainable),
-      &weight, &bias, eps);
+      Known{.maxima = maxima}, &weight, &bias, eps);
   return {out[0], out[1]};
 }
 

@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/kernels/linear/fp8.h"
+#include "engine/kernels/linear/output_gradient.h"
 #include "engine/kernels/norm/kernels.h"
+#include "engine/kernels/norm/needs_context.h"
+#include "engine/kernels/norm/norm_maxima.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
@@ -20,17 +24,18 @@ struct RmsNormed {
 };
 
 RmsNormed rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& delta,
-                               const at::Tensor& weight, double eps) {
+                               const at::Tensor& weight, double eps, const at::Tensor&) {
   const at::Tensor sum = delta.defined() ? x + delta : x, wide = sum.to(at::kFloat);
   const at::Tensor rstd = at::rsqrt(wide.pow(2).mean(-1) + eps);
   return {sum, weight * (wide * rstd.unsqueeze(1)).to(x.scalar_type()), rstd};
 }
 
 RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
-                                const at::Tensor& weight, double eps) {
+                                const at::Tensor& weight, double eps, const at::Tensor& maxima) {
   RmsNormed out{.sum = delta.defined() ? at::empty_like(x) : x,
                 .y = at::empty_like(x),
                 .rstd = scratch(x, {x.size(0)})};
+  const NormMaxima largest(x, maxima);
   kernels::cuda::add_rms_norm({.x = x.const_data_ptr(),
                                .delta = delta.defined() ? delta.const_data_ptr() : nullptr,
                                .weight = weight.const_data_ptr(),
@@ -40,13 +45,18 @@ RmsNormed rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& delta,
                                .rows = x.size(0),
                                .dim = x.size(1),
                                .eps = static_cast<float>(eps),
-                               .dtype = kernel_dtype(x)},
+                               .dtype = kernel_dtype(x),
+                               .maxima = largest.parts()},
                               current_stream());
+  largest.finish();
   return out;
 }
 
 struct RmsNormGradients {
   at::Tensor grad_y, grad_sum;  ///< grad_sum may be undefined
+  /// Of the input's gradient; column sums are not found here, as linear maps behind RMS norms have
+  /// no bias.
+  GradientNeeds needs = {};
 };
 
 /// `grad_weight` is undefined for a frozen weight.
@@ -66,6 +76,8 @@ at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed
   const bool wanted = grad_weight.defined();
   at::Tensor dx = at::empty_like(saved.sum), partial;
   if (wanted) partial = scratch(dx, {kernels::norm_partials(rows), dim});
+  GradientFindings found;
+  if (grads.needs.maxima && rows > 0) found.maxima = scratch(dx, {kernels::kAbsMaxPartials});
   kernels::cuda::add_rms_norm_backward(
       {.sum = saved.sum.const_data_ptr(),
        .weight = weight.const_data_ptr(),
@@ -77,20 +89,24 @@ at::Tensor rms_norm_backward_cuda(const RmsNormGradients& grads, const RmsNormed
        .partial = wanted ? partial.mutable_data_ptr<float>() : nullptr,
        .rows = rows,
        .dim = dim,
-       .dtype = kernel_dtype(dx)},
+       .dtype = kernel_dtype(dx),
+       .maxima = fp32_or_null(found.maxima)},
       current_stream());
+  set_findings(dx, found);
   return dx;
 }
 
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& delta,
-                               const std::optional<at::Tensor>&, Parameter* weight, double eps) {
+                               const std::optional<at::Tensor>&, const Known& found,
+                               Parameter* weight, double eps) {
     const auto forward_on = x.is_cuda() ? rms_norm_forward_cuda : rms_norm_forward_cpu;
     const RmsNormed out = forward_on(dense(x), delta ? dense(*delta) : at::Tensor(),
-                                     value_of(*weight, x).view({x.size(1)}), eps);
+                                     value_of(*weight, x).view({x.size(1)}), eps, found.maxima);
     context->save_for_backward({out.sum, out.rstd});
     context->saved_data["delta"] = delta.has_value();
+    keep_needs(context, delta ? needs_of(*delta) : GradientNeeds{});
     context->set_materialize_grads(false);
     keep(context, "weight", weight);
     return {delta ? out.sum : x, out.y};
@@ -103,12 +119,14 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     if (grads[1].defined()) {
       Parameter& weight = kept(context, "weight");
       const auto backward_on = saved[0].is_cuda() ? rms_norm_backward_cuda : rms_norm_backward_cpu;
-      dx = backward_on({.grad_y = dense(grads[1]), .grad_sum = dx.defined() ? dense(dx) : dx},
+      dx = backward_on({.grad_y = dense(grads[1]),
+                        .grad_sum = dx.defined() ? dense(dx) : dx,
+                        .needs = kept_needs(context)},
                        {.sum = saved[0], .y = {}, .rstd = saved[1]},
                        value_of(weight, saved[0]).view({saved[0].size(1)}),
                        wanted_gradient(weight, saved[0]));
     }
-    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}};
+    return {dx, has_delta ? dx : at::Tensor(), {}, {}, {}, {}};
   }
 };
 
@@ -135,7 +153,7 @@ struct NormQueryKey : torch::autograd::Function<NormQueryKey> {
     for (int part = 0; part < 2; ++part) {
       const RmsNormed normed =
           forward_on(head_rows(qkv, shape, part), {},
-                     value_of(*weights[part], qkv).view({shape.head_dim}), eps);
+                     value_of(*weights[part], qkv).view({shape.head_dim}), eps, {});
       const at::Tensor heads = heads_view(qkv, shape, part);
       heads.copy_(normed.y.view(heads.sizes()));
       saved.insert(saved.end(), {normed.sum, normed.rstd});
@@ -192,7 +210,8 @@ std::int64_t norm_query_key_saved_bytes(const AttentionShape& shape, std::int64_
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_MD,
                                                const std::optional<at::Tensor>& delta_MD,
-                                               Parameter& weight, double eps) {
+                                               Parameter& weight, double eps,
+                                               const at::Tensor& maxima) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && value_of(weight, x_MD).numel() == x_MD.size(1),
                 fmt::format("RMS norm: x {}, weight {}", shape_of(x_MD), shape_of(weight.value)));
   DSTRAIN_CHECK(!delta_MD || (delta_MD->sizes() == x_MD.sizes() &&
@@ -200,8 +219,9 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_MD,
                 fmt::format("RMS norm: x {}, delta {} or another dtype", shape_of(x_MD),
                             shape_of(*delta_MD)));
   const bool graph = x_MD.requires_grad() || (delta_MD && delta_MD->requires_grad());
-  variable_list out = AddRmsNorm::apply(
-      x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable), &weight, eps);
+  variable_list out =
+      AddRmsNorm::apply(x_MD, delta_MD, graph ? std::nullopt : anchor_for(x_MD, weight.trainable),
+                        Known{.maxima = maxima}, &weight, eps);
   return {out[0], out[1]};
 }
 

@@ -1,3 +1,5 @@
+#include "engine/kernels/norm/reference_norm.h"
+
 #include <cmath>
 #include <vector>
 
@@ -24,6 +26,7 @@ void add_rms_norm(const AddRmsNorm& a) {
     }
     a.rstd[row] = static_cast<float>(rstd);
   }
+  largest_of_parts(y, a);
 }
 
 void add_rms_norm_backward(const AddRmsNormBackward& a) {
@@ -45,6 +48,7 @@ void add_rms_norm_backward(const AddRmsNormBackward& a) {
       grad_x.set(first + i, rstd * through + (past ? past.at(first + i) : 0));
     }
   }
+  largest_of_gradient(a);
   if (a.grad_weight == nullptr) return;
   for (std::int64_t i = 0; i < a.dim; ++i)
     add_to(a.grad_weight[i], grad_weight[static_cast<std::size_t>(i)]);
