@@ -163,24 +163,26 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
   return y;
 }
 
-at::Tensor gpu_gradient_sums(const GpuGradient& of) {
+at::Tensor gpu_gradient_sums(const GpuGradient& of, const at::Tensor& dz) {
   const ImageSize size = size_of(of.x);
   at::Tensor partial = scratch(of.x, {size.partials(), 2, size.channels});
-  kernels::cuda::batch_norm_backward_sums({.x = of.x.const_data_ptr(),
-                                           .y = data_or_null(of.y),
-                                           .grad_y = of.dy.const_data_ptr(),
-                                           .mean = of.statistics.mean(),
-                                           .scale = of.statistics.scale(),
-                                           .shift = of.statistics.shift(),
-                                           .valid = valid_pointer(of.valid),
-                                           .partial = partial.mutable_data_ptr<float>(),
-                                           .samples = size.samples,
-                                           .pixels = size.pixels,
-                                           .channels = size.channels,
-                                           .activation = kernel_activation(of.activation),
-                                           .dtype = kernel_dtype(of.x),
-                                           .drop = drop_samples(of.drop)},
-                                          current_stream());
+  kernels::cuda::batch_norm_backward_sums(
+      {.x = of.x.const_data_ptr(),
+       .y = data_or_null(of.y),
+       .grad_y = of.dy.const_data_ptr(),
+       .mean = of.statistics.mean(),
+       .scale = of.statistics.scale(),
+       .shift = of.statistics.shift(),
+       .valid = valid_pointer(of.valid),
+       .partial = partial.mutable_data_ptr<float>(),
+       .samples = size.samples,
+       .pixels = size.pixels,
+       .channels = size.channels,
+       .activation = kernel_activation(of.activation),
+       .dtype = kernel_dtype(of.x),
+       .drop = drop_samples(of.drop),
+       .grad_residual = dz.defined() ? dz.mutable_data_ptr() : nullptr},
+      current_stream());
   return partial;
 }
 

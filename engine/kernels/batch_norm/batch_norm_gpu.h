@@ -64,8 +64,9 @@ struct GpuGradient {
   DropMask drop = {};
 };
 
-/// [rows, 2, C]: sums of dz and of dz (x - mean).
-[[nodiscard]] at::Tensor gpu_gradient_sums(const GpuGradient& of);
+/// [rows, 2, C]: sums of dz and of dz (x - mean). `dz`: as x, where dz without the factors of
+/// `drop` is written; undefined: nowhere.
+[[nodiscard]] at::Tensor gpu_gradient_sums(const GpuGradient& of, const at::Tensor& dz = {});
 
 /// From such sums, [2, C]: slope and offset, so that dx = scale dz + (x - mean) slope + offset.
 /// Adds the gradients of the parameters that are trained.

@@ -113,7 +113,8 @@ struct BatchNormApply {
 };
 
 /// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz
-/// * (x - mean).
+/// * (x - mean). Where dz without the factor is written, BatchNormBackwardApply can take it as
+/// grad_y without an activation, and need not read y.
 struct BatchNormBackwardSums {
   const void* x;              ///< [samples, pixels, channels]
   const void* y;              ///< as x: what forward gave, for a ReLU that followed a residual:
@@ -128,6 +129,8 @@ struct BatchNormBackwardSums {
   Activation activation;
   DType dtype;
   DropSamples drop = {};
+  void* grad_residual = nullptr;  ///< as x: dz without the factor, 0 for fillers; may alias grad_y;
+                                  ///< null: not wanted
 };
 
 /// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:

@@ -23,12 +23,15 @@ Tensors ResidualBlock::forward(const Tensors& input, const Batch& batch,
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
   ConvNorm& first = branch_.front();
-  const ops::ResidualGradient left = !shortcut_ && first.conv.shape().pointwise()
-                                         ? ops::ResidualGradient(x)
-                                         : ops::ResidualGradient();
+  // The shortcut's part of x's gradient, to which the product of the branch adds.
+  const ops::ResidualGradient left =
+      first.conv.shape().pointwise() ? ops::ResidualGradient(x) : ops::ResidualGradient();
   at::Tensor h = first.norm.forward(first.conv.forward(x, ops::ImageActivation::none, left), call);
   for (std::size_t i = 1; i + 1 < branch_.size(); ++i) h = branch_[i].forward(h, call);
-  return {branch_.back().forward(h, call, shortcut_ ? shortcut_->forward(x, call) : x, left)};
+  if (!shortcut_) return {branch_.back().forward(h, call, x, left)};
+  // It runs behind the branch's first product, so that autograd comes back to it before that.
+  const at::Tensor other = shortcut_->forward(x, call, {}, {}, left);
+  return {branch_.back().forward(h, call, other)};
 }
 
 BlockCost ResidualBlock::cost(const BatchShape& shape) const {
