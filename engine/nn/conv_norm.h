@@ -17,13 +17,11 @@ struct ConvNorm {
   BatchNorm norm;
 
   /// activation(norm(conv(x)) + residual); residual undefined: none. `left`: where the residual's
-  /// gradient is left, if used, and `leaves`: where that of x is.
+  /// gradient is left, if used.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC, const Call& call,
                                    const at::Tensor& residual = {},
-                                   const ops::ResidualGradient& left = {},
-                                   const ops::ResidualGradient& leaves = {}) {
-    return norm.forward(conv.forward(x_BHWC, ops::ImageActivation::none, {}, leaves), call,
-                        residual, left);
+                                   const ops::ResidualGradient& left = {}) {
+    return norm.forward(conv.forward(x_BHWC), call, residual, left);
   }
   void add_parameters(std::vector<Parameter*>& list) {
     conv.add_parameters(list);

@@ -129,10 +129,27 @@ ImageShape ImageCosts::norm(const BatchNorm& norm, const ImageShape& input, bool
     backward = {{.bytes = (2 + output_read) * in}, {}};
   }
   forward.push_back({.bytes = (2 + added) * in});
-  backward.push_back({.bytes = (3 + output_read + added) * in});
+  // The pass of the sums leaves the residual's gradient to the other one.
+  const bool early = output_read > 0 && !norm.fixed();
+  if (early) backward.front().bytes += in;
+  backward.push_back({.bytes = (early ? 3 : 3 + output_read + added) * in});
   add(norm.cost(input, compute_bytes_), std::move(forward), std::move(backward));
   norm.add_exchanges(cost_.exchanges);
   hold(in, (residual ? 3 : 2) * in);
+  return input;
+}
+
+ImageShape ImageCosts::norm_beside(const BatchNorm& norm, const ImageShape& input) {
+  const Bytes in = bytes(input);
+  std::vector<KernelCost> forward, backward;
+  if (!norm.fixed()) {
+    forward = {{.bytes = in}, {}};
+    backward = {{.bytes = 2 * in}, {}};
+  }
+  backward.push_back({.bytes = 3 * in});
+  add(norm.cost(input, compute_bytes_), std::move(forward), std::move(backward));
+  norm.add_exchanges(cost_.exchanges);
+  hold(0, 4 * in);
   return input;
 }
 

@@ -28,6 +28,8 @@ class ImageCosts {
                   After after = After::nothing);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
+  /// The other norm of BatchNorm::forward_pair.
+  ImageShape norm_beside(const BatchNorm& norm, const ImageShape& input);
   /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved. `excited`:
   /// excited_conv follows.
   ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,

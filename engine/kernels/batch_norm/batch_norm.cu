@@ -83,9 +83,11 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
   const std::int64_t packs = a.channels / V;
   const ChannelPlace place(shape, packs);
   if (!place.active) return;
-  float scale[V], shift[V];
+  float scale[V], shift[V], residual_scale[V], residual_shift[V];
   load_channels<V>(a.scale, place.pack, 1, scale);
   load_channels<V>(a.shift, place.pack, 0, shift);
+  load_channels<V>(a.residual_scale, place.pack, 1, residual_scale);
+  load_channels<V>(a.residual_shift, place.pack, 0, residual_shift);
   const auto pixels = static_cast<std::uint32_t>(a.pixels);
   with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
     for_rows<kForwardRows<T>>(
@@ -104,8 +106,10 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
           const float factor =
               factors == nullptr ? 1.0f : factors[static_cast<std::uint32_t>(row) / pixels];
 #pragma unroll
-          for (int i = 0; i < V; ++i)
+          for (int i = 0; i < V; ++i) {
+            added[i] = added[i] * residual_scale[i] + residual_shift[i];
             x[i] = activation.value((x[i] * scale[i] + shift[i]) * factor + added[i]);
+          }
           store(a.y, row * packs + place.pack, Pack<T, V>::of(x));
         });
   });

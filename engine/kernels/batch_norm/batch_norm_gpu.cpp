@@ -147,6 +147,7 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
                                 const GpuApply& how) {
   const ImageSize size = size_of(x);
   at::Tensor y = at::empty_like(x);
+  const GpuStatistics* other = how.residual_statistics;
   kernels::cuda::batch_norm_apply({.x = x.const_data_ptr(),
                                    .scale = statistics.scale(),
                                    .shift = statistics.shift(),
@@ -158,7 +159,9 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
                                    .channels = size.channels,
                                    .activation = kernel_activation(how.activation),
                                    .dtype = kernel_dtype(x),
-                                   .drop = drop_samples(how.drop)},
+                                   .drop = drop_samples(how.drop),
+                                   .residual_scale = other == nullptr ? nullptr : other->scale(),
+                                   .residual_shift = other == nullptr ? nullptr : other->shift()},
                                   current_stream());
   return y;
 }

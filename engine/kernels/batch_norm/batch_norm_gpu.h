@@ -45,11 +45,13 @@ struct GpuSums {
                                            GpuSums sums = {});
 
 /// activation(x scale + shift), then times `gate` [B, C] fp32; or activation((x scale + shift) *
-/// factor + residual) with the factors of `drop`. Undefined: none.
+/// factor + residual) with the factors of `drop`. Undefined: none. The residual, too, is normalised
+/// by what is not null.
 struct GpuApply {
   ImageActivation activation = ImageActivation::none;
   at::Tensor residual = {}, gate = {};
   DropMask drop = {};
+  const GpuStatistics* residual_statistics = nullptr;
 };
 [[nodiscard]] at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statistics,
                                               const GpuApply& how);

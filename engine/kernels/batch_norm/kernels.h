@@ -97,8 +97,9 @@ struct DropSamples {
 };
 inline constexpr std::int64_t kDropSamples = 4096;
 
-/// y = activation((x * scale + shift) * factor + residual) with the factor of the sample, or with a
-/// gate round(activation(x * scale + shift)) * gate of the sample and channel.
+/// y = activation((x * scale + shift) * factor + residual * residual_scale + residual_shift) with
+/// the factor of the sample, or with a gate round(activation(x * scale + shift)) * gate of the
+/// sample and channel.
 struct BatchNormApply {
   const void* x;         ///< [samples, pixels, channels]
   const float* scale;    ///< [channels]
@@ -110,6 +111,8 @@ struct BatchNormApply {
   Activation activation;
   DType dtype;
   DropSamples drop = {};
+  const float* residual_scale = nullptr;  ///< [channels]; null with residual_shift: 1 and 0
+  const float* residual_shift = nullptr;
 };
 
 /// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz

@@ -100,6 +100,20 @@ Normed normed(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& 
   return x.is_cuda() ? normed_cuda(x, call, residual) : normed_cpu(x, call, residual);
 }
 
+NormedPair normed_pair(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& other,
+                       const BatchNormCall& other_call) {
+  if (!x.is_cuda()) {
+    const Normed beside = normed_cpu(other, other_call, {}), made = normed_cpu(x, call, beside.y);
+    return {made.y, made.statistics, beside.statistics};
+  }
+  const GpuStatistics beside = gpu_statistics(other, other_call),
+                      statistics = gpu_statistics(x, call);
+  return {gpu_batch_norm_apply(
+              x, statistics,
+              {.activation = call.activation, .residual = other, .residual_statistics = &beside}),
+          statistics.all(), beside.all()};
+}
+
 at::Tensor normed_again(const KeptBatchNorm& norm, const at::Tensor& x,
                         const at::Tensor& statistics) {
   if (x.is_cuda())

@@ -61,6 +61,68 @@ struct Keys {
   }
 };
 
+/// Two numbers of 16 bits in a word.
+template <typename T>
+struct Pairs {
+  using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+
+  __device__ static Two of_word(std::uint32_t word) {
+    Two two;
+    memcpy(&two, &word, sizeof(two));
+    return two;
+  }
+  /// Both rounded, and zero where they are below.
+  __device__ static std::uint32_t relu(float low, float high) {
+    std::uint32_t word;
+    if constexpr (std::is_same_v<T, __half>) {
+      asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    }
+    return word;
+  }
+  __device__ static std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+    const Two two = __hmax2_nan(of_word(a), of_word(b));
+    std::uint32_t word;
+    memcpy(&word, &two, sizeof(word));
+    return word;
+  }
+  /// All bits of those that are equal; nan is equal to everything.
+  __device__ static std::uint32_t equal_or_nan(std::uint32_t a, std::uint32_t b) {
+    return __hequ2_mask(of_word(a), of_word(b));
+  }
+  __device__ static std::uint32_t equal(std::uint32_t a, std::uint32_t b) {
+    return __heq2_mask(of_word(a), of_word(b));
+  }
+};
+
+/// y and places of eight channels, whose windows' elements are `rounded`, or zero outside the
+/// image.
+template <typename T, int kTaps>
+__device__ void store_largest(const std::uint32_t (&rounded)[kTaps][kPack / 2], std::int64_t at,
+                              const NormMaxPool& a) {
+  using Two = Pairs<T>;
+  constexpr int kWords = kPack / 2;
+  constexpr std::uint32_t kBoth = 0x10001;
+  std::uint32_t best[kWords], which[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    best[i] = rounded[0][i];
+#pragma unroll
+    for (int tap = 1; tap < kTaps; ++tap) best[i] = Two::larger(best[i], rounded[tap][i]);
+    which[i] = 0;
+#pragma unroll
+    for (int tap = kTaps - 1; tap >= 0; --tap) {
+      const std::uint32_t here = Two::equal_or_nan(rounded[tap][i], best[i]);
+      which[i] = (here & (tap * kBoth)) | (~here & which[i]);
+    }
+    which[i] |= Two::equal(best[i], 0) & (kNoPlace * kBoth);
+  }
+  static_cast<uint4*>(a.y)[at] = make_uint4(best[0], best[1], best[2], best[3]);
+  reinterpret_cast<uint2*>(a.place)[at] =
+      make_uint2(__byte_perm(which[0], which[1], 0x6420), __byte_perm(which[2], which[3], 0x6420));
+}
+
 template <typename T, int V, int K>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     norm_max_pool_kernel(const NormMaxPool a, const ChannelShape shape) {
@@ -95,6 +157,21 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
         return read;
       },
       [&](std::int64_t row, const Read& read) {
+        if constexpr (V == kPack && sizeof(T) == 2) {
+          std::uint32_t rounded[K * K][V / 2] = {};
+#pragma unroll
+          for (int tap = 0; tap < K * K; ++tap) {
+            if ((read.inside >> tap & 1) == 0) continue;
+            float x[V];
+            read.x[tap].unpack(x);
+#pragma unroll
+            for (int i = 0; i < V / 2; ++i)
+              rounded[tap][i] = Pairs<T>::relu(x[2 * i] * scale[2 * i] + shift[2 * i],
+                                               x[2 * i + 1] * scale[2 * i + 1] + shift[2 * i + 1]);
+          }
+          store_largest<T>(rounded, row * packs + place.pack, a);
+          return;
+        }
         Key best[V] = {};
 #pragma unroll
         for (int tap = 0; tap < K * K; ++tap) {

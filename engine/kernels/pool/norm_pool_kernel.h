@@ -21,8 +21,8 @@ inline constexpr std::uint8_t kNoPlace = 255;  ///< of a window without a positi
   return stride == 2 && ((kernel == 2 && before == 0) || (kernel == 3 && before == 1));
 }
 
-/// y = the largest round(relu(x * scale + shift)) of each window; `place` as MaxPool has it, of
-/// several nans the first, or kNoPlace.
+/// y = the largest round(relu(x * scale + shift)) of each window; `place` as MaxPool has it, or
+/// kNoPlace; where nan is the largest, any.
 struct NormMaxPool {
   const void* x;        ///< [samples, height, width, channels]
   const float* scale;   ///< [channels]; null: 1
