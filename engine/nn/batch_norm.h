@@ -49,6 +49,16 @@ class BatchNorm {
     norm.drop = drop;
     return ops::batch_norm(x_BHWC, norm, residual, left);
   }
+  /// activation(norm(x) + other_norm(other)); the other norm has no activation.
+  [[nodiscard]] at::Tensor forward_pair(const at::Tensor& x_BHWC, const Call& call,
+                                        const at::Tensor& other_BHWC, BatchNorm& other_norm) {
+    return ops::batch_norm_pair(x_BHWC, call_of(call), other_BHWC, other_norm.call_of(call));
+  }
+  /// The largest of each window of relu(norm(x)), without a residual; ops::norm_pool_fits.
+  [[nodiscard]] at::Tensor forward_pool(const at::Tensor& x_BHWC, const Call& call,
+                                        const ops::PoolShape& pool) {
+    return ops::batch_norm_max_pool(x_BHWC, call_of(call), pool);
+  }
   /// activation(norm(conv(activation(before(x))))) with a depthwise convolution; `before` null: x
   /// is convolved as it is. Kept are x, what the convolution gives, and the statistics.
   [[nodiscard]] at::Tensor forward_depthwise(const at::Tensor& x_BHWC, const Call& call, Conv& conv,

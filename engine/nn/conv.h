@@ -7,6 +7,7 @@
 
 #include "engine/kernels/conv/ops_conv.h"
 #include "engine/kernels/parameter.h"
+#include "engine/kernels/pool/ops_norm_pool.h"
 #include "engine/nn/image_shape.h"
 #include "engine/nn/layer_cost.h"
 #include "engine/nn/linear.h"
@@ -20,11 +21,16 @@ class Conv {
   Conv(const std::string& name, const ops::ConvShape& shape, const InitialWeights& init,
        bool has_bias = false);
 
-  /// [B, H, W, in] -> [B, H', W', out]; `left` as ops::conv has it.
+  /// [B, H, W, in] -> [B, H', W', out]; `left` and `leaves` as ops::conv has them.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_BHWC,
                                    ops::ImageActivation activation = ops::ImageActivation::none,
-                                   const ops::ResidualGradient& left = {}) {
-    return ops::conv(x_BHWC, shape_, weight_, bias(), activation, left);
+                                   const ops::ResidualGradient& left = {},
+                                   const ops::ResidualGradient& leaves = {}) {
+    return ops::conv(x_BHWC, shape_, weight_, bias(), activation, left, leaves);
+  }
+  /// The largest of each window of what forward() with ReLU gives; ops::norm_pool_fits.
+  [[nodiscard]] at::Tensor forward_pool(const at::Tensor& x_BHWC, const ops::PoolShape& pool) {
+    return ops::conv_max_pool(x_BHWC, shape_, weight_, bias(), pool);
   }
 
   [[nodiscard]] const ops::ConvShape& shape() const { return shape_; }

@@ -63,7 +63,7 @@ ImageCosts::ImageCosts(std::string block, const ImageShape& input, int compute_b
 }
 
 Bytes ImageCosts::columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const {
-  if (!ops::by_columns(shape)) return 0;
+  if (!ops::by_columns(shape) || ops::by_direct_kernel(shape, compute_bytes_)) return 0;
   return output.samples * output.height * output.width * ops::columns_width(shape) * compute_bytes_;
 }
 
@@ -79,7 +79,8 @@ void ImageCosts::add(LayerCost layer, std::vector<KernelCost> forward,
   for (KernelCost& kernel : backward) cost_.backward_kernels.push_back(kernel);
 }
 
-ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept, bool activated) {
+ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept, After after) {
+  const bool activated = after == After::relu, pooled = after == After::relu_and_pool;
   const ImageShape output = conv.output(input);
   LayerCost layer = conv.cost(input);
   const bool trains = conv.weight().trainable;
@@ -88,7 +89,8 @@ ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept
               weight = conv.shape().weight_elements() * compute_bytes_,
               gradient = conv.shape().weight_elements() * kFloatBytes;
   const Bytes columns = columns_bytes(conv.shape(), output), read = columns > 0 ? columns : in;
-  const bool depthwise = conv.shape().depthwise();
+  const bool depthwise = conv.shape().depthwise(), few = ops::by_columns(conv.shape()),
+             direct = few && columns == 0;
   const auto product = [&](Bytes moved) {
     return KernelCost{.products = depthwise ? 0 : layer.forward_flops,
                       .vector = depthwise ? layer.forward_flops : 0,
@@ -100,18 +102,19 @@ ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept
   std::vector<KernelCost> forward, backward;
   if (columns > 0) forward.push_back(windows);
   forward.push_back(product(read + weight + out));
-  if (activated || conv.has_bias()) forward.push_back({.bytes = 2 * out});
-  if (activated || conv.has_bias()) backward.push_back({.bytes = (activated ? 3 : 1) * out});
+  const bool passes = !pooled && (activated || conv.has_bias());
+  if (passes && !direct) forward.push_back({.bytes = 2 * out});
+  if (passes) backward.push_back({.bytes = (activated ? 3 : 1) * out});
   if (trains) {
     if (columns > 0) backward.push_back(windows);
     backward.push_back(product(read + out + gradient));
     backward.push_back({});  // clears the gradient, or adds parts of it
   }
   // Images of so few channels are data, which need no gradient.
-  if (columns == 0) backward.push_back(product(out + weight + in));
+  if (!few) backward.push_back(product(out + weight + in));
   add(std::move(layer), std::move(forward), std::move(backward));
   // A ReLU's gradient is made beside the output's.
-  hold(out + columns, (activated ? out : 0) + out + (columns > 0 ? columns : in));
+  hold(out + columns, (activated ? out : 0) + out + (few ? columns : in));
   return output;
 }
 
@@ -126,10 +129,27 @@ ImageShape ImageCosts::norm(const BatchNorm& norm, const ImageShape& input, bool
     backward = {{.bytes = (2 + output_read) * in}, {}};
   }
   forward.push_back({.bytes = (2 + added) * in});
-  backward.push_back({.bytes = (3 + output_read + added) * in});
+  // The pass of the sums leaves the residual's gradient to the other one.
+  const bool early = output_read > 0 && !norm.fixed();
+  if (early) backward.front().bytes += in;
+  backward.push_back({.bytes = (early ? 3 : 3 + output_read + added) * in});
   add(norm.cost(input, compute_bytes_), std::move(forward), std::move(backward));
   norm.add_exchanges(cost_.exchanges);
   hold(in, (residual ? 3 : 2) * in);
+  return input;
+}
+
+ImageShape ImageCosts::norm_beside(const BatchNorm& norm, const ImageShape& input) {
+  const Bytes in = bytes(input);
+  std::vector<KernelCost> forward, backward;
+  if (!norm.fixed()) {
+    forward = {{.bytes = in}, {}};
+    backward = {{.bytes = 2 * in}, {}};
+  }
+  backward.push_back({.bytes = 3 * in});
+  add(norm.cost(input, compute_bytes_), std::move(forward), std::move(backward));
+  norm.add_exchanges(cost_.exchanges);
+  hold(0, 4 * in);
   return input;
 }
 
@@ -168,6 +188,26 @@ ImageShape ImageCosts::max_pool(const std::string& name, const ops::PoolShape& s
       {{.vector = kPoolOperations * static_cast<double>(windows * windows * input.elements()),
         .bytes = in + out + places}});
   hold(out + (activated ? 0 : in), in + out);
+  return output;
+}
+
+ImageShape ImageCosts::relu_max_pool(const std::string& name, const ops::PoolShape& shape,
+                                     const ImageShape& input, const BatchNorm* norm) {
+  const ImageShape output = {input.samples, shape.output_side(input.height),
+                             shape.output_side(input.width), input.channels};
+  const Bytes in = bytes(input), out = bytes(output), places = output.elements();
+  std::vector<KernelCost> forward, backward;
+  if (norm != nullptr) {
+    if (!norm->fixed()) {
+      forward = {{.bytes = in}, {}};
+      backward = {{.bytes = in + out + places}, {}};
+    }
+    add(norm->cost(input, compute_bytes_), std::move(forward), std::move(backward));
+    norm->add_exchanges(cost_.exchanges);
+  }
+  add({.name = name, .saved_bytes = places}, {{.bytes = in + out + places}},
+      {{.bytes = (norm != nullptr ? 2 : 1) * in + out + places}});
+  hold(out + (norm != nullptr ? 0 : in), in + out);
   return output;
 }
 

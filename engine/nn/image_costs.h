@@ -21,10 +21,15 @@ class ImageCosts {
  public:
   ImageCosts(std::string block, const ImageShape& input, int compute_bytes);
 
-  /// `kept`: the input is the block's, or another layer counts it. `activated`: with a ReLU.
-  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept, bool activated = false);
+  /// What follows a convolution without norm in the same operator.
+  enum class After { nothing, relu, relu_and_pool };
+  /// `kept`: the input is the block's, or another layer counts it.
+  ImageShape conv(const Conv& conv, const ImageShape& input, bool kept,
+                  After after = After::nothing);
   /// `residual`: another image is added.
   ImageShape norm(const BatchNorm& norm, const ImageShape& input, bool residual = false);
+  /// The other norm of BatchNorm::forward_pair.
+  ImageShape norm_beside(const BatchNorm& norm, const ImageShape& input);
   /// BatchNorm::forward_depthwise; without `before`, the block's input is convolved. `excited`:
   /// excited_conv follows.
   ImageShape depthwise_norm(const BatchNorm* before, const Conv& conv, const BatchNorm& after,
@@ -32,6 +37,10 @@ class ImageCosts {
   /// `activated`: the layer before is a convolution with an activation, which keeps its output.
   ImageShape max_pool(const std::string& name, const ops::PoolShape& shape, const ImageShape& input,
                       bool activated);
+  /// The pool of After::relu_and_pool, or with `norm` that of ops::batch_norm_max_pool, which keeps
+  /// and does what norm() does otherwise.
+  ImageShape relu_max_pool(const std::string& name, const ops::PoolShape& shape,
+                           const ImageShape& input, const BatchNorm* norm);
   /// A 1x1 convolution of the input times the gate of its sample's channel, behind
   /// depthwise_norm of `expanded`; the gates' own cost is another.
   ImageShape excited_conv(const Conv& conv, const ImageShape& expanded, const ImageShape& input);
@@ -52,7 +61,7 @@ class ImageCosts {
   [[nodiscard]] BlockCost finish(std::vector<BoundaryTensor> boundary);
 
  private:
-  /// Of the windows of the image, where a GPU convolves by them.
+  /// Of the windows of the image, where a GPU convolves by them in memory.
   [[nodiscard]] Bytes columns_bytes(const ops::ConvShape& shape, const ImageShape& output) const;
 
   int compute_bytes_;

@@ -3,9 +3,11 @@
 
 #include "engine/kernels/batch_norm/kernels.h"
 #include "engine/kernels/conv/columns_kernel.h"
+#include "engine/kernels/conv/direct_kernel.h"
 #include "engine/kernels/conv/kernels.h"
 #include "engine/kernels/conv/relu_kernel.h"
 #include "engine/kernels/pool/kernels.h"
+#include "engine/kernels/pool/norm_pool_kernel.h"
 #include "test/gpu/bench.h"
 
 /// Kernels of convolutional networks at the shapes of MobileNetV2 and EfficientNet-B0, 256 images
@@ -273,6 +275,109 @@ std::vector<Case> column_cases(std::int64_t side, int kernel, std::int64_t batch
               sides, sides, 3, kernel, 2, kernel / 2, static_cast<int>(width), kDType},
              {x, columns});
        }}};
+}
+
+std::vector<Case> direct_cases(std::int64_t side, int kernel, int stride, int channels,
+                               std::int64_t batch) {
+  const std::int64_t out = side / stride;
+  const auto pixels = static_cast<int>(side), sides = static_cast<int>(out);
+  const kernels::DirectShape shape{3 * side * side, side,       1,       side * side, batch,
+                                   pixels,          pixels,     sides,   sides,       kernel,
+                                   stride,          kernel / 2, channels};
+  const double moved = 2.0 * static_cast<double>(batch * (3 * side * side + out * out * channels));
+  const std::string where = text(side, channels) + ", " + std::to_string(kernel) + "x" +
+                            std::to_string(kernel) + ", stride " + std::to_string(stride);
+  const auto weights = [=] { return random({channels, 3, kernel, kernel}); };
+  return {{"direct_conv", where, moved,
+           [=] {
+             const auto x = random({batch, 3, side, side}), weight = weights(),
+                        y = random({batch, out, out, channels});
+             return launch<kernels::DirectConv>(
+                 kernels::cuda::direct_conv,
+                 {data(x), data(weight), data(weight), data(y), shape, true, kDType},
+                 {x, weight, y});
+           }},
+          {"direct_conv_backward", where, moved, [=] {
+             const auto x = random({batch, 3, side, side}), y = random({batch, out, out, channels}),
+                        gradient = random32({channels, 3, kernel, kernel}),
+                        partial = random32({kernels::direct_partials(shape), gradient.numel()});
+             return launch<kernels::DirectConvBackward>(
+                 kernels::cuda::direct_conv_backward,
+                 {data(x), data(y), fp32(partial), fp32(gradient), shape, kDType},
+                 {x, y, gradient, partial});
+           }}};
+}
+
+std::vector<Case> norm_pool_cases(std::int64_t side, std::int64_t channels, int kernel,
+                                  std::int64_t batch) {
+  const std::int64_t out = side / 2;
+  const kernels::PoolShape shape{.samples = batch,
+                                 .height = side,
+                                 .width = side,
+                                 .out_height = out,
+                                 .out_width = out,
+                                 .channels = channels,
+                                 .kernel = kernel,
+                                 .stride = 2,
+                                 .before = kernel - 2};
+  const double image = 2.0 * static_cast<double>(batch * side * side * channels),
+               result = 3.0 * static_cast<double>(batch * out * out * channels);
+  const std::string where =
+      text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
+  const auto images = [=] { return random({batch, side, side, channels}); };
+  const auto pooled = [=] { return random({batch, out, out, channels}); };
+  const auto places = [=] { return at::zeros({batch, out, out, channels}, on_gpu(at::kByte)); };
+  const std::int64_t rows = kernels::norm_pool_partials(shape);
+  const auto place_of = [](const at::Tensor& t) { return t.mutable_data_ptr<std::uint8_t>(); };
+  return {
+      {"norm_max_pool", where, image + result,
+       [=] {
+         const auto x = images(), y = pooled(), place = places(), vectors = random32({2, channels});
+         return launch<kernels::NormMaxPool>(kernels::cuda::norm_max_pool,
+                                             {data(x), fp32(vectors), fp32(vectors) + channels,
+                                              data(y), place_of(place), shape, kDType},
+                                             {x, y, place, vectors});
+       }},
+      {"norm_max_pool_sums", where, image + result,
+       [=] {
+         const auto x = images(), y = pooled(), place = places(), mean = random32({channels}),
+                    partial = random32({rows, 2, channels});
+         return launch<kernels::NormMaxPoolSums>(
+             kernels::cuda::norm_max_pool_sums,
+             {data(x), place_of(place), data(y), fp32(mean), nullptr, fp32(partial), shape, kDType},
+             {x, y, place, mean, partial});
+       }},
+      {"norm_max_pool_backward", where, 2 * image + result,
+       [=] {
+         const auto x = images(), y = pooled(), place = places(), dx = images(),
+                    vectors = random32({4, channels});
+         const auto vector = [&](int i) { return fp32(vectors) + i * channels; };
+         return launch<kernels::NormMaxPoolBackward>(
+             kernels::cuda::norm_max_pool_backward,
+             {data(x), vector(0), vector(1), vector(2), vector(3), nullptr, place_of(place),
+              data(y), data(dx), nullptr, nullptr, shape, kDType},
+             {x, y, place, dx, vectors});
+       }},
+      {"norm_max_pool_backward, bias", where, image + result, [=] {
+         const auto y = pooled(), place = places(), dx = images(), bias = random32({channels}),
+                    partial = random32({rows, channels});
+         return launch<kernels::NormMaxPoolBackward>(
+             kernels::cuda::norm_max_pool_backward,
+             {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, place_of(place), data(y),
+              data(dx), fp32(bias), fp32(partial), shape, kDType},
+             {y, place, dx, bias, partial});
+       }}};
+}
+
+TEST_CASE("GPU: bench: convolutions of images and pools behind norms",
+          "[gpu][.bench][conv_bench][image_bench]") {
+  print_head();
+  print_rows(direct_cases(224, 7, 2, 64, 128), "");
+  print_rows(direct_cases(224, 3, 1, 64, 64), "");
+  print_rows(direct_cases(224, 3, 2, 32, 128), "");
+  print_rows(norm_pool_cases(112, 64, 3, 128), "");
+  print_rows(norm_pool_cases(224, 64, 2, 64), "");
+  print_rows(norm_pool_cases(56, 256, 2, 64), "");
 }
 
 TEST_CASE("GPU: bench: batch norm, squeeze and pools", "[gpu][.bench][conv_bench]") {

@@ -10,6 +10,7 @@
 #include "engine/kernels/conv/ops_conv.h"
 #include "engine/kernels/conv/ops_depthwise.h"
 #include "engine/kernels/excite/ops_excite.h"
+#include "engine/kernels/pool/ops_norm_pool.h"
 #include "engine/kernels/pool/ops_pool.h"
 #include "engine/kernels/recurrent/ops_lstm.h"
 #include "test/gpu/compare.h"
@@ -142,23 +143,25 @@ TEST_CASE("GPU: convolutions of few and of many channels equal those on the CPU"
           "[gpu][kernels][conv]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const auto [channels, kernel, stride, before, after] =
-      GENERATE(std::array{3, 3, 2, 1, 1}, std::array{3, 7, 2, 3, 3}, std::array{1, 3, 1, 0, 1},
-               std::array{16, 3, 1, 1, 1}, std::array{16, 1, 2, 0, 0}, std::array{16, 1, 1, 0, 0});
+      GENERATE(std::array{3, 3, 2, 1, 1}, std::array{3, 7, 2, 3, 3}, std::array{3, 3, 1, 1, 1},
+               std::array{1, 3, 1, 0, 1}, std::array{16, 3, 1, 1, 1}, std::array{16, 1, 2, 0, 0},
+               std::array{16, 1, 1, 0, 0});
   const bool bias = GENERATE(false, true);
-  CAPTURE(c10::toString(type), channels, kernel, stride, before, bias);
+  const std::int64_t out = GENERATE(24, 32, 64);  // of three channels some go without windows
+  CAPTURE(c10::toString(type), channels, kernel, stride, before, bias, out);
   compare_devices(type, [&](at::Device device) -> Tensors {
     Layers layers(device, type);
     // As images of a batch lie in memory.
     const at::Tensor stored = leaf(layers.image({4, channels, 14, 11})),
                      x = stored.permute({0, 2, 3, 1});
     const ops::ConvShape shape{.in = channels,
-                               .out = 24,
+                               .out = out,
                                .kernel = kernel,
                                .stride = stride,
                                .before = before,
                                .after = after};
-    Parameter& weight = layers.parameter({24, channels, kernel, kernel});
-    Parameter* added = bias ? &layers.parameter({24}) : nullptr;
+    Parameter& weight = layers.parameter({out, channels, kernel, kernel});
+    Parameter* added = bias ? &layers.parameter({out}) : nullptr;
     const at::Tensor y =
         ops::conv(x, shape, weight, added, bias ? ImageActivation::relu : ImageActivation::none);
     y.backward(layers.image(y.sizes()));
@@ -292,6 +295,89 @@ TEST_CASE("GPU: a frozen norm and a frozen depthwise convolution have no gradien
     const ops::ConvShape shape{
         .in = 8, .out = 8, .kernel = 3, .before = 1, .after = 1, .groups = 8};
     const at::Tensor y = ops::depthwise_norm(x, &first, shape, weight, second);
+    y.backward(layers.image(y.sizes()));
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+/// Every window of 2 x 2 or 3 x 3 has numbers that are far apart, whatever little is added.
+at::Tensor stepped_image(std::int64_t samples, std::int64_t height, std::int64_t width,
+                         std::int64_t channels) {
+  constexpr int kFactors[] = {1, 2, 4, 5, 7, 8};
+  at::Tensor image = at::zeros({samples, height, width, channels});
+  auto to = image.accessor<float, 4>();
+  for (std::int64_t n = 0; n < samples; ++n) {
+    for (std::int64_t y = 0; y < height; ++y) {
+      for (std::int64_t x = 0; x < width; ++x) {
+        for (std::int64_t c = 0; c < channels; ++c) {
+          const std::int64_t rank = (y % 3 * 3 + x % 3) * kFactors[(n + c) % 6] + n + c / 6;
+          to[n][y][x][c] = 0.5f * static_cast<float>(rank % 9) - 1.25f;
+        }
+      }
+    }
+  }
+  return image;
+}
+
+TEST_CASE("GPU: pools behind norms and convolutions equal those on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const int kernel = GENERATE(2, 3);
+  const bool norm = GENERATE(false, true), fixed = norm && GENERATE(false, true),
+             fillers = norm && GENERATE(false, true);
+  CAPTURE(c10::toString(type), kernel, norm, fixed, fillers);
+  const std::int64_t channels = 16;
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.put(stepped_image(4, 15, 22, channels).to(type))),
+                     valid = fillers ? layers.put(at::full({}, 3, at::kInt)) : at::Tensor();
+    const ops::PoolShape pool{.kernel = kernel, .stride = 2, .padding = kernel - 2};
+    at::Tensor y;
+    if (norm) {
+      y = ops::batch_norm_max_pool(x, layers.norm(channels, ImageActivation::relu, fixed, valid),
+                                   pool);
+    } else {
+      const ops::ConvShape shape{
+          .in = channels, .out = channels, .kernel = 3, .before = 1, .after = 1};
+      Parameter& weight = layers.parameter({channels, channels, 3, 3});
+      weight.value.zero_();
+      for (std::int64_t c = 0; c < channels; ++c) weight.value[c][(5 * c) % channels][1][1] = 1;
+      y = ops::conv_max_pool(x, shape, weight, &layers.parameter({channels}), pool);
+    }
+    at::Tensor dy = layers.image(y.sizes());
+    if (fillers) dy.narrow(0, 3, 1).zero_();
+    y.backward(dy);
+    Tensors results{y, x.grad()};
+    layers.add_gradients(results);
+    return results;
+  });
+}
+
+TEST_CASE("GPU: a shortcut leaves its gradient to a product, which equals that on the CPU",
+          "[gpu][kernels][conv]") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
+  const std::int64_t stride = GENERATE(1, 2);
+  const bool fixed = GENERATE(false, true);
+  CAPTURE(c10::toString(type), static_cast<int>(activation), stride, fixed);
+  // A CPU rounds the other norm before the sum, so that a ReLU would part results near zero.
+  if (type != at::kFloat && activation != ImageActivation::none) return;
+  compare_devices(type, [&](at::Device device) -> Tensors {
+    Layers layers(device, type);
+    const at::Tensor x = leaf(layers.image({4, 8, 10, 16}));
+    const ops::ResidualGradient left(x);
+    const ops::ConvShape first{.in = 16, .out = 24},
+        second{.in = 24, .out = 32, .kernel = 3, .stride = stride, .before = 1, .after = 1},
+        across{.in = 16, .out = 32, .stride = stride};
+    const at::Tensor h =
+        ops::conv(x, first, layers.parameter({24, 16, 1, 1}), nullptr, ImageActivation::none, left);
+    const at::Tensor other = ops::conv(x, across, layers.parameter({32, 16, 1, 1}), nullptr,
+                                       ImageActivation::none, {}, left);
+    const at::Tensor z = ops::conv(h, second, layers.parameter({32, 24, 3, 3}));
+    const at::Tensor y = ops::batch_norm_pair(z, layers.norm(32, activation, fixed, {}), other,
+                                              layers.norm(32, ImageActivation::none, fixed, {}));
     y.backward(layers.image(y.sizes()));
     Tensors results{y, x.grad()};
     layers.add_gradients(results);

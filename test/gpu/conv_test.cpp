@@ -21,7 +21,7 @@ using kernels::Activation;
 
 TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const ImageSize s = GENERATE(ImageSize{1, 4, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 24},
+  const ImageSize s = GENERATE(ImageSize{1, 6, 8}, ImageSize{2, 9, 10}, ImageSize{5, 49, 24},
                                ImageSize{3, 196, 144}, ImageSize{2, 3136, 16},
                                ImageSize{4, 16, 1280}, ImageSize{2, 25, 3}, ImageSize{7, 196, 264});
   const auto activation = GENERATE(Activation::none, Activation::relu, Activation::relu6,
@@ -103,6 +103,7 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .activation = activation,
                .dtype = dtype});
     const at::Tensor back = place.fill({rows, 2, s.channels}, at::kFloat);
+    const at::Tensor early = place.fill(sizes, type);  // the residual's gradient
     place.run(kernels::cuda::batch_norm_backward_sums, kernels::reference::batch_norm_backward_sums,
               {.x = in(x),
                .y = by_output ? in(y) : nullptr,
@@ -116,7 +117,8 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .pixels = s.pixels,
                .channels = s.channels,
                .activation = activation,
-               .dtype = dtype});
+               .dtype = dtype,
+               .grad_residual = by_output ? out(early) : nullptr});
     const at::Tensor sums = place.fill({2, s.channels}, at::kFloat);
     place.run(kernels::cuda::batch_norm_add_sums, kernels::reference::batch_norm_add_sums,
               {.partial = fp32(back),
@@ -161,7 +163,10 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .dtype = dtype});
     Tensors results{mean,         rstd, count, scale,       shift,     mean_sum,
                     variance_sum, y,    sums,  grad_weight, grad_bias, grad_x};
-    if (by_output) results.push_back(grad_residual);
+    if (by_output) {
+      REQUIRE(early.equal(grad_residual));
+      results.push_back(grad_residual);
+    }
     return results;
   });
 }

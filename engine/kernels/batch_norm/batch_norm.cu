@@ -51,9 +51,12 @@ __global__ void __launch_bounds__(kChannelThreads, kForwardResident<T>)
     float centre[V];
     load<T, V>(a.x, a.centre_pixel * packs + place.pack).unpack(centre);
     if (blockIdx.y == 0 && place.slot == 0) store(a.centre, place.pack, Pack<float, V>::of(centre));
+    // From the end, which was written last and may still be in the cache; what follows begins at
+    // the beginning, which is read last here.
+    const std::int64_t rows = valid_samples(a.valid, a.samples) * a.pixels;
     for_rows<kForwardRows<T>>(
-        shape, place, valid_samples(a.valid, a.samples) * a.pixels,
-        [&](std::int64_t row) { return load<T, V>(a.x, row * packs + place.pack); },
+        shape, place, rows,
+        [&](std::int64_t row) { return load<T, V>(a.x, (rows - 1 - row) * packs + place.pack); },
         [&](std::int64_t, const Pack<T, V>& read) {
           float x[V];
           read.unpack(x);
@@ -80,9 +83,11 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
   const std::int64_t packs = a.channels / V;
   const ChannelPlace place(shape, packs);
   if (!place.active) return;
-  float scale[V], shift[V];
+  float scale[V], shift[V], residual_scale[V], residual_shift[V];
   load_channels<V>(a.scale, place.pack, 1, scale);
   load_channels<V>(a.shift, place.pack, 0, shift);
+  load_channels<V>(a.residual_scale, place.pack, 1, residual_scale);
+  load_channels<V>(a.residual_shift, place.pack, 0, residual_shift);
   const auto pixels = static_cast<std::uint32_t>(a.pixels);
   with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
     for_rows<kForwardRows<T>>(
@@ -101,8 +106,10 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
           const float factor =
               factors == nullptr ? 1.0f : factors[static_cast<std::uint32_t>(row) / pixels];
 #pragma unroll
-          for (int i = 0; i < V; ++i)
+          for (int i = 0; i < V; ++i) {
+            added[i] = added[i] * residual_scale[i] + residual_shift[i];
             x[i] = activation.value((x[i] * scale[i] + shift[i]) * factor + added[i]);
+          }
           store(a.y, row * packs + place.pack, Pack<T, V>::of(x));
         });
   });
@@ -154,15 +161,25 @@ __global__ void __launch_bounds__(kChannelThreads, kBackwardResident)
     load_channels<V>(a.mean, place.pack, 0, mean);
     load_channels<V>(a.scale, place.pack, 1, scale);
     load_channels<V>(a.shift, place.pack, 0, shift);
-    const std::int64_t rows = valid_samples(a.valid, a.samples) * a.pixels;
+    const std::int64_t valid = valid_samples(a.valid, a.samples) * a.pixels,
+                       rows = a.grad_residual == nullptr ? valid : a.samples * a.pixels;
     with_activation<kExact<T>>(a.activation, [&](const auto& activation) {
       for_rows<kBackwardRows<T>>(
-          shape, place, rows,
-          [&](std::int64_t row) { return Row::fetch(a, row * packs + place.pack); },
-          [&](std::int64_t row, const Row& read) {
+          shape, place, rows,  // from the end, as in sums_kernel
+          [&](std::int64_t row) { return Row::fetch(a, (rows - 1 - row) * packs + place.pack); },
+          [&](std::int64_t from_end, const Row& read) {
+            const std::int64_t row = rows - 1 - from_end;
             float x[V], dz[V];
             read.x.unpack(x);
             read.dz(activation, a.y != nullptr, x, scale, shift, dz);
+            if (a.grad_residual != nullptr) {
+              if (row >= valid) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) dz[i] = 0;
+              }
+              store(a.grad_residual, row * packs + place.pack, Pack<T, V>::of(dz));
+              if (row >= valid) return;  // nan of x does not count
+            }
             if (factors != nullptr) {
               const float factor = factors[static_cast<std::uint32_t>(row) / pixels];
 #pragma unroll

@@ -147,6 +147,7 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
                                 const GpuApply& how) {
   const ImageSize size = size_of(x);
   at::Tensor y = at::empty_like(x);
+  const GpuStatistics* other = how.residual_statistics;
   kernels::cuda::batch_norm_apply({.x = x.const_data_ptr(),
                                    .scale = statistics.scale(),
                                    .shift = statistics.shift(),
@@ -158,29 +159,33 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
                                    .channels = size.channels,
                                    .activation = kernel_activation(how.activation),
                                    .dtype = kernel_dtype(x),
-                                   .drop = drop_samples(how.drop)},
+                                   .drop = drop_samples(how.drop),
+                                   .residual_scale = other == nullptr ? nullptr : other->scale(),
+                                   .residual_shift = other == nullptr ? nullptr : other->shift()},
                                   current_stream());
   return y;
 }
 
-at::Tensor gpu_gradient_sums(const GpuGradient& of) {
+at::Tensor gpu_gradient_sums(const GpuGradient& of, const at::Tensor& dz) {
   const ImageSize size = size_of(of.x);
   at::Tensor partial = scratch(of.x, {size.partials(), 2, size.channels});
-  kernels::cuda::batch_norm_backward_sums({.x = of.x.const_data_ptr(),
-                                           .y = data_or_null(of.y),
-                                           .grad_y = of.dy.const_data_ptr(),
-                                           .mean = of.statistics.mean(),
-                                           .scale = of.statistics.scale(),
-                                           .shift = of.statistics.shift(),
-                                           .valid = valid_pointer(of.valid),
-                                           .partial = partial.mutable_data_ptr<float>(),
-                                           .samples = size.samples,
-                                           .pixels = size.pixels,
-                                           .channels = size.channels,
-                                           .activation = kernel_activation(of.activation),
-                                           .dtype = kernel_dtype(of.x),
-                                           .drop = drop_samples(of.drop)},
-                                          current_stream());
+  kernels::cuda::batch_norm_backward_sums(
+      {.x = of.x.const_data_ptr(),
+       .y = data_or_null(of.y),
+       .grad_y = of.dy.const_data_ptr(),
+       .mean = of.statistics.mean(),
+       .scale = of.statistics.scale(),
+       .shift = of.statistics.shift(),
+       .valid = valid_pointer(of.valid),
+       .partial = partial.mutable_data_ptr<float>(),
+       .samples = size.samples,
+       .pixels = size.pixels,
+       .channels = size.channels,
+       .activation = kernel_activation(of.activation),
+       .dtype = kernel_dtype(of.x),
+       .drop = drop_samples(of.drop),
+       .grad_residual = dz.defined() ? dz.mutable_data_ptr() : nullptr},
+      current_stream());
   return partial;
 }
 

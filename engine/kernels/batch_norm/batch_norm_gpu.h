@@ -45,11 +45,13 @@ struct GpuSums {
                                            GpuSums sums = {});
 
 /// activation(x scale + shift), then times `gate` [B, C] fp32; or activation((x scale + shift) *
-/// factor + residual) with the factors of `drop`. Undefined: none.
+/// factor + residual) with the factors of `drop`. Undefined: none. The residual, too, is normalised
+/// by what is not null.
 struct GpuApply {
   ImageActivation activation = ImageActivation::none;
   at::Tensor residual = {}, gate = {};
   DropMask drop = {};
+  const GpuStatistics* residual_statistics = nullptr;
 };
 [[nodiscard]] at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statistics,
                                               const GpuApply& how);
@@ -64,8 +66,9 @@ struct GpuGradient {
   DropMask drop = {};
 };
 
-/// [rows, 2, C]: sums of dz and of dz (x - mean).
-[[nodiscard]] at::Tensor gpu_gradient_sums(const GpuGradient& of);
+/// [rows, 2, C]: sums of dz and of dz (x - mean). `dz`: as x, where dz without the factors of
+/// `drop` is written; undefined: nowhere.
+[[nodiscard]] at::Tensor gpu_gradient_sums(const GpuGradient& of, const at::Tensor& dz = {});
 
 /// From such sums, [2, C]: slope and offset, so that dx = scale dz + (x - mean) slope + offset.
 /// Adds the gradients of the parameters that are trained.

@@ -65,7 +65,17 @@ __device__ void for_rows(const ChannelShape& shape, const ChannelPlace& place, s
 #pragma unroll
     for (int u = 0; u < kRows; ++u) use(row + u * step, read[u]);
   }
-  for (; row < rows; row += step) use(row, fetch(row));
+  if (row >= rows) return;
+  // The last rows together, too: one after the other they would wait for memory each.
+  decltype(fetch(row)) read[kRows];
+#pragma unroll
+  for (int u = 0; u < kRows; ++u) {
+    if (row + u * step < rows) read[u] = fetch(row + u * step);
+  }
+#pragma unroll
+  for (int u = 0; u < kRows; ++u) {
+    if (row + u * step < rows) use(row + u * step, read[u]);
+  }
 }
 
 /// Per channel numbers of a thread; `otherwise` where there are none.

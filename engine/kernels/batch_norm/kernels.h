@@ -97,8 +97,9 @@ struct DropSamples {
 };
 inline constexpr std::int64_t kDropSamples = 4096;
 
-/// y = activation((x * scale + shift) * factor + residual) with the factor of the sample, or with a
-/// gate round(activation(x * scale + shift)) * gate of the sample and channel.
+/// y = activation((x * scale + shift) * factor + residual * residual_scale + residual_shift) with
+/// the factor of the sample, or with a gate round(activation(x * scale + shift)) * gate of the
+/// sample and channel.
 struct BatchNormApply {
   const void* x;         ///< [samples, pixels, channels]
   const float* scale;    ///< [channels]
@@ -110,10 +111,13 @@ struct BatchNormApply {
   Activation activation;
   DType dtype;
   DropSamples drop = {};
+  const float* residual_scale = nullptr;  ///< [channels]; null with residual_shift: 1 and 0
+  const float* residual_shift = nullptr;
 };
 
 /// Sums over samples and pixels of dz = grad_y * activation'(x * scale + shift) * factor and of dz
-/// * (x - mean).
+/// * (x - mean). Where dz without the factor is written, BatchNormBackwardApply can take it as
+/// grad_y without an activation, and need not read y.
 struct BatchNormBackwardSums {
   const void* x;              ///< [samples, pixels, channels]
   const void* y;              ///< as x: what forward gave, for a ReLU that followed a residual:
@@ -128,6 +132,8 @@ struct BatchNormBackwardSums {
   Activation activation;
   DType dtype;
   DropSamples drop = {};
+  void* grad_residual = nullptr;  ///< as x: dz without the factor, 0 for fillers; may alias grad_y;
+                                  ///< null: not wanted
 };
 
 /// Adds up these sums: gradients of weight and bias, and what makes the gradient of x:

@@ -1,5 +1,6 @@
 #include "engine/kernels/batch_norm/normed.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include "engine/comm/communicator.h"
@@ -67,17 +68,26 @@ NormGradients gradients_cpu(const KeptBatchNorm& norm, const NormInputs& in,
 
 NormGradients gradients_cuda(const KeptBatchNorm& norm, const NormInputs& in,
                              WantedNormGradients wanted) {
-  const GpuGradient of{.x = in.x,
-                       .dy = in.dy,
-                       .y = in.y,
-                       .statistics = GpuStatistics(in.statistics),
-                       .activation = norm.activation,
-                       .valid = norm.valid,
-                       .drop = in.drop};
-  at::Tensor slope_offset;
+  GpuGradient of{.x = in.x,
+                 .dy = in.dy,
+                 .y = in.y,
+                 .statistics = GpuStatistics(in.statistics),
+                 .activation = norm.activation,
+                 .valid = norm.valid,
+                 .drop = in.drop};
+  at::Tensor slope_offset, dz;
   if (norm.needs_sums(wanted.input)) {
-    slope_offset = gpu_finish_gradient(gpu_gradient_sums(of), of.statistics, norm.weight, norm.bias,
-                                       norm.sharing());
+    // The residual's gradient is written where it is made first, and is then read instead of the
+    // output and its gradient.
+    if (wanted.residual && in.y.defined()) dz = at::empty_like(in.x);
+    slope_offset = gpu_finish_gradient(gpu_gradient_sums(of, dz), of.statistics, norm.weight,
+                                       norm.bias, norm.sharing());
+  }
+  if (dz.defined()) {
+    of.dy = dz;
+    of.y = at::Tensor();
+    of.activation = ImageActivation::none;
+    return {wanted.input ? gpu_input_gradient(of, slope_offset, false).dx : at::Tensor(), dz};
   }
   if (!wanted.input && !wanted.residual) return {};
   const GpuInputGradient made = gpu_input_gradient(of, slope_offset, wanted.residual);
@@ -88,6 +98,20 @@ NormGradients gradients_cuda(const KeptBatchNorm& norm, const NormInputs& in,
 
 Normed normed(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& residual) {
   return x.is_cuda() ? normed_cuda(x, call, residual) : normed_cpu(x, call, residual);
+}
+
+NormedPair normed_pair(const at::Tensor& x, const BatchNormCall& call, const at::Tensor& other,
+                       const BatchNormCall& other_call) {
+  if (!x.is_cuda()) {
+    const Normed beside = normed_cpu(other, other_call, {}), made = normed_cpu(x, call, beside.y);
+    return {made.y, made.statistics, beside.statistics};
+  }
+  const GpuStatistics beside = gpu_statistics(other, other_call),
+                      statistics = gpu_statistics(x, call);
+  return {gpu_batch_norm_apply(
+              x, statistics,
+              {.activation = call.activation, .residual = other, .residual_statistics = &beside}),
+          statistics.all(), beside.all()};
 }
 
 at::Tensor normed_again(const KeptBatchNorm& norm, const at::Tensor& x,

@@ -17,6 +17,12 @@ struct Normed {
 /// `residual` undefined: none. BatchNormCall::drop holds on a GPU only.
 [[nodiscard]] Normed normed(const at::Tensor& x, const BatchNormCall& call,
                             const at::Tensor& residual = {});
+/// Beside another norm of `other`, and the statistics of that.
+struct NormedPair {
+  at::Tensor y, statistics, other_statistics;
+};
+[[nodiscard]] NormedPair normed_pair(const at::Tensor& x, const BatchNormCall& call,
+                                     const at::Tensor& other, const BatchNormCall& other_call);
 /// What was normalised in forward, without a residual.
 [[nodiscard]] at::Tensor normed_again(const KeptBatchNorm& norm, const at::Tensor& x,
                                       const at::Tensor& statistics);

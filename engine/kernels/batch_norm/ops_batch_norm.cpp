@@ -59,6 +59,35 @@ struct BatchNorm : torch::autograd::Function<BatchNorm> {
   }
 };
 
+struct BatchNormPair : torch::autograd::Function<BatchNormPair> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& beside, const std::optional<at::Tensor>&,
+                            const BatchNormCall& call, const BatchNormCall& other_call) {
+    const at::Tensor x = dense(input), other = dense(beside);
+    const NormedPair out = normed_pair(x, call, other, other_call);
+    const bool by_output = call.activation == ImageActivation::relu;
+    context->save_for_backward(
+        {x, out.statistics, other, out.other_statistics, by_output ? out.y : at::Tensor()});
+    keep_call(context, call);
+    keep_call(context, other_call, "other");
+    return out.y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    // The gradient of the sum goes to both norms.
+    const NormGradients made = norm_gradients(
+        kept_call(context),
+        {.x = saved[0], .statistics = saved[1], .y = saved[4], .dy = dense(grads[0])},
+        {.input = context->needs_input_grad(0), .residual = true});
+    const NormGradients beside =
+        norm_gradients(kept_call(context, "other"),
+                       {.x = saved[2], .statistics = saved[3], .y = {}, .dy = made.dresidual},
+                       {.input = context->needs_input_grad(1), .residual = false});
+    return {made.dx, beside.dx, {}, {}, {}};
+  }
+};
+
 struct BatchNormConv : torch::autograd::Function<BatchNormConv> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, const BatchNormCall& call,
@@ -122,6 +151,20 @@ at::Tensor batch_norm(const at::Tensor& x_BHWC, const BatchNormCall& call,
   const bool graph = x_BHWC.requires_grad() || (residual.defined() && residual.requires_grad());
   return BatchNorm::apply(x_BHWC, residual.defined() ? std::optional(residual) : std::nullopt,
                           graph ? std::nullopt : anchor_for(x_BHWC, call.trains()), call, left);
+}
+
+at::Tensor batch_norm_pair(const at::Tensor& x_BHWC, const BatchNormCall& call,
+                           const at::Tensor& other_BHWC, const BatchNormCall& other_call) {
+  check_batch_norm(x_BHWC, call, other_BHWC);
+  check_batch_norm(other_BHWC, other_call, {});
+  DSTRAIN_CHECK(other_call.activation == ImageActivation::none && call.drop.share == 0 &&
+                    other_call.drop.share == 0,
+                "two batch norms: one activation behind both, and no sample left out");
+  const bool graph = x_BHWC.requires_grad() || other_BHWC.requires_grad();
+  return BatchNormPair::apply(
+      x_BHWC, other_BHWC,
+      graph ? std::nullopt : anchor_for(x_BHWC, call.trains() || other_call.trains()), call,
+      other_call);
 }
 
 at::Tensor batch_norm_conv(const at::Tensor& x_BHWC, const BatchNormCall& call,

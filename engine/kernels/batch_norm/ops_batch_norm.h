@@ -43,6 +43,12 @@ struct BatchNormCall {
                                     const at::Tensor& residual = {},
                                     const ResidualGradient& left = {});
 
+/// activation(norm(x) + other_norm(other)), where the other norm has no activation and its result
+/// is not made on a GPU. Saves both inputs, the statistics, and of ReLU the output.
+[[nodiscard]] at::Tensor batch_norm_pair(const at::Tensor& x_BHWC, const BatchNormCall& call,
+                                         const at::Tensor& other_BHWC,
+                                         const BatchNormCall& other_call);
+
 /// conv(activation(norm(x))), without bias: what is convolved is made again in backward, so that
 /// only x and the statistics are saved.
 [[nodiscard]] at::Tensor batch_norm_conv(const at::Tensor& x_BHWC, const BatchNormCall& call,

@@ -143,8 +143,12 @@ void batch_norm_apply(const BatchNormApply& a) {
   const View x(a.x, a.dtype), residual(a.residual, a.dtype), y(a.y, a.dtype);
   for_elements(a.samples, a.pixels, a.channels,
                [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
-                 const double z = normalised(a, x.at(i), channel) * drop_factor(a.drop, sample) +
-                                  (residual ? residual.at(i) : 0);
+                 const double added =
+                     residual ? residual.at(i) * channel_value(a.residual_scale, channel, 1) +
+                                    channel_value(a.residual_shift, channel, 0)
+                              : 0;
+                 const double z =
+                     normalised(a, x.at(i), channel) * drop_factor(a.drop, sample) + added;
                  const double result = activated(z, a.activation);
                  y.set(i, a.gate == nullptr
                               ? result
@@ -162,6 +166,13 @@ void batch_norm_backward_sums(const BatchNormBackwardSums& a) {
                  before_activation(a, i, channel) * drop_factor(a.drop, i / a.channels / a.pixels);
              return std::pair(dz, dz * (x.at(i) - static_cast<double>(a.mean[channel])));
            });
+  const View grad_residual(a.grad_residual, a.dtype);
+  if (!grad_residual) return;
+  const std::int64_t valid = counted_samples(a.valid, a.samples);
+  for_elements(a.samples, a.pixels, a.channels,
+               [&](std::int64_t i, std::int64_t channel, std::int64_t sample) {
+                 grad_residual.set(i, sample < valid ? before_activation(a, i, channel) : 0);
+               });
 }
 
 void batch_norm_backward_finish(const BatchNormBackwardFinish& a) {

@@ -2,6 +2,7 @@
 
 #include "engine/base/error.h"
 #include "engine/kernels/conv/bias_relu.h"
+#include "engine/kernels/conv/columns.h"
 #include "engine/kernels/conv/conv_context.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
@@ -12,22 +13,36 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// conv(x) with its bias and ReLU.
+at::Tensor convolve_activated(const at::Tensor& x, const at::Tensor& weight, const ConvShape& shape,
+                              const at::Tensor& bias, bool relu) {
+  if (x.is_cuda() && by_direct_kernel(shape, x.element_size()))
+    return convolve_directly(x, weight, shape, bias, relu);
+  const at::Tensor y = convolve(x, weight, shape);
+  add_bias_relu(y, bias, relu);
+  return y;
+}
+
 struct ConvOptions {
   ConvShape shape;
   ImageActivation activation;
+  const ResidualGradient& left;
+  const ResidualGradient& leaves;
 };
 
 struct Conv : torch::autograd::Function<Conv> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>&, Parameter* weight, Parameter* bias,
-                            const ConvOptions& options, const ResidualGradient& left) {
-    const at::Tensor y = convolve(x, value_of(*weight, x), options.shape);
+                            const ConvOptions& options) {
     const bool activated = options.activation == ImageActivation::relu;
-    add_bias_relu(y, bias == nullptr ? at::Tensor() : value_of(*bias, x), activated);
+    const at::Tensor y =
+        convolve_activated(x, value_of(*weight, x), options.shape,
+                           bias == nullptr ? at::Tensor() : value_of(*bias, x), activated);
     context->save_for_backward(
         {weight->trainable ? x : at::Tensor(), activated ? y : at::Tensor()});
     context->saved_data["sizes"] = x.sizes().vec();
-    context->saved_data["left"] = left.keep();
+    context->saved_data["left"] = options.left.keep();
+    context->saved_data["leaves"] = options.leaves.keep();
     keep(context, "weight", weight);
     keep(context, "bias", bias);
     keep_shape(context, options.shape);
@@ -45,20 +60,26 @@ struct Conv : torch::autograd::Function<Conv> {
       dx = convolve_input_gradient(dy, value_of(weight, dy), shape,
                                    context->saved_data.at("sizes").toIntVector(),
                                    ResidualGradient(context->saved_data.at("left")).take());
-    return {dx, {}, {}, {}, {}, {}};
+    ResidualGradient leaves(context->saved_data.at("leaves"));
+    if (leaves.used() && dx.defined()) {
+      leaves.leave(dx);
+      dx = at::Tensor();
+    }
+    return {dx, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
 at::Tensor conv(const at::Tensor& x_BHWC, const ConvShape& shape, Parameter& weight,
-                Parameter* bias, ImageActivation activation, const ResidualGradient& left) {
+                Parameter* bias, ImageActivation activation, const ResidualGradient& left,
+                const ResidualGradient& leaves) {
   check_conv(x_BHWC, shape, weight, bias);
   DSTRAIN_CHECK(activation == ImageActivation::none || activation == ImageActivation::relu,
                 "a convolution has no other activation than ReLU");
   const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
   return Conv::apply(x_BHWC, anchor_for(x_BHWC, any_trainable), &weight, bias,
-                     ConvOptions{shape, activation}, left);
+                     ConvOptions{shape, activation, left, leaves});
 }
 
 }  // namespace dstrain::ops

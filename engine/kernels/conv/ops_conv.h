@@ -13,9 +13,11 @@ namespace dstrain::ops {
 /// activation(conv(x) + bias). x [B, H, W, in] -> [B, H', W', out]; x may be any view, such as that
 /// of images [B, C, H, W], which is kept as it is. Saves x, and with an activation (none or relu)
 /// its output, which the next operator keeps, too. `left`: another part of x's gradient, if used.
+/// `leaves`: where x's gradient is left instead, if used, for an operator that ran before this one.
 [[nodiscard]] at::Tensor conv(const at::Tensor& x_BHWC, const ConvShape& shape, Parameter& weight,
                               Parameter* bias = nullptr,
                               ImageActivation activation = ImageActivation::none,
-                              const ResidualGradient& left = {});
+                              const ResidualGradient& left = {},
+                              const ResidualGradient& leaves = {});
 
 }  // namespace dstrain::ops

@@ -18,12 +18,9 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/pool/kernels.h"
+#include "engine/kernels/pool/pooling.h"
 
 namespace dstrain::ops {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 kernels::PoolShape pool_kernel_shape(const at::Tensor& x, const PoolShape& shape) {
   return {.samples = x.size(0),
@@ -37,10 +34,10 @@ kernels::PoolShape pool_kernel_shape(const at::Tensor& x, const PoolShape& shape
           .before = static_cast<int>(shape.padding)};
 }
 
-/// The largest of each window, and where it was (kernels::MaxPool), a byte for each result.
-struct Pooled {
-  at::Tensor y, places;
-};
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 Pooled pooled_cuda(const at::Tensor& x, const PoolShape& shape) {
   const kernels::PoolShape s = pool_kernel_shape(x, shape);
@@ -104,7 +101,7 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const PoolShape& shape) {
     const at::Tensor x = dense(input);
-    const Pooled made = x.is_cuda() ? pooled_cuda(x, shape) : pooled_cpu(x, shape);
+    const Pooled made = pooled(x, shape);
     context->save_for_backward({made.places});
     context->saved_data["sizes"] = x.sizes().vec();
     context->saved_data["shape"] =
@@ -117,9 +114,7 @@ struct MaxPool : torch::autograd::Function<MaxPool> {
     const std::vector<std::int64_t> list = context->saved_data.at("shape").toIntVector(),
                                     sizes = context->saved_data.at("sizes").toIntVector();
     const PoolShape shape = {list[0], list[1], list[2]};
-    return {dy.is_cuda() ? max_pool_gradient_cuda(dy, places, shape, sizes)
-                         : max_pool_gradient_cpu(dy, places, shape, sizes),
-            {}};
+    return {max_pool_gradient(dy, places, shape, sizes), {}};
   }
 };
 
@@ -209,6 +204,16 @@ struct AverageGrid : torch::autograd::Function<AverageGrid> {
 };
 
 }  // namespace
+
+Pooled pooled(const at::Tensor& x, const PoolShape& shape) {
+  return x.is_cuda() ? pooled_cuda(x, shape) : pooled_cpu(x, shape);
+}
+
+at::Tensor max_pool_gradient(const at::Tensor& dy, const at::Tensor& places, const PoolShape& shape,
+                             at::IntArrayRef sizes) {
+  return dy.is_cuda() ? max_pool_gradient_cuda(dy, places, shape, sizes)
+                      : max_pool_gradient_cpu(dy, places, shape, sizes);
+}
 
 at::Tensor max_pool(const at::Tensor& x_BHWC, const PoolShape& shape) {
   DSTRAIN_CHECK(x_BHWC.dim() == 4 && shape.kernel <= 15 && shape.output_side(x_BHWC.size(1)) > 0 &&

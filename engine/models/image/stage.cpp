@@ -1,5 +1,8 @@
 #include "engine/models/image/stage.h"
 
+#include <utility>
+
+#include "engine/kernels/pool/ops_norm_pool.h"
 #include "engine/nn/parameter_order.h"
 
 namespace dstrain {
@@ -21,23 +24,47 @@ std::vector<BlockState*> ConvStage::state() {
   return list;
 }
 
+bool ConvStage::pools_in_layer() const {
+  const std::optional<BatchNorm>& norm = layers_.back().norm;
+  return pool_ && ops::norm_pool_fits(*pool_) &&
+         (!norm || norm->activation() == ops::ImageActivation::relu);
+}
+
 Tensors ConvStage::forward(const Tensors& input, const Batch& batch, const BlockContext& context) {
   const Call call = Call::of(batch, context);
   at::Tensor x = input_of(input, batch);
   for (Layer& layer : layers_) {
-    x = layer.norm ? layer.norm->forward(layer.conv.forward(x), call)
-                   : layer.conv.forward(x, ops::ImageActivation::relu);
+    const bool pools = &layer == &layers_.back() && pools_in_layer();
+    if (layer.norm) {
+      x = layer.conv.forward(x);
+      x = pools ? layer.norm->forward_pool(x, call, *pool_) : layer.norm->forward(x, call);
+    } else {
+      x = pools ? layer.conv.forward_pool(x, *pool_)
+                : layer.conv.forward(x, ops::ImageActivation::relu);
+    }
   }
-  return {pool_ ? ops::max_pool(x, *pool_) : x};
+  return {pool_ && !pools_in_layer() ? ops::max_pool(x, *pool_) : x};
 }
 
 ImageShape ConvStage::add_costs(ImageCosts& costs, ImageShape shape) const {
+  using enum ImageCosts::After;
   bool first = true;
   for (const Layer& layer : layers_) {
-    shape = costs.conv(layer.conv, shape, std::exchange(first, false), !layer.norm);
-    if (layer.norm) shape = costs.norm(*layer.norm, shape);
+    const bool pools = &layer == &layers_.back() && pools_in_layer();
+    shape = costs.conv(layer.conv, shape, std::exchange(first, false),
+                       layer.norm ? nothing
+                       : pools    ? relu_and_pool
+                                  : relu);
+    if (pools) {
+      shape =
+          costs.relu_max_pool(name() + ".pool", *pool_, shape, layer.norm ? &*layer.norm : nullptr);
+    } else if (layer.norm) {
+      shape = costs.norm(*layer.norm, shape);
+    }
   }
-  return pool_ ? costs.max_pool(name() + ".pool", *pool_, shape, !layers_.back().norm) : shape;
+  return pool_ && !pools_in_layer()
+             ? costs.max_pool(name() + ".pool", *pool_, shape, !layers_.back().norm)
+             : shape;
 }
 
 BlockCost ConvStage::cost(const BatchShape& shape) const {

@@ -32,6 +32,8 @@ class ConvStage final : public ImageBlock {
 
  private:
   ImageShape add_costs(ImageCosts& costs, ImageShape shape) const;
+  /// The pool is part of the last layer's operator, which has a ReLU.
+  [[nodiscard]] bool pools_in_layer() const;
 
   std::vector<Layer> layers_;
   std::optional<ops::PoolShape> pool_;

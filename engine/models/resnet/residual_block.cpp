@@ -23,12 +23,16 @@ Tensors ResidualBlock::forward(const Tensors& input, const Batch& batch,
   const Call call = Call::of(batch, context);
   const at::Tensor x = input_of(input, batch);
   ConvNorm& first = branch_.front();
-  const ops::ResidualGradient left = !shortcut_ && first.conv.shape().pointwise()
-                                         ? ops::ResidualGradient(x)
-                                         : ops::ResidualGradient();
+  // The shortcut's part of x's gradient, to which the product of the branch adds.
+  const ops::ResidualGradient left =
+      first.conv.shape().pointwise() ? ops::ResidualGradient(x) : ops::ResidualGradient();
   at::Tensor h = first.norm.forward(first.conv.forward(x, ops::ImageActivation::none, left), call);
   for (std::size_t i = 1; i + 1 < branch_.size(); ++i) h = branch_[i].forward(h, call);
-  return {branch_.back().forward(h, call, shortcut_ ? shortcut_->forward(x, call) : x, left)};
+  if (!shortcut_) return {branch_.back().forward(h, call, x, left)};
+  // It runs behind the branch's first product, so that autograd comes back to it before that.
+  const at::Tensor other = shortcut_->conv.forward(x, ops::ImageActivation::none, {}, left);
+  ConvNorm& last = branch_.back();
+  return {last.norm.forward_pair(last.conv.forward(h), call, other, shortcut_->norm)};
 }
 
 BlockCost ResidualBlock::cost(const BatchShape& shape) const {
@@ -37,7 +41,9 @@ BlockCost ResidualBlock::cost(const BatchShape& shape) const {
   ImageShape image = input;
   for (std::size_t i = 0; i < branch_.size(); ++i)
     image = branch_[i].add_costs(costs, image, /*kept=*/i == 0, i + 1 == branch_.size());
-  if (shortcut_) shortcut_->add_costs(costs, input, /*kept=*/true);
+  if (shortcut_) {
+    costs.norm_beside(shortcut_->norm, costs.conv(shortcut_->conv, input, /*kept=*/true));
+  }
   return costs.finish(image);
 }
 

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/kernels/dtype.h"
+
+/// Convolutions of images of three channels on tensor cores, without windows in memory: arguments,
+/// the GPU version and the reference. The rules are in engine/kernels/kernels.h.
+namespace dstrain::kernels {
+
+struct DirectShape {
+  std::int64_t sample_stride, row_stride, column_stride, channel_stride;  ///< elements of x
+  std::int64_t samples;
+  int height, width;  ///< of x
+  int out_height, out_width;
+  int kernel, stride;
+  int before;  ///< zeros above and to the left
+  int out;     ///< channels of the result
+};
+
+inline constexpr int kDirectChannels = 3;  ///< of the image
+
+/// Whether the kernels serve this convolution of 16-bit numbers.
+[[nodiscard]] constexpr bool direct_fits(std::int64_t in, std::int64_t out, std::int64_t kernel,
+                                         std::int64_t stride) {
+  return in == kDirectChannels &&
+         ((kernel == 7 && stride == 2 && out == 64) || (kernel == 3 && stride == 1 && out == 64) ||
+          (kernel == 3 && stride == 2 && out == 32));
+}
+
+/// y = relu(round(conv(x)) + bias), where these are asked for: the same numbers as by a pass over
+/// what the convolution wrote.
+struct DirectConv {
+  const void* x;       ///< images of any strides
+  const void* weight;  ///< [out, 3, kernel, kernel]
+  const void* bias;    ///< [out] of dtype; null: none
+  void* y;             ///< [samples, out_height, out_width, out]
+  DirectShape shape;
+  bool relu;
+  DType dtype;  ///< of 16 bits
+};
+
+/// grad_weight += the gradient of the weight.
+struct DirectConvBackward {
+  const void* x;
+  const void* grad_y;  ///< [samples, out_height, out_width, out]
+  float* partial;      ///< scratch, [direct_partials(shape), out * 3 * kernel^2]
+  float* grad_weight;  ///< [out, 3, kernel, kernel]
+  DirectShape shape;
+  DType dtype;
+};
+[[nodiscard]] std::int64_t direct_partials(const DirectShape& shape);
+
+namespace cuda {
+/// Throw Error{internal} where direct_fits says no, and for fp32.
+void direct_conv(const DirectConv& args, cudaStream_t stream);
+void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream);
+}  // namespace cuda
+
+namespace reference {
+void direct_conv(const DirectConv& args);
+void direct_conv_backward(const DirectConvBackward& args);
+}  // namespace reference
+
+}  // namespace dstrain::kernels
