@@ -83,9 +83,8 @@ struct Example {
   std::int64_t longest;
   at::Tensor qkv, dy, y64, dqkv64;
 
-  Example(const AttentionShape& shape, const Lengths& lengths, std::int64_t rows,
-          at::ScalarType type)
-      : shape(shape), longest(*std::max_element(lengths.begin(), lengths.end())) {
+  Example(const AttentionShape& of, const Lengths& lengths, std::int64_t rows, at::ScalarType type)
+      : shape(of), longest(*std::max_element(lengths.begin(), lengths.end())) {
     Random random(7);
     qkv = random({rows, shape.qkv_width()}, type);
     dy = random({rows, shape.width()}, type);

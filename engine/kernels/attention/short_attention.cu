@@ -318,7 +318,15 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
         for (int i = 0; i < 4; ++i)
           scores[n][i] = grad_of(scores[n][i], score_grads[n][i], scale, facts[i / 2]);
       }
-      // Keys behind the last one are zero, and so is what they add.
+      if ((j + 1) * kTile > tokens) {  // of keys that are not there
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (j * kTile + n * 8 + lane.column + i % 2 >= tokens) scores[n][i] = 0;
+          }
+        }
+      }
       add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
     }
     Moved<T, kWidth>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
@@ -455,7 +463,8 @@ void short_attention(const ShortAttention& args, cudaStream_t stream) {
 }
 
 void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream) {
-  (short_attention_has_sm90() ? short_attention_backward_sm90 : short_attention_backward_sm80)(args, stream);
+  (short_attention_has_sm90() ? short_attention_backward_sm90 : short_attention_backward_sm80)(
+      args, stream);
 }
 
 }  // namespace cuda

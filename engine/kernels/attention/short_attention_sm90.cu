@@ -3,17 +3,20 @@
 #include "engine/kernels/attention/short_attention.cuh"
 #include "engine/kernels/attention/wgmma.cuh"
 
-/// Attention of short sequences by wgmma, for sm_90a. A block is one warpgroup; it holds one head's
-/// keys and values (or, for gradients of these, queries and gradients of the output) in shared
-/// memory and works on 64 rows of the other side at a time, which are the left operands. While it
-/// takes exponentials of one chunk of scores, the products with the chunk before run.
+/// Attention of short sequences by wgmma, for sm_90a. A block holds one head's operands in shared
+/// memory; a warpgroup works on 64 rows at a time, which are the left operands. While it takes
+/// exponentials of one chunk of scores, the products with the chunk before run.
 namespace dstrain::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128, kBlocks = 2;
-constexpr int kRows = 64;    ///< of a block's product
-constexpr int kChunk = 64;   ///< scores of a row at a time
-constexpr int kMatrix = 64;  ///< elements of 8 rows by 16 bytes
+constexpr int kThreads = 128, kWarps = 4;  ///< of a warpgroup
+constexpr int kBlocks = 2;
+constexpr std::size_t kMostShared = 227 * 1024;  ///< that a block can have
+constexpr int kRows = 64;                        ///< of a block's product
+constexpr int kChunk = 64;                       ///< scores of a row at a time
+/// Elements from one matrix of 8 rows by 16 bytes to the next: the first 64 are its own; 8 more
+/// keep neighbouring 16 bytes of a row in different banks.
+constexpr int kMatrix = 72;
 
 __host__ __device__ inline int rounded(int tokens, int to) { return (tokens + to - 1) / to * to; }
 
@@ -23,8 +26,13 @@ template <typename T, int kWidth>
 struct Stored {
   T* data;
 
-  static constexpr int kEight = 8 * kWidth;                 ///< elements of eight rows
+  static constexpr int kEight = kWidth / kPack * kMatrix;  ///< elements of eight rows
   static constexpr int kMatrixBytes = 2 * kMatrix, kEightBytes = 2 * kEight;
+
+  /// Of so many rows, rounded up to 16.
+  __host__ __device__ static constexpr int elements(int tokens) {
+    return rounded(tokens, kTile) / 8 * kEight;
+  }
 
   /// Their first 64 or 16 as columns of a result, and as what is summed over.
   [[nodiscard]] __device__ std::uint64_t columns() const {
@@ -39,14 +47,16 @@ struct Stored {
   template <int kThreads>
   __device__ void fetch(const Head<T>& head, int first, int rows, int tokens, int thread) const {
     constexpr int kPacks = kWidth / kPack, kAtOnce = kThreads / 2;  // rows
-    int places[kPacks / 2], offsets[kPacks / 2];
+    int places[kPacks / 2], offsets[kPacks / 2], matrices[kPacks / 2];
 #pragma unroll
     for (int i = 0; i < kPacks / 2; ++i) {
-      const int matrix = thread / 8 + i * kThreads / 8, eight = matrix / kPacks;
-      places[i] = eight * 8 + thread % 8;
-      offsets[i] = places[i] * static_cast<int>(head.stride) + (matrix - eight * kPacks) * kPack;
+      const int pack = thread + i * kThreads;
+      places[i] = pack / kPacks;
+      const int column = pack - places[i] * kPacks;
+      offsets[i] = places[i] * static_cast<int>(head.stride) + column * kPack;
+      matrices[i] = 2 * (places[i] / 8 * kEight + column * kMatrix + places[i] % 8 * kPack);
     }
-    auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(data + thread * kPack));
+    auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(data));
     const T* from = head.rows + first * head.stride;
 #pragma unroll 1
     for (int row = 0; row < rows; row += kAtOnce) {
@@ -54,13 +64,12 @@ struct Stored {
       for (int i = 0; i < kPacks / 2; ++i) {
         const bool is_token = first + row + places[i] < tokens;
         if (row + places[i] < rows)
-          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                           to + i * kThreads * kPack * 2),
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + matrices[i]),
                        "l"(is_token ? from + offsets[i] : head.rows), "r"(is_token ? 16 : 0)
                        : "memory");
       }
       from += kAtOnce * head.stride;
-      to += kAtOnce * kWidth * 2;
+      to += kAtOnce / 8 * kEight * 2;
     }
   }
 
@@ -96,55 +105,103 @@ struct Facts {
   float *log_sums, *products;
 };
 
+/// By two warpgroups; gradients come to shared memory as the oldest group of copies.
 template <typename T, int kWidth>
-__device__ void find_facts(const Facts& facts, const Head<T>& out, const Head<T>& grad,
+__device__ void find_facts(const Facts& facts, const Head<T>& out, const Stored<T, kWidth>& grads,
                            const float* log_sum_exp, int tokens, int rows) {
   constexpr int kLanes = kWidth / 16;  // of a row, each with 16 elements
-  constexpr int kOfWarp = kWarp / kLanes, kOfBlock = kThreads / kWarp * kOfWarp, kAtOnce = 4;
+  constexpr int kOfWarp = kWarp / kLanes, kOfBlock = 2 * kWarps * kOfWarp, kAtOnce = 6;
   const Lane lane;
   const int group = lane.index / kLanes, part = lane.index - group * kLanes;
-  for (int row = static_cast<int>(threadIdx.x); row < rows; row += kThreads)
-    facts.log_sums[row] = row < tokens ? log_sum_exp[row] * kLog2E : INFINITY;
 #pragma unroll 1
-  for (int start = lane.warp * kOfWarp; start < rows; start += kOfBlock * kAtOnce) {
-    Pack<T, 16> x[kAtOnce], y[kAtOnce];
+  for (int warp_start = lane.warp * kOfWarp; warp_start < rows; warp_start += kOfBlock * kAtOnce) {
+    const int start = warp_start + group;
+    uint4 x[kAtOnce][2];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = min(start + i * kOfBlock + group, tokens - 1);
-      x[i] = load<T, 16>(out.rows + row * out.stride, part);
-      y[i] = load<T, 16>(grad.rows + row * grad.stride, part);
+      const int row = start + i * kOfBlock;
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        x[i][k] = row < tokens ? *reinterpret_cast<const uint4*>(out.rows + row * out.stride +
+                                                                 (2 * part + k) * kPack)
+                               : uint4{0, 0, 0, 0};
+    }
+    if (warp_start < kOfBlock) {
+      const auto thread = static_cast<int>(threadIdx.x);
+      const float first = thread < tokens ? log_sum_exp[thread] : INFINITY,
+                  second = thread + 2 * kThreads < tokens ? log_sum_exp[thread + 2 * kThreads]
+                                                          : INFINITY;
+      if (thread < rows) facts.log_sums[thread] = first * kLog2E;
+      if (thread + 2 * kThreads < rows) facts.log_sums[thread + 2 * kThreads] = second * kLog2E;
+      __pipeline_wait_prior(1);
+      __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      float p[16], q[16], product = 0, sum = 0;
-      x[i].unpack(p);
-      y[i].unpack(q);
+      const int row = start + i * kOfBlock, stored = min(row, tokens - 1);
+      float product = 0, sum = 0;
 #pragma unroll
-      for (int j = 0; j < 16; ++j) product += p[j] * q[j];
+      for (int k = 0; k < 2; ++k) {
+        const uint4 y =
+            *reinterpret_cast<const uint4*>(grads.data + stored / 8 * Stored<T, kWidth>::kEight +
+                                            (2 * part + k) * kMatrix + stored % 8 * kPack);
+        const std::uint32_t a[4] = {x[i][k].x, x[i][k].y, x[i][k].z, x[i][k].w},
+                            b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-      for (int j = 0; j < kLanes; ++j)
-        sum += __shfl_sync(0xffffffffu, product, group * kLanes + j);
-      const int row = start + i * kOfBlock + group;
-      if (part == 0 && group < kOfWarp && row < rows) {
-        facts.products[row] = row < tokens ? sum : 0;
+        for (int j = 0; j < 4; ++j) {
+          const float2 p = unpack_pair<T>(a[j]), q = unpack_pair<T>(b[j]);
+          product += p.x * q.x + p.y * q.y;
+        }
       }
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) sum += __shfl_sync(0xffffffffu, product, group * kLanes + j);
+      if (part == 0 && group < kOfWarp && row < rows) facts.products[row] = sum;
     }
   }
 }
 
-/// Sums times the scale to the rows of this warp from `first` on.
+/// Four lanes with two columns of four tiles each: afterwards lane i of them has all of tile i.
+__device__ inline uint4 turn(const std::uint32_t (&x)[4]) {
+  const auto lane = static_cast<int>(threadIdx.x);
+  const bool odd = lane % 2 == 1, high = lane % 4 >= 2;
+  const std::uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1),
+                      b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+  const uint2 first = odd ? uint2{a, x[1]} : uint2{x[0], a},
+              second = odd ? uint2{b, x[3]} : uint2{x[2], b};
+  const std::uint32_t c = __shfl_xor_sync(0xffffffffu, high ? first.x : second.x, 2),
+                      d = __shfl_xor_sync(0xffffffffu, high ? first.y : second.y, 2);
+  return high ? uint4{c, d, second.x, second.y} : uint4{first.x, first.y, c, d};
+}
+
+/// Sums times the scale to the rows of this warp from `first` on: pairs of columns are exchanged
+/// among the four lanes of a row so that each stores 16 bytes at a time, of the last two tiles 8.
 template <typename T, int kTiles>
 __device__ void store_rows(const Head<T>& head, const float (&sums)[kTiles][4], float low_scale,
                            float high_scale, int first, int tokens) {
+  static_assert(kTiles % 4 == 0 || kTiles % 4 == 2);
   const Lane lane;
-  const int row = first + lane.row;
-  T* low = head.rows + row * head.stride + lane.column;
-  T* high = low + 8 * head.stride;
+  const int part = lane.index % 4;
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    if (row < tokens) store_pair(low + n * 8, sums[n][0] * low_scale, sums[n][1] * low_scale);
-    if (row + 8 < tokens)
-      store_pair(high + n * 8, sums[n][2] * high_scale, sums[n][3] * high_scale);
+  for (int i = 0; i < 2; ++i) {
+    const int row = first + lane.row + 8 * i;
+    const float scale = i == 0 ? low_scale : high_scale;
+    T* to = head.rows + row * head.stride;
+    const auto pair = [&](int n) {
+      return pack_pair<T>(sums[n][2 * i] * scale, sums[n][2 * i + 1] * scale);
+    };
+#pragma unroll
+    for (int n = 0; n + 4 <= kTiles; n += 4) {
+      const uint4 words = turn({pair(n), pair(n + 1), pair(n + 2), pair(n + 3)});
+      if (row < tokens) *reinterpret_cast<uint4*>(to + (n + part) * 8) = words;
+    }
+    if constexpr (kTiles % 4 == 2) {
+      const std::uint32_t x = pair(kTiles - 2), y = pair(kTiles - 1);
+      const std::uint32_t mine = part % 2 == 0 ? x : y,
+                          other = __shfl_xor_sync(0xffffffffu, part % 2 == 0 ? y : x, 1);
+      if (row < tokens)
+        *reinterpret_cast<uint2*>(to + (kTiles - 2 + part % 2) * 8 + part / 2 * 4) =
+            part % 2 == 0 ? uint2{mine, other} : uint2{other, mine};
+    }
   }
 }
 
@@ -235,7 +292,7 @@ class Gradients {
   __device__ void run_few(float (&first_sums)[kWidth / 8][4], float (&second_sums)[kSeconds][4]) {
     clear(first_sums);
     clear(second_sums);
-    for (int column = lane_.warp * kTile; column < tokens_; column += kThreads / kWarp * kTile) {
+    for (int column = lane_.warp % kWarps * kTile; column < tokens_; column += kWarps * kTile) {
       Scores<kTile> scores;
       Weights<kTile, kOfKeys> weights;
       clear(scores.score);
@@ -293,8 +350,7 @@ class Gradients {
   /// Waits for what start() began, and the products of the chunk before, whose weights then may be
   /// overwritten.
   template <int kBefore, int kColumns>
-  __device__ void weigh(Weights<kColumns, kOfKeys>& weights, Scores<kColumns>& scores,
-                        int column) {
+  __device__ void weigh(Weights<kColumns, kOfKeys>& weights, Scores<kColumns>& scores, int column) {
     wgmma::wait<1 + kBefore>();
     wgmma::pin(scores.score);
     weigh_scores(scores, column);
@@ -342,8 +398,7 @@ class Gradients {
   }
 
   template <int kColumns>
-  __device__ static void pack(Weights<kColumns, kOfKeys>& weights,
-                              const Scores<kColumns>& scores) {
+  __device__ static void pack(Weights<kColumns, kOfKeys>& weights, const Scores<kColumns>& scores) {
 #pragma unroll
     for (int k = 0; k < kColumns / kTile; ++k) {
       if constexpr (kOfKeys) weights.probability[k] = left_of<T>(scores.score, 2 * k);
@@ -379,24 +434,31 @@ class Gradients {
   RowFacts row_[kOfKeys ? 1 : 2];
 };
 
-/// Sums over the block's warps, in their order, in the first one. `room`: of this warp, as much as
-/// its sums; the rooms of the warps are `pitch` floats apart.
+/// A barrier of one warpgroup.
+__device__ inline void meet(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
+}
+
+/// Sums over a warpgroup's warps, in their order, in the first one. `room`: as much as the sums of
+/// three warps.
 template <int kTiles>
-__device__ void sum_over_warps(float (&sums)[kTiles][4], float* room, int pitch) {
+__device__ void sum_over_warps(float (&sums)[kTiles][4], float4* room, int group) {
   const Lane lane;
-  __syncthreads();
+  const int own = lane.warp % kWarps;
+  room += lane.index;
+  meet(group);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    auto* to = reinterpret_cast<float4*>(room) + n * kWarp + lane.index;
-    if (lane.warp > 0) *to = {sums[n][0], sums[n][1], sums[n][2], sums[n][3]};
+    if (own > 0)
+      room[((own - 1) * kTiles + n) * kWarp] = {sums[n][0], sums[n][1], sums[n][2], sums[n][3]};
   }
-  __syncthreads();
-  if (lane.warp > 0) return;
-  for (int warp = 1; warp < kThreads / kWarp; ++warp) {
+  meet(group);
+  if (own > 0) return;
+#pragma unroll
+  for (int warp = 0; warp < kWarps - 1; ++warp) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float4 other =
-          reinterpret_cast<const float4*>(room + warp * pitch)[n * kWarp + lane.index];
+      const float4 other = room[(warp * kTiles + n) * kWarp];
       sums[n][0] += other.x;
       sums[n][1] += other.y;
       sums[n][2] += other.z;
@@ -405,91 +467,102 @@ __device__ void sum_over_warps(float (&sums)[kTiles][4], float* room, int pitch)
   }
 }
 
-/// What a block keeps in shared memory: two operands, 64 rows of two others, facts of rows.
+/// What a block keeps in shared memory: query, key, value and gradient of the output, facts of
+/// rows, room for sums over warps.
 template <typename T, int kWidth>
-struct Room {
-  static constexpr int kOwn = kRows * kWidth;  ///< elements
-  __host__ __device__ static std::size_t bytes(int tokens) {
-    return (2 * static_cast<std::size_t>(rounded(tokens, kTile)) * kWidth + 2 * kOwn) * 2 +
-           2 * static_cast<std::size_t>(rounded(tokens, kRows)) * sizeof(float);
+struct Plan {
+  Stored<T, kWidth> query, key, value, grad;
+  Facts facts;
+  float4* room;
+
+  __device__ Plan(char* shared, int tokens)
+      : query{reinterpret_cast<T*>(shared)},
+        key{query.data + Stored<T, kWidth>::elements(tokens)},
+        value{key.data + Stored<T, kWidth>::elements(tokens)},
+        grad{value.data + Stored<T, kWidth>::elements(tokens)},
+        facts{reinterpret_cast<float*>(grad.data + Stored<T, kWidth>::elements(tokens)), nullptr},
+        room(reinterpret_cast<float4*>(facts.log_sums + 2 * rounded(tokens, kRows))) {
+    facts.products = facts.log_sums + rounded(tokens, kRows);
+  }
+
+  static constexpr int kRoom = (kWarps - 1) * kWidth / 8 * kWarp;  ///< of a warpgroup
+
+  /// Up to 16 rows behind the last 64 are shared by the warps; the first of them, or the end.
+  __host__ __device__ static int few(int tokens) {
+    return tokens % kRows > 0 && tokens % kRows <= kTile ? tokens / kRows * kRows : tokens;
+  }
+
+  static std::size_t bytes(int tokens) {
+    return static_cast<std::size_t>(4 * Stored<T, kWidth>::elements(tokens)) * sizeof(T) +
+           static_cast<std::size_t>(2 * rounded(tokens, kRows)) * sizeof(float) +
+           (few(tokens) < tokens ? 2 * kRoom * sizeof(float4) : 0);
   }
 };
 
+/// All gradients of keys and values, or of queries, by one warpgroup.
 template <typename T, int kWidth, bool kOfKeys>
-__device__ void gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
-  const int tokens = static_cast<int>(a.forward.tokens), rows = rounded(tokens, kTile);
+__device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan,
+                          const Head<T>& first_result, const Head<T>& second_result) {
+  const int tokens = static_cast<int>(a.forward.tokens), few = plan.few(tokens);
   const Lane lane;
-  const std::int64_t sample = block / a.forward.heads, number = block - sample * a.forward.heads;
-  const auto head = [&](const HeadsView& view) { return Head<T>(view, sample, number); };
-  const Head<T> query = head(a.forward.query), key = head(a.forward.key),
-                value = head(a.forward.value), grad = head(a.grad);
-  const Stored<T, kWidth> firsts{reinterpret_cast<T*>(shared)},
-      seconds{firsts.data + rows * kWidth};
-  // A warp's 16 rows of two others lie next to each other.
-  T* own = seconds.data + rows * kWidth;
-  const Stored<T, kWidth> first{own + 2 * lane.warp * kTile * kWidth},
-      second{first.data + kTile * kWidth};
-  const Facts facts{reinterpret_cast<float*>(own + 2 * Room<T, kWidth>::kOwn),
-                    reinterpret_cast<float*>(own + 2 * Room<T, kWidth>::kOwn) +
-                        rounded(tokens, kRows)};
-  // Up to 16 rows behind the last 64 are a matter of each warp's own products.
-  const int few = tokens % kRows > 0 && tokens % kRows <= kTile ? tokens / kRows * kRows : tokens;
-  const auto own_row = [&](int row) { return row < few ? row + lane.warp * kTile : row; };
-  const auto fetch_own = [&](int row) {
-    first.template fetch<kWarp>(kOfKeys ? key : query, own_row(row), kTile, tokens, lane.index);
-    second.template fetch<kWarp>(kOfKeys ? value : grad, own_row(row), kTile, tokens, lane.index);
-    __pipeline_commit();
+  const int own_row = lane.warp % kWarps * kTile;
+  const auto& firsts = kOfKeys ? plan.query : plan.key;
+  const auto& seconds = kOfKeys ? plan.grad : plan.value;
+  Gradients<T, kWidth, kOfKeys> work(firsts, seconds, plan.facts, a.forward.scale * kLog2E, tokens);
+  const auto load = [&](int row) {
+    // Rows that are not there may be any others.
+    const int place = min(row, rounded(tokens, kTile) - kTile) / 8 * Stored<T, kWidth>::kEight;
+    work.load({(kOfKeys ? plan.key : plan.query).data + place},
+              {(kOfKeys ? plan.value : plan.grad).data + place}, row);
   };
-  const auto thread = static_cast<int>(threadIdx.x);
-  firsts.template fetch<kThreads>(kOfKeys ? query : key, 0, rows, tokens, thread);
-  seconds.template fetch<kThreads>(kOfKeys ? grad : value, 0, rows, tokens, thread);
-  fetch_own(0);
-  find_facts<T, kWidth>(facts, head(a.forward.out), grad,
-                        a.forward.log_sum_exp + block * a.forward.tokens, tokens,
-                        rounded(tokens, kRows));
-  __pipeline_wait_prior(0);
-  wgmma::publish_shared();
-  __syncthreads();
-  Gradients<T, kWidth, kOfKeys> work(firsts, seconds, facts, a.forward.scale * kLog2E, tokens);
-  const Head<T> first_result = head(kOfKeys ? a.key_grad : a.query_grad),
-                second_result = head(a.value_grad);
-  const auto load_own = [&](int row) {
-    __pipeline_wait_prior(0);
-    __syncwarp();
-    work.load(first, second, own_row(row));
-    __syncwarp();
-  };
-  for (int row = 0; row < few; row += kRows) {
-    load_own(row);
-    if (row + kRows < tokens) fetch_own(row + kRows);
+#pragma unroll 1
+  for (int row = own_row; row - own_row < few; row += kRows) {
+    load(row);
     work.run();
-    store_rows(first_result, work.first_sums, a.forward.scale, a.forward.scale, own_row(row),
-               tokens);
-    if constexpr (kOfKeys)
-      store_rows(second_result, work.second_sums, 1, 1, own_row(row), tokens);
+    store_rows(first_result, work.first_sums, a.forward.scale, a.forward.scale, row, tokens);
+    if constexpr (kOfKeys) store_rows(second_result, work.second_sums, 1, 1, row, tokens);
   }
   if (few == tokens) return;
-  load_own(few);
+  load(few);
   float first_sums[kWidth / 8][4], second_sums[kOfKeys ? kWidth / 8 : 1][4];
   work.run_few(first_sums, second_sums);
-  auto* room = reinterpret_cast<float*>(first.data);
-  sum_over_warps(first_sums, room, kTile * kWidth);
-  if constexpr (kOfKeys) sum_over_warps(second_sums, room, kTile * kWidth);
-  if (lane.warp > 0) return;
+  float4* room = plan.room + (kOfKeys ? 0 : plan.kRoom);
+  const int group = kOfKeys ? 0 : 1;
+  sum_over_warps(first_sums, room, group);
+  if constexpr (kOfKeys) sum_over_warps(second_sums, room, group);
+  if (lane.warp % kWarps > 0) return;
   store_rows(first_result, first_sums, a.forward.scale, a.forward.scale, few, tokens);
   if constexpr (kOfKeys) store_rows(second_result, second_sums, 1, 1, few, tokens);
 }
 
-/// Two blocks for each head, next to each other, so that the second finds its operands in L2.
+/// A block for each head: one warpgroup for the gradients of keys and values, one for those of
+/// queries.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(2 * kThreads, 1)
     short_attention_backward_kernel(const ShortAttentionBackward a) {
   extern __shared__ __align__(128) char shared[];
-  const std::int64_t block = blockIdx.x / 2;
-  if (blockIdx.x % 2 == 0) {
-    gradients<T, kWidth, true>(a, shared, block);
+  const int tokens = static_cast<int>(a.forward.tokens), rows = rounded(tokens, kTile);
+  const Plan<T, kWidth> plan(shared, tokens);
+  const std::int64_t sample = blockIdx.x / a.forward.heads,
+                     number = blockIdx.x - sample * a.forward.heads;
+  const auto head = [&](const HeadsView& view) { return Head<T>(view, sample, number); };
+  const auto thread = static_cast<int>(threadIdx.x);
+  plan.grad.template fetch<2 * kThreads>(head(a.grad), 0, rows, tokens, thread);
+  __pipeline_commit();
+  plan.query.template fetch<2 * kThreads>(head(a.forward.query), 0, rows, tokens, thread);
+  plan.key.template fetch<2 * kThreads>(head(a.forward.key), 0, rows, tokens, thread);
+  plan.value.template fetch<2 * kThreads>(head(a.forward.value), 0, rows, tokens, thread);
+  __pipeline_commit();
+  find_facts<T, kWidth>(plan.facts, head(a.forward.out), plan.grad,
+                        a.forward.log_sum_exp + blockIdx.x * a.forward.tokens, tokens,
+                        rounded(tokens, kRows));
+  __pipeline_wait_prior(0);
+  wgmma::publish_shared();
+  __syncthreads();
+  if (thread < kThreads) {
+    gradients<T, kWidth, true>(a, plan, head(a.key_grad), head(a.value_grad));
   } else {
-    gradients<T, kWidth, false>(a, shared, block);
+    gradients<T, kWidth, false>(a, plan, head(a.query_grad), head(a.query_grad));
   }
 }
 
@@ -589,8 +662,8 @@ class Attend {
     float factor[2] = {1, 1};
 #pragma unroll
     for (int i = 0; i < 2; ++i) highest[i] = quad_max(highest[i]) * scale_;
-    const bool grown = __any_sync(
-        0xffffffffu, highest[0] > top_[0] + kSlack || highest[1] > top_[1] + kSlack);
+    const bool grown =
+        __any_sync(0xffffffffu, highest[0] > top_[0] + kSlack || highest[1] > top_[1] + kSlack);
     if (grown) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -645,13 +718,11 @@ class Attend {
   float top_[2];
 };
 
-#ifndef FORWARD_GROUPS
-#define FORWARD_GROUPS 2
-#endif
-constexpr int kForwardGroups = FORWARD_GROUPS;
+/// Warpgroups of a block: with two of them the registers would not do for products that run on.
+constexpr int kForwardGroups = 1;
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kForwardGroups * kThreads, kBlocks)
+__global__ void __launch_bounds__(kForwardGroups* kThreads, kBlocks)
     short_attention_kernel(const ShortAttention a) {
   extern __shared__ __align__(128) char shared[];
   const int tokens = static_cast<int>(a.tokens), rows = rounded(tokens, kTile);
@@ -659,13 +730,15 @@ __global__ void __launch_bounds__(kForwardGroups * kThreads, kBlocks)
   const Lane lane;
   const std::int64_t sample = blockIdx.x / a.heads, number = blockIdx.x - sample * a.heads;
   const Head<T> query(a.query, sample, number), out(a.out, sample, number);
-  const Stored<T, kWidth> keys{reinterpret_cast<T*>(shared)}, values{keys.data + rows * kWidth},
-      own{values.data + (rows + lane.warp * kTile) * kWidth};
+  const Stored<T, kWidth> keys{reinterpret_cast<T*>(shared)},
+      values{keys.data + keys.elements(tokens)},
+      own{values.data + keys.elements(tokens) + lane.warp * keys.elements(kTile)};
   constexpr int kStride = kForwardGroups * kRows;
   int row = lane.warp * kTile;
   own.template fetch<kWarp>(query, row, kTile, tokens, lane.index);
   keys.template fetch<kForwardGroups * kThreads>({a.key, sample, number}, 0, rows, tokens, thread);
-  values.template fetch<kForwardGroups * kThreads>({a.value, sample, number}, 0, rows, tokens, thread);
+  values.template fetch<kForwardGroups * kThreads>({a.value, sample, number}, 0, rows, tokens,
+                                                   thread);
   __pipeline_commit();
   __pipeline_wait_prior(0);
   wgmma::publish_shared();
@@ -695,24 +768,26 @@ __global__ void __launch_bounds__(kForwardGroups * kThreads, kBlocks)
 
 void short_attention_sm90(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
-    const std::size_t rows = rounded(static_cast<int>(args.tokens), kTile),
-                      bytes = (2 * rows + kForwardGroups * kRows) * kWidth * 2;
+    using Rows = Stored<T, kWidth>;
+    const auto bytes =
+        static_cast<std::size_t>(2 * (2 * Rows::elements(static_cast<int>(args.tokens)) +
+                                      kForwardGroups * Rows::elements(kRows)));
     allow_shared(short_attention_kernel<T, kWidth>, bytes);
     const auto blocks = static_cast<unsigned>(args.batch * args.heads);
     if (blocks > 0)
-      short_attention_kernel<T, kWidth>
-          <<<blocks, kForwardGroups * kThreads, bytes, stream>>>(args);
+      short_attention_kernel<T, kWidth><<<blocks, kForwardGroups * kThreads, bytes, stream>>>(args);
   });
   check_launch("short_attention");
 }
 
 void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream) {
   with_heads(args.forward, [&]<typename T, int kWidth>() {
-    const std::size_t bytes = Room<T, kWidth>::bytes(static_cast<int>(args.forward.tokens));
+    const std::size_t bytes = Plan<T, kWidth>::bytes(static_cast<int>(args.forward.tokens));
+    if (bytes > kMostShared) return short_attention_backward_sm80(args, stream);
     allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
-    const auto blocks = static_cast<unsigned>(2 * args.forward.batch * args.forward.heads);
+    const auto blocks = static_cast<unsigned>(args.forward.batch * args.forward.heads);
     if (blocks > 0)
-      short_attention_backward_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
+      short_attention_backward_kernel<T, kWidth><<<blocks, 2 * kThreads, bytes, stream>>>(args);
   });
   check_launch("short_attention_backward");
 }

@@ -31,7 +31,9 @@ __device__ inline std::uint64_t moved(std::uint64_t operand, int bytes) {
 
 /// What was written to shared memory with ordinary stores or cp.async is seen by products; before a
 /// barrier.
-__device__ inline void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 /// Registers written before are seen by the products that follow.
 __device__ inline void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -62,34 +64,37 @@ __device__ void pin(float (&sums)[kCount][4]) {
 #define DSTRAIN_SUMS_10(i) DSTRAIN_SUMS_8(i), DSTRAIN_SUMS_2(i + 8)
 #define DSTRAIN_LEFT "r"(left.value[0]), "r"(left.value[1]), "r"(left.value[2]), "r"(left.value[3])
 
-#define DSTRAIN_WGMMA_16(type)                                                  \
-  asm volatile(                                                                                \
-      "{.reg .pred add;\n setp.ne.b32 add, %13, 0;\n wgmma.mma_async.sync.aligned.m64n16k16.f32." \
-      type "." type " {" \
-      "%0, %1, %2, %3, %4, %5, %6, %7" \
-      "}, {%8, %9, %10, %11}, %12, add, 1, 1, %14;\n}" \
-      : DSTRAIN_SUMS_2(0) \
+#define DSTRAIN_WGMMA_16(type)                                    \
+  asm volatile(                                                   \
+      "{.reg .pred add;\n setp.ne.b32 add, %13, 0;\n "            \
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32." type "." type \
+      " {"                                                        \
+      "%0, %1, %2, %3, %4, %5, %6, %7"                            \
+      "}, {%8, %9, %10, %11}, %12, add, 1, 1, %14;\n}"            \
+      : DSTRAIN_SUMS_2(0)                                         \
       : DSTRAIN_LEFT, "l"(right), "r"(static_cast<int>(add)), "n"(static_cast<int>(kRowsSummed)))
-#define DSTRAIN_WGMMA_64(type)                                                  \
-  asm volatile(                                                                                \
-      "{.reg .pred add;\n setp.ne.b32 add, %37, 0;\n wgmma.mma_async.sync.aligned.m64n64k16.f32." \
-      type "." type " {" \
+#define DSTRAIN_WGMMA_64(type)                                       \
+  asm volatile(                                                      \
+      "{.reg .pred add;\n setp.ne.b32 add, %37, 0;\n "               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type    \
+      " {"                                                           \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
       "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
-      "%26, %27, %28, %29, %30, %31" \
-      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}" \
-      : DSTRAIN_SUMS_8(0) \
+      "%26, %27, %28, %29, %30, %31"                                 \
+      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}"             \
+      : DSTRAIN_SUMS_8(0)                                            \
       : DSTRAIN_LEFT, "l"(right), "r"(static_cast<int>(add)), "n"(static_cast<int>(kRowsSummed)))
-#define DSTRAIN_WGMMA_80(type)                                                  \
-  asm volatile(                                                                                \
-      "{.reg .pred add;\n setp.ne.b32 add, %45, 0;\n wgmma.mma_async.sync.aligned.m64n80k16.f32." \
-      type "." type " {" \
+#define DSTRAIN_WGMMA_80(type)                                       \
+  asm volatile(                                                      \
+      "{.reg .pred add;\n setp.ne.b32 add, %45, 0;\n "               \
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type    \
+      " {"                                                           \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
       "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, " \
       "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, " \
-      "%38, %39" \
-      "}, {%40, %41, %42, %43}, %44, add, 1, 1, %46;\n}" \
-      : DSTRAIN_SUMS_10(0) \
+      "%38, %39"                                                     \
+      "}, {%40, %41, %42, %43}, %44, add, 1, 1, %46;\n}"             \
+      : DSTRAIN_SUMS_10(0)                                           \
       : DSTRAIN_LEFT, "l"(right), "r"(static_cast<int>(add)), "n"(static_cast<int>(kRowsSummed)))
 
 /// sums [64, 8 kTiles] = left [64, 16] * right, or += with `add`; kRowsSummed: the right operand's
