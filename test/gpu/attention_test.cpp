@@ -1,10 +1,14 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "engine/kernels/attention/attention_heads.h"
+#include "engine/kernels/attention/short_attention.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "test/gpu/compare.h"
@@ -73,32 +77,50 @@ void require_close(const at::Tensor& actual, const at::Tensor& expected, at::Sca
           3 * unit_roundoff(type) + 0x1p-22 * static_cast<double>(length));
 }
 
+/// Rows of qkv and the gradient of attention's output, with what the formula makes of them.
+struct Example {
+  AttentionShape shape;
+  std::int64_t longest;
+  at::Tensor qkv, dy, y64, dqkv64;
+
+  Example(const AttentionShape& of, const Lengths& lengths, std::int64_t rows, at::ScalarType type)
+      : shape(of), longest(*std::max_element(lengths.begin(), lengths.end())) {
+    Random random(7);
+    qkv = random({rows, shape.qkv_width()}, type);
+    dy = random({rows, shape.width()}, type);
+    const at::Tensor qkv64 = exact(qkv), y = plain_attention(qkv64, shape, lengths);
+    y.backward(dy.to(at::kDouble));
+    y64 = y.detach();
+    dqkv64 = qkv64.grad();
+  }
+
+  void require_equal(const at::Tensor& y, const at::Tensor& dqkv) const {
+    const at::ScalarType type = qkv.scalar_type();
+    {
+      INFO("output");
+      require_close(y, y64, type, longest);
+    }
+    const ops::Heads grads = ops::split_heads(dqkv, shape, {}),
+                     grads64 = ops::split_heads(dqkv64, shape, {});
+    for (std::size_t part = 0; part < 3; ++part) {
+      INFO("gradient of " << (part == 0 ? "queries" : part == 1 ? "keys" : "values"));
+      if (longest == 1 && part < 2) {  // one token sees itself whatever it is
+        REQUIRE(grads[part].abs().max().item<double>() < unit_roundoff(type));
+      } else {
+        require_close(grads[part], grads64[part], type, longest);
+      }
+    }
+  }
+};
+
 template <typename Attend>
 void require_formula(const AttentionShape& shape, const Lengths& lengths, std::int64_t rows,
                      at::ScalarType type, const Attend& attend) {
-  Random random(7);
-  const at::Tensor qkv = random({rows, shape.qkv_width()}, type),
-                   dy = random({rows, shape.width()}, type);
-  const at::Tensor qkv64 = exact(qkv), y64 = plain_attention(qkv64, shape, lengths);
-  y64.backward(dy.to(at::kDouble));
-  const at::Tensor on_device = leaf(qkv.to(at::kCUDA));
+  const Example example(shape, lengths, rows, type);
+  const at::Tensor on_device = leaf(example.qkv.to(at::kCUDA));
   const at::Tensor y = attend(on_device);
-  y.backward(dy.to(at::kCUDA));
-  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  {
-    INFO("output");
-    require_close(y.detach(), y64.detach(), type, longest);
-  }
-  const ops::Heads grads = ops::split_heads(on_device.grad(), shape, {}),
-                   grads64 = ops::split_heads(qkv64.grad(), shape, {});
-  for (std::size_t part = 0; part < 3; ++part) {
-    INFO("gradient of " << (part == 0 ? "queries" : part == 1 ? "keys" : "values"));
-    if (longest == 1 && part < 2) {  // one token sees itself whatever it is
-      REQUIRE(grads[part].abs().max().item<double>() < unit_roundoff(type));
-    } else {
-      require_close(grads[part], grads64[part], type, longest);
-    }
-  }
+  y.backward(example.dy.to(at::kCUDA));
+  example.require_equal(y.detach(), on_device.grad());
 }
 
 TEST_CASE("GPU: attention of real models equals the formula", "[gpu][attention]") {
@@ -136,6 +158,90 @@ TEST_CASE("GPU: attention of short sequences equals the formula and repeats its 
   const auto first = run(), second = run();
   REQUIRE(first.first.equal(second.first));
   REQUIRE(first.second.equal(second.second));
+}
+
+/// Kernels of short_attention.h for one kind of GPU.
+struct ShortKernels {
+  const char* name;
+  void (*forward)(const kernels::ShortAttention&, cudaStream_t);
+  void (*backward)(const kernels::ShortAttentionBackward&, cudaStream_t);
+};
+
+std::vector<ShortKernels> short_kernels() {
+  using namespace kernels::cuda;
+  std::vector<ShortKernels> all = {
+      {"mma.sync", short_attention_sm80, short_attention_backward_sm80}};
+  if (short_attention_has_sm90())
+    all.push_back({"wgmma", short_attention_sm90, short_attention_backward_sm90});
+  return all;
+}
+
+/// Output, log-sum-exp and gradients of rows of qkv, not interleaved, by such kernels.
+std::array<at::Tensor, 3> attend_by(const ShortKernels& by, const AttentionShape& shape,
+                                    const at::Tensor& qkv, const at::Tensor& dy) {
+  const std::int64_t tokens = qkv.size(0) / shape.batch, width = shape.head_dim;
+  // What is not written stays a nan.
+  const at::Tensor y = at::full_like(dy, std::nan("")), dqkv = at::full_like(qkv, std::nan("")),
+                   log_sums = at::full({shape.batch, shape.heads, tokens}, std::nan(""),
+                                       qkv.options().dtype(at::kFloat));
+  const auto view = [&](const at::Tensor& rows, std::int64_t part) {
+    char* data = static_cast<char*>(rows.mutable_data_ptr());
+    return kernels::HeadsView{data + part * shape.heads * width * rows.element_size(),
+                              tokens * rows.size(1), width, rows.size(1)};
+  };
+  const kernels::ShortAttention args{
+      .query = view(qkv, 0),
+      .key = view(qkv, 1),
+      .value = view(qkv, 2),
+      .out = view(y, 0),
+      .log_sum_exp = log_sums.mutable_data_ptr<float>(),
+      .batch = shape.batch,
+      .heads = shape.heads,
+      .tokens = tokens,
+      .head_dim = width,
+      .scale = 1 / std::sqrt(static_cast<float>(width)),
+      .dtype = qkv.scalar_type() == at::kHalf ? kernels::DType::f16 : kernels::DType::bf16};
+  by.forward(args, nullptr);
+  by.backward({.forward = args,
+               .grad = view(dy, 0),
+               .query_grad = view(dqkv, 0),
+               .key_grad = view(dqkv, 1),
+               .value_grad = view(dqkv, 2)},
+              nullptr);
+  return {y, log_sums, dqkv};
+}
+
+TEST_CASE("GPU: each kernel of short attention equals the formula and repeats its bits",
+          "[gpu][attention]") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  const std::int64_t width = GENERATE(64, 80);
+  // Whole chunks of 64 rows, a few rows and nearly all of a chunk behind them.
+  const std::int64_t tokens = GENERATE(1, 16, 17, 64, 65, 127, 197, 200, 256, 257, 319, 320);
+  const AttentionShape shape{.batch = 2, .heads = 3, .kv_heads = 3, .head_dim = width};
+  const Example example(shape, Lengths(2, tokens), 2 * tokens, type);
+  const at::Tensor qkv = example.qkv.to(at::kCUDA), dy = example.dy.to(at::kCUDA);
+  for (const ShortKernels& by : short_kernels()) {
+    CAPTURE(c10::toString(type), width, tokens, by.name);
+    const auto first = attend_by(by, shape, qkv, dy), second = attend_by(by, shape, qkv, dy);
+    example.require_equal(first[0], first[2]);
+    for (std::size_t i = 0; i < 3; ++i) REQUIRE(first[i].equal(second[i]));
+  }
+}
+
+/// Keys that all repel a query: behind the last token a score of zero would be the largest.
+TEST_CASE("GPU: each kernel of short attention takes scores far below zero", "[gpu][attention]") {
+  const std::int64_t width = GENERATE(64, 80), tokens = GENERATE(5, 197, 255, 257);
+  const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = width};
+  Random random(11);
+  const at::Tensor qkv = random({tokens, 3 * width}, at::kBFloat16),
+                   dy = random({tokens, width}, at::kBFloat16).to(at::kCUDA);
+  qkv.select(1, 0).fill_(64);
+  qkv.select(1, width).fill_(-64);  // scores of about -500
+  for (const ShortKernels& by : short_kernels()) {
+    CAPTURE(width, tokens, by.name);
+    for (const at::Tensor& result : attend_by(by, shape, qkv.to(at::kCUDA), dy))
+      REQUIRE(result.isfinite().all().item<bool>());
+  }
 }
 
 /// Scores far apart, growing over the row: the largest one so far is taken away from each.

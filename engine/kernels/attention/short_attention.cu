@@ -1,8 +1,6 @@
 #include <cuda_pipeline.h>
 
-#include "engine/kernels/attention/short_attention.h"
-#include "engine/kernels/attention/tensor_cores.cuh"
-#include "engine/kernels/device.cuh"
+#include "engine/kernels/attention/short_attention.cuh"
 
 /// A block holds one head's keys and values (or, for gradients of these, queries and gradients of
 /// the output) in shared memory; a warp works on 16 rows of the other side at a time.
@@ -31,18 +29,6 @@ std::int64_t short_attention_max_tokens(std::int64_t head_dim) {
 
 namespace cuda {
 namespace {
-
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
-/// One head of one sample.
-template <typename T>
-struct Head {
-  T* rows;
-  std::int64_t stride;
-  __device__ Head(const HeadsView& view, std::int64_t sample, std::int64_t head)
-      : rows(static_cast<T*>(view.data) + sample * view.batch + head * view.head),
-        stride(view.token) {}
-};
 
 /// Copies `tokens` rows to shared memory, zeros behind them up to a whole tile; to be waited for.
 template <typename T, int kWidth>
@@ -180,18 +166,6 @@ __device__ void add_weighted_rows(float (&sums)[kWidth / 8][4], const Left& weig
   }
 }
 
-template <int kCount>
-__device__ void clear(float (&sums)[kCount][4]) {
-#pragma unroll
-  for (auto& tile : sums) {
-#pragma unroll
-    for (float& x : tile) x = 0;
-  }
-}
-
-/// Scores are taken in units of log2, less the largest one seen so far, or one that is at most this
-/// much below it: then no sum has to be scaled again, and no exponential grows beyond 2^8.
-constexpr float kSlack = 8;
 constexpr int kStep = 4;  ///< tiles of keys between two looks at the largest score
 
 template <typename T, int kWidth>
@@ -295,18 +269,6 @@ constexpr bool kStagedBackward = kWidth <= 64;
 template <typename T, int kWidth>
 using Moved = Rows<T, kWidth, kStagedBackward<kWidth>>;
 
-/// What a row's gradients of scores need: logarithm of its sum in units of log2, and the sum of its
-/// output times that one's gradient.
-struct RowFacts {
-  float log_sum, product;
-};
-
-/// Gradient of scores without the scale, and probabilities, from scores and gradients of these.
-__device__ inline float grad_of(float& score, float grad, float scale, const RowFacts& row) {
-  score = exp2_of(fmaf(score, scale, -row.log_sum));
-  return score * (grad - row.product);
-}
-
 template <typename T, int kWidth>
 __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, std::int64_t block) {
   const int tokens = static_cast<int>(a.forward.tokens), tiles = tiles_of(tokens);
@@ -356,7 +318,15 @@ __device__ void query_gradients(const ShortAttentionBackward& a, char* shared, s
         for (int i = 0; i < 4; ++i)
           scores[n][i] = grad_of(scores[n][i], score_grads[n][i], scale, facts[i / 2]);
       }
-      // Keys behind the last one are zero, and so is what they add.
+      if ((j + 1) * kTile > tokens) {  // of keys that are not there
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (j * kTile + n * 8 + lane.column + i % 2 >= tokens) scores[n][i] = 0;
+          }
+        }
+      }
       add_weighted_rows<T, kWidth>(sums, Left::of<T>(scores), tile_keys);
     }
     Moved<T, kWidth>::store(result, sums, a.forward.scale, a.forward.scale, tile * kTile, tokens,
@@ -447,33 +417,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-/// Calls body<T, width>() for what `a` holds.
-template <typename Body>
-void with_heads(const ShortAttention& a, const Body& body) {
-  if (a.tokens > short_attention_max_tokens(a.head_dim) || a.tokens < 1 || a.dtype == DType::f32)
-    throw Error(ErrorKind::internal, "short attention: " + std::to_string(a.tokens) +
-                                         " tokens, heads of " + std::to_string(a.head_dim));
-  with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (sizeof(T) == 2) {
-      if (a.head_dim == 64) {
-        body.template operator()<T, 64>();
-      } else {
-        body.template operator()<T, 80>();
-      }
-    }
-  });
-}
-
-template <typename Kernel>
-void allow_shared(Kernel* kernel, std::size_t bytes) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error != cudaSuccess)
-    throw Error(ErrorKind::internal,
-                std::string("short attention's shared memory: ") + cudaGetErrorString(error));
-}
-
 /// Two operands, and room for the rows that warps move.
 std::size_t shared_bytes(const ShortAttention& a, std::size_t pitch, bool staged) {
   const int tiles = 2 * tiles_of(static_cast<int>(a.tokens)) + (staged ? kWarps : 0);
@@ -482,7 +425,7 @@ std::size_t shared_bytes(const ShortAttention& a, std::size_t pitch, bool staged
 
 }  // namespace
 
-void short_attention(const ShortAttention& args, cudaStream_t stream) {
+void short_attention_sm80(const ShortAttention& args, cudaStream_t stream) {
   with_heads(args, [&]<typename T, int kWidth>() {
     const std::size_t bytes = shared_bytes(args, kPitch<kWidth>, true);
     allow_shared(short_attention_kernel<T, kWidth>, bytes);
@@ -492,7 +435,7 @@ void short_attention(const ShortAttention& args, cudaStream_t stream) {
   check_launch("short_attention");
 }
 
-void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream) {
+void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream) {
   with_heads(args.forward, [&]<typename T, int kWidth>() {
     const std::size_t bytes =
         shared_bytes(args.forward, kPitch<kWidth>, kStagedBackward<kWidth>) +
@@ -504,6 +447,24 @@ void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t s
       short_attention_backward_kernel<T, kWidth><<<blocks, kThreads, bytes, stream>>>(args);
   });
   check_launch("short_attention_backward");
+}
+
+/// The code of short_attention_sm90.cu is for this capability and no later one.
+bool short_attention_has_sm90() {
+  int device = 0, major = 0, minor = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return major == 9 && minor == 0;
+}
+
+void short_attention(const ShortAttention& args, cudaStream_t stream) {
+  (short_attention_has_sm90() ? short_attention_sm90 : short_attention_sm80)(args, stream);
+}
+
+void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream) {
+  (short_attention_has_sm90() ? short_attention_backward_sm90 : short_attention_backward_sm80)(
+      args, stream);
 }
 
 }  // namespace cuda

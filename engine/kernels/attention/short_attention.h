@@ -7,7 +7,7 @@
 #include "engine/kernels/dtype.h"
 
 /// Attention of short sequences without a mask: all keys and values of a head lie in shared memory,
-/// so that nothing is rounded up to more than 16 tokens. The rules are in engine/kernels/kernels.h.
+/// so that little is rounded up to more than 16 tokens. The rules are in engine/kernels/kernels.h.
 namespace dstrain::kernels {
 
 /// Elements [batch, head, token, 0 .. head_dim) of a tensor, dense in a head.
@@ -40,6 +40,13 @@ struct ShortAttentionBackward {
 namespace cuda {
 void short_attention(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream);
+
+/// What these choose from: by mma.sync, for every GPU; by wgmma, where it is the current one's.
+void short_attention_sm80(const ShortAttention& args, cudaStream_t stream);
+void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream);
+[[nodiscard]] bool short_attention_has_sm90();
+void short_attention_sm90(const ShortAttention& args, cudaStream_t stream);
+void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream);
 }  // namespace cuda
 
 }  // namespace dstrain::kernels
