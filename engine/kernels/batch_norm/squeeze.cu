@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   const ChannelPlace place(shape, packs);
   float sum[5][V] = {};
   if (place.active) {
-    float mean[V], scale[V], shift[V], gate[V];
+    float mean[V], scale[V], shift[V];
+    [[maybe_unused]] float gate[V];
     if constexpr (kWrites) load<float, V>(a.gate, blockIdx.y * packs + place.pack).unpack(gate);
     load_channels<V>(a.mean, place.pack, 0, mean);
     load_channels<V>(a.scale, place.pack, 1, scale);
@@ -142,7 +143,8 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
 #pragma unroll 2
       for (std::int64_t pixel = place.slot; pixel < a.pixels; pixel += shape.slots) {
         const std::int64_t at = (first + pixel) * packs + place.pack;
-        float x[V], grad[V], y[V];
+        float x[V], grad[V];
+        [[maybe_unused]] float y[V];
         load<T, V>(a.x, at).unpack(x);
         load<T, V>(a.grad_y, at).unpack(grad);
 #pragma unroll
