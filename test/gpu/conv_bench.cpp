@@ -156,6 +156,18 @@ std::vector<Case> squeeze_cases(std::int64_t side, std::int64_t channels) {
   const std::int64_t pixels = side * side;
   const double image = 2.0 * static_cast<double>(kBatch * pixels * channels);
   const std::string where = text(side, channels);
+  const auto gate_sums = [=](bool writes) {
+    const auto x = random({kBatch, pixels, channels}), grad = random({kBatch, pixels, channels}),
+               y = random({writes ? kBatch : 1, pixels, channels}),
+               gate = random32({kBatch, channels}), grad_gate = random32({kBatch, channels}),
+               vectors = random32({3, channels}), sums = random32({kBatch, 4, channels});
+    return launch<kernels::GateBackwardSums>(
+        kernels::cuda::gate_backward_sums,
+        {data(x), data(grad), fp32(vectors), fp32(vectors) + channels,
+         fp32(vectors) + 2 * channels, fp32(grad_gate), fp32(sums), kBatch, pixels, channels,
+         Activation::silu, kDType, writes ? fp32(gate) : nullptr, writes ? data(y) : nullptr},
+        {x, grad, y, gate, grad_gate, vectors, sums});
+  };
   return {{"squeeze", where, image,
            [=] {
              const auto x = random({kBatch, pixels, channels}), mean = random({kBatch, channels}),
@@ -166,18 +178,8 @@ std::vector<Case> squeeze_cases(std::int64_t side, std::int64_t channels) {
                   channels, Activation::silu, kDType},
                  {x, mean, vectors});
            }},
-          {"gate_backward_sums", where, 2 * image, [=] {
-             const auto x = random({kBatch, pixels, channels}),
-                        grad = random({kBatch, pixels, channels}),
-                        gate = random32({kBatch, channels}), vectors = random32({3, channels}),
-                        sums = random32({kBatch, 4, channels});
-             return launch<kernels::GateBackwardSums>(
-                 kernels::cuda::gate_backward_sums,
-                 {data(x), data(grad), fp32(vectors), fp32(vectors) + channels,
-                  fp32(vectors) + 2 * channels, fp32(gate), fp32(sums), kBatch, pixels, channels,
-                  Activation::silu, kDType},
-                 {x, grad, gate, vectors, sums});
-           }}};
+          {"gate_backward_sums", where, 2 * image, [=] { return gate_sums(false); }},
+          {"gate_backward_sums, y", where, 3 * image, [=] { return gate_sums(true); }}};
 }
 
 std::vector<Case> pool_cases(std::int64_t side, std::int64_t channels, int kernel,

@@ -75,6 +75,25 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu
                .channels = s.channels,
                .activation = activation,
                .dtype = dtype});
+    // The same with y, which is batch_norm_apply's.
+    const at::Tensor grad_gate_beside = place.fill({s.samples, s.channels}, at::kFloat),
+                     sums_beside = place.fill({s.samples, 4, s.channels}, at::kFloat),
+                     y_again = place.fill(sizes, type);
+    place.run(kernels::cuda::gate_backward_sums, kernels::reference::gate_backward_sums,
+              {.x = in(x),
+               .grad_y = in(grad_y),
+               .mean = fp32(mean),
+               .scale = fp32(scale),
+               .shift = fp32(shift),
+               .grad_gate = fp32(grad_gate_beside),
+               .sums = fp32(sums_beside),
+               .samples = s.samples,
+               .pixels = s.pixels,
+               .channels = s.channels,
+               .activation = activation,
+               .dtype = dtype,
+               .gate = fp32(gate),
+               .y = out(y_again)});
     const at::Tensor partial = place.fill({1, 2, s.channels}, at::kFloat);
     place.run(kernels::cuda::gate_backward_combine, kernels::reference::gate_backward_combine,
               {.sums = fp32(sums),
@@ -93,7 +112,8 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu
                .pixels = s.pixels,
                .channels = s.channels,
                .dtype = dtype});
-    return {squeezed, pooled, y, grad_gate, sums, partial, grad_x};
+    return {squeezed, pooled,           y,           grad_gate, sums,
+            partial,  grad_gate_beside, sums_beside, y_again,   grad_x};
   });
 }
 

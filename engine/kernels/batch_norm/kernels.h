@@ -184,7 +184,7 @@ struct Squeeze {
 
 /// Sums over the pixels of a sample, for a result of y = a * gate, a = round(activation(z)), z = x
 /// * scale + shift: of grad_y * a, which is the gate's gradient, and what the batch norm's sums
-/// follow from once the gradient of the squeezed mean is known.
+/// follow from once the gradient of the squeezed mean is known. y again, where it is wanted.
 struct GateBackwardSums {
   const void* x;       ///< [samples, pixels, channels]
   const void* grad_y;  ///< as x
@@ -196,6 +196,8 @@ struct GateBackwardSums {
   std::int64_t samples, pixels, channels;
   Activation activation;
   DType dtype;
+  const float* gate = nullptr;  ///< [samples, channels]
+  void* y = nullptr;            ///< as x, as batch_norm_apply gives it; null with gate: not wanted
 };
 
 /// The partial sums of BatchNormBackwardFinish for dz = (grad_y * gate + grad_mean / pixels) *

@@ -223,7 +223,7 @@ void squeeze(const Squeeze& a) {
 }
 
 void gate_backward_sums(const GateBackwardSums& a) {
-  const View x(a.x, a.dtype), grad_y(a.grad_y, a.dtype);
+  const View x(a.x, a.dtype), grad_y(a.grad_y, a.dtype), y(a.y, a.dtype);
   for (std::int64_t sample = 0; sample < a.samples; ++sample) {
     for (std::int64_t channel = 0; channel < a.channels; ++channel) {
       double sum[5] = {};
@@ -231,8 +231,11 @@ void gate_backward_sums(const GateBackwardSums& a) {
         const std::int64_t i = (sample * a.pixels + pixel) * a.channels + channel;
         const double z = normalised(a, x.at(i), channel), grad = grad_y.at(i),
                      slope = activation_slope(z, a.activation),
-                     off = x.at(i) - static_cast<double>(a.mean[channel]);
-        sum[0] += grad * stored(activated(z, a.activation), a.dtype);
+                     off = x.at(i) - static_cast<double>(a.mean[channel]),
+                     activation = stored(activated(z, a.activation), a.dtype);
+        if (a.y != nullptr)
+          y.set(i, activation * static_cast<double>(a.gate[sample * a.channels + channel]));
+        sum[0] += grad * activation;
         sum[1] += grad * slope;
         sum[2] += slope;
         sum[3] += grad * slope * off;

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
   });
 }
 
-template <typename T, int V>
+template <typename T, int V, bool kWrites>
 __global__ void __launch_bounds__(kChannelThreads, 2)
     gate_backward_sums_kernel(const GateBackwardSums a, const ChannelShape shape) {
   extern __shared__ float shared[];
@@ -134,6 +134,8 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
   float sum[5][V] = {};
   if (place.active) {
     float mean[V], scale[V], shift[V];
+    [[maybe_unused]] float gate[V];
+    if constexpr (kWrites) load<float, V>(a.gate, blockIdx.y * packs + place.pack).unpack(gate);
     load_channels<V>(a.mean, place.pack, 0, mean);
     load_channels<V>(a.scale, place.pack, 1, scale);
     load_channels<V>(a.shift, place.pack, 0, shift);
@@ -142,18 +144,22 @@ __global__ void __launch_bounds__(kChannelThreads, 2)
       for (std::int64_t pixel = place.slot; pixel < a.pixels; pixel += shape.slots) {
         const std::int64_t at = (first + pixel) * packs + place.pack;
         float x[V], grad[V];
+        [[maybe_unused]] float y[V];
         load<T, V>(a.x, at).unpack(x);
         load<T, V>(a.grad_y, at).unpack(grad);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
           const activation_math::Value value = activation.both(x[i] * scale[i] + shift[i]);
           const float off = x[i] - mean[i], through = grad[i] * value.slope;
-          sum[0][i] += grad[i] * to_float(from_float<T>(value.y));
+          const float seen = to_float(from_float<T>(value.y));
+          sum[0][i] += grad[i] * seen;
           sum[1][i] += through;
           sum[2][i] += value.slope;
           sum[3][i] += through * off;
           sum[4][i] += value.slope * off;
+          if constexpr (kWrites) y[i] = seen * gate[i];
         }
+        if constexpr (kWrites) store(a.y, at, Pack<T, V>::of(y));
       }
     });
   }
@@ -259,12 +265,16 @@ void gated_apply(const BatchNormApply& args, cudaStream_t stream) {
 }
 
 void gate_backward_sums(const GateBackwardSums& args, cudaStream_t stream) {
-  launch_samples<5>(
-      "gate_backward_sums", args,
-      [](auto zero, auto width) {
-        return gate_backward_sums_kernel<decltype(zero), decltype(width)::value>;
-      },
-      stream);
+  const auto run = [&](auto writes) {
+    launch_samples<5>(
+        "gate_backward_sums", args,
+        [](auto zero, auto width) {
+          return gate_backward_sums_kernel<decltype(zero), decltype(width)::value,
+                                           decltype(writes)::value>;
+        },
+        stream);
+  };
+  args.y == nullptr ? run(std::false_type{}) : run(std::true_type{});
 }
 
 void gate_backward_combine(const GateBackwardCombine& args, cudaStream_t stream) {

@@ -1,6 +1,7 @@
 #include "engine/kernels/excite/gated_norm.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "engine/kernels/op_support.h"
 
@@ -23,10 +24,12 @@ at::Tensor squeezed_norm(const at::Tensor& x, const GpuStatistics& statistics,
 }
 
 GatedSums gated_sums(const at::Tensor& x, const at::Tensor& dy, const GpuStatistics& statistics,
-                     ImageActivation activation) {
+                     ImageActivation activation, const at::Tensor& gate) {
   const std::int64_t samples = x.size(0), channels = x.size(3);
+  const bool writes = gate.defined();
   GatedSums made{.grad_gate = scratch(x, {samples, channels}),
-                 .sums = scratch(x, {samples, 4, channels})};
+                 .sums = scratch(x, {samples, 4, channels}),
+                 .y = writes ? at::empty_like(x) : at::Tensor()};
   kernels::cuda::gate_backward_sums({.x = x.const_data_ptr(),
                                      .grad_y = dy.const_data_ptr(),
                                      .mean = statistics.mean(),
@@ -38,7 +41,9 @@ GatedSums gated_sums(const at::Tensor& x, const at::Tensor& dy, const GpuStatist
                                      .pixels = x.size(1) * x.size(2),
                                      .channels = channels,
                                      .activation = kernel_activation(activation),
-                                     .dtype = kernel_dtype(x)},
+                                     .dtype = kernel_dtype(x),
+                                     .gate = writes ? gate.const_data_ptr<float>() : nullptr,
+                                     .y = writes ? made.y.mutable_data_ptr() : nullptr},
                                     current_stream());
   return made;
 }

@@ -12,13 +12,16 @@ namespace dstrain::ops {
 [[nodiscard]] at::Tensor squeezed_norm(const at::Tensor& x, const GpuStatistics& statistics,
                                        ImageActivation activation);
 
-/// From one pass over x and dy, the gradient of activation(norm(x)) * gate.
+/// From one pass over x and dy, the gradient of y = activation(norm(x)) * gate.
 struct GatedSums {
   at::Tensor grad_gate;  ///< [B, C] fp32
   at::Tensor sums;       ///< [B, 4, C], as kernels::GateBackwardSums has them
+  at::Tensor y;          ///< undefined where no gate is given
 };
+/// gate [B, C] fp32, or undefined: y is not wanted.
 [[nodiscard]] GatedSums gated_sums(const at::Tensor& x, const at::Tensor& dy,
-                                   const GpuStatistics& statistics, ImageActivation activation);
+                                   const GpuStatistics& statistics, ImageActivation activation,
+                                   const at::Tensor& gate);
 
 /// [1, 2, C]: the sums of gpu_gradient_sums for the gradient dy * gate + grad_mean / pixels; gate
 /// and grad_mean [B, C] fp32.

@@ -75,16 +75,24 @@ struct ExcitedDepthwiseGpu : torch::autograd::Function<ExcitedDepthwiseGpu> {
     const GpuStatistics statistics(of.out.after);
     const ConvShape shape = kept_shape(context);
     Parameter& project = kept(context, "project");
-    if (project.trainable) {
-      const at::Tensor scaled = gpu_batch_norm_apply(
-          of.out.y, statistics, {.activation = of.after.activation, .gate = gates.gate});
-      add_conv_weight_gradient(scaled, dy, shape, project);
-    }
     const bool further = of.further(for_input), sums = of.after.needs_sums(further);
-    if (!further && !sums && !excite.trains()) return {{}, {}, {}};
+    if (!further && !sums && !excite.trains()) {
+      if (project.trainable) {
+        const at::Tensor scaled = gpu_batch_norm_apply(
+            of.out.y, statistics, {.activation = of.after.activation, .gate = gates.gate});
+        add_conv_weight_gradient(scaled, dy, shape, project);
+      }
+      return {{}, {}, {}};
+    }
     const at::Tensor grad =
         convolve_input_gradient(dy, value_of(project, dy), shape, of.out.y.sizes());
-    const GatedSums gated = gated_sums(of.out.y, grad, statistics, of.after.activation);
+    // What the product behind has read comes with the sums' pass, which has all it is made of.
+    GatedSums gated = gated_sums(of.out.y, grad, statistics, of.after.activation,
+                                 project.trainable ? gates.gate : at::Tensor());
+    if (project.trainable) {
+      add_conv_weight_gradient(gated.y, dy, shape, project);
+      gated.y.reset();
+    }
     const at::Tensor grad_mean = gates_gradient(gated.grad_gate, mean, gates, excite);
     DepthwiseGradient with{.dy = grad, .slope_offset = {}, .gate = gates.gate, .mean = grad_mean};
     if (sums) {
