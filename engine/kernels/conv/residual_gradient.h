@@ -5,8 +5,8 @@
 
 #include <optional>
 
-/// The gradient of x in norm(f(x)) + g(x), f beginning with a product. The norm leaves its part of it
-/// here where g(x) is x; a convolution in g does, which runs behind that product. The product of
+/// The gradient of x in norm(f(x)) + g(x), f beginning with a product. The norm leaves its part of
+/// it here where g(x) is x; a convolution in g does, which runs behind that product. The product of
 /// backward adds to that: autograd, which would add both in a pass of its own, gets the whole.
 namespace dstrain::ops {
 
