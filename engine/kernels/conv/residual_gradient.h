@@ -5,9 +5,9 @@
 
 #include <optional>
 
-/// The gradient of x in norm(f(x)) + x. Where f begins with a product, the norm leaves its part of
-/// it here, and the product of backward adds to that: autograd, which would add both in a pass of
-/// its own, gets the whole.
+/// The gradient of x in norm(f(x)) + g(x), f beginning with a product. The norm leaves its part of
+/// it here where g(x) is x; a convolution in g does, which runs behind that product. The product of
+/// backward adds to that: autograd, which would add both in a pass of its own, gets the whole.
 namespace dstrain::ops {
 
 class ResidualGradient {
