@@ -1,10 +1,11 @@
 #pragma once
 
-#include <map>
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/program/program.h"
 
@@ -13,33 +14,34 @@ namespace dstrain {
 /// The channel of norm and of what all ranks agree on; always there.
 inline constexpr CommChannel kWorldChannel = {CommAxis::world, Lane::compute};
 
-/// Of the channels that the training program uses, and of all data ranks on the compute lane.
+/// Of the channels that the training program uses, and of all data ranks on the compute lane, in the
+/// order of opening, which is the same on all ranks of a group.
 class Communicators {
  public:
-  using ByChannel = std::map<CommChannel, std::unique_ptr<CountingCommunicator>>;
+  using Opened = std::pair<CommChannel, std::unique_ptr<CountingCommunicator>>;
 
   Communicators() = default;
-  /// In the order of opening, which is the same on all ranks of a group: NCCL waits there until the
-  /// peers close, too.
+  /// Closes them in the order of opening: NCCL waits there until the peers close, too.
   ~Communicators() {
-    for (const CommChannel& channel : opened_) by_channel_.erase(channel);
+    for (Opened& opened : opened_) opened.second.reset();
   }
   Communicators(Communicators&&) = default;
   Communicators& operator=(Communicators&&) = delete;
 
   void add(const CommChannel& channel, std::unique_ptr<CountingCommunicator> communicator) {
-    by_channel_[channel] = std::move(communicator);
-    opened_.push_back(channel);
+    opened_.emplace_back(channel, std::move(communicator));
   }
+  /// Of an opened channel.
   [[nodiscard]] CountingCommunicator& at(const CommChannel& channel) const {
-    return *by_channel_.at(channel);
+    const auto found = std::ranges::find(opened_, channel, &Opened::first);
+    DSTRAIN_CHECK(found != opened_.end(), "a channel is opened before it is used");
+    return *found->second;
   }
-  [[nodiscard]] ByChannel::const_iterator begin() const { return by_channel_.begin(); }
-  [[nodiscard]] ByChannel::const_iterator end() const { return by_channel_.end(); }
+  [[nodiscard]] auto begin() const { return opened_.begin(); }
+  [[nodiscard]] auto end() const { return opened_.end(); }
 
  private:
-  ByChannel by_channel_;
-  std::vector<CommChannel> opened_;
+  std::vector<Opened> opened_;
 };
 
 }  // namespace dstrain

@@ -5,11 +5,10 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 
-from support import DSTRAIN, ROOT, expect_success, losses, metrics, only_run, rank_processes, run, start
+from support import DSTRAIN, ROOT, expect_success, free_port, losses, metrics, only_run, rank_processes, run, start
 
 RECIPE = """
 model:     { name: vit-tiny, layers: 2, width: 32, heads: 2, mlp_width: 64, classes: 10, image_size: 8, patch_size: 4, channels: 1 }
@@ -46,9 +45,7 @@ def state(run_directory, step):
 
 def check_torchrun(recipe, scratch, expected):
     """Ranks that somebody else has started."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks = [subprocess.Popen([DSTRAIN, "engine", str(recipe), "--set", f"run.output={scratch / 'torchrun'}"], cwd=ROOT,
                               env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -81,8 +81,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # A flipped bit in the newest checkpoint: named, and the one before is taken.
     damaged = scratch / "damaged" / whole.name
-    copy_until(whole, damaged, 3 * STEPS // 4)
-    victim = next((damaged / "checkpoints" / f"step-{3 * STEPS // 4:08d}").glob("*.safetensors"))
+    newest = 3 * STEPS // 4
+    copy_until(whole, damaged, newest)
+    victim = next((damaged / "checkpoints" / f"step-{newest:08d}").glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 4
     victim.write_bytes(data)

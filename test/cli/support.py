@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 
 DSTRAIN = os.environ["DSTRAIN"]
@@ -19,6 +20,13 @@ def num_gpus():
         return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
     except (OSError, subprocess.CalledProcessError):
         return 0
+
+
+def free_port():
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def start(*arguments, **options):

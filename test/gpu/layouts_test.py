@@ -6,12 +6,9 @@ kernels. Times mean nothing here. DSTRAIN_CPU=1 runs the same on the CPU by Gloo
 """
 
 import concurrent.futures
-import glob
-import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -92,17 +89,11 @@ class Ranks:
 RANKS = Ranks(RANKS_AT_ONCE)
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def steps(ranks, model, changes, compute):
     """(loss, gradient norm) of each step."""
     recipe, sizes = MODELS[model]
     folder = tempfile.mkdtemp()
-    port = free_port()
+    port = support.free_port()
     values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
     command = [DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     running = []
@@ -118,9 +109,7 @@ def steps(ranks, model, changes, compute):
         for process, text in zip(running, output):
             if process.returncode != 0:
                 return "\n".join(line for text in output for line in text.splitlines()[-6:])
-        with open(glob.glob(folder + "/*/metrics.jsonl")[0]) as file:
-            lines = [json.loads(line) for line in file]
-        return [(line["loss"], line["grad_norm"]) for line in lines if line["kind"] == "step"]
+        return [(step["loss"], step["grad_norm"]) for step in support.metrics(support.only_run(folder)).values()]
     except subprocess.TimeoutExpired:
         return "ran for more than 150 s"
     finally:

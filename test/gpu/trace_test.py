@@ -6,7 +6,6 @@ import collections
 import gzip
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -16,13 +15,6 @@ import support  # noqa: E402
 STEPS = range(10, 13)
 SETTINGS = ["model.layers=4", "model.width=192", "model.heads=3", "model.mlp_width=768", "batch.micro=8", "run.steps=24", "metrics.sample_s=0",
             "memory.recompute=blocks"]
-
-
-def num_gpus():
-    try:
-        return min(4, len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines()))
-    except (OSError, subprocess.CalledProcessError):
-        return 0
 
 
 def launch(recipe, folder, ranks, *settings):
@@ -46,7 +38,7 @@ def device_events(path):
 
 
 def main():
-    ranks = num_gpus()
+    ranks = min(4, support.num_gpus())
     if ranks == 0:
         print("no GPU: skipped")
         return 77
