@@ -56,7 +56,7 @@ TEST_CASE("GPU: direct convolutions of images equal their references", "[gpu][ke
                                      .out = num_channels};
     const at::Tensor y = place.fill(results, type), gradient = place.fill(weights, at::kFloat),
                      partial = place.fill(
-                         {kernels::direct_partials(samples, shape.out_height, shape.out_width),
+                         {kernels::direct_partials(num_samples, shape.out_height, shape.out_width),
                           weight.numel()},
                          at::kFloat);
     place.run(kernels::cuda::direct_conv, kernels::reference::direct_conv,
