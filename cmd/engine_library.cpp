@@ -20,10 +20,18 @@ void choose_waiting() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
+/// Segments that grow leave hardly any memory free between tensors of different sizes: the driver
+/// then sees what the plan says.
+void choose_segments() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
+    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
+}
+
 }  // namespace
 
 int run_engine_library(int argc, char** argv) {
   choose_waiting();
+  choose_segments();
   const std::filesystem::path library = engine_library_path();
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
