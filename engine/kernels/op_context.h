@@ -16,8 +16,14 @@ void keep_address(torch::autograd::AutogradContext* context, const char* key, Ke
 }
 
 template <class Kept>
+[[nodiscard]] Kept* kept_address_or_null(torch::autograd::AutogradContext* context,
+                                         const char* key) {
+  return reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+}
+
+template <class Kept>
 [[nodiscard]] Kept& kept_address(torch::autograd::AutogradContext* context, const char* key) {
-  return *reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return *kept_address_or_null<Kept>(context, key);
 }
 
 inline void keep(torch::autograd::AutogradContext* context, const char* key, Parameter* parameter) {
@@ -30,8 +36,7 @@ inline void keep(torch::autograd::AutogradContext* context, const char* key, Par
 
 [[nodiscard]] inline Parameter* kept_or_null(torch::autograd::AutogradContext* context,
                                              const char* key) {
-  return reinterpret_cast<Parameter*>(
-      static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return kept_address_or_null<Parameter>(context, key);
 }
 
 }  // namespace dstrain::ops

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -27,8 +28,13 @@ struct Fp8Copies {
   std::uint64_t version = 0;  ///< of the value that they were made of
 };
 
-/// Work that adds to gradients, to be run in this order; it holds the tensors that it needs.
-using DeferredWork = std::vector<std::function<void()>>;
+/// A product that adds to gradients, to be run later; it holds the tensors that it needs.
+struct DeferredProduct {
+  double flops = 0;
+  std::function<void()> run;
+};
+/// To be run in this order.
+using DeferredWork = std::deque<DeferredProduct>;
 
 /// A weight of a block. It owns no memory: the state store binds `value` and `gradient` to its flat
 /// buffers, and under ZeRO-3 binds `value` anew at each gather. Operators write gradients straight

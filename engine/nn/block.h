@@ -11,6 +11,7 @@
 
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
+#include "engine/kernels/tensor/exchange_overlap.h"
 #include "engine/program/comm.h"
 #include "engine/program/cost.h"
 
@@ -86,6 +87,9 @@ struct BlockContext {
   at::Tensor next_tokens = {};
   /// Of the axes that exchanges of the model's blocks name; calls run on the current stream.
   Peers peers = {};
+  /// Products of the block that its backward puts off, for exchanges of rows between tensor ranks
+  /// to run beside; null: they run at once. It outlives the graphs of a run.
+  ops::ExchangeOverlap* overlap = nullptr;
 };
 
 struct BatchShape {

@@ -8,18 +8,20 @@ namespace dstrain {
 
 /// What modules need of a micro-batch beside their input.
 struct Call {
-  at::Tensor dropout_seed = {};  ///< BlockContext::dropout_seed
-  ops::OwnRows own = {};         ///< Batch::own
-  at::Tensor valid = {};         ///< Batch::valid
-  Mode mode = Mode::train;       ///< BlockContext::mode
-  Peers peers = {};              ///< BlockContext::peers
+  at::Tensor dropout_seed = {};             ///< BlockContext::dropout_seed
+  ops::OwnRows own = {};                    ///< Batch::own
+  at::Tensor valid = {};                    ///< Batch::valid
+  Mode mode = Mode::train;                  ///< BlockContext::mode
+  Peers peers = {};                         ///< BlockContext::peers
+  ops::ExchangeOverlap* overlap = nullptr;  ///< BlockContext::overlap
 
   [[nodiscard]] static Call of(const Batch& batch, const BlockContext& context) {
     return {.dropout_seed = context.dropout_seed,
             .own = batch.own,
             .valid = batch.valid,
             .mode = context.mode,
-            .peers = context.peers};
+            .peers = context.peers,
+            .overlap = context.overlap};
   }
   /// By a training step, whether for the first time or again.
   [[nodiscard]] bool trains() const { return mode == Mode::train || mode == Mode::recompute; }

@@ -41,7 +41,7 @@ at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& 
 at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
   DSTRAIN_CHECK(call.tensor() != nullptr && call.tensor()->size() == cut_.split.count,
                 parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
-  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor());
+  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor(), call.overlap);
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 

@@ -129,6 +129,12 @@ class PreNormLayer final : public Block {
         std::max(stream + in_mlp.backward + by_mlp,
                  2 * stream + in_attention.backward - kept_by_mlp + gathered) +
         (place_.gradients_apart ? stream : 0);
+    // While the sum of the MLP's input gradient is exchanged, its products for matrices are put off
+    // and hold its output's gradient; that of its inner product has gone.
+    if (cut && cost.exchanges_beside_products()) {
+      cost.backward_workspace = std::max(cost.backward_workspace,
+                                         2 * stream + in_mlp.backward - in_mlp.forward + 2 * whole);
+    }
     if (place_.drop_path > 0) {
       cost.forward_workspace += stream;
       cost.backward_workspace += stream;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,6 +125,14 @@ struct BlockCost {
     fp8_flops = sum.fp8_flops;
     forward_casts = sum.forward_casts;
     backward_casts = sum.backward_casts;
+  }
+
+  /// Whether a whole backward puts off products for matrices, so that tensor ranks exchange rows
+  /// beside them. Not with experts, which would keep too much.
+  [[nodiscard]] bool exchanges_beside_products() const {
+    return !host_reads && std::ranges::any_of(exchanges, [](const Exchange& exchange) {
+      return exchange.axis == CommAxis::tensor && exchange.pass == ExchangePass::backward;
+    });
   }
 
   [[nodiscard]] Bytes boundary_bytes() const {

@@ -60,6 +60,7 @@ class Simulator {
 
  private:
   void add_block(const Action& action, Demand& demand) const;
+  void hide_exchanges(const Action& action, Demand& demand) const;
   void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
@@ -92,6 +93,22 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   demand.busy_s += product_s + memory_s;
   demand.use(Medium::sm, product_s);
   demand.use(Medium::memory, memory_s);
+}
+
+/// Takes away the time of exchanges that go on beside products for matrices: of all but the first,
+/// which comes before any of these.
+void Simulator::hide_exchanges(const Action& action, Demand& demand) const {
+  const BlockCost& block = cost_.blocks[to_index(action.block)];
+  if (!block.exchanges_beside_products()) return;
+  double all_s = 0, first_s = 0;
+  for (const Comm& comm : action.comm) {
+    if (comm.axis != CommAxis::tensor) continue;
+    Demand alone;
+    add_comm(comm, layout_, machine_, alone);
+    all_s += alone.comm_s;
+    first_s = std::max(first_s, alone.comm_s);
+  }
+  demand.comm_s -= std::min(all_s - first_s, block.weight_flops / machine_.flops_per_s);
 }
 
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
@@ -145,9 +162,11 @@ Demand Simulator::demand(const Action& action) const {
       on_device(0, bytes);
       break;
     }
+    case ActionKind::backward:
+      hide_exchanges(action, demand);
+      [[fallthrough]];
     case ActionKind::forward:
     case ActionKind::recompute:
-    case ActionKind::backward:
     case ActionKind::backward_input:
       add_block(action, demand);
       break;

@@ -68,6 +68,11 @@ class LaterScope {
   std::vector<Parameter*> parameters_;
 };
 
+void run_all(DeferredWork& products) {
+  for (const DeferredProduct& product : products) product.run();
+  products.clear();
+}
+
 at::ScalarType type_of(BufferRole role, at::ScalarType compute) {
   using enum BufferRole;
   if (role == gathered || role == second_shard) return compute;
@@ -93,6 +98,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       updater_(states,
                {.optimizer = options.optimizer, .compute = options.compute, .seed = options.seed}),
       offloader_(strategy.training, strategy.layout, states, updater_, options.offload),
+      overlap_{Stream::from_pool(options.device, StreamPriority::high)},
       step_end_(options.device),
       timer_(options.device, options.timed_every, record) {
   for (int name = 0; name < kNumLanes; ++name) {
@@ -123,6 +129,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   for (auto& [channel, ranks] : communicators)
     if (channel.lane == Lane::compute) context_.peers.set(channel.axis, ranks.get());
   evaluation_context_.peers = context_.peers;
+  context_.overlap = &overlap_;
   seed_ = at::zeros({}, fp32);
   context_.sample_seed = at::zeros({}, fp32);
   if (options.dropout)
@@ -544,20 +551,23 @@ void Executor::backward(Prepared& prepared, const Action& action) {
                                   : std::exchange(output_gradients_, {});
   if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
   const int held = program.find(action.writes, BufferRole::held);
-  const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(),
-                         held < 0 ? nullptr : &prepared.deferred[to_index(held)]);
+  DeferredWork* later = held >= 0 ? &prepared.deferred[to_index(held)] : nullptr;
+  if (later == nullptr && cost_.blocks[to_index(action.block)].exchanges_beside_products())
+    later = &overlap_.products;
+  const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(), later);
   if (inputs.empty()) {
     torch::autograd::backward(outputs, seeds);
-    return;
+  } else {
+    Tensors& gradients =
+        begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : output_gradients_;
+    gradients = torch::autograd::grad(outputs, inputs, seeds);
   }
-  Tensors& gradients =
-      begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : output_gradients_;
-  gradients = torch::autograd::grad(outputs, inputs, seeds);
+  run_all(overlap_.products);
 }
 
 void Executor::backward_weight(Prepared& prepared, const Action& action) {
   const int held = prepared.program->find(action.frees, BufferRole::held);
-  for (const auto& work : prepared.deferred[to_index(held)]) work();
+  run_all(prepared.deferred[to_index(held)]);
 }
 
 void Executor::norm(const StepInputs& inputs) {

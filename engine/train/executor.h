@@ -272,6 +272,7 @@ class Executor {
   Prepared gathering_;
   Updater updater_;
   Offloader offloader_;
+  ops::ExchangeOverlap overlap_;  ///< of the block whose backward runs
   Event step_end_;
   StepTimer timer_;
   StepObserver* observer_ = nullptr;

@@ -92,6 +92,41 @@ TEST_CASE("rows are gathered, summed, taken and collected with their gradients",
   });
 }
 
+TEST_CASE("gradients of rows are exchanged beside products that were put off", "[cut]") {
+  const int count = GENERATE(1, 2);
+  constexpr std::int64_t kWide = 4096;  // so that one product takes as long as an exchange
+  const at::Tensor x = random({kRows, kWidth}, 5), dy = random({kRows, kWide}, 6),
+                   first = random({kWidth, kWidth}, 7), second = random({kWide, kWidth}, 8);
+  on_ranks(count, [&](int rank, Communicator& ranks) {
+    const auto matrix = [](const at::Tensor& value) {
+      Parameter weight;
+      weight.hold({{"matrix", value.sizes().vec(), {0, value.size(0)}, {0, value.size(1)}}});
+      weight.value = value;
+      weight.gradient = at::zeros(weight.shape);
+      return weight;
+    };
+    /// Gradients of both matrices and of this rank's rows.
+    const auto gradients = [&](ops::ExchangeOverlap* overlap) {
+      Parameter inner = matrix(first), outer = matrix(second);
+      if (overlap != nullptr) inner.later = outer.later = &overlap->products;
+      at::Tensor own = part_of(x, rank, count).requires_grad_(true);
+      const at::Tensor all = ops::all_gather_rows(own, &ranks, overlap);
+      const at::Tensor y = ops::linear(ops::linear(all, inner, nullptr), outer, nullptr);
+      ops::reduce_scatter_rows(y, &ranks, overlap).backward(part_of(dy, rank, count));
+      if (overlap != nullptr) {
+        // The output's gradient is exchanged before both, the input's beside the first.
+        CHECK(overlap->products.size() == (count == 1 ? 2u : 1u));
+        CHECK(overlap->products.back().flops == 2 * kRows * kWidth * kWidth);
+        for (const DeferredProduct& product : overlap->products) product.run();
+      }
+      return std::vector{inner.gradient, outer.gradient, own.grad()};
+    };
+    ops::ExchangeOverlap overlap{Stream(at::kCPU)};
+    const std::vector<at::Tensor> expected = gradients(nullptr), found = gradients(&overlap);
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].equal(expected[i]));
+  });
+}
+
 TEST_CASE("a table cut by rows embeds tokens as a whole one", "[cut]") {
   const int count = GENERATE(2, 4);
   const at::Tensor value = random({kClasses, kWidth}, 3), dy = random({kRows, kWidth}, 4);

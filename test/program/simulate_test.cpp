@@ -215,6 +215,27 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // The one of the last backward delays the reductions that it runs beside.
   CHECK(s.exposed_comm_s == Approx(quick.exposed_comm_s + 2 * forward + 2 * backward));
 
+  // Of two exchanges of a backward the second one goes on beside products for matrices.
+  Case two = c;
+  BlockCost& block = two.cost.blocks[1];
+  block.exchanges = {{.op = CommOp::all_gather,
+                      .axis = CommAxis::tensor,
+                      .bytes = 640,
+                      .width = 2,
+                      .pass = ExchangePass::backward},
+                     {.op = CommOp::reduce_scatter,
+                      .axis = CommAxis::tensor,
+                      .bytes = 640,
+                      .width = 2,
+                      .pass = ExchangePass::backward}};
+  CHECK(play(two, machine).exposed_comm_s == Approx(quick.exposed_comm_s + 2 * 2 * backward));
+  block.weight_flops = 0.4 * backward * machine.flops_per_s;
+  CHECK(play(two, machine).exposed_comm_s == Approx(quick.exposed_comm_s + 2 * 1.6 * backward));
+  block.weight_flops = machine.flops_per_s;
+  CHECK(play(two, machine).exposed_comm_s == Approx(quick.exposed_comm_s + 2 * backward));
+  block.host_reads = true;
+  CHECK(play(two, machine).exposed_comm_s == Approx(quick.exposed_comm_s + 2 * 2 * backward));
+
   const auto opened = channels(program);
   for (const CommAxis axis : {CommAxis::tensor, CommAxis::expert, CommAxis::batch})
     CHECK(std::ranges::count(opened, CommChannel{axis, Lane::compute}) == 1);

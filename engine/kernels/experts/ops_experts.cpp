@@ -170,7 +170,8 @@ void add_gradients_or_defer(const at::Tensor& x, const at::Tensor& dy, Parameter
   if (!weight.trainable) return;
   if (weight.later == nullptr) return add_expert_gradients(x, dy, weight, rows);
   weight.later->push_back(
-      [x = x.detach(), dy, &weight, rows] { add_expert_gradients(x, dy, weight, rows); });
+      {.flops = 2.0 * static_cast<double>(x.size(0) * x.size(1) * dy.size(1)),
+       .run = [x = x.detach(), dy, &weight, rows] { add_expert_gradients(x, dy, weight, rows); }});
 }
 
 struct ExpertMlps : torch::autograd::Function<ExpertMlps> {

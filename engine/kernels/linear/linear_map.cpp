@@ -114,10 +114,12 @@ at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
 void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
   if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
   LinearGradient held = *this;
-  held.fp8_.rows = at::Tensor();                               // for the input's gradient
-  weight_.later->push_back([held, x = kept.detach(), scale] {  // without the graph behind x
-    held.add_now(x, scale);
-  });
+  held.fp8_.rows = at::Tensor();  // for the input's gradient
+  const std::int64_t rows = fp8_.columns.defined() ? fp8_.columns.size(1) : dy_.size(0);
+  weight_.later->push_back({.flops = 2.0 * static_cast<double>(rows * weight_.numel()),
+                            .run = [held, x = kept.detach(), scale] {  // without the graph behind x
+                              held.add_now(x, scale);
+                            }});
 }
 
 void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {

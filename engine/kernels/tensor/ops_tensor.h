@@ -7,6 +7,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/kernels/parameter.h"
+#include "engine/kernels/tensor/exchange_overlap.h"
 #include "engine/mesh/split.h"
 
 /// Operators of ranks that share the matrices of a model (Shoeybi et al. 2019, arXiv:1909.08053,
@@ -19,10 +20,13 @@
 namespace dstrain::ops {
 
 /// The rows of all ranks: [m, D] -> [M, D]. The gradient of a row is the sum of the ranks'.
-[[nodiscard]] at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks);
+/// Backward exchanges beside products of `overlap`, which may be null.
+[[nodiscard]] at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks,
+                                         ExchangeOverlap* overlap = nullptr);
 
-/// This rank's rows of the sum over ranks: [M, D] -> [m, D].
-[[nodiscard]] at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks);
+/// This rank's rows of the sum over ranks: [M, D] -> [m, D]; `overlap` as above.
+[[nodiscard]] at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks,
+                                             ExchangeOverlap* overlap = nullptr);
 
 /// The part's rows of what all ranks have: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor own_rows(const at::Tensor& x, const AxisPart& part);
