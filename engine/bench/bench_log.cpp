@@ -48,13 +48,13 @@ BenchLog::BenchLog(fs::path folder, const BenchPlan& plan, Existing existing)
   if (existing != Existing::keep_runs && fs::exists(plan_file, error)) {
     if (existing == Existing::refuse) {
       throw Error(ErrorKind::usage, fmt::format("{} holds a bench", folder_.string()),
-                  "--resume goes on with it; or name another folder with -o");
+                  "--resume goes on with it; or name another folder with --output");
     }
     const nlohmann::json before = read_json_object(plan_file);
     if (const std::string what = difference(before, plan_json(plan)); !what.empty()) {
       throw Error(ErrorKind::usage,
                   fmt::format("{} holds another bench: {}", folder_.string(), what),
-                  "repeat its command line, or name another folder with -o");
+                  "repeat its command line, or name another folder with --output");
     }
   } else {
     write_file_atomically(plan_file, json_text(plan_json(plan), 2) + "\n");

@@ -113,8 +113,14 @@ ImageShape ImageCosts::conv(const Conv& conv, const ImageShape& input, bool kept
   // Images of so few channels are data, which need no gradient.
   if (!few) backward.push_back(product(out + weight + in));
   add(std::move(layer), std::move(forward), std::move(backward));
+  // A direct convolution adds up parts of its weight's gradient.
+  const Bytes parts =
+      direct && trains
+          ? gradient * kernels::direct_partials(output.samples, static_cast<int>(output.height),
+                                                static_cast<int>(output.width))
+          : 0;
   // A ReLU's gradient is made beside the output's.
-  hold(out + columns, (activated ? out : 0) + out + (few ? columns : in));
+  hold(out + columns, (activated ? out : 0) + out + (few ? columns + parts : in));
   return output;
 }
 
@@ -171,7 +177,7 @@ ImageShape ImageCosts::depthwise_norm(const BatchNorm* before, const Conv& conv,
       {{.vector = flops.backward, .bytes = 2 * in + 2 * out + weight}, {}});
   const KernelCost sums{
       .vector = excited ? kNormGradientOperations * static_cast<double>(output.elements()) : 0,
-      .bytes = 2 * out};
+      .bytes = (excited ? 3 : 2) * out};
   add(after.cost(output, compute_bytes_), {{}, {.bytes = 2 * out}}, {sums, {}});
   after.add_exchanges(cost_.exchanges);
   hold(out, in + out);
@@ -219,11 +225,10 @@ ImageShape ImageCosts::excited_conv(const Conv& conv, const ImageShape& expanded
   const Bytes in = bytes(input), out = bytes(output),
               weight = conv.shape().weight_elements() * compute_bytes_,
               gradient = conv.shape().weight_elements() * kFloatBytes;
-  // The means, then the product; depthwise_norm has the pass that scales its input, which is made
-  // again in backward.
+  // The means, then the product; depthwise_norm has the passes that scale its input, in backward
+  // once more.
   std::vector<KernelCost> backward;
-  if (conv.weight().trainable)
-    backward = {{.bytes = 2 * in}, {.products = flops, .bytes = in + out + gradient}, {}};
+  if (conv.weight().trainable) backward = {{.products = flops, .bytes = in + out + gradient}, {}};
   backward.push_back({.products = flops, .bytes = out + weight + in});
   const KernelCost means{.vector = kNormOperations * static_cast<double>(input.elements()),
                          .bytes = in};

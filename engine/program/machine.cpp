@@ -17,8 +17,8 @@ Machine h200() {
       .flops_per_s = 540e12,
       // FP8 products inside a step of Qwen2.5-3B, 4 x 4096 tokens.
       .fp8_flops_per_s = 1330e12,
-      // Depthwise convolutions of 20 shapes on an H100, which has the same processors
-      // (engine/kernels/README.md), by the operations that ImageCosts counts.
+      // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes
+      // on an H100, which has the same processors (engine/kernels/README.md).
       .vector_flops_per_s = 14e12,
       // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
       // 0.5 (EfficientNet-B0, 128 images, H100).

@@ -12,7 +12,7 @@
 namespace dstrain {
 namespace {
 
-constexpr double kMinEps = 1e-12;
+constexpr double kMinEps = 1e-12, kMinMomentum = 1e-6;
 
 std::filesystem::path config_path(const std::filesystem::path& weights) {
   const std::filesystem::path path = weights / "config.json";
@@ -72,7 +72,7 @@ TimmModel timm_model_in(ConfigFile& file) {
   }
   ConfigFile args = ConfigFile::of_object(file.path(), file.json().at("model_args"));
   model.norm.eps = args.number_within("bn_eps", kMinEps, 1, model.norm.eps);
-  model.norm.momentum = args.number_within("bn_momentum", 0, 1, model.norm.momentum);
+  model.norm.momentum = args.number_within("bn_momentum", kMinMomentum, 1, model.norm.momentum);
   for (const std::string& problem : args.problems()) file.add_problem(problem);
   if (const PublishedModel* variant = timm_variant(architecture, model.norm); variant != nullptr)
     model.published = variant;

@@ -216,7 +216,7 @@ TEST_CASE("GPU: each kernel of short attention equals the formula and repeats it
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   const std::int64_t width = GENERATE(64, 80);
   // Whole chunks of 64 rows, a few rows and nearly all of a chunk behind them.
-  const std::int64_t tokens = GENERATE(1, 16, 17, 64, 65, 127, 197, 200, 256, 257, 319, 320);
+  const std::int64_t tokens = GENERATE(1, 16, 17, 64, 65, 127, 197, 200, 256, 257, 304, 319, 320);
   const AttentionShape shape{.batch = 2, .heads = 3, .kv_heads = 3, .head_dim = width};
   const Example example(shape, Lengths(2, tokens), 2 * tokens, type);
   const at::Tensor qkv = example.qkv.to(at::kCUDA), dy = example.dy.to(at::kCUDA);
@@ -230,7 +230,7 @@ TEST_CASE("GPU: each kernel of short attention equals the formula and repeats it
 
 /// Keys that all repel a query: behind the last token a score of zero would be the largest.
 TEST_CASE("GPU: each kernel of short attention takes scores far below zero", "[gpu][attention]") {
-  const std::int64_t width = GENERATE(64, 80), tokens = GENERATE(5, 197, 255, 257);
+  const std::int64_t width = GENERATE(64, 80), tokens = GENERATE(5, 197, 255, 257, 304);
   const AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = width};
   Random random(11);
   const at::Tensor qkv = random({tokens, 3 * width}, at::kBFloat16),

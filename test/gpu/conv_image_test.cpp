@@ -21,7 +21,7 @@ TEST_CASE("GPU: direct convolutions of images equal their references", "[gpu][ke
       GENERATE(std::array{7, 2, 64}, std::array{3, 1, 64}, std::array{3, 2, 32});
   const auto [samples, height, width] =
       GENERATE(std::array{1, 5, 4}, std::array{2, 14, 11}, std::array{3, 33, 40},
-               std::array{1, 9, 300}, std::array{1, 100, 100});
+               std::array{1, 9, 300}, std::array{1, 100, 100}, std::array{70, 28, 14});
   const bool last = GENERATE(false, true), relu = GENERATE(false, true);
   CAPTURE(c10::toString(type), kernel, stride, samples, height, width, last, relu);
   const int before = kernel / 2 - (last && kernel == 3 ? 1 : 0), after = kernel / 2;
@@ -55,8 +55,10 @@ TEST_CASE("GPU: direct convolutions of images equal their references", "[gpu][ke
                                      .before = before,
                                      .out = num_channels};
     const at::Tensor y = place.fill(results, type), gradient = place.fill(weights, at::kFloat),
-                     partial =
-                         place.fill({kernels::direct_partials(shape), weight.numel()}, at::kFloat);
+                     partial = place.fill(
+                         {kernels::direct_partials(num_samples, shape.out_height, shape.out_width),
+                          weight.numel()},
+                         at::kFloat);
     place.run(kernels::cuda::direct_conv, kernels::reference::direct_conv,
               {.x = in(x),
                .weight = in(weight),

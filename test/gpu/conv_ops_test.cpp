@@ -360,13 +360,14 @@ TEST_CASE("GPU: a shortcut leaves its gradient to a product, which equals that o
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const auto activation = GENERATE(ImageActivation::none, ImageActivation::relu);
   const std::int64_t stride = GENERATE(1, 2);
-  const bool fixed = GENERATE(false, true);
-  CAPTURE(c10::toString(type), static_cast<int>(activation), stride, fixed);
+  const bool fixed = GENERATE(false, true), fillers = GENERATE(false, true);
+  CAPTURE(c10::toString(type), static_cast<int>(activation), stride, fixed, fillers);
   // A CPU rounds the other norm before the sum, so that a ReLU would part results near zero.
   if (type != at::kFloat && activation != ImageActivation::none) return;
   compare_devices(type, [&](at::Device device) -> Tensors {
     Layers layers(device, type);
-    const at::Tensor x = leaf(layers.image({4, 8, 10, 16}));
+    const at::Tensor x = leaf(layers.image({4, 8, 10, 16})),
+                     valid = fillers ? layers.put(at::full({}, 3, at::kInt)) : at::Tensor();
     const ops::ResidualGradient left(x);
     const ops::ConvShape first{.in = 16, .out = 24},
         second{.in = 24, .out = 32, .kernel = 3, .stride = stride, .before = 1, .after = 1},
@@ -376,9 +377,11 @@ TEST_CASE("GPU: a shortcut leaves its gradient to a product, which equals that o
     const at::Tensor other = ops::conv(x, across, layers.parameter({32, 16, 1, 1}), nullptr,
                                        ImageActivation::none, {}, left);
     const at::Tensor z = ops::conv(h, second, layers.parameter({32, 24, 3, 3}));
-    const at::Tensor y = ops::batch_norm_pair(z, layers.norm(32, activation, fixed, {}), other,
-                                              layers.norm(32, ImageActivation::none, fixed, {}));
-    y.backward(layers.image(y.sizes()));
+    const at::Tensor y = ops::batch_norm_pair(z, layers.norm(32, activation, fixed, valid), other,
+                                              layers.norm(32, ImageActivation::none, fixed, valid));
+    const at::Tensor dy = layers.image(y.sizes());
+    if (fillers) dy.narrow(0, 3, 1).zero_();
+    y.backward(dy);
     Tensors results{y, x.grad()};
     layers.add_gradients(results);
     return results;

@@ -101,7 +101,9 @@ TEST_CASE("GPU: batch norm equals its reference", "[gpu][kernels][conv]") {
                .pixels = s.pixels,
                .channels = s.channels,
                .activation = activation,
-               .dtype = dtype});
+               .dtype = dtype,
+               .residual_scale = by_output && !all ? fp32(scale_again) : nullptr,
+               .residual_shift = by_output && !all ? fp32(shift_again) : nullptr});
     const at::Tensor back = place.fill({rows, 2, s.channels}, at::kFloat);
     const at::Tensor early = place.fill(sizes, type);  // the residual's gradient
     place.run(kernels::cuda::batch_norm_backward_sums, kernels::reference::batch_norm_backward_sums,

@@ -94,6 +94,7 @@ TEST_CASE("GPU: squeeze, gate and their gradients equal their references", "[gpu
                .dtype = dtype,
                .gate = fp32(gate),
                .y = out(y_again)});
+    REQUIRE(y_again.equal(y));
     const at::Tensor partial = place.fill({1, 2, s.channels}, at::kFloat);
     place.run(kernels::cuda::gate_backward_combine, kernels::reference::gate_backward_combine,
               {.sums = fp32(sums),

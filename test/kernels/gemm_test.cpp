@@ -143,8 +143,10 @@ TEST_CASE("choices that dstrain was built with hold where the file has none",
 
 TEST_CASE("the parts that shipped choices add up fit the workspace of products",
           "[kernels][gemm_cache]") {
-  const auto products = nlohmann::json::parse(
-      shipped_choices(gemm_cache_name("NVIDIA H100 80GB HBM3", 130100)))["products"];
+  const auto gpu = GENERATE(as<std::string>{}, "NVIDIA H100 80GB HBM3", "NVIDIA H200");
+  CAPTURE(gpu);
+  const auto products =
+      nlohmann::json::parse(shipped_choices(gemm_cache_name(gpu, 130100)))["products"];
   int divided = 0;
   for (const auto& [key, entry] : products.items()) {
     CAPTURE(key);

@@ -154,7 +154,7 @@ kernels::ShortAttention own_arguments(const Attended& result, const Heads& in,
 }
 
 /// Heads of 64 elements forward by cuDNN, which takes 0.09 ms for 128 images of 197 tokens on an
-/// H100, and ours 0.13; the log-sum-exp of both is the same.
+/// H100, and ours by mma.sync 0.13; the log-sum-exp of both is the same.
 Attended forward_own(const Heads& in, const Masking& masking) {
   if (in[0].size(3) == 64) {
     if (auto result = unless_refused([&] { return attend_by_cudnn(in, masking); })) {

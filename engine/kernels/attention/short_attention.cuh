@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/kernels/attention/short_attention.h"
-#include "engine/kernels/attention/tensor_cores.cuh"
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/tensor_cores.cuh"
 
 /// What the kernels of short_attention.cu and short_attention_sm90.cu share.
 namespace dstrain::kernels::cuda {

@@ -27,7 +27,7 @@ struct ShortAttention {
 
 /// Gradients of query, key and value from that of the output. Dao 2023, arXiv:2307.08691, sec. 2.3,
 /// with scores made twice: once by the rows of queries, once by the rows of keys, so that each sum
-/// stays in the registers of one warp and has one order.
+/// has one order.
 struct ShortAttentionBackward {
   ShortAttention forward;  ///< with its results
   HeadsView grad;          ///< of out
@@ -42,6 +42,7 @@ void short_attention(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward(const ShortAttentionBackward& args, cudaStream_t stream);
 
 /// What these choose from: by mma.sync, for every GPU; by wgmma, where it is the current one's.
+/// Rows of heads that do not fit into the shared memory of the latter's backward take the former's.
 void short_attention_sm80(const ShortAttention& args, cudaStream_t stream);
 void short_attention_backward_sm80(const ShortAttentionBackward& args, cudaStream_t stream);
 [[nodiscard]] bool short_attention_has_sm90();

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "engine/kernels/attention/tensor_cores.cuh"
+#include "engine/kernels/tensor_cores.cuh"
 
 /// Products of 64 rows by a warpgroup of four warps (PTX ISA, "wgmma.mma_async"), for code of
 /// sm_90a: the left operand from registers, the right one from shared memory, sums in fp32. Warp w

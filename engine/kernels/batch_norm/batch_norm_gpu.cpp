@@ -26,9 +26,6 @@ ImageSize size_of(const at::Tensor& image) {
 const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
 }
-float* floats_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
-}
 
 kernels::DropSamples drop_samples(const DropMask& mask) {
   if (mask.share == 0) return {};
@@ -131,8 +128,8 @@ GpuStatistics gpu_statistics(const at::Tensor& x, const BatchNormCall& call, Gpu
                                     .count = made.count(),
                                     .scale = made.scale(),
                                     .shift = made.shift(),
-                                    .mean_sum = floats_or_null(call.mean_sum),
-                                    .variance_sum = floats_or_null(call.variance_sum),
+                                    .mean_sum = fp32_or_null(call.mean_sum),
+                                    .variance_sum = fp32_or_null(call.variance_sum),
                                     .partials = sums.partial.size(0),
                                     .samples = size.samples,
                                     .pixels = size.pixels,
@@ -152,7 +149,7 @@ at::Tensor gpu_batch_norm_apply(const at::Tensor& x, const GpuStatistics& statis
                                    .scale = statistics.scale(),
                                    .shift = statistics.shift(),
                                    .residual = data_or_null(how.residual),
-                                   .gate = floats_or_null(how.gate),
+                                   .gate = fp32_or_null(how.gate),
                                    .y = y.mutable_data_ptr(),
                                    .samples = size.samples,
                                    .pixels = size.pixels,
@@ -212,8 +209,8 @@ at::Tensor gpu_finish_gradient(const at::Tensor& partial, const GpuStatistics& s
        .count = statistics.count(),
        .slope = slope_offset.mutable_data_ptr<float>(),
        .offset = slope_offset.mutable_data_ptr<float>() + channels,
-       .grad_weight = floats_or_null(wanted_gradient(weight, like)),
-       .grad_bias = floats_or_null(wanted_gradient(bias, like)),
+       .grad_weight = fp32_or_null(wanted_gradient(weight, like)),
+       .grad_bias = fp32_or_null(wanted_gradient(bias, like)),
        .partials = partial.size(0),
        .channels = channels},
       current_stream());
@@ -232,7 +229,7 @@ void input_gradient(const GpuGradient& of, const at::Tensor& slope_offset, const
        .mean = of.statistics.mean(),
        .scale = of.statistics.scale(),
        .shift = of.statistics.shift(),
-       .slope = floats_or_null(slope_offset),
+       .slope = fp32_or_null(slope_offset),
        .offset = slope_offset.defined() ? slope_offset.mutable_data_ptr<float>() + size.channels
                                         : nullptr,
        .valid = valid_pointer(of.valid),

@@ -17,14 +17,11 @@ at::Tensor bias_relu_gradient_cuda(const at::Tensor& dy, const at::Tensor& y, Pa
   at::Tensor dz = at::empty_like(dy), partial;
   if (gradient.defined())
     partial = scratch(dy, {kernels::bias_relu_partials(rows, channels), channels});
-  const auto floats = [](const at::Tensor& t) {
-    return t.defined() ? t.mutable_data_ptr<float>() : nullptr;
-  };
   kernels::cuda::bias_relu_backward({.y = y.const_data_ptr(),
                                      .grad_y = dy.const_data_ptr(),
                                      .grad_z = dz.mutable_data_ptr(),
-                                     .grad_bias = floats(gradient),
-                                     .partial = floats(partial),
+                                     .grad_bias = fp32_or_null(gradient),
+                                     .partial = fp32_or_null(partial),
                                      .rows = rows,
                                      .channels = channels,
                                      .dtype = kernel_dtype(dy)},

@@ -91,7 +91,9 @@ void add_columns_weight_gradient(const at::Tensor& x, const at::Tensor& dy, cons
   if (by_direct_kernel(shape, x.element_size())) {
     const kernels::DirectShape s = direct_shape(x, shape);
     const at::Tensor gradient = gradient_of(weight, x),
-                     partial = scratch(x, {kernels::direct_partials(s), shape.weight_elements()});
+                     partial =
+                         scratch(x, {kernels::direct_partials(s.samples, s.out_height, s.out_width),
+                                     shape.weight_elements()});
     kernels::cuda::direct_conv_backward({.x = x.const_data_ptr(),
                                          .grad_y = dy.const_data_ptr(),
                                          .partial = partial.mutable_data_ptr<float>(),

@@ -2,6 +2,7 @@
 
 #include "engine/kernels/conv/direct_kernel.h"
 #include "engine/kernels/device.cuh"
+#include "engine/kernels/tensor_cores.cuh"
 
 /// A block walks over tiles: a few rows of the output and up to 128 of its columns. The lines of
 /// the image that a tile needs lie in shared memory with their zeros; operands of the tensor cores
@@ -13,7 +14,7 @@ namespace {
 constexpr int kMaxColumns = 128;  // of a tile
 constexpr int kFragment = 16;     // pixels of one operand of the tensor cores
 constexpr int kForwardRows = 4, kBackwardRows = 2;
-constexpr std::int64_t kBlocks = 2 * 132;
+constexpr std::int64_t kBlocks = 2 * 132;  // two on each multiprocessor of an H100 or H200
 
 /// How the output is cut; the same for every sample.
 struct Tiles {
@@ -22,19 +23,22 @@ struct Tiles {
   std::int64_t all;
 };
 
-Tiles tiles_of(const DirectShape& s, int rows) {
-  const int across = (s.out_width + kMaxColumns - 1) / kMaxColumns,
-            share = (s.out_width + across - 1) / across, down = (s.out_height + rows - 1) / rows;
+Tiles tiles_of(std::int64_t samples, int out_height, int out_width, int rows) {
+  const int across = (out_width + kMaxColumns - 1) / kMaxColumns,
+            share = (out_width + across - 1) / across, down = (out_height + rows - 1) / rows;
   return {.columns = (share + kFragment - 1) / kFragment * kFragment,
           .across = across,
           .down = down,
-          .all = s.samples * across * down};
+          .all = samples * across * down};
+}
+Tiles tiles_of(const DirectShape& s, int rows) {
+  return tiles_of(s.samples, s.out_height, s.out_width, rows);
 }
 
 }  // namespace
 
-std::int64_t direct_partials(const DirectShape& shape) {
-  return std::min(kBlocks, tiles_of(shape, kBackwardRows).all);
+std::int64_t direct_partials(std::int64_t samples, int out_height, int out_width) {
+  return std::min(kBlocks, tiles_of(samples, out_height, out_width, kBackwardRows).all);
 }
 
 namespace cuda {
@@ -102,29 +106,6 @@ __device__ constexpr int line_place(int line) {
   return line < kDirectChannels * K ? line / K * kImageRows + line % K : 0;
 }
 
-__device__ inline std::uint32_t pair_at(const std::uint16_t* from) {
-  return *reinterpret_cast<const std::uint32_t*>(from);
-}
-
-/// d += a b with 16 x 16 and 16 x 8 elements.
-template <typename T>
-__device__ void multiply_add(float (&d)[4], const std::uint32_t (&a)[4],
-                             const std::uint32_t (&b)[2]) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  }
-}
-
 /// Rows of an operand are pixels, its depth the elements of the window. N: eighths of the output's
 /// channels. The order of the weight's rows is such that a thread gets 2 N neighbouring channels.
 template <typename T, int K, int S, int N>
@@ -162,11 +143,6 @@ __global__ void __launch_bounds__(kThreads, 2)
                                              if (kCopies == 2 && x > 0)
                                                lines[line * kLine + kPitch + x - 1] = bits;
                                            });
-    if (kCopies == 2) {  // behind the last pair of the shifted copy
-      for (int line = static_cast<int>(threadIdx.x); line < kDirectChannels * kImageRows;
-           line += kThreads)
-        lines[line * kLine + kPitch + width - 1] = 0;
-    }
     __syncthreads();
     for (int first = 2 * warp; first < fragments; first += 2 * kWarps) {
       float sum[2][N][4] = {};
@@ -180,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
 #pragma unroll
       for (int depth = 0; depth < W::kDepth; depth += 16) {
-        std::uint32_t pixels[2][4];
+        Left pixels[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int line = (depth + 8 * half) / kTaps;
@@ -188,14 +164,14 @@ __global__ void __launch_bounds__(kThreads, 2)
           if (kTaps == 4 && t >= 2) place = line_place<K, kImageRows>(line + 1) * kLine;
 #pragma unroll
           for (int m = 0; m < 2; ++m) {
-            pixels[m][2 * half] = pair_at(from[m] + place);
-            pixels[m][2 * half + 1] = pair_at(from[m] + place + 8 * S);
+            pixels[m].value[2 * half] = pair_at(from[m] + place);
+            pixels[m].value[2 * half + 1] = pair_at(from[m] + place + 8 * S);
           }
         }
 #pragma unroll
         for (int n = 0; n < N; ++n) {
           const std::uint16_t* row = weights + (n * 8 + g) * kWeightPitch + depth + 2 * t;
-          const std::uint32_t weight[2] = {pair_at(row), pair_at(row + 8)};
+          const RightHalf weight{{pair_at(row), pair_at(row + 8)}};
 #pragma unroll
           for (int m = 0; m < 2; ++m) multiply_add<T>(sum[m][n], pixels[m], weight);
         }
@@ -224,14 +200,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   }
-}
-
-/// Four 8 x 8 matrices, each transposed; a lane's address is that of one row of one of them.
-__device__ inline void load_transposed(std::uint32_t (&out)[4], const std::uint16_t* from) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(from));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-               : "r"(address));
 }
 
 /// 16 bytes to shared memory, zeros where not `inside`.
@@ -311,12 +279,13 @@ __global__ void __launch_bounds__(kThreads, 2)
       const std::uint16_t* from =
           lines + row * S * B::kLine + (fragment - row * per_row) * kFragment;
       const std::uint16_t* grad = grads + fragment * kFragment * B::kGradPitch + grad_place;
-      std::uint32_t channels[kRowsOfSixteen][4];
+      Left channels[kRowsOfSixteen];
 #pragma unroll
-      for (int m = 0; m < kRowsOfSixteen; ++m) load_transposed(channels[m], grad + m * 16);
+      for (int m = 0; m < kRowsOfSixteen; ++m)
+        load_matrices<true>(channels[m].value, grad + m * 16);
 #pragma unroll
       for (int n = 0; n < B::kOwn; ++n) {
-        const std::uint32_t pixels[2] = {pair_at(from + place[n]), pair_at(from + place[n] + 8)};
+        const RightHalf pixels{{pair_at(from + place[n]), pair_at(from + place[n] + 8)}};
 #pragma unroll
         for (int m = 0; m < kRowsOfSixteen; ++m) multiply_add<T>(sum[m][n], channels[m], pixels);
       }
@@ -394,7 +363,7 @@ void direct_conv(const DirectConv& args, cudaStream_t stream) {
 void direct_conv_backward(const DirectConvBackward& args, cudaStream_t stream) {
   const Tiles tiles = tiles_of(args.shape, kBackwardRows);
   if (tiles.all == 0) return;
-  const std::int64_t blocks = direct_partials(args.shape);
+  const std::int64_t blocks = std::min(kBlocks, tiles.all);
   with_shape(args.shape, args.dtype, [&](auto zero, auto kernel, auto step, auto eights) {
     constexpr int K = decltype(kernel)::value, S = decltype(step)::value,
                   kOut = decltype(eights)::value * 8;

@@ -46,12 +46,13 @@ struct DirectConv {
 struct DirectConvBackward {
   const void* x;
   const void* grad_y;  ///< [samples, out_height, out_width, out]
-  float* partial;      ///< scratch, [direct_partials(shape), out * 3 * kernel^2]
+  float* partial;      ///< scratch, [direct_partials(...), out * 3 * kernel^2]
   float* grad_weight;  ///< [out, 3, kernel, kernel]
   DirectShape shape;
   DType dtype;
 };
-[[nodiscard]] std::int64_t direct_partials(const DirectShape& shape);
+/// Of a result [samples, out_height, out_width].
+[[nodiscard]] std::int64_t direct_partials(std::int64_t samples, int out_height, int out_width);
 
 namespace cuda {
 /// Throw Error{internal} where direct_fits says no, and for fp32.

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kAbsMaxThreads) abs_max_kernel(const AbsMax a)
 __device__ void store_sums(const float (&total)[kPack], float* sums, std::int64_t left,
                            std::int64_t cols) {
   constexpr int kGroups = kThreads * kPack / kTile;
-  __shared__ float totals[kGroups][kTile];
+  __shared__ alignas(16) float totals[kGroups][kTile];
   constexpr int kPacks = kTile / kPack;
   const int group = static_cast<int>(threadIdx.x) / kPacks,
             pack = static_cast<int>(threadIdx.x) % kPacks;

@@ -114,21 +114,35 @@ at::Tensor LinearGradient::input(const at::Tensor& weight_scale) const {
 void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const {
   if (!weight_.trainable || weight_.later == nullptr) return add_now(kept, scale);
   LinearGradient held = *this;
-  held.fp8_.rows = at::Tensor();  // for the input's gradient
-  const std::int64_t rows = fp8_.columns.defined() ? fp8_.columns.size(1) : dy_.size(0);
+  if (trains_bias() && (column_sums_.defined() || fp8_.scale.defined())) {
+    add_to_bias();
+    held.bias_ = nullptr;
+  }
+  // Held is what the product reads: not what the input's gradient does, nor what is known of dy.
+  held.column_sums_ = held.fp8_.rows = held.fp8_.sums = at::Tensor();
+  held.dy_ = fp8_.scale.defined() ? at::empty({0}, dy_.options()) : dy_.view(dy_.sizes());
+  const std::int64_t rows = fp8_.scale.defined() ? fp8_.columns.size(1) : dy_.size(0);
   weight_.later->push_back({.flops = 2.0 * static_cast<double>(rows * weight_.numel()),
                             .run = [held, x = kept.detach(), scale] {  // without the graph behind x
                               held.add_now(x, scale);
                             }});
 }
 
+void LinearGradient::add_to_bias() const {
+  const at::Tensor sum = gradient_of(*bias_, dy_);
+  if (column_sums_.defined()) {
+    add_partial_sums(column_sums_, sum);
+  } else {
+    add_bias_gradient(dy_, sum);
+  }
+}
+
 void LinearGradient::add_now(const at::Tensor& kept, const at::Tensor& scale) const {
   const bool eight_bits = fp8_.scale.defined();
-  if (trains_bias() && column_sums_.defined()) {
-    add_partial_sums(column_sums_, gradient_of(*bias_, dy_));
-  } else if (trains_bias()) {
-    if (weight_.trainable && !eight_bits && add_together(kept, dy_, weight_, *bias_)) return;
-    add_bias_gradient(dy_, gradient_of(*bias_, dy_));
+  if (trains_bias()) {
+    const bool together = weight_.trainable && !eight_bits && !column_sums_.defined();
+    if (together && add_together(kept, dy_, weight_, *bias_)) return;
+    add_to_bias();
   }
   if (!weight_.trainable) return;
   if (!eight_bits) return add_weight_gradient(kept, dy_, weight_);

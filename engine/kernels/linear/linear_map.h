@@ -45,12 +45,13 @@ class LinearGradient {
   /// dy weight. `weight_scale` as apply_linear gave it: the weight is not searched again.
   [[nodiscard]] at::Tensor input(const at::Tensor& weight_scale) const;
   /// Adds dy^T x to the weight's gradient and the sum of dy to that of the bias, where they are
-  /// trained. `kept` and `scale` as apply_linear gave them, or would have. All of it comes later
-  /// where the weight asks for that (Parameter::later).
+  /// trained. `kept` and `scale` as apply_linear gave them, or would have. The product comes later
+  /// where the weight asks for that (Parameter::later), with the bias where it sums that, too.
   void add_to_parameters(const at::Tensor& kept, const at::Tensor& scale) const;
 
  private:
   void add_now(const at::Tensor& kept, const at::Tensor& scale) const;
+  void add_to_bias() const;
   [[nodiscard]] bool trains_bias() const { return bias_ != nullptr && bias_->trainable; }
   [[nodiscard]] std::int64_t outputs() const { return weight_.shape.front(); }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <utility>
 #include <vector>
@@ -117,9 +118,6 @@ at::Tensor relu_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& place
   const kernels::PoolShape s = pool_kernel_shape(dz, pool);
   const at::Tensor gradient = bias == nullptr ? at::Tensor() : wanted_gradient(*bias, dy);
   if (gradient.defined()) partial = scratch(dy, {kernels::norm_pool_partials(s), s.channels});
-  const auto floats = [](const at::Tensor& t) {
-    return t.defined() ? t.mutable_data_ptr<float>() : nullptr;
-  };
   kernels::cuda::norm_max_pool_backward({.x = nullptr,
                                          .mean = nullptr,
                                          .scale = nullptr,
@@ -129,8 +127,8 @@ at::Tensor relu_pool_gradient_cuda(const at::Tensor& dy, const at::Tensor& place
                                          .place = places.const_data_ptr<std::uint8_t>(),
                                          .grad_y = dy.const_data_ptr(),
                                          .grad_x = dz.mutable_data_ptr(),
-                                         .grad_bias = floats(gradient),
-                                         .partial = floats(partial),
+                                         .grad_bias = fp32_or_null(gradient),
+                                         .partial = fp32_or_null(partial),
                                          .shape = s,
                                          .dtype = kernel_dtype(dy)},
                                         current_stream());
@@ -225,8 +223,9 @@ struct ConvMaxPool : torch::autograd::Function<ConvMaxPool> {
 };
 
 void check_pool(const at::Tensor& x, const PoolShape& pool) {
-  DSTRAIN_CHECK(norm_pool_fits(pool), "max pooling behind ReLU: windows of 2 or 3, stride 2");
-  DSTRAIN_CHECK(x.dim() == 4, "max pooling behind ReLU: no image");
+  DSTRAIN_CHECK(x.dim() == 4 && norm_pool_fits(pool),
+                fmt::format("max pooling behind ReLU: x {}, windows of {}, stride {}, padding {}",
+                            shape_of(x), pool.kernel, pool.stride, pool.padding));
 }
 
 }  // namespace

@@ -1,0 +1,437 @@
+#include "engine/kernels/attention/short_attention_sm90.cuh"
+
+/// Backward: one warpgroup makes the gradients of keys and values, another one those of queries.
+namespace dstrain::kernels::cuda {
+namespace {
+
+constexpr std::size_t kMostShared = 227 * 1024;  ///< that a block can have
+
+/// Per row of a head, as in RowFacts; a row behind the last one has no probability.
+struct Facts {
+  float *log_sums, *products;
+};
+
+/// By two warpgroups; gradients come to shared memory as the oldest group of copies.
+template <typename T, int kWidth>
+__device__ void find_facts(const Facts& facts, const Head<T>& out, const Stored<T, kWidth>& grads,
+                           const float* log_sum_exp, int tokens, int rows) {
+  constexpr int kLanes = kWidth / 16;  // of a row, each with 16 elements
+  constexpr int kOfWarp = kWarp / kLanes, kOfBlock = 2 * kWarps * kOfWarp;
+  constexpr int kAtOnce = 6;  // rows of a lane whose reads are under way
+  const Lane lane;
+  const int group = lane.index / kLanes, part = lane.index - group * kLanes;
+#pragma unroll 1
+  for (int warp_start = lane.warp * kOfWarp; warp_start < rows; warp_start += kOfBlock * kAtOnce) {
+    const int start = warp_start + group;
+    uint4 x[kAtOnce][2];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = start + i * kOfBlock;
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        x[i][k] = row < tokens ? *reinterpret_cast<const uint4*>(out.rows + row * out.stride +
+                                                                 (2 * part + k) * kPack)
+                               : uint4{0, 0, 0, 0};
+    }
+    if (warp_start < kOfBlock) {
+      const auto thread = static_cast<int>(threadIdx.x);
+      const float first = thread < tokens ? log_sum_exp[thread] : INFINITY,
+                  second = thread + 2 * kThreads < tokens ? log_sum_exp[thread + 2 * kThreads]
+                                                          : INFINITY;
+      if (thread < rows) facts.log_sums[thread] = first * kLog2E;
+      if (thread + 2 * kThreads < rows) facts.log_sums[thread + 2 * kThreads] = second * kLog2E;
+      __pipeline_wait_prior(1);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = start + i * kOfBlock, stored = min(row, tokens - 1);
+      float product = 0, sum = 0;
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint4 y =
+            *reinterpret_cast<const uint4*>(grads.data + stored / 8 * Stored<T, kWidth>::kEight +
+                                            (2 * part + k) * kMatrix + stored % 8 * kPack);
+        const std::uint32_t a[4] = {x[i][k].x, x[i][k].y, x[i][k].z, x[i][k].w},
+                            b[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 p = unpack_pair<T>(a[j]), q = unpack_pair<T>(b[j]);
+          product += p.x * q.x + p.y * q.y;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) sum += __shfl_sync(0xffffffffu, product, group * kLanes + j);
+      if (part == 0 && group < kOfWarp && row < rows) facts.products[row] = sum;
+    }
+  }
+}
+
+/// Scores of a chunk and their gradients.
+template <int kColumns>
+struct Scores {
+  float score[kColumns / 8][4], grad[kColumns / 8][4];
+};
+
+/// The same as left operands: probabilities, where they are needed, and gradients of scores.
+template <int kColumns, bool kOfKeys>
+struct Weights {
+  Left probability[kOfKeys ? kColumns / kTile : 1], grad[kColumns / kTile];
+};
+
+/// 64 rows of queries and of the output's gradients against all keys and values; or, of keys and
+/// values against all queries and gradients.
+template <typename T, int kWidth, bool kOfKeys>
+class Gradients {
+ public:
+  static constexpr int kSteps = kWidth / kTile;
+
+  __device__ Gradients(const Stored<T, kWidth>& firsts, const Stored<T, kWidth>& seconds,
+                       const Facts& facts, float scale, int tokens)
+      : firsts_(firsts), seconds_(seconds), facts_(facts), scale_(scale), tokens_(tokens) {}
+
+  /// Of the rows in `first` and `second`, this warp's of them from row `row` on.
+  __device__ void load(const Stored<T, kWidth>& first, const Stored<T, kWidth>& second, int row) {
+    first.to(first_);
+    second.to(second_);
+    if constexpr (!kOfKeys) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        row_[i] = {facts_.log_sums[row + lane_.row + 8 * i],
+                   facts_.products[row + lane_.row + 8 * i]};
+    }
+  }
+
+  __device__ void run() {
+    const int whole = tokens_ / kChunk * kChunk, end = rounded(tokens_, kTile);
+    Scores<kTile> rest;
+    Weights<kTile, kOfKeys> rest_weights;
+    int column = 0;
+    if (whole > 0) {
+      Scores<kChunk> scores;
+      Weights<kChunk, kOfKeys> weights;
+      start(scores, 0);
+      weigh<0>(weights, scores, 0);
+      for (; column + kChunk < whole; column += kChunk) {
+        start(scores, column + kChunk);
+        add(weights, column);
+        weigh<1>(weights, scores, column + kChunk);
+      }
+      if (whole < end) {
+        start(rest, whole);
+        add(weights, column);
+        weigh<1>(rest_weights, rest, whole);
+      } else {
+        add(weights, column);
+      }
+      column = whole;
+    } else {
+      start(rest, 0);
+      weigh<0>(rest_weights, rest, 0);
+    }
+    for (; column < end; column += kTile) {
+      add(rest_weights, column);
+      if (column + kTile < end) {
+        start(rest, column + kTile);
+        weigh<0>(rest_weights, rest, column + kTile);
+      }
+    }
+    wgmma::wait<0>();
+    wgmma::pin(first_sums);
+    if constexpr (kOfKeys) wgmma::pin(second_sums);
+  }
+
+  /// 16 rows, the same ones in every warp: each warp takes every fourth 16 columns.
+  template <int kSeconds>
+  __device__ void run_few(float (&first_sums)[kWidth / 8][4], float (&second_sums)[kSeconds][4]) {
+    clear(first_sums);
+    clear(second_sums);
+    for (int column = lane_.warp % kWarps * kTile; column < tokens_; column += kWarps * kTile) {
+      Scores<kTile> scores;
+      Weights<kTile, kOfKeys> weights;
+      clear(scores.score);
+      clear(scores.grad);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        const Right firsts = firsts_.of_rows(column, k), seconds = seconds_.of_rows(column, k);
+        multiply_add<T>(scores.score[0], first_[k], firsts.first());
+        multiply_add<T>(scores.score[1], first_[k], firsts.second());
+        multiply_add<T>(scores.grad[0], second_[k], seconds.first());
+        multiply_add<T>(scores.grad[1], second_[k], seconds.second());
+      }
+      weigh_scores(scores, column);
+      weigh_grads(scores, column);
+      pack(weights, scores);
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        const Right firsts = firsts_.of_columns(column, n);
+        multiply_add<T>(first_sums[2 * n], weights.grad[0], firsts.first());
+        multiply_add<T>(first_sums[2 * n + 1], weights.grad[0], firsts.second());
+        if constexpr (kOfKeys) {
+          const Right seconds = seconds_.of_columns(column, n);
+          multiply_add<T>(second_sums[2 * n], weights.probability[0], seconds.first());
+          multiply_add<T>(second_sums[2 * n + 1], weights.probability[0], seconds.second());
+        }
+      }
+    }
+  }
+
+  float first_sums[kWidth / 8][4];
+  float second_sums[kOfKeys ? kWidth / 8 : 1][4];
+
+ private:
+  /// Scores from `column` on, and their gradients, as two groups of products.
+  template <int kColumns>
+  __device__ void start(Scores<kColumns>& scores, int column) {
+    const int bytes = column / 8 * Stored<T, kWidth>::kEightBytes;
+    const std::uint64_t firsts = wgmma::moved(firsts_.columns(), bytes),
+                        seconds = wgmma::moved(seconds_.columns(), bytes);
+    wgmma::begin();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+      wgmma::multiply<T, false>(scores.score, first_[k],
+                                wgmma::moved(firsts, 2 * k * Stored<T, kWidth>::kMatrixBytes),
+                                k > 0);
+    wgmma::commit();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k)
+      wgmma::multiply<T, false>(scores.grad, second_[k],
+                                wgmma::moved(seconds, 2 * k * Stored<T, kWidth>::kMatrixBytes),
+                                k > 0);
+    wgmma::commit();
+  }
+
+  /// Waits for what start() began, and the products of the chunk before, whose weights then may be
+  /// overwritten.
+  template <int kBefore, int kColumns>
+  __device__ void weigh(Weights<kColumns, kOfKeys>& weights, Scores<kColumns>& scores, int column) {
+    wgmma::wait<1 + kBefore>();
+    wgmma::pin(scores.score);
+    weigh_scores(scores, column);
+    wgmma::wait<kBefore>();
+    wgmma::pin(scores.grad);
+    weigh_grads(scores, column);
+    wgmma::pin(scores.grad);
+    wgmma::wait<0>();
+    pack(weights, scores);
+  }
+
+  template <int kColumns>
+  __device__ void weigh_scores(Scores<kColumns>& scores, int column) const {
+    constexpr bool kMasked = !kOfKeys && kColumns < kChunk;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      const int place = column + n * 8 + lane_.column;
+      const float2 of_column =
+          kOfKeys ? *reinterpret_cast<const float2*>(facts_.log_sums + place) : float2{};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float log_sum =
+            kOfKeys ? (i % 2 == 0 ? of_column.x : of_column.y) : row_[i / 2].log_sum;
+        float& x = scores.score[n][i];
+        x = exp2_of(fmaf(x, scale_, -log_sum));
+        if (kMasked && place + i % 2 >= tokens_) x = 0;
+      }
+    }
+  }
+
+  template <int kColumns>
+  __device__ void weigh_grads(Scores<kColumns>& scores, int column) const {
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      const int place = column + n * 8 + lane_.column;
+      const float2 of_column =
+          kOfKeys ? *reinterpret_cast<const float2*>(facts_.products + place) : float2{};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float product =
+            kOfKeys ? (i % 2 == 0 ? of_column.x : of_column.y) : row_[i / 2].product;
+        scores.grad[n][i] = scores.score[n][i] * (scores.grad[n][i] - product);
+      }
+    }
+  }
+
+  template <int kColumns>
+  __device__ static void pack(Weights<kColumns, kOfKeys>& weights, const Scores<kColumns>& scores) {
+#pragma unroll
+    for (int k = 0; k < kColumns / kTile; ++k) {
+      if constexpr (kOfKeys) weights.probability[k] = left_of<T>(scores.score, 2 * k);
+      weights.grad[k] = left_of<T>(scores.grad, 2 * k);
+    }
+  }
+
+  /// Adds the products with the rows from `column` on, one group.
+  template <int kColumns>
+  __device__ void add(const Weights<kColumns, kOfKeys>& weights, int column) {
+    const int bytes = column / 8 * Stored<T, kWidth>::kEightBytes;
+    const std::uint64_t firsts = wgmma::moved(firsts_.summed(), bytes),
+                        seconds = wgmma::moved(seconds_.summed(), bytes);
+    wgmma::begin();
+#pragma unroll
+    for (int k = 0; k < kColumns / kTile; ++k) {
+      const int further = 2 * k * Stored<T, kWidth>::kEightBytes;
+      if constexpr (kOfKeys)
+        wgmma::multiply<T, true>(second_sums, weights.probability[k],
+                                 wgmma::moved(seconds, further), column > 0 || k > 0);
+      wgmma::multiply<T, true>(first_sums, weights.grad[k], wgmma::moved(firsts, further),
+                               column > 0 || k > 0);
+    }
+    wgmma::commit();
+  }
+
+  Stored<T, kWidth> firsts_, seconds_;
+  Facts facts_;
+  float scale_;
+  int tokens_;
+  Lane lane_;
+  Left first_[kSteps], second_[kSteps];
+  RowFacts row_[kOfKeys ? 1 : 2];
+};
+
+/// A barrier of one warpgroup.
+__device__ inline void meet(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
+}
+
+/// Sums over a warpgroup's warps, in their order, in the first one. `room`: as much as the sums of
+/// three warps.
+template <int kTiles>
+__device__ void sum_over_warps(float (&sums)[kTiles][4], float4* room, int group) {
+  const Lane lane;
+  const int own = lane.warp % kWarps;
+  room += lane.index;
+  meet(group);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    if (own > 0)
+      room[((own - 1) * kTiles + n) * kWarp] = {sums[n][0], sums[n][1], sums[n][2], sums[n][3]};
+  }
+  meet(group);
+  if (own > 0) return;
+#pragma unroll
+  for (int warp = 0; warp < kWarps - 1; ++warp) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float4 other = room[(warp * kTiles + n) * kWarp];
+      sums[n][0] += other.x;
+      sums[n][1] += other.y;
+      sums[n][2] += other.z;
+      sums[n][3] += other.w;
+    }
+  }
+}
+
+/// What a block keeps in shared memory: query, key, value and gradient of the output, facts of
+/// rows, room for sums over warps.
+template <typename T, int kWidth>
+struct Plan {
+  Stored<T, kWidth> query, key, value, grad;
+  Facts facts;
+  float4* room;
+
+  __device__ Plan(char* shared, int tokens)
+      : query{reinterpret_cast<T*>(shared)},
+        key{query.data + Stored<T, kWidth>::elements(tokens)},
+        value{key.data + Stored<T, kWidth>::elements(tokens)},
+        grad{value.data + Stored<T, kWidth>::elements(tokens)},
+        facts{reinterpret_cast<float*>(grad.data + Stored<T, kWidth>::elements(tokens)), nullptr},
+        room(reinterpret_cast<float4*>(facts.log_sums + 2 * rounded(tokens, kRows))) {
+    facts.products = facts.log_sums + rounded(tokens, kRows);
+  }
+
+  static constexpr int kRoom = (kWarps - 1) * kWidth / 8 * kWarp;  ///< of a warpgroup
+
+  /// Up to 16 rows behind the last 64 are shared by the warps; the first of them, or the end.
+  __host__ __device__ static int few(int tokens) {
+    return tokens % kRows > 0 && tokens % kRows <= kTile ? tokens / kRows * kRows : tokens;
+  }
+
+  static std::size_t bytes(int tokens) {
+    return static_cast<std::size_t>(4 * Stored<T, kWidth>::elements(tokens)) * sizeof(T) +
+           static_cast<std::size_t>(2 * rounded(tokens, kRows)) * sizeof(float) +
+           (few(tokens) < tokens ? 2 * kRoom * sizeof(float4) : 0);
+  }
+};
+
+/// All gradients of keys and values, or of queries, by one warpgroup.
+template <typename T, int kWidth, bool kOfKeys>
+__device__ void gradients(const ShortAttentionBackward& a, const Plan<T, kWidth>& plan,
+                          const Head<T>& first_result, const Head<T>& second_result) {
+  const int tokens = static_cast<int>(a.forward.tokens), few = plan.few(tokens);
+  const Lane lane;
+  const int own_row = lane.warp % kWarps * kTile;
+  const auto& firsts = kOfKeys ? plan.query : plan.key;
+  const auto& seconds = kOfKeys ? plan.grad : plan.value;
+  Gradients<T, kWidth, kOfKeys> work(firsts, seconds, plan.facts, a.forward.scale * kLog2E, tokens);
+  const auto load = [&](int row) {
+    // Rows that are not there may be any others.
+    const int place = min(row, rounded(tokens, kTile) - kTile) / 8 * Stored<T, kWidth>::kEight;
+    work.load({(kOfKeys ? plan.key : plan.query).data + place},
+              {(kOfKeys ? plan.value : plan.grad).data + place}, row);
+  };
+#pragma unroll 1
+  for (int row = own_row; row - own_row < few; row += kRows) {
+    load(row);
+    work.run();
+    store_rows(first_result, work.first_sums, a.forward.scale, a.forward.scale, row, tokens);
+    if constexpr (kOfKeys) store_rows(second_result, work.second_sums, 1, 1, row, tokens);
+  }
+  if (few == tokens) return;
+  load(few);
+  float first_sums[kWidth / 8][4], second_sums[kOfKeys ? kWidth / 8 : 1][4];
+  work.run_few(first_sums, second_sums);
+  float4* room = plan.room + (kOfKeys ? 0 : plan.kRoom);
+  const int group = kOfKeys ? 0 : 1;
+  sum_over_warps(first_sums, room, group);
+  if constexpr (kOfKeys) sum_over_warps(second_sums, room, group);
+  if (lane.warp % kWarps > 0) return;
+  store_rows(first_result, first_sums, a.forward.scale, a.forward.scale, few, tokens);
+  if constexpr (kOfKeys) store_rows(second_result, second_sums, 1, 1, few, tokens);
+}
+
+/// A block for each head: one warpgroup for the gradients of keys and values, one for those of
+/// queries.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(2 * kThreads, 1)
+    short_attention_backward_kernel(const ShortAttentionBackward a) {
+  extern __shared__ __align__(128) char shared[];
+  const int tokens = static_cast<int>(a.forward.tokens), rows = rounded(tokens, kTile);
+  const Plan<T, kWidth> plan(shared, tokens);
+  const std::int64_t sample = blockIdx.x / a.forward.heads,
+                     number = blockIdx.x - sample * a.forward.heads;
+  const auto head = [&](const HeadsView& view) { return Head<T>(view, sample, number); };
+  const auto thread = static_cast<int>(threadIdx.x);
+  plan.grad.template fetch<2 * kThreads>(head(a.grad), 0, rows, tokens, thread);
+  __pipeline_commit();
+  plan.query.template fetch<2 * kThreads>(head(a.forward.query), 0, rows, tokens, thread);
+  plan.key.template fetch<2 * kThreads>(head(a.forward.key), 0, rows, tokens, thread);
+  plan.value.template fetch<2 * kThreads>(head(a.forward.value), 0, rows, tokens, thread);
+  __pipeline_commit();
+  find_facts<T, kWidth>(plan.facts, head(a.forward.out), plan.grad,
+                        a.forward.log_sum_exp + blockIdx.x * a.forward.tokens, tokens,
+                        rounded(tokens, kRows));
+  __pipeline_wait_prior(0);
+  wgmma::publish_shared();
+  __syncthreads();
+  if (thread < kThreads) {
+    gradients<T, kWidth, true>(a, plan, head(a.key_grad), head(a.value_grad));
+  } else {
+    gradients<T, kWidth, false>(a, plan, head(a.query_grad), head(a.query_grad));
+  }
+}
+
+}  // namespace
+
+void short_attention_backward_sm90(const ShortAttentionBackward& args, cudaStream_t stream) {
+  with_heads(args.forward, [&]<typename T, int kWidth>() {
+    const std::size_t bytes = Plan<T, kWidth>::bytes(static_cast<int>(args.forward.tokens));
+    if (bytes > kMostShared) return short_attention_backward_sm80(args, stream);
+    allow_shared(short_attention_backward_kernel<T, kWidth>, bytes);
+    const auto blocks = static_cast<unsigned>(args.forward.batch * args.forward.heads);
+    if (blocks > 0)
+      short_attention_backward_kernel<T, kWidth><<<blocks, 2 * kThreads, bytes, stream>>>(args);
+  });
+  check_launch("short_attention_backward");
+}
+
+}  // namespace dstrain::kernels::cuda
