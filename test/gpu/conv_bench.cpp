@@ -163,9 +163,9 @@ std::vector<Case> squeeze_cases(std::int64_t side, std::int64_t channels) {
                vectors = random32({3, channels}), sums = random32({kBatch, 4, channels});
     return launch<kernels::GateBackwardSums>(
         kernels::cuda::gate_backward_sums,
-        {data(x), data(grad), fp32(vectors), fp32(vectors) + channels,
-         fp32(vectors) + 2 * channels, fp32(grad_gate), fp32(sums), kBatch, pixels, channels,
-         Activation::silu, kDType, writes ? fp32(gate) : nullptr, writes ? data(y) : nullptr},
+        {data(x), data(grad), fp32(vectors), fp32(vectors) + channels, fp32(vectors) + 2 * channels,
+         fp32(grad_gate), fp32(sums), kBatch, pixels, channels, Activation::silu, kDType,
+         writes ? fp32(gate) : nullptr, writes ? data(y) : nullptr},
         {x, grad, y, gate, grad_gate, vectors, sums});
   };
   return {{"squeeze", where, image,
@@ -302,7 +302,9 @@ std::vector<Case> direct_cases(std::int64_t side, int kernel, int stride, int ch
           {"direct_conv_backward", where, moved, [=] {
              const auto x = random({batch, 3, side, side}), y = random({batch, out, out, channels}),
                         gradient = random32({channels, 3, kernel, kernel}),
-                        partial = random32({kernels::direct_partials(shape), gradient.numel()});
+                        partial = random32(
+                            {kernels::direct_partials(batch, shape.out_height, shape.out_width),
+                             gradient.numel()});
              return launch<kernels::DirectConvBackward>(
                  kernels::cuda::direct_conv_backward,
                  {data(x), data(y), fp32(partial), fp32(gradient), shape, kDType},
