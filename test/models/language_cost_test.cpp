@@ -100,7 +100,7 @@ std::vector<Bytes> run_in_two_parts(Model& model, const Batch& batch, const Bloc
   gradients.clear();
   for (std::size_t i = 0; i < work.size(); ++i) {
     const std::int64_t before = memory.live();
-    for (const auto& products : work[i]) products();
+    for (const DeferredProduct& product : work[i]) product.run();
     work[i].clear();
     held[i] = before - memory.live();
   }

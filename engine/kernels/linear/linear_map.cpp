@@ -1,6 +1,7 @@
 #include "engine/kernels/linear/linear_map.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -34,6 +35,12 @@ bool add_together(const at::Tensor& x, const at::Tensor& dy, Parameter& weight, 
   }
   if (to_bias.add) to_bias.tensor.add_(sums);
   return true;
+}
+
+/// The elements of x without what is known of them, which a view that autograd sees would hold.
+at::Tensor bare(const at::Tensor& x) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return x.view(x.sizes());
 }
 
 }  // namespace
@@ -120,7 +127,7 @@ void LinearGradient::add_to_parameters(const at::Tensor& kept, const at::Tensor&
   }
   // Held is what the product reads: not what the input's gradient does, nor what is known of dy.
   held.column_sums_ = held.fp8_.rows = held.fp8_.sums = at::Tensor();
-  held.dy_ = fp8_.scale.defined() ? at::empty({0}, dy_.options()) : dy_.view(dy_.sizes());
+  held.dy_ = fp8_.scale.defined() ? at::empty({0}, dy_.options()) : bare(dy_);
   const std::int64_t rows = fp8_.scale.defined() ? fp8_.columns.size(1) : dy_.size(0);
   weight_.later->push_back({.flops = 2.0 * static_cast<double>(rows * weight_.numel()),
                             .run = [held, x = kept.detach(), scale] {  // without the graph behind x
