@@ -87,7 +87,7 @@ std::vector<at::Tensor> gradients(const Form& form, at::ScalarType dtype, bool l
     REQUIRE(w.main.gradient_empty);
   }
   w.main.value.reset();  // what comes later reads no weight
-  for (const auto& products : work) products();
+  for (const DeferredProduct& product : work) product.run();
   return {inputs[1].grad(), w.main.gradient, w.bias.gradient, w.low.gradient, w.high.gradient};
 }
 
