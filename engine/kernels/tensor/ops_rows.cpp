@@ -17,25 +17,25 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-enum class Rows { gathered, summed };
+enum class RowExchange { gather, sum };
 
-at::Tensor empty_rows(const at::Tensor& x, const Communicator& ranks, Rows rows) {
+at::Tensor empty_rows(const at::Tensor& x, const Communicator& ranks, RowExchange kind) {
   const std::int64_t count =
-      rows == Rows::gathered ? x.size(0) * ranks.size() : x.size(0) / ranks.size();
+      kind == RowExchange::gather ? x.size(0) * ranks.size() : x.size(0) / ranks.size();
   return at::empty({count, x.size(1)}, x.options());
 }
 
-void exchange(at::Tensor& output, const at::Tensor& input, Communicator& ranks, Rows rows) {
-  if (rows == Rows::gathered) {
+void exchange(at::Tensor& output, const at::Tensor& input, Communicator& ranks, RowExchange kind) {
+  if (kind == RowExchange::gather) {
     ranks.all_gather(output, input);
   } else {
     ranks.reduce_scatter(output, input);
   }
 }
 
-at::Tensor exchanged(const at::Tensor& x, Communicator& ranks, Rows rows) {
-  at::Tensor output = empty_rows(x, ranks, rows);
-  exchange(output, dense(x), ranks, rows);
+at::Tensor exchanged(const at::Tensor& x, Communicator& ranks, RowExchange kind) {
+  at::Tensor output = empty_rows(x, ranks, kind);
+  exchange(output, dense(x), ranks, kind);
   return output;
 }
 
@@ -54,18 +54,18 @@ void run_products(DeferredWork& products, double bytes) {
 }
 
 /// The exchange of a gradient, on a stream of its own where there are products to run beside it.
-at::Tensor exchanged_beside(const at::Tensor& dy, Communicator& ranks, Rows rows,
+at::Tensor exchanged_beside(const at::Tensor& dy, Communicator& ranks, RowExchange kind,
                             ExchangeOverlap* overlap) {
-  if (overlap == nullptr || overlap->products.empty()) return exchanged(dy, ranks, rows);
+  if (overlap == nullptr || overlap->products.empty()) return exchanged(dy, ranks, kind);
   const at::Tensor input = dense(dy);
-  at::Tensor output = empty_rows(input, ranks, rows);
+  at::Tensor output = empty_rows(input, ranks, kind);
   const Stream compute = Stream::current(input.device());
   Event ready(input.device()), done(input.device());
   ready.record(compute);
   ready.wait(overlap->stream);
   {
     const StreamScope scope(overlap->stream);
-    exchange(output, input, ranks, rows);
+    exchange(output, input, ranks, kind);
   }
   done.record(overlap->stream);
   const double all = static_cast<double>(std::max(input.nbytes(), output.nbytes()));
@@ -81,8 +81,8 @@ void keep_exchange(AutogradContext* context, Communicator* ranks, ExchangeOverla
   keep_address(context, kOverlap, overlap);
 }
 
-at::Tensor backward_exchange(AutogradContext* context, const at::Tensor& dy, Rows rows) {
-  return exchanged_beside(dy, kept_ranks(context), rows,
+at::Tensor backward_exchange(AutogradContext* context, const at::Tensor& dy, RowExchange kind) {
+  return exchanged_beside(dy, kept_ranks(context), kind,
                           kept_address_or_null<ExchangeOverlap>(context, kOverlap));
 }
 
@@ -90,10 +90,10 @@ struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks,
                             ExchangeOverlap* overlap) {
     keep_exchange(context, ranks, overlap);
-    return exchanged(x, *ranks, Rows::gathered);
+    return exchanged(x, *ranks, RowExchange::gather);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {backward_exchange(context, grads[0], Rows::summed), {}, {}};
+    return {backward_exchange(context, grads[0], RowExchange::sum), {}, {}};
   }
 };
 
@@ -101,10 +101,10 @@ struct ReduceScatterRows : torch::autograd::Function<ReduceScatterRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks,
                             ExchangeOverlap* overlap) {
     keep_exchange(context, ranks, overlap);
-    return exchanged(x, *ranks, Rows::summed);
+    return exchanged(x, *ranks, RowExchange::sum);
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    return {backward_exchange(context, grads[0], Rows::gathered), {}, {}};
+    return {backward_exchange(context, grads[0], RowExchange::gather), {}, {}};
   }
 };
 
