@@ -27,7 +27,7 @@ struct MeasuredRates {
   Bytes device_memory = 0;
   // Since 2026-11-23; of the host, by all its cores.
   double host_duplex_bytes_per_s = 0;      ///< one device's link, both directions at once
-  double host_memory_bytes_per_s = 0;      ///< triad
+  double host_memory_bytes_per_s = 0;      ///< bytes it moves in a triad
   double host_update_bytes_per_s = 0;      ///< AdamW on the CPU, alone
   double host_update_dma_bytes_per_s = 0;  ///< the same beside copies, for information
   int host_threads = 0;                    ///< that the two took

@@ -18,6 +18,9 @@ Bytes link_bytes(const Comm& comm, const Layout& layout) {
   return rounds * comm.bytes * (ranks - 1) / ranks;
 }
 
+/// Transfers of a byte that the CPU copies in its memory: read, fetched where it is to go, written.
+constexpr double kCopyTransfers = 3;
+
 /// At `rate` bytes a second; nothing where no rate is known.
 double seconds(double bytes, double rate) { return rate > 0 ? bytes / rate : 0; }
 
@@ -276,6 +279,10 @@ void Simulator::add_copy(const Action& action, Demand& demand) const {
     }
   }
   add_host_link(bytes, in, demand);
+  // What is not page-locked is copied once more by the CPU.
+  if (place == Place::pageable)
+    demand.use(Medium::host_memory,
+               seconds(kCopyTransfers * bytes, machine_.host_memory_bytes_per_s));
   if (place == Place::file) {
     demand.use(in ? Medium::file_read : Medium::file_write,
                bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
