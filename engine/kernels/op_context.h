@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/comm/communicator.h"
 #include "engine/kernels/parameter.h"
 
 /// Parameters and communicators in an autograd context: kept by address, since what owns them
@@ -18,6 +19,14 @@ void keep_address(torch::autograd::AutogradContext* context, const char* key, Ke
 template <class Kept>
 [[nodiscard]] Kept& kept_address(torch::autograd::AutogradContext* context, const char* key) {
   return *reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+}
+
+inline void keep_ranks(torch::autograd::AutogradContext* context, Communicator* ranks) {
+  keep_address(context, "ranks", ranks);
+}
+
+[[nodiscard]] inline Communicator& kept_ranks(torch::autograd::AutogradContext* context) {
+  return kept_address<Communicator>(context, "ranks");
 }
 
 inline void keep(torch::autograd::AutogradContext* context, const char* key, Parameter* parameter) {

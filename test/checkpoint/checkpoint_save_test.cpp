@@ -245,6 +245,57 @@ TEST_CASE("what a source throws fails the save, and nobody waits for it", "[chec
   REQUIRE(fs::is_empty(dir.path()));
 }
 
+TEST_CASE("a verdict stands although rank 0 has ended since", "[checkpoint]") {
+  /// As rank 1 sees it: the server is gone once there is a verdict.
+  class EndingStore final : public Store {
+   public:
+    explicit EndingStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+    void set(const std::string& key, const std::string& value) override {
+      if (ended_) throw Error(ErrorKind::again, "rank 0 has closed the connection");
+      store_->set(key, value);
+    }
+    std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+      return seen(key, store_->get(key, timeout));
+    }
+    std::optional<std::string> try_get(const std::string& key) override {
+      const std::optional<std::string> value = store_->try_get(key);
+      return value ? std::optional(seen(key, *value)) : value;
+    }
+    std::int64_t add(const std::string& key, std::int64_t amount) override {
+      return store_->add(key, amount);
+    }
+    [[nodiscard]] bool ended() const { return ended_; }
+
+   private:
+    std::string seen(const std::string& key, std::string value) {
+      if (key.ends_with("/verdict")) ended_ = true;
+      return value;
+    }
+    std::shared_ptr<Store> store_;
+    std::atomic<bool> ended_ = false;
+  };
+  const TempDir dir;
+  const std::shared_ptr<Store> store = make_memory_store();
+  const auto ending = std::make_shared<EndingStore>(store);
+  std::vector<SaveResult> results(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto saver = make_saver(
+          rank == 0 ? store : ending,
+          {.root = dir.path(), .rank = rank, .world_size = 2, .keep = 1, .attempt = "1"});
+      saver->start(test_state(1, 2), test_part(1, 2, rank));
+      results[static_cast<std::size_t>(rank)] = saver->wait().value();
+    });
+  }
+  threads.clear();
+  REQUIRE(ending->ended());
+  for (const SaveResult& result : results) {
+    CAPTURE(result.error);
+    REQUIRE(result.ok);
+  }
+}
+
 TEST_CASE("a dead rank makes the save fail and nobody hang", "[checkpoint]") {
   const TempDir dir;
   REQUIRE(all_ok(save_on(dir.path(), 3, 1)));

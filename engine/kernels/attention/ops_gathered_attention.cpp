@@ -152,7 +152,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
     }
     context->save_for_backward(kept);
     context->saved_data["backend"] = static_cast<std::int64_t>(late.backend);
-    keep_address(context, "ranks", ranks);
+    keep_ranks(context, ranks);
     plan.save(context);
     if (width == shape.head_dim) return out.view({cut.own_rows(), shape.width()});
     return resize_rows(out, shape.head_dim).view({cut.own_rows(), shape.width()});
@@ -162,7 +162,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
     const variable_list saved = context->get_saved_variables();
     const Plan plan = Plan::load(context);
     const AttentionShape& shape = plan.shape;
-    auto& ranks = kept_address<Communicator>(context, "ranks");
+    Communicator& ranks = kept_ranks(context);
     const at::Tensor &qkv = saved[kQkv], &out = saved[kOut];
     const Sequences sequences{
         .starts = saved[kStarts], .longest = plan.longest, .positions = saved[kPositions]};

@@ -80,7 +80,7 @@ struct ExchangeHeads : torch::autograd::Function<ExchangeHeads> {
     context->saved_data["to_heads"] = way == Way::to_heads;
     context->saved_data["columns"] = columns;
     context->saved_data["batch"] = batch;
-    keep_address(context, "ranks", ranks);
+    keep_ranks(context, ranks);
     return exchange(way, dense(x), columns, batch, *ranks);
   }
 
@@ -88,7 +88,7 @@ struct ExchangeHeads : torch::autograd::Function<ExchangeHeads> {
     const auto& data = context->saved_data;
     const Way back = data.at("to_heads").toBool() ? Way::to_rows : Way::to_heads;
     return {exchange(back, dense(grads[0]), data.at("columns").toIntVector(),
-                     data.at("batch").toInt(), kept_address<Communicator>(context, "ranks")),
+                     data.at("batch").toInt(), kept_ranks(context)),
             {},
             {},
             {},

@@ -14,7 +14,6 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ops_tensor.h"
-#include "engine/kernels/tensor/ranks_context.h"
 
 /// Cross entropy over classes that several ranks share. Each tells the others of each row what its
 /// classes add to it, [largest logit, sum of exponentials, the label's logit, class of the

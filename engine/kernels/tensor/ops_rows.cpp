@@ -7,7 +7,6 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ops_tensor.h"
-#include "engine/kernels/tensor/ranks_context.h"
 
 namespace dstrain::ops {
 namespace {
