@@ -71,7 +71,7 @@ TEST_CASE("a full or broken disk is 74, a path that cannot be made 64", "[base]"
   REQUIRE(code(std::errc::read_only_file_system) == 64);
 }
 
-TEST_CASE("a folder is made with its parents; one that cannot be made is named with a way out",
+TEST_CASE("a folder is made with its parents, and one that cannot be made is named with a way out",
           "[base]") {
   const TempDir dir;
   make_folder(dir / "a" / "b");

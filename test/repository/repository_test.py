@@ -110,6 +110,8 @@ for name in files:
     for pattern in ("/work" + "/", "/root" + "/", "/var/tmp" + "/d"):
         if pattern in text:
             problems.append(f"{name}: holds the path {pattern} of one machine")
+    for case in re.findall(r'TEST_CASE\(\s*"([^"]*;[^"]*)"', text):
+        problems.append(f"{name}: the test '{case}' has a semicolon in its name, which parts it for ctest")
     if name.endswith((".h", ".cpp", ".cu", ".cuh", ".py")) and text.count("\n") > 600:
         problems.append(f"{name}: {text.count(chr(10))} lines; a file of more than 600 holds two things")
 
