@@ -64,7 +64,7 @@ class Fixture {
   TempDir folder_;
 };
 
-TEST_CASE("a label is the token that follows in its sample; fill has none", "[text]") {
+TEST_CASE("a label is the token that follows in its sample, and fill has none", "[text]") {
   Fixture fixture(Lines{{"x", "yz"}});  // Q x A y z end
   fixture.data.sequence = 8;
   const auto all = fixture.rows();
