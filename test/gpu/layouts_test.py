@@ -18,7 +18,6 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import support  # noqa: E402
 
-DSTRAIN = os.environ["DSTRAIN"]
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
 GPUS = 1 if CPU else max(1, support.num_gpus())
 RANKS_AT_ONCE = 8 if CPU else 12 * GPUS  # 12 and what NCCL holds for them fit into 80 GB
@@ -95,7 +94,7 @@ def steps(ranks, model, changes, compute):
     folder = tempfile.mkdtemp()
     port = support.free_port()
     values = {**SHARED, **sizes, **changes, "precision.compute": compute, "run.output": folder}
-    command = [DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    command = [support.DSTRAIN, "engine", recipe] + [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     running = []
     RANKS.take(ranks)
     try:
