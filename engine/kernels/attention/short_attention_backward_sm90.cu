@@ -85,6 +85,10 @@ template <typename T, int kWidth, bool kOfKeys>
 class Gradients {
  public:
   static constexpr int kSteps = kWidth / kTile;
+  template <int kColumns>
+  using ScoresOf = Scores<kColumns>;
+  template <int kColumns>
+  using WeightsOf = Weights<kColumns, kOfKeys>;
 
   __device__ Gradients(const Stored<T, kWidth>& firsts, const Stored<T, kWidth>& seconds,
                        const Facts& facts, float scale, int tokens)
@@ -103,39 +107,7 @@ class Gradients {
   }
 
   __device__ void run() {
-    const int whole = tokens_ / kChunk * kChunk, end = rounded(tokens_, kTile);
-    Scores<kTile> rest;
-    Weights<kTile, kOfKeys> rest_weights;
-    int column = 0;
-    if (whole > 0) {
-      Scores<kChunk> scores;
-      Weights<kChunk, kOfKeys> weights;
-      start(scores, 0);
-      weigh<0>(weights, scores, 0);
-      for (; column + kChunk < whole; column += kChunk) {
-        start(scores, column + kChunk);
-        add(weights, column);
-        weigh<1>(weights, scores, column + kChunk);
-      }
-      if (whole < end) {
-        start(rest, whole);
-        add(weights, column);
-        weigh<1>(rest_weights, rest, whole);
-      } else {
-        add(weights, column);
-      }
-      column = whole;
-    } else {
-      start(rest, 0);
-      weigh<0>(rest_weights, rest, 0);
-    }
-    for (; column < end; column += kTile) {
-      add(rest_weights, column);
-      if (column + kTile < end) {
-        start(rest, column + kTile);
-        weigh<0>(rest_weights, rest, column + kTile);
-      }
-    }
+    in_chunks(*this, tokens_);
     wgmma::wait<0>();
     wgmma::pin(first_sums);
     if constexpr (kOfKeys) wgmma::pin(second_sums);
@@ -180,6 +152,9 @@ class Gradients {
   float second_sums[kOfKeys ? kWidth / 8 : 1][4];
 
  private:
+  template <typename Work>
+  friend __device__ void cuda::in_chunks(Work& work, int tokens);
+
   /// Scores from `column` on, and their gradients, as two groups of products.
   template <int kColumns>
   __device__ void start(Scores<kColumns>& scores, int column) {

@@ -11,6 +11,10 @@ template <typename T, int kWidth>
 class Attend {
  public:
   static constexpr int kSteps = kWidth / kTile;
+  template <int kColumns>
+  using ScoresOf = float[kColumns / 8][4];
+  template <int kColumns>
+  using WeightsOf = Left[kColumns / kTile];
 
   __device__ Attend(const Stored<T, kWidth>& keys, const Stored<T, kWidth>& values, float scale,
                     int tokens)
@@ -26,39 +30,7 @@ class Attend {
       top_[i] = -INFINITY;
       total[i] = 0;
     }
-    const int whole = tokens_ / kChunk * kChunk, end = rounded(tokens_, kTile);
-    float rest[2][4];
-    Left rest_weights[1];
-    int column = 0;
-    if (whole > 0) {
-      float scores[kChunk / 8][4];
-      Left weights[kChunk / kTile];
-      start(scores, 0);
-      weigh<0>(weights, scores, 0);
-      for (; column + kChunk < whole; column += kChunk) {
-        start(scores, column + kChunk);
-        add(weights, column);
-        weigh<1>(weights, scores, column + kChunk);
-      }
-      if (whole < end) {
-        start(rest, whole);
-        add(weights, column);
-        weigh<1>(rest_weights, rest, whole);
-      } else {
-        add(weights, column);
-      }
-      column = whole;
-    } else {
-      start(rest, 0);
-      weigh<0>(rest_weights, rest, 0);
-    }
-    for (; column < end; column += kTile) {
-      add(rest_weights, column);
-      if (column + kTile < end) {
-        start(rest, column + kTile);
-        weigh<0>(rest_weights, rest, column + kTile);
-      }
-    }
+    in_chunks(*this, tokens_);
     wgmma::wait<0>();
     wgmma::pin(sums);
 #pragma unroll
@@ -72,6 +44,9 @@ class Attend {
   float sums[kWidth / 8][4], total[2];
 
  private:
+  template <typename Work>
+  friend __device__ void cuda::in_chunks(Work& work, int tokens);
+
   template <int kTiles>
   __device__ void start(float (&scores)[kTiles][4], int column) {
     const std::uint64_t keys =

@@ -153,4 +153,44 @@ __device__ Left left_of(const float (&sums)[kCount][4], int n) {
            pack_pair<T>(sums[n + 1][2], sums[n + 1][3])}};
 }
 
+/// All columns of 64 rows: whole chunks, then 16 at a time. `work` starts the products for the
+/// scores of a chunk, weighs them, and adds the products with these weights, which run while it
+/// weighs the next ones.
+template <typename Work>
+__device__ void in_chunks(Work& work, int tokens) {
+  const int whole = tokens / kChunk * kChunk, end = rounded(tokens, kTile);
+  typename Work::template ScoresOf<kTile> rest;
+  typename Work::template WeightsOf<kTile> rest_weights;
+  int column = 0;
+  if (whole > 0) {
+    typename Work::template ScoresOf<kChunk> scores;
+    typename Work::template WeightsOf<kChunk> weights;
+    work.start(scores, 0);
+    work.template weigh<0>(weights, scores, 0);
+    for (; column + kChunk < whole; column += kChunk) {
+      work.start(scores, column + kChunk);
+      work.add(weights, column);
+      work.template weigh<1>(weights, scores, column + kChunk);
+    }
+    if (whole < end) {
+      work.start(rest, whole);
+      work.add(weights, column);
+      work.template weigh<1>(rest_weights, rest, whole);
+    } else {
+      work.add(weights, column);
+    }
+    column = whole;
+  } else {
+    work.start(rest, 0);
+    work.template weigh<0>(rest_weights, rest, 0);
+  }
+  for (; column < end; column += kTile) {
+    work.add(rest_weights, column);
+    if (column + kTile < end) {
+      work.start(rest, column + kTile);
+      work.template weigh<0>(rest_weights, rest, column + kTile);
+    }
+  }
+}
+
 }  // namespace dstrain::kernels::cuda
