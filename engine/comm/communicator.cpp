@@ -7,10 +7,12 @@
 #include <chrono>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/open_files.h"
 #include "engine/comm/group.h"
+#include "engine/comm/peer_copies.h"
 
 namespace dstrain {
 namespace comm {
@@ -77,7 +79,10 @@ std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& st
   if (group.size == 1) return comm::make_single();
   comm::wait_for_all(*store, group);
   if (options.backend == CommBackend::nccl) {
-    return comm::make_nccl(*store, group, options);
+    auto nccl = comm::make_nccl(*store, group, options);
+    return options.copied_bytes == 0
+               ? std::move(nccl)
+               : comm::with_peer_copies(std::move(nccl), *store, group, options.copied_bytes);
   }
   return comm::make_gloo(store, group);
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,23 @@ class Communicator {
   /// Sum over ranks of `input` (size() equal parts); this rank's part goes to `output`, which may
   /// be that part of `input`.
   virtual void reduce_scatter(at::Tensor& output, const at::Tensor& input) = 0;
+
+  /// Work that an exchange may run beside: called once, in the call, on the caller's stream.
+  using Work = std::function<void()>;
+  /// Whether the next two let their work run while parts travel, and nothing is slower for it.
+  [[nodiscard]] virtual bool overlaps() const { return false; }
+  /// all_gather. `meanwhile` may read `input`; nothing need be in `output` then.
+  virtual void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) {
+    all_gather(output, input);
+    meanwhile();
+  }
+  /// reduce_scatter. `meanwhile` may still write this rank's part of `input`, and no other; `output`
+  /// is no part of it.
+  virtual void reduce_scatter(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) {
+    meanwhile();
+    reduce_scatter(output, input);
+  }
+
   virtual void broadcast(at::Tensor& x, int root) = 0;
   /// Part i of `input` goes to rank i; part i of `output` comes from rank i. Equal parts, no
   /// aliasing.
@@ -68,6 +86,9 @@ struct CommunicatorOptions {
   std::vector<int> ranks;  ///< global ranks of the group, in coordinate order
   int rank = 0;            ///< this process's global rank; must be in `ranks`
   int max_ctas = 0;        ///< NCCL: thread blocks at most; 0 = NCCL's choice
+  /// Gathers and reductions of up to so many bytes in one piece are to run by copies between the
+  /// GPUs where these are of one host (peer_copies.h); 0: all by NCCL.
+  Bytes copied_bytes = 0;
   /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
   /// the host wait for the peer; otherwise the first one may.
   bool link = false;

@@ -44,6 +44,15 @@ class Counting final : public CountingCommunicator {
     count(kReduceScatter, bytes_of(input), input, output,
           [&] { inner_->reduce_scatter(output, input); });
   }
+  bool overlaps() const override { return inner_->overlaps(); }
+  void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
+    count(kAllGather, bytes_of(output), input, output,
+          [&] { inner_->all_gather(output, input, meanwhile); });
+  }
+  void reduce_scatter(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
+    count(kReduceScatter, bytes_of(input), input, output,
+          [&] { inner_->reduce_scatter(output, input, meanwhile); });
+  }
   void broadcast(at::Tensor& x, int root) override {
     count(kBroadcast, bytes_of(x), x, x, [&] { inner_->broadcast(x, root); });
   }

@@ -17,8 +17,14 @@ void keep_address(torch::autograd::AutogradContext* context, const char* key, Ke
 }
 
 template <class Kept>
+[[nodiscard]] Kept* kept_address_or_null(torch::autograd::AutogradContext* context,
+                                         const char* key) {
+  return reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+}
+
+template <class Kept>
 [[nodiscard]] Kept& kept_address(torch::autograd::AutogradContext* context, const char* key) {
-  return *reinterpret_cast<Kept*>(static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return *kept_address_or_null<Kept>(context, key);
 }
 
 inline void keep_ranks(torch::autograd::AutogradContext* context, Communicator* ranks) {
@@ -27,6 +33,10 @@ inline void keep_ranks(torch::autograd::AutogradContext* context, Communicator* 
 
 [[nodiscard]] inline Communicator& kept_ranks(torch::autograd::AutogradContext* context) {
   return kept_address<Communicator>(context, "ranks");
+}
+
+[[nodiscard]] inline Communicator* kept_ranks_or_null(torch::autograd::AutogradContext* context) {
+  return kept_address_or_null<Communicator>(context, "ranks");
 }
 
 inline void keep(torch::autograd::AutogradContext* context, const char* key, Parameter* parameter) {
@@ -39,8 +49,7 @@ inline void keep(torch::autograd::AutogradContext* context, const char* key, Par
 
 [[nodiscard]] inline Parameter* kept_or_null(torch::autograd::AutogradContext* context,
                                              const char* key) {
-  return reinterpret_cast<Parameter*>(
-      static_cast<std::intptr_t>(context->saved_data.at(key).toInt()));
+  return kept_address_or_null<Parameter>(context, key);
 }
 
 }  // namespace dstrain::ops

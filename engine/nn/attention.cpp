@@ -84,9 +84,13 @@ at::Tensor SelfAttention::forward(const ops::Measured& x_mD, std::int64_t batch,
                                   const ops::Sequences& sequences, const Call& call) {
   ops::AttentionShape shape = shape_;
   shape.batch = batch;
-  const ops::Measured x_MD = gathered(x_mD, call);
-  at::Tensor qkv = qkv_.forward(x_MD, call);
-  if (shared_) qkv = with_shared_head(qkv, shared_->forward(x_MD, call));
+  at::Tensor qkv;
+  if (shared_) {
+    const ops::Measured x_MD = gathered(x_mD, call);
+    qkv = with_shared_head(qkv_.forward(x_MD, call), shared_->forward(x_MD, call));
+  } else {
+    qkv = qkv_.forward_of_gathered(x_mD, call);
+  }
   if (norms_) qkv = ops::norm_query_key(qkv, shape, norms_->query, norms_->key, norms_->eps);
   const at::Tensor out = splits_.sequence.whole()
                              ? ops::attention(qkv, shape, sequences)

@@ -1,7 +1,5 @@
 #include "engine/nn/gated_mlp.h"
 
-#include "engine/nn/gathered.h"
-
 namespace dstrain {
 
 GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t mlp_width,
@@ -13,8 +11,7 @@ GatedMlp::GatedMlp(const GatedMlpNames& names, std::int64_t width, std::int64_t 
             {LinearCut::By::columns, tensor}) {}
 
 at::Tensor GatedMlp::forward(const ops::Measured& x_mD, const Call& call) {
-  const ops::Measured x_MD = gathered(x_mD, call);
-  return down_.forward_gated(x_MD, gate_up_, call);
+  return down_.forward_gated(x_mD, gate_up_, call);
 }
 
 std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) const {

@@ -6,6 +6,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/kernels/activation/ops_gated_linear.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/nn/gathered.h"
 #include "engine/nn/layer_cost.h"
 
 namespace dstrain {
@@ -38,17 +39,27 @@ at::Tensor Linear::adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& 
   return y_MN;
 }
 
-at::Tensor Linear::summed(const at::Tensor& y_MN, const Call& call) {
+Communicator* Linear::summing(const Call& call) const {
   DSTRAIN_CHECK(call.tensor() != nullptr && call.tensor()->size() == cut_.split.count,
                 parts_.at(0).name + ": a cut matrix without the ranks that have its other parts");
-  const at::Tensor y_mN = ops::reduce_scatter_rows(y_MN, call.tensor());
+  return call.tensor();
+}
+
+at::Tensor Linear::with_bias(const at::Tensor& y_mN) {
   return has_bias_ ? ops::add_bias(y_mN, bias_) : y_mN;
 }
 
 at::Tensor Linear::forward(const ops::Measured& x_MK, const Call& call) {
-  if (cut_.columns())
-    return summed(adapted(ops::linear(x_MK, weight_, nullptr), x_MK.rows, call), call);
-  return adapted(ops::linear(x_MK, weight_, bias()), x_MK.rows, call);
+  if (!cut_.columns()) return adapted(ops::linear(x_MK, weight_, bias()), x_MK.rows, call);
+  if (!has_adapters()) return with_bias(ops::summed_linear(x_MK, weight_, summing(call)));
+  const at::Tensor y_MN = adapted(ops::linear(x_MK, weight_, nullptr), x_MK.rows, call);
+  return with_bias(ops::reduce_scatter_rows(y_MN, summing(call)));
+}
+
+at::Tensor Linear::forward_of_gathered(const ops::Measured& x_mK, const Call& call) {
+  DSTRAIN_CHECK(!cut_.columns(), parts_.at(0).name + ": gathered rows of cut columns");
+  return has_adapters() ? forward(gathered(x_mK, call), call)
+                        : ops::linear_of_gathered(x_mK, weight_, bias(), call.tensor());
 }
 
 at::Tensor Linear::forward_gelu(const at::Tensor& x_MK, ops::Gelu kind, const Call& call) {
@@ -62,17 +73,19 @@ at::Tensor Linear::forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias
                                    const Call& call) {
   DSTRAIN_CHECK(has_bias_ && adapters_.empty(), parts_.at(0).name + ": no bias, or adapters");
   if (!cut_.columns()) return ops::gelu_linear(z_MK, input_bias, weight_, &bias_, kind);
-  return summed(ops::gelu_linear(z_MK, input_bias, weight_, nullptr, kind), call);
+  return with_bias(ops::summed_gelu_linear(z_MK, input_bias, weight_, kind, summing(call)));
 }
 
-at::Tensor Linear::forward_gated(const ops::Measured& x_MD, Linear& gate_up, const Call& call) {
+at::Tensor Linear::forward_gated(const ops::Measured& x_mD, Linear& gate_up, const Call& call) {
   DSTRAIN_CHECK(!has_bias_ && !gate_up.has_bias_ && !gate_up.cut_.columns(),
                 parts_.at(0).name + ": SwiGLU with a bias, or of cut columns");
-  if (has_adapters()) return forward(ops::swiglu(gate_up.forward(x_MD, call)), call);
-  const at::Tensor y = gate_up.has_adapters()
-                           ? ops::swiglu_linear(gate_up.forward(x_MD, call), weight_)
-                           : ops::gated_linear(x_MD, gate_up.weight_, weight_);
-  return cut_.columns() ? summed(y, call) : y;
+  if (!has_adapters() && !gate_up.has_adapters())
+    return ops::gated_linear(x_mD, gate_up.weight_, weight_,
+                             cut_.columns() ? summing(call) : nullptr);
+  const at::Tensor gate_and_up = gate_up.forward_of_gathered(x_mD, call);
+  if (has_adapters()) return forward(ops::swiglu(gate_and_up), call);
+  const at::Tensor y_MN = ops::swiglu_linear(gate_and_up, weight_);
+  return cut_.columns() ? ops::reduce_scatter_rows(y_MN, summing(call)) : y_MN;
 }
 
 void Linear::add_parameters(std::vector<Parameter*>& list) {

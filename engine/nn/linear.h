@@ -53,6 +53,8 @@ class Linear {
 
   /// x [M, K] -> [M, N], N over all parts.
   [[nodiscard]] at::Tensor forward(const ops::Measured& x_MK, const Call& call = {});
+  /// The same of the rows of all tensor ranks: x [m, K] -> [M, N]; without others that of x.
+  [[nodiscard]] at::Tensor forward_of_gathered(const ops::Measured& x_mK, const Call& call);
   /// Room for the maxima of x, which is like `x`, or undefined (ops::maxima_for): ranks that gather
   /// x from others do not know them.
   [[nodiscard]] at::Tensor maxima_for_input(const at::Tensor& x, const Call& call) const {
@@ -65,9 +67,9 @@ class Linear {
   /// bias and no adapters.
   [[nodiscard]] at::Tensor forward_of_gelu(const at::Tensor& z_MK, Parameter& input_bias,
                                            ops::Gelu kind, const Call& call = {});
-  /// (silu(gate) * up) weight^T, where gate_up of x [M, D] gives gate, then up, [M, 2K]; neither
-  /// may have a bias, and the columns of gate_up are whole.
-  [[nodiscard]] at::Tensor forward_gated(const ops::Measured& x_MD, Linear& gate_up,
+  /// (silu(gate) * up) weight^T, where gate_up of the rows x of all tensor ranks gives gate, then
+  /// up, [M, 2K]: x [m, D]; neither may have a bias, and the columns of gate_up are whole.
+  [[nodiscard]] at::Tensor forward_gated(const ops::Measured& x_mD, Linear& gate_up,
                                          const Call& call = {});
 
   [[nodiscard]] const std::vector<LinearPart>& parts() const { return parts_; }
@@ -96,8 +98,9 @@ class Linear {
   /// A cut may leave no rows.
   [[nodiscard]] std::int64_t columns() const { return weight_.parts.front().columns.size(); }
   [[nodiscard]] at::Tensor adapted(at::Tensor y_MN, const at::Tensor& x_MK, const Call& call);
-  /// Of columns cut: the sum over ranks, with the bias.
-  [[nodiscard]] at::Tensor summed(const at::Tensor& y_MN, const Call& call);
+  /// The ranks over which matrices cut by columns are summed.
+  [[nodiscard]] Communicator* summing(const Call& call) const;
+  [[nodiscard]] at::Tensor with_bias(const at::Tensor& y_mN);
 
   std::vector<LinearPart> parts_;
   bool has_bias_;

@@ -14,9 +14,11 @@ Mlp::Mlp(const MlpNames& names, std::int64_t width, std::int64_t mlp_width, ops:
             {LinearCut::By::columns, tensor}) {}
 
 at::Tensor Mlp::forward(const ops::Measured& x_mD, const Call& call) {
-  const ops::Measured x_MD = gathered(x_mD, call);
-  if (has_adapters()) return down_.forward(up_.forward_gelu(x_MD.rows, kind_, call), call);
-  return down_.forward_of_gelu(ops::linear(x_MD, up_.weight(), nullptr), *up_.bias(), kind_, call);
+  if (has_adapters())
+    return down_.forward(up_.forward_gelu(gathered(x_mD, call).rows, kind_, call), call);
+  const at::Tensor z_MF =
+      ops::linear_of_gathered(x_mD, up_.weight(), nullptr, call.tensor());
+  return down_.forward_of_gelu(z_MF, *up_.bias(), kind_, call);
 }
 
 bool Mlp::has_adapters() const { return up_.has_adapters() || down_.has_adapters(); }

@@ -101,26 +101,33 @@ class PreNormLayer final : public Block {
     const auto append = [&layers](std::vector<LayerCost> more) {
       layers.insert(layers.end(), more.begin(), more.end());
     };
-    append(attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes));
+    std::vector<LayerCost> in_attention_layers =
+        attention_.layers(shape.micro_batch, place_.tokens, shape.compute_bytes);
+    // Cut between ranks, the branches are gathered before they are whole, and summed after that.
+    const bool cut = !place_.tensor.whole();
+    const auto add_exchanges = [&](const std::vector<LayerCost>& branch) {
+      const int ranks = place_.tensor.count;
+      add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes,
+                          beside_gather(branch.front(), ranks));
+      add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes, /*trained=*/true,
+                              beside_sum(branch.back(), ranks));
+    };
+    for (const Exchange& exchange : attention_.exchanges(rows, shape.compute_bytes))
+      cost.exchanges.push_back(exchange);
+    if (cut) add_exchanges(in_attention_layers);
+    if (cut && !kExperts) add_exchanges(in_mlp_layers);
+    append(std::move(in_attention_layers));
     append({norm_after_.cost(own_rows, 0)});
     append(std::move(in_mlp_layers));
     cost.take(std::move(layers));
     const LayerCost sum = total(cost.layers);
     cost.weight_flops = sum.weight_flops;
     cost.held_bytes = sum.held_bytes;
-    for (const Exchange& exchange : attention_.exchanges(rows, shape.compute_bytes))
-      cost.exchanges.push_back(exchange);
     cost.boundary.assign(2, {{own_rows, place_.width}, shape.compute_bytes});
     // The attention branch until the second norm has added it, or what the MLP needs after that.
-    // Cut between ranks, the branches are whole before they are summed.
-    const bool cut = !place_.tensor.whole();
     const Bytes gathered = cut ? whole : 0, by_mlp = kExperts ? 0 : gathered;
     cost.forward_workspace =
         std::max(std::max(stream, in_attention.forward) + gathered, in_mlp.forward + by_mlp);
-    for (int branch = 0; cut && branch < (kExperts ? 1 : 2); ++branch) {
-      add_all_gather_rows(cost.exchanges, whole, shape.compute_bytes);
-      add_reduce_scatter_rows(cost.exchanges, whole, shape.compute_bytes);
-    }
     if constexpr (kExperts) mlp_.complete(cost, rows, shape.compute_bytes);
     // Two places are the largest, counted against what autograd has let go by then: the MLP beside
     // the stream's gradient, and the attention beside the gradients of the stream and of its own

@@ -75,6 +75,8 @@ struct Exchange {
   Bytes bytes = 0;  ///< as in Comm
   int width = 4;    ///< as in Comm
   ExchangePass pass = ExchangePass::forward;
+  /// Of products that run while it travels, between GPUs of one host (ops::linear_of_gathered).
+  double beside_flops = 0;
 };
 
 }  // namespace dstrain

@@ -39,6 +39,7 @@ Machine h200() {
       .file_write_bytes_per_s = 1.4e9,
       .collective_latency_s = 20e-6,
       .ranks_per_node = 8,
+      .peer_copies = true,
       .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it
       // Outside the allocator: 839 MiB on one rank, 2.04 GiB with two communicators (DDP), 2.52 GiB
       // with three (ZeRO).

@@ -32,7 +32,7 @@ std::vector<std::size_t> candidates(const Layout& layout, const ModelCost& cost,
 
 MemoryLimit memory_limit(const Recipe& recipe, const Program& program, const ModelCost& cost,
                          const Machine& machine) {
-  MemoryLimit limit{.fixed = product_memory(cost, machine) + fixed_memory(program, machine)};
+  MemoryLimit limit{.fixed = product_memory(cost, machine) + fixed_memory(program, cost, machine)};
   if (recipe.memory.limit > 0) {
     limit.bytes = std::llround(std::ldexp(recipe.memory.limit, 30));
   } else if (!machine.shares_memory) {

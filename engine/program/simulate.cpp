@@ -51,6 +51,13 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.use(Medium::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
+/// Whether these ranks exchange rows by copies.
+bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
+  const CommExtent extent = layout.extent(axis);
+  return axis == CommAxis::tensor && machine.peer_copies &&
+         extent.ranks * extent.stride <= machine.ranks_per_node;
+}
+
 class Simulator {
  public:
   Simulator(const Program& program, const Layout& layout, const ModelCost& cost,
@@ -64,6 +71,7 @@ class Simulator {
  private:
   void add_block(const Action& action, Demand& demand) const;
   void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
+  [[nodiscard]] double hidden_s(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
   void add_update(const Action& action, Demand& demand) const;
@@ -95,6 +103,28 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   demand.busy_s += product_s + memory_s;
   demand.use(Medium::sm, product_s);
   demand.use(Medium::memory, memory_s);
+}
+
+/// Of the action's exchanges, what is hidden beside its products.
+double Simulator::hidden_s(const Action& action) const {
+  const bool backward = runs_backward(action.kind);
+  double sum = 0;
+  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
+    if ((exchange.pass == ExchangePass::backward) != backward ||
+        !copies_rows(exchange.axis, layout_, machine_))
+      continue;
+    // A split backward leaves the products for weights, beside which sums travel, to another action.
+    if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
+      continue;
+    Demand alone;
+    add_comm({.op = exchange.op,
+              .axis = exchange.axis,
+              .width = exchange.width,
+              .bytes = exchange.bytes},
+             layout_, machine_, alone);
+    sum += std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s);
+  }
+  return sum;
 }
 
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
@@ -153,6 +183,7 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::backward:
     case ActionKind::backward_input:
       add_block(action, demand);
+      demand.comm_s -= hidden_s(action);
       break;
     case ActionKind::backward_weight: {
       const BlockCost& block = cost_.blocks[to_index(action.block)];
@@ -315,7 +346,7 @@ void Simulator::count(const Action& action) {
 Simulation Simulator::report(Playback playback) {
   result_.ledger = peak_memory(program_);
   result_.ledger.products = product_memory(cost_, machine_);
-  result_.ledger.fixed = fixed_memory(program_, machine_);
+  result_.ledger.fixed = fixed_memory(program_, cost_, machine_);
   for (const BlockCost& block : cost_.blocks) {
     result_.activations_by_block.push_back(block.saved_bytes + block.boundary_bytes());
   }
@@ -339,9 +370,24 @@ Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
 
 }  // namespace
 
-Bytes fixed_memory(const Program& program, const Machine& machine) {
-  const auto communicators = static_cast<Bytes>(channels(program).size());
-  return machine.fixed_overhead + communicators * machine.communicator_overhead;
+Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine& machine) {
+  Bytes bytes = machine.fixed_overhead;
+  for (const CommChannel& channel : channels(program)) {
+    bytes += machine.communicator_overhead;
+    // Two slots of an exchange (PeerMemory), where the ranks are of one node.
+    if (channel == CommChannel{CommAxis::tensor, Lane::compute} && machine.peer_copies)
+      bytes += 2 * largest_exchange(cost, channel.axis);
+  }
+  return bytes;
+}
+
+Bytes largest_exchange(const ModelCost& cost, CommAxis axis) {
+  Bytes bytes = 0;
+  for (const BlockCost& block : cost.blocks) {
+    for (const Exchange& exchange : block.exchanges)
+      if (exchange.axis == axis) bytes = std::max(bytes, exchange.bytes);
+  }
+  return bytes;
 }
 
 Bytes product_memory(const ModelCost& cost, const Machine& machine) {

@@ -28,6 +28,8 @@ struct Machine {
   /// Of the processors, which a collective takes from products beside it; 0: not measured.
   double collective_compute_share = 0;
   int ranks_per_node = 8;
+  /// Tensor ranks of a node exchange rows by copies beside products (engine/comm/peer_copies.h).
+  bool peer_copies = false;
   Bytes device_memory = 0;
   Bytes fixed_overhead = 0;  ///< context and library workspaces: not allocated by dstrain
   Bytes host_base = 0;       ///< host memory of a rank before any state: context, libraries, loader
@@ -105,7 +107,11 @@ struct Simulation {
 };
 
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
-[[nodiscard]] Bytes fixed_memory(const Program& program, const Machine& machine);
+[[nodiscard]] Bytes fixed_memory(const Program& program, const ModelCost& cost,
+                                 const Machine& machine);
+
+/// Bytes of the largest tensor that ranks along `axis` exchange inside a block.
+[[nodiscard]] Bytes largest_exchange(const ModelCost& cost, CommAxis axis);
 
 /// What it allocates beside the buffers of its program: Ledger::products.
 [[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);

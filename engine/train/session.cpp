@@ -321,8 +321,13 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     const CollectiveScope scope(&record, fmt::format("connect {}", group.name),
                                 static_cast<int>(group.ranks.size()));
     const bool link = group.channel.axis == CommAxis::pipeline;
-    auto communicator = world.communicator(
-        {.name = group.name, .ranks = group.ranks, .max_ctas = link ? kLinkCtas : 0, .link = link});
+    // Rows of a product's input and output travel beside it.
+    const bool beside = group.channel == CommChannel{CommAxis::tensor, Lane::compute};
+    auto communicator = world.communicator({.name = group.name,
+                                            .ranks = group.ranks,
+                                            .max_ctas = link ? kLinkCtas : 0,
+                                            .copied_bytes = beside ? largest_exchange(cost_, group.channel.axis) : 0,
+                                            .link = link});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));

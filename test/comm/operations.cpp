@@ -28,6 +28,7 @@ class Checker {
     all_reduce();
     all_gather();
     reduce_scatter();
+    beside_work();
     broadcast();
     all_to_all();
     exchange_rows();
@@ -97,6 +98,32 @@ class Checker {
     at::Tensor own = whole.narrow(0, comm_.rank() * count_, count_);
     comm_.reduce_scatter(own, whole);
     check("reduce_scatter in place", own, reduced);
+  }
+
+  /// Work may read this rank's part while all are gathered, and write it while they are summed.
+  void beside_work() {
+    const Fill own = [&](std::int64_t i) { return value(comm_.rank(), i); };
+    const at::Tensor part = make(count_, own);
+    at::Tensor whole = zeros(n_ * count_);
+    int calls = 0;
+    comm_.all_gather(whole, part, [&] {
+      ++calls;
+      check("this rank's part", part, own);
+    });
+    check("all_gather beside work", whole,
+          [&](std::int64_t i) { return value(static_cast<int>(i / count_), i % count_); });
+
+    whole = make(n_ * count_, [&](std::int64_t i) {
+      return i / count_ == comm_.rank() ? -1 : value(comm_.rank(), i % count_);
+    });
+    at::Tensor sum = zeros(count_);
+    comm_.reduce_scatter(sum, whole, [&] {
+      ++calls;
+      whole.narrow(0, comm_.rank() * count_, count_).copy_(part);
+    });
+    check("reduce_scatter beside work", sum,
+          [&](std::int64_t i) { return static_cast<float>(n_ * (n_ + 1) / 2) * value(0, i); });
+    expect(calls == 2, "work is called once");
   }
 
   void broadcast() {

@@ -8,11 +8,11 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/comm/thread_world.h"
 #include "engine/kernels/attention/attention_heads.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "test/kernels/on_ranks.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
 
@@ -22,25 +22,10 @@ namespace {
 
 constexpr std::int64_t kRows = 12, kWidth = 8, kClasses = 24;
 
-/// Calls `body(rank, ranks)` on each rank, which are threads.
-void on_ranks(int count, const std::function<void(int rank, Communicator& ranks)>& body) {
-  ThreadWorld world(count);
-  std::vector<int> all;
-  for (int rank = 0; rank < count; ++rank) all.push_back(rank);
-  world.run([&](int rank) {
-    const auto ranks = world.communicator({.name = "cut", .ranks = all, .rank = rank});
-    body(rank, *ranks);
-  });
-}
+using test::on_ranks, test::part_of;
 
 at::Tensor random(std::initializer_list<std::int64_t> shape, int seed) {
   return at::randn(shape, at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed)));
-}
-
-/// The rows of `rank` of `count`.
-at::Tensor part_of(const at::Tensor& x, int rank, int count) {
-  const std::int64_t own = x.size(0) / count;
-  return x.narrow(0, rank * own, own).clone();
 }
 
 Parameter table_of(const at::Tensor& whole, int rank, int count) {

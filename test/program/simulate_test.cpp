@@ -215,6 +215,23 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // The one of the last backward delays the reductions that it runs beside.
   CHECK(s.exposed_comm_s == Approx(quick.exposed_comm_s + 2 * forward + 2 * backward));
 
+  // Between GPUs of a node that exchange by copies, tensor ranks hide what products run beside.
+  Case beside = c;
+  for (Exchange& exchange : beside.cost.blocks[1].exchanges) {
+    if (exchange.axis == CommAxis::tensor)
+      exchange.beside_flops = 0.25 * backward * machine.flops_per_s;
+  }
+  CHECK(play(beside, machine).exposed_comm_s == Approx(s.exposed_comm_s));
+  machine.peer_copies = true;
+  // Two micro-batches, each with one exchange forward and one backward.
+  CHECK(play(beside, machine).exposed_comm_s ==
+        Approx(s.exposed_comm_s - 2 * 2 * 0.25 * backward).epsilon(1e-3));
+  CHECK(play(beside, machine).ledger.fixed == s.ledger.fixed + 2 * 640);
+  machine.ranks_per_node = 1;
+  Machine apart = machine;
+  apart.peer_copies = false;
+  CHECK(play(beside, machine).exposed_comm_s == Approx(play(beside, apart).exposed_comm_s));
+
   const auto opened = channels(program);
   for (const CommAxis axis : {CommAxis::tensor, CommAxis::expert, CommAxis::batch})
     CHECK(std::ranges::count(opened, CommChannel{axis, Lane::compute}) == 1);

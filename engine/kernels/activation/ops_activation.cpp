@@ -11,6 +11,8 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/ops.h"
+#include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/kernels/tensor/ranked_linear.h"
 
 namespace dstrain::ops {
 namespace {
@@ -98,15 +100,16 @@ struct BiasGelu : torch::autograd::Function<BiasGelu> {
 struct GeluLinear : torch::autograd::Function<GeluLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, Parameter* input_bias,
-                            Parameter* weight, Parameter* bias, bool tanh) {
+                            Parameter* weight, Parameter* bias, bool tanh, Communicator* summed) {
     const at::Tensor z = dense(input);
     context->saved_data["tanh"] = tanh;
     const LinearOutput out = apply_linear(gelu_of(z, *input_bias, kind_of(context)), *weight, bias,
-                                          Keep::nothing);
+                                          Keep::nothing, {.summed = summed});
     context->save_for_backward({z, out.scale, out.weight_scale});
     keep(context, "input_bias", input_bias);
     keep(context, "weight", weight);
     keep(context, "bias", bias);
+    keep_ranks(context, summed);
     return out.y;
   }
 
@@ -114,14 +117,16 @@ struct GeluLinear : torch::autograd::Function<GeluLinear> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &z = saved[0], &scale = saved[1];
     Parameter& weight = kept(context, "weight");
-    const LinearGradient dy(grads[0], weight, kept_or_null(context, "bias"), /*for_input=*/true);
-    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input(saved[2]),
+    const RankedGradient dy =
+        gradient_of_sum(grads[0], weight, kept_or_null(context, "bias"), /*for_input=*/true,
+                        saved[2], kept_ranks_or_null(context));
+    GeluGradients gradients = gelu_gradients(z, kept(context, "input_bias"), dy.input,
                                              kind_of(context), weight.trainable);
     at::Tensor& y = gradients.y;
     if (y.defined() && scale.defined())
       y = quantize(y, kernels::Fp8Format::e4m3, Sides::columns, {.scale = scale}).columns;
-    dy.add_to_parameters(y, scale);
-    return {gradients.z, {}, {}, {}, {}, {}};
+    dy.output.add_to_parameters(y, scale);
+    return {gradients.z, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -133,8 +138,10 @@ at::Tensor bias_gelu(const at::Tensor& z_MN, Parameter& bias, Gelu kind) {
   return BiasGelu::apply(z_MN, anchor_for(z_MN, bias.trainable), &bias, kind == Gelu::tanh);
 }
 
+namespace {
+
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
-                       Parameter* bias, Gelu kind) {
+                       Parameter* bias, Gelu kind, Communicator* summed) {
   check_linear(z_MF, weight, bias);
   DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
                 fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
@@ -142,7 +149,20 @@ at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter&
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
-                           kind == Gelu::tanh);
+                           kind == Gelu::tanh, summed);
+}
+
+}  // namespace
+
+at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
+                       Parameter* bias, Gelu kind) {
+  return gelu_linear(z_MF, input_bias, weight, bias, kind, nullptr);
+}
+
+at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
+                              Gelu kind, Communicator* ranks) {
+  return gelu_linear(z_MF, input_bias, weight, nullptr, kind,
+                     ranks == nullptr || ranks->size() == 1 ? nullptr : ranks);
 }
 
 }  // namespace dstrain::ops

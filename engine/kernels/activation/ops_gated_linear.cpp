@@ -7,6 +7,7 @@
 #include "engine/kernels/linear/linear_map.h"
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
+#include "engine/kernels/tensor/ranked_linear.h"
 
 namespace dstrain::ops {
 namespace {
@@ -24,9 +25,11 @@ struct Activated {
 /// Adds to the gradient of `down` that of y, and passes it on to gate and up. In FP8 only codes of
 /// it are made.
 LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, Parameter& gate_up,
-                                  Parameter& down, bool for_input) {
-  const LinearGradient from_output(dy, down, nullptr, /*for_input=*/true);
-  const at::Tensor dh = from_output.input(kept.weight_scale);
+                                  Parameter& down, bool for_input, Communicator* ranks) {
+  const RankedGradient of_output =
+      gradient_of_sum(dy, down, nullptr, /*for_input=*/true, kept.weight_scale, ranks);
+  const LinearGradient& from_output = of_output.output;
+  const at::Tensor& dh = of_output.input;
   const bool in_codes = kept.scale.defined() && runs_in_fp8(gate_up, kept.gate_up) &&
                         (for_input || gate_up.trainable);
   if (!in_codes) {
@@ -47,39 +50,44 @@ LinearGradient through_activation(const at::Tensor& dy, const Activated& kept, P
 struct GatedLinear : torch::autograd::Function<GatedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>&, const Known& known,
-                            Parameter* gate_up, Parameter* down) {
-    const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr);
+                            Parameter* gate_up, Parameter* down, Communicator* ranks) {
+    const LinearOutput both = apply_linear({dense(input), known.maxima}, *gate_up, nullptr,
+                                           Keep::input, {.gathered = ranks});
     const at::Tensor maxima = maxima_for(*down, both.y);
-    const LinearOutput out =
-        apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr, Keep::nothing);
+    const LinearOutput out = apply_linear({swiglu_of(both.y, maxima), maxima}, *down, nullptr,
+                                          Keep::nothing, {.summed = ranks});
     context->save_for_backward(
         {both.kept, both.scale, both.y, out.scale, both.weight_scale, out.weight_scale});
     keep(context, "gate_up", gate_up);
     keep(context, "down", down);
+    keep_ranks(context, ranks);
     return out.y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     const bool for_input = context->needs_input_grad(0);
+    auto* const ranks = kept_ranks_or_null(context);
     const LinearGradient dy = through_activation(
         grads[0], {.gate_up = saved[2], .scale = saved[3], .weight_scale = saved[5]},
-        kept(context, "gate_up"), kept(context, "down"), for_input);
-    dy.add_to_parameters(saved[0], saved[1]);
-    return {for_input ? dy.input(saved[4]) : at::Tensor(), {}, {}, {}, {}};
+        kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
+    return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks), {}, {}, {}, {},
+            {}};
   }
 };
 
 }  // namespace
 
-at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down) {
+at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down,
+                        Communicator* ranks) {
   const at::Tensor& x = x_MD.rows;
   check_linear(x, gate_up, nullptr);
   DSTRAIN_CHECK(matrix_of(gate_up, x).size(0) == 2 * matrix_of(down, x).size(1),
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
   return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),
-                            Known{.maxima = x_MD.maxima}, &gate_up, &down);
+                            Known{.maxima = x_MD.maxima}, &gate_up, &down,
+                            ranks == nullptr || ranks->size() == 1 ? nullptr : ranks);
 }
 
 }  // namespace dstrain::ops

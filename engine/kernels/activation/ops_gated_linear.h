@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/comm/communicator.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 
@@ -11,6 +12,9 @@ namespace dstrain::ops {
 /// -> [M, N]. Equal to swiglu_linear(linear(x, gate_up), down), bit for bit. In one operator, so
 /// that in FP8 the gradient of gate and up is written in codes alone (swiglu.h). Saves what
 /// `linear` saves, and x gate^T with x up^T. Shazeer 2020, arXiv:2002.05202, eq. 5.
-[[nodiscard]] at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down);
+/// Ranks that share both matrices (null: one rank alone) gather x and sum the output, as by
+/// linear_of_gathered and summed_linear: x [m, D] -> [m, N].
+[[nodiscard]] at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& down,
+                                      Communicator* ranks = nullptr);
 
 }  // namespace dstrain::ops

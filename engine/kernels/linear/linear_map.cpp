@@ -58,27 +58,37 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
                             bias == nullptr ? "none" : shape_of(bias->value)));
 }
 
-LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
-  const at::Tensor matrix = matrix_of(weight, x.rows);
-  LinearOutput out{.y = at::empty({x.rows.size(0), matrix.size(0)}, x.rows.options())};
-  ProductOptions options;
-  if (bias != nullptr) options.bias = value_of(*bias, x.rows);
-  const bool keep_x = weight.trainable && keep == Keep::input;
-  const bool in_fp8 = runs_in_fp8(weight, x.rows);
+LinearOutput empty_output(const at::Tensor& x, std::int64_t rows, const Parameter& weight,
+                          const Parameter* bias) {
+  LinearOutput out{.y = at::empty({rows, matrix_of(weight, x).size(0)}, x.options())};
   set_needs(out.y, {.column_sums = bias != nullptr && bias->trainable,
-                    .maxima = in_fp8 && x.rows.is_cuda()});
-  if (!in_fp8) {
-    multiply(x.rows, matrix.t(), out.y, options);
+                    .maxima = runs_in_fp8(weight, x) && x.is_cuda()});
+  return out;
+}
+
+void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                   const at::Tensor& y) {
+  multiply(x, matrix_of(weight, x).t(), y,
+           {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x)});
+}
+
+LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep) {
+  LinearOutput out = empty_output(x.rows, x.rows.size(0), weight, bias);
+  const bool keep_x = weight.trainable && keep == Keep::input;
+  if (!runs_in_fp8(weight, x.rows)) {
+    multiply_rows(x.rows, weight, bias, out.y);
     if (keep_x) out.kept = x.rows;
     return out;
   }
   const Quantized x8 =
       quantize(x.rows, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = x.maxima});
-  const Quantized weight8 = quantize_weight(weight, matrix, Sides::rows);
-  options.a_scale = x8.scale;
-  options.b_scale = weight8.scale;
-  options.fast = true;
-  multiply(x8.rows, weight8.rows.t(), out.y, options);
+  const Quantized weight8 =
+      quantize_weight(weight, matrix_of(weight, x.rows), Sides::rows);
+  multiply(x8.rows, weight8.rows.t(), out.y,
+           {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x.rows),
+            .a_scale = x8.scale,
+            .b_scale = weight8.scale,
+            .fast = true});
   out.kept = x8.columns;
   out.scale = x8.scale;
   out.weight_scale = weight8.scale;

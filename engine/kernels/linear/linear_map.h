@@ -33,6 +33,14 @@ enum class Keep { input, nothing };
 [[nodiscard]] LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
                                         Keep keep = Keep::input);
 
+/// Pieces of apply_linear in the compute dtype, for rows that come one part after the other:
+/// what it gives of `rows` rows like those of x, with y to be written,
+[[nodiscard]] LinearOutput empty_output(const at::Tensor& x, std::int64_t rows,
+                                        const Parameter& weight, const Parameter* bias);
+/// and y of some rows.
+void multiply_rows(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                   const at::Tensor& y);
+
 /// The gradient of y, for the gradients of x and of the parameters.
 class LinearGradient {
  public:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/parameter.h"
 #include "engine/mesh/split.h"
 
@@ -23,6 +24,19 @@ namespace dstrain::ops {
 
 /// This rank's rows of the sum over ranks: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks);
+
+/// linear of the rows of all ranks, in one operator: equal to linear(all_gather_rows(x, ranks),
+/// weight, bias) up to the order in which a product adds. x [m, K] -> [M, N]. Products with rows
+/// that are there run while others travel, where the ranks can do that (Communicator::overlaps).
+[[nodiscard]] at::Tensor linear_of_gathered(const Measured& x_mK, Parameter& weight,
+                                            Parameter* bias, Communicator* ranks);
+/// reduce_scatter_rows(linear(x, weight), ranks) likewise: x [M, K] -> [m, N].
+[[nodiscard]] at::Tensor summed_linear(const Measured& x_MK, Parameter& weight,
+                                       Communicator* ranks);
+
+/// The same of gelu_linear without a bias behind it: z [M, F] -> [m, N].
+[[nodiscard]] at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias,
+                                            Parameter& weight, Gelu kind, Communicator* ranks);
 
 /// The part's rows of what all ranks have: [M, D] -> [m, D].
 [[nodiscard]] at::Tensor own_rows(const at::Tensor& x, const AxisPart& part);

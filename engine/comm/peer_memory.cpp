@@ -1,0 +1,177 @@
+#include "engine/comm/peer_memory.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/index.h"
+#include "engine/comm/peer_sum.h"
+
+namespace dstrain::comm {
+namespace {
+
+constexpr std::size_t kAlignment = 4096;
+
+/// Functions of the driver, which a machine without a GPU lacks: not linked, but asked for.
+struct Driver {
+  decltype(&cuStreamWriteValue32) write = nullptr;
+  decltype(&cuStreamWaitValue32) wait = nullptr;
+  decltype(&cuGetErrorString) error_string = nullptr;
+
+  static const Driver& get() {
+    static const Driver driver;
+    return driver;
+  }
+  [[nodiscard]] bool complete() const {
+    return write != nullptr && wait != nullptr && error_string != nullptr;
+  }
+
+ private:
+  Driver() {
+    find("cuStreamWriteValue32", write);
+    find("cuStreamWaitValue32", wait);
+    find("cuGetErrorString", error_string);
+  }
+  template <class Function>
+  static void find(const char* name, Function& function) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    if (cudaGetDriverEntryPointByVersion(name, &found, CUDA_VERSION, cudaEnableDefault, &result) ==
+            cudaSuccess &&
+        result == cudaDriverEntryPointSuccess)
+      function = reinterpret_cast<Function>(found);
+  }
+};
+
+/// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
+std::string host_id() {
+  if (const char* id = std::getenv("NCCL_HOSTID"); id != nullptr && *id != '\0') return id;
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return fmt::format("{} {}", name.data(), boot);
+}
+
+/// What a rank tells the others: its memory's handle, then its host. Empty: it has none.
+std::string published(void* memory) {
+  cudaIpcMemHandle_t handle{};
+  if (memory == nullptr || cudaIpcGetMemHandle(&handle, memory) != cudaSuccess) return {};
+  return std::string(handle.reserved, sizeof handle.reserved) + host_id();
+}
+
+/// The memory that another rank of this host has told of; null: it cannot be reached, as between
+/// ranks that are threads of one process.
+char* mapped(const std::string& theirs) {
+  cudaIpcMemHandle_t handle{};
+  std::memcpy(handle.reserved, theirs.data(), sizeof handle.reserved);
+  void* memory = nullptr;
+  const bool opened =
+      cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+  return opened ? static_cast<char*>(memory) : nullptr;
+}
+
+}  // namespace
+
+PeerMemory::PeerMemory(const Group& group, std::size_t part)
+    : rank_(group.rank),
+      part_(part),
+      slot_(part * static_cast<std::size_t>(group.size)),
+      memory_(static_cast<std::size_t>(group.size), nullptr) {}
+
+PeerMemory::~PeerMemory() {
+  for (int i = 0; i < static_cast<int>(memory_.size()); ++i) {
+    char* memory = memory_[to_index(i)];
+    if (memory == nullptr) continue;
+    (void)(i == rank_ ? cudaFree(memory) : cudaIpcCloseMemHandle(memory));
+  }
+}
+
+std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part) {
+  const auto wanted = static_cast<std::size_t>(part);
+  std::unique_ptr<PeerMemory> made(
+      new PeerMemory(group, (wanted + kAlignment - 1) / kAlignment * kAlignment));
+  const std::size_t size = made->flags() + kAlignment;
+  void* own = nullptr;
+  if (group.size <= kMaxPeers && Driver::get().complete() &&
+      cudaMalloc(&own, size) == cudaSuccess) {
+    made->memory_[to_index(group.rank)] = static_cast<char*>(own);
+    // Words of before would tell of parts that never came.
+    if (cudaMemset(own, 0, size) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess)
+      own = nullptr;
+  }
+  const auto key = [&](const char* what, int rank) {
+    return group.key(fmt::format("{}/{}", what, rank));
+  };
+  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(group.timeout_s * 1e3));
+  const std::string mine = published(own);
+  store.set(key("peer_memory", group.rank), mine);
+  bool all = !mine.empty();
+  for (int i = 0; i < group.size; ++i) {
+    const std::string theirs = store.get(key("peer_memory", i), timeout);
+    if (!all || i == group.rank) continue;
+    constexpr std::size_t kHandle = sizeof(cudaIpcMemHandle_t::reserved);
+    all = theirs.size() > kHandle && theirs.substr(kHandle) == mine.substr(kHandle);
+    if (all) all = (made->memory_[to_index(i)] = mapped(theirs)) != nullptr;
+  }
+  (void)cudaGetLastError();  // a refusal is no error of later calls
+  store.set(key("peer_memory_mapped", group.rank), all ? "yes" : "no");
+  for (int i = 0; i < group.size; ++i)
+    all = store.get(key("peer_memory_mapped", i), timeout) == "yes" && all;
+  return all ? std::move(made) : nullptr;
+}
+
+std::size_t PeerMemory::offset(int rank) const {
+  return (exchanges_ % 2) * slot_ + to_index(rank) * part_;
+}
+
+const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
+
+const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size_t bytes,
+                                 void* stream) {
+  DSTRAIN_CHECK(bytes <= part_, fmt::format("a part of {} bytes in room for {}", bytes, part_));
+  ++exchanges_;
+  auto* const on = static_cast<cudaStream_t>(stream);
+  const int size = static_cast<int>(memory_.size());
+  const auto word = [&](int at, int of) {
+    return reinterpret_cast<CUdeviceptr>(memory_[to_index(at)] + flags()) +
+           to_index(of) * sizeof(std::uint32_t);
+  };
+  // Each begins with the rank behind it, so that no two write to one GPU at first.
+  for (int step = 1; step < size; ++step) {
+    const int peer = (rank_ + step) % size;
+    const cudaError_t result =
+        cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_), from[to_index(peer)], bytes,
+                        cudaMemcpyDefault, on);
+    if (result != cudaSuccess) return cudaGetErrorString(result);
+  }
+  const auto each_peer = [&](const auto& call) {
+    CUresult result = CUDA_SUCCESS;
+    for (int step = 1; step < size && result == CUDA_SUCCESS; ++step)
+      result = call((rank_ + step) % size);
+    return result;
+  };
+  const Driver& driver = Driver::get();
+  CUresult result =
+      each_peer([&](int peer) { return driver.write(on, word(peer, rank_), exchanges_, 0); });
+  if (result == CUDA_SUCCESS) {
+    result = each_peer([&](int peer) {
+      return driver.wait(on, word(rank_, peer), exchanges_, CU_STREAM_WAIT_VALUE_GEQ);
+    });
+  }
+  if (result == CUDA_SUCCESS) return nullptr;
+  const char* text = "unknown error of the driver";
+  (void)driver.error_string(result, &text);
+  return text;
+}
+
+}  // namespace dstrain::comm

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/comm/group.h"
+
+namespace dstrain::comm {
+
+/// Device memory that the other GPUs of a host write into, by copy engines, and the words by which
+/// the ranks of a group tell each other what has arrived. No kernel is needed for either, so no
+/// multiprocessor.
+///
+/// Of its two slots an exchange uses one and the next exchange the other. A rank begins its
+/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k.
+class PeerMemory {
+ public:
+  /// Collective over the group. Null where the GPUs are of several hosts, reach each other not, or
+  /// there are more than kMaxPeers: then on all ranks. A slot holds `part` bytes for each rank.
+  [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
+                                                        Bytes part);
+  /// The stream of the last exchange must have ended.
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+
+  /// Bytes of one rank's part that a slot holds.
+  [[nodiscard]] std::size_t capacity() const { return part_; }
+  /// Enqueues on `stream` (a cudaStream_t) one exchange: from[i], of `bytes`, goes to rank i, and
+  /// what comes from it lies in arrived(i) until the next exchange but one begins. from[this rank]
+  /// is not read. Error text of the driver; null: none.
+  [[nodiscard]] const char* exchange(const std::vector<const void*>& from, std::size_t bytes,
+                                     void* stream);
+  /// Of the last exchange.
+  [[nodiscard]] const void* arrived(int rank) const;
+
+ private:
+  PeerMemory(const Group& group, std::size_t part);
+  [[nodiscard]] std::size_t offset(int rank) const;
+  [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
+
+  int rank_;
+  std::size_t part_ = 0, slot_ = 0;
+  std::uint32_t exchanges_ = 0;
+  std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped
+};
+
+}  // namespace dstrain::comm

@@ -1,0 +1,74 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/comm/peer_sum.h"
+
+namespace dstrain::comm {
+namespace {
+
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kSize = 16 / sizeof(T);
+  T of[kSize];
+};
+
+/// Elements from 16 * packs bytes on are added one by one.
+template <class T>
+__global__ void __launch_bounds__(512) add_parts_kernel(PeerSum args, std::int64_t packs) {
+  constexpr int kSize = Pack<T>::kSize;
+  const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t threads = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = thread; i < packs; i += threads) {
+    float sums[kSize] = {};
+    for (int part = 0; part < args.count; ++part) {
+      const Pack<T> x = static_cast<const Pack<T>*>(args.parts[part])[i];
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) sums[k] += static_cast<float>(x.of[k]);
+    }
+    Pack<T> out;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) out.of[k] = static_cast<T>(sums[k]);
+    static_cast<Pack<T>*>(args.sum)[i] = out;
+  }
+  for (std::int64_t i = packs * kSize + thread; i < args.n; i += threads) {
+    float sum = 0;
+    for (int part = 0; part < args.count; ++part)
+      sum += static_cast<float>(static_cast<const T*>(args.parts[part])[i]);
+    static_cast<T*>(args.sum)[i] = static_cast<T>(sum);
+  }
+}
+
+template <class T>
+void launch(const PeerSum& args, cudaStream_t stream) {
+  constexpr int kThreads = 512, kMaxBlocks = 132 * 4;
+  const auto whole = [](const void* x) {
+    return reinterpret_cast<std::uintptr_t>(x) % sizeof(Pack<T>) == 0;
+  };
+  const bool aligned =
+      whole(args.sum) && std::all_of(args.parts, args.parts + args.count, whole);
+  const std::int64_t packs = aligned ? args.n / Pack<T>::kSize : 0;
+  const std::int64_t work = std::max(packs, args.n - packs * Pack<T>::kSize);
+  const auto blocks =
+      static_cast<int>(std::min<std::int64_t>((work + kThreads - 1) / kThreads, kMaxBlocks));
+  add_parts_kernel<T><<<blocks, kThreads, 0, stream>>>(args, packs);
+}
+
+}  // namespace
+
+void add_parts(const PeerSum& args, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  switch (args.type) {
+    case SumType::fp32:
+      return launch<float>(args, on);
+    case SumType::bf16:
+      return launch<__nv_bfloat16>(args, on);
+    case SumType::fp16:
+      return launch<__half>(args, on);
+  }
+}
+
+}  // namespace dstrain::comm

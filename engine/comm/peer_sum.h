@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+namespace dstrain::comm {
+
+/// GPUs of one host in a group at most.
+inline constexpr int kMaxPeers = 16;
+
+enum class SumType { fp32, bf16, fp16 };
+
+/// sum [n] = parts[0] + parts[1] + ... in this order, added in fp32. `sum` may be one of the parts.
+struct PeerSum {
+  const void* parts[kMaxPeers] = {};  // NOLINT(modernize-avoid-c-arrays): read by the kernel
+  int count = 0;
+  void* sum = nullptr;
+  std::int64_t n = 0;
+  SumType type = SumType::fp32;
+};
+/// `stream`: a cudaStream_t.
+void add_parts(const PeerSum& args, void* stream);
+
+}  // namespace dstrain::comm

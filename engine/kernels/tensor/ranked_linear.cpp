@@ -1,0 +1,127 @@
+#include "engine/kernels/tensor/ranked_linear.h"
+
+#include <ATen/ops/empty.h>
+
+#include "engine/kernels/linear/gemm.h"
+#include "engine/kernels/op_support.h"
+
+namespace dstrain::ops {
+namespace {
+
+at::Tensor rows_like(const at::Tensor& x, std::int64_t rows) {
+  return at::empty({rows, x.size(1)}, x.options());
+}
+
+/// Calls `product(first, count)` for the rows of all ranks but this one.
+template <class Product>
+void with_others(std::int64_t rows, const Communicator& ranks, const Product& product) {
+  const std::int64_t own = rows / ranks.size(), first = own * ranks.rank(), end = first + own;
+  if (first > 0) product(0, first);
+  if (end < rows) product(end, rows - end);
+}
+
+template <class Product>
+void with_own(std::int64_t rows, const Communicator& ranks, const Product& product) {
+  const std::int64_t own = rows / ranks.size();
+  product(own * ranks.rank(), own);
+}
+
+/// The rows of all ranks. Calls `product(rows, first)` for this rank's first, and then for those of
+/// the others, which have the numbers from `first` on.
+template <class Product>
+at::Tensor gather_beside(const at::Tensor& x_mK, Communicator& ranks, const Product& product) {
+  at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
+  ranks.all_gather(all, x_mK, [&] { product(x_mK, ranks.rank() * x_mK.size(0)); });
+  with_others(all.size(0), ranks, [&](std::int64_t first, std::int64_t count) {
+    product(all.narrow(0, first, count), first);
+  });
+  return all;
+}
+
+at::Tensor gathered(const at::Tensor& x_mK, Communicator& ranks) {
+  at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
+  ranks.all_gather(all, x_mK);
+  return all;
+}
+
+LinearOutput apply_to_gathered(const at::Tensor& x_mK, Parameter& weight, Parameter* bias,
+                               Keep keep, Communicator& ranks) {
+  if (!ranks.overlaps() || runs_in_fp8(weight, x_mK))
+    return apply_linear(gathered(x_mK, ranks), weight, bias, keep);
+  LinearOutput out = empty_output(x_mK, ranks.size() * x_mK.size(0), weight, bias);
+  const at::Tensor all =
+      gather_beside(x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
+        multiply_rows(x, weight, bias, out.y.narrow(0, first, x.size(0)));
+      });
+  if (weight.trainable && keep == Keep::input) out.kept = all;
+  return out;
+}
+
+LinearOutput apply_and_sum(const Measured& x, Parameter& weight, Keep keep, Communicator& ranks) {
+  const std::int64_t rows = x.rows.size(0);
+  LinearOutput out;
+  at::Tensor sum;
+  if (!ranks.overlaps() || runs_in_fp8(weight, x.rows)) {
+    out = apply_linear(x, weight, nullptr, keep);
+    sum = rows_like(out.y, rows / ranks.size());
+    ranks.reduce_scatter(sum, out.y);
+  } else {
+    out = empty_output(x.rows, rows, weight, nullptr);
+    sum = rows_like(out.y, rows / ranks.size());
+    const auto product = [&](std::int64_t first, std::int64_t count) {
+      multiply_rows(x.rows.narrow(0, first, count), weight, nullptr,
+                    out.y.narrow(0, first, count));
+    };
+    with_others(rows, ranks, product);
+    ranks.reduce_scatter(sum, out.y, [&] { with_own(rows, ranks, product); });
+    if (weight.trainable && keep == Keep::input) out.kept = x.rows;
+  }
+  out.y = sum;
+  return out;
+}
+
+}  // namespace
+
+LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias, Keep keep,
+                          const RowRanks& ranks) {
+  DSTRAIN_CHECK(ranks.gathered == nullptr || ranks.summed == nullptr,
+                "a product with gathered rows is not summed");
+  DSTRAIN_CHECK(ranks.summed == nullptr || bias == nullptr, "a bias is added to the sum");
+  if (ranks.gathered != nullptr)
+    return apply_to_gathered(x.rows, weight, bias, keep, *ranks.gathered);
+  if (ranks.summed != nullptr) return apply_and_sum(x, weight, keep, *ranks.summed);
+  return apply_linear(x, weight, bias, keep);
+}
+
+RankedGradient gradient_of_sum(const at::Tensor& dy, Parameter& weight, Parameter* bias,
+                               bool for_input, const at::Tensor& weight_scale,
+                               Communicator* summed) {
+  if (summed != nullptr && summed->overlaps() && for_input && !runs_in_fp8(weight, dy)) {
+    const at::Tensor dy_mN = dense(dy);
+    at::Tensor dx = at::empty({summed->size() * dy_mN.size(0), matrix_of(weight, dy).size(1)},
+                              dy_mN.options());
+    const at::Tensor all =
+        gather_beside(dy_mN, *summed, [&](const at::Tensor& rows, std::int64_t first) {
+          multiply(rows, matrix_of(weight, rows), dx.narrow(0, first, rows.size(0)));
+        });
+    return {.output = {all, weight, bias, for_input}, .input = dx};
+  }
+  const LinearGradient output(summed == nullptr ? dy : gathered(dense(dy), *summed), weight, bias,
+                              for_input);
+  return {.output = output, .input = for_input ? output.input(weight_scale) : at::Tensor()};
+}
+
+at::Tensor add_and_pass_on(const LinearGradient& dy, const at::Tensor& kept,
+                           const at::Tensor& scale, const at::Tensor& weight_scale, bool for_input,
+                           Communicator* gathered) {
+  if (gathered == nullptr || !for_input) {
+    dy.add_to_parameters(kept, scale);
+    return for_input ? dy.input(weight_scale) : at::Tensor();
+  }
+  const at::Tensor dx = dy.input(weight_scale);
+  at::Tensor own = rows_like(dx, dx.size(0) / gathered->size());
+  gathered->reduce_scatter(own, dx, [&] { dy.add_to_parameters(kept, scale); });
+  return own;
+}
+
+}  // namespace dstrain::ops

@@ -1,0 +1,117 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/tcp_store.h"
+#include "engine/device/device.h"
+#include "test/comm/operations.h"
+#include "test/store/listener.h"
+#include "test/support/catch.h"
+
+// Ranks as processes, between which memory of a GPU is shared: this executable starts itself with
+// the hidden test case below as one rank.
+
+namespace dstrain {
+namespace {
+
+int number(const char* variable) { return std::stoi(std::getenv(variable)); }
+
+void check_copies(const std::shared_ptr<Store>& store, int rank, int size) {
+  const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(rank));
+  make_current(gpu);
+  const auto open = [&](const std::string& name, Bytes bytes) {
+    auto comm = make_communicator(store, {.backend = CommBackend::nccl,
+                                          .name = name,
+                                          .ranks = test::all_ranks(size),
+                                          .rank = rank,
+                                          .copied_bytes = bytes,
+                                          .timeout_s = 60});
+    test::expect(comm->overlaps(), "the GPUs of this host reach each other");
+    return comm;
+  };
+  const auto one = open("in one piece", Bytes{64} << 20), several = open("in several", 1 << 20);
+  for (Communicator* comm : {one.get(), several.get()}) {
+    // Below what is worth a copy, and with an end that is no whole pack of 16 bytes.
+    for (const std::int64_t count : {5, 1 << 18, (1 << 20) + 3}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong})
+        test::check_operations(*comm, gpu, dtype, count);
+    }
+  }
+  // One exchange right behind the other: a slot that is written too early would be seen.
+  const auto on = at::TensorOptions(at::kBFloat16).device(gpu);
+  const at::Tensor own = at::full({4 << 20}, rank + 1, on);
+  at::Tensor all = at::full({size * own.numel()}, -1, on), sum = at::full_like(own, -1);
+  std::vector<at::Tensor> wrong;
+  for (int i = 0; i < 100; ++i) {
+    at::Tensor next;
+    one->all_gather(all, own, [&] { next = own + i % 5; });
+    one->reduce_scatter(sum, all, [&] {
+      all.narrow(0, rank * own.numel(), own.numel()).copy_(next);
+    });
+    wrong.push_back(sum.ne(size * (rank + 1) + i % 5).any());
+  }
+  for (const at::Tensor& any : wrong) test::expect(!any.item<bool>(), "the sum of all parts");
+}
+
+TEST_CASE("a rank that copies", "[.child]") {
+  if (std::getenv("COPIES_TEST_RANK") == nullptr) return;
+  const int rank = number("COPIES_TEST_RANK");
+  StoreOptions options{.port = number("COPIES_TEST_PORT"), .serve = rank == 0};
+  if (rank == 0) options.listen_fd = number("COPIES_TEST_FD");
+  const auto store = make_tcp_store(options);
+  check_copies(store, rank, number("COPIES_TEST_SIZE"));
+  // The server ends last.
+  if (store->add("done", 1) == number("COPIES_TEST_SIZE")) store->set("all done", "yes");
+  (void)store->get("all done", std::chrono::seconds(60));
+}
+
+pid_t start_rank(int rank, int size, const test::Listener& listener) {
+  const std::map<std::string, std::string> variables = {
+      {"COPIES_TEST_RANK", std::to_string(rank)},
+      {"COPIES_TEST_SIZE", std::to_string(size)},
+      {"COPIES_TEST_PORT", std::to_string(listener.port())},
+      {"COPIES_TEST_FD", std::to_string(listener.fd())}};
+  std::vector<std::string> text;
+  for (const auto& [name, value] : variables) text.push_back(fmt::format("{}={}", name, value));
+  std::vector<char*> environment;
+  for (std::string& entry : text) environment.push_back(entry.data());
+  for (char** entry = ::environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  environment.push_back(nullptr);
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  std::string test_case = "a rank that copies";
+  char* const arguments[] = {program.data(), test_case.data(), nullptr};
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::execve(program.c_str(), arguments, environment.data());
+    ::_exit(127);
+  }
+  return pid;
+}
+
+TEST_CASE("copies between GPUs give the exact result on 2 to 4 GPUs", "[gpu][nccl]") {
+  for (int size = 2; size <= std::min(4, num_gpus()); ++size) {
+    CAPTURE(size);
+    const test::Listener listener;
+    std::vector<pid_t> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(start_rank(rank, size, listener));
+    for (const pid_t rank : ranks) {
+      int status = -1;
+      REQUIRE(::waitpid(rank, &status, 0) == rank);
+      CHECK(status == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dstrain
