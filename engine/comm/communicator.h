@@ -53,8 +53,8 @@ class Communicator {
     all_gather(output, input);
     meanwhile();
   }
-  /// reduce_scatter. `meanwhile` may still write this rank's part of `input`, and no other; `output`
-  /// is no part of it.
+  /// reduce_scatter. `meanwhile` may still write this rank's part of `input`, and no other;
+  /// `output` is no part of it.
   virtual void reduce_scatter(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) {
     meanwhile();
     reduce_scatter(output, input);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,9 +50,15 @@ class PeerCopies final : public Communicator {
         ready_(device_),
         arrived_(device_) {}
 
-  /// A failure may have left an exchange for whose peer nobody waits any more.
   ~PeerCopies() override {
-    if (std::uncaught_exceptions() == 0) copies_.synchronize();
+    if (std::uncaught_exceptions() == 0) {
+      copies_.synchronize();
+      return;
+    }
+    // After a failure a peer may never come. The memory is left to the end of the process: to free
+    // it would wait for work of other groups, too.
+    memory_->give_up();
+    (void)memory_.release();
   }
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;

@@ -96,14 +96,22 @@ PeerMemory::~PeerMemory() {
   }
 }
 
+void PeerMemory::give_up() {
+  // By a stream of its own, as those of exchanges wait.
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
+  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
+    (void)Driver::get().write(stream, word(rank_, peer), exchanges_, 0);
+}
+
 std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part) {
   const auto wanted = static_cast<std::size_t>(part);
   std::unique_ptr<PeerMemory> made(
       new PeerMemory(group, (wanted + kAlignment - 1) / kAlignment * kAlignment));
   const std::size_t size = made->flags() + kAlignment;
   void* own = nullptr;
-  if (group.size <= kMaxPeers && Driver::get().complete() &&
-      cudaMalloc(&own, size) == cudaSuccess) {
+  if (group.size <= kMaxPeers && std::getenv("DSTRAIN_NO_PEER_COPIES") == nullptr &&
+      Driver::get().complete() && cudaMalloc(&own, size) == cudaSuccess) {
     made->memory_[to_index(group.rank)] = static_cast<char*>(own);
     // Words of before would tell of parts that never came.
     if (cudaMemset(own, 0, size) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess)
@@ -134,6 +142,11 @@ std::size_t PeerMemory::offset(int rank) const {
   return (exchanges_ % 2) * slot_ + to_index(rank) * part_;
 }
 
+std::uintptr_t PeerMemory::word(int at, int of) const {
+  return reinterpret_cast<std::uintptr_t>(memory_[to_index(at)] + flags()) +
+         to_index(of) * sizeof(std::uint32_t);
+}
+
 const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
 
 const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size_t bytes,
@@ -142,16 +155,11 @@ const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size
   ++exchanges_;
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
-  const auto word = [&](int at, int of) {
-    return reinterpret_cast<CUdeviceptr>(memory_[to_index(at)] + flags()) +
-           to_index(of) * sizeof(std::uint32_t);
-  };
   // Each begins with the rank behind it, so that no two write to one GPU at first.
   for (int step = 1; step < size; ++step) {
     const int peer = (rank_ + step) % size;
-    const cudaError_t result =
-        cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_), from[to_index(peer)], bytes,
-                        cudaMemcpyDefault, on);
+    const cudaError_t result = cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_),
+                                               from[to_index(peer)], bytes, cudaMemcpyDefault, on);
     if (result != cudaSuccess) return cudaGetErrorString(result);
   }
   const auto each_peer = [&](const auto& call) {

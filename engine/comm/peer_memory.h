@@ -18,12 +18,15 @@ namespace dstrain::comm {
 /// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k.
 class PeerMemory {
  public:
-  /// Collective over the group. Null where the GPUs are of several hosts, reach each other not, or
-  /// there are more than kMaxPeers: then on all ranks. A slot holds `part` bytes for each rank.
+  /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
+  /// each other, or are more than kMaxPeers, and where DSTRAIN_NO_PEER_COPIES is set. A slot holds
+  /// `part` bytes of each rank.
   [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
                                                         Bytes part);
   /// The stream of the last exchange must have ended.
   ~PeerMemory();
+  /// Ends the waits of exchanges whose peers may never come; what arrived is of no use.
+  void give_up();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
@@ -41,6 +44,8 @@ class PeerMemory {
   PeerMemory(const Group& group, std::size_t part);
   [[nodiscard]] std::size_t offset(int rank) const;
   [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
+  /// Address of the word in rank `at`'s memory that says which exchange rank `of` has sent.
+  [[nodiscard]] std::uintptr_t word(int at, int of) const;
 
   int rank_;
   std::size_t part_ = 0, slot_ = 0;

@@ -48,8 +48,7 @@ void launch(const PeerSum& args, cudaStream_t stream) {
   const auto whole = [](const void* x) {
     return reinterpret_cast<std::uintptr_t>(x) % sizeof(Pack<T>) == 0;
   };
-  const bool aligned =
-      whole(args.sum) && std::all_of(args.parts, args.parts + args.count, whole);
+  const bool aligned = whole(args.sum) && std::all_of(args.parts, args.parts + args.count, whole);
   const std::int64_t packs = aligned ? args.n / Pack<T>::kSize : 0;
   const std::int64_t work = std::max(packs, args.n - packs * Pack<T>::kSize);
   const auto blocks =

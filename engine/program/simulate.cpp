@@ -51,6 +51,11 @@ void add_comm(const Comm& comm, const Layout& layout, const Machine& machine, De
   demand.use(Medium::memory, seconds(2 * bytes, machine.memory_bytes_per_s));
 }
 
+/// Of an exchange beside products so much is left: its parts are summed, or a copy of them ends
+/// late, and two products start in place of one. Fitted to one step of Qwen2.5-3B on two H100 with
+/// 2,304 exchanges (recipes/BENCHMARKS.md).
+constexpr double kNeverHidden = 12e-6;
+
 /// Whether these ranks exchange rows by copies.
 bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
   const CommExtent extent = layout.extent(axis);
@@ -113,7 +118,8 @@ double Simulator::hidden_s(const Action& action) const {
     if ((exchange.pass == ExchangePass::backward) != backward ||
         !copies_rows(exchange.axis, layout_, machine_))
       continue;
-    // A split backward leaves the products for weights, beside which sums travel, to another action.
+    // A split backward leaves the products for weights, beside which sums travel, to another
+    // action.
     if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
       continue;
     Demand alone;
@@ -122,7 +128,8 @@ double Simulator::hidden_s(const Action& action) const {
               .width = exchange.width,
               .bytes = exchange.bytes},
              layout_, machine_, alone);
-    sum += std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s);
+    sum += std::max(
+        std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s) - kNeverHidden, 0.0);
   }
   return sum;
 }

@@ -323,11 +323,12 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
     const bool link = group.channel.axis == CommAxis::pipeline;
     // Rows of a product's input and output travel beside it.
     const bool beside = group.channel == CommChannel{CommAxis::tensor, Lane::compute};
-    auto communicator = world.communicator({.name = group.name,
-                                            .ranks = group.ranks,
-                                            .max_ctas = link ? kLinkCtas : 0,
-                                            .copied_bytes = beside ? largest_exchange(cost_, group.channel.axis) : 0,
-                                            .link = link});
+    auto communicator = world.communicator(
+        {.name = group.name,
+         .ranks = group.ranks,
+         .max_ctas = link ? kLinkCtas : 0,
+         .copied_bytes = beside ? largest_exchange(cost_, group.channel.axis) : 0,
+         .link = link});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));

@@ -94,15 +94,20 @@ class Job:
         return json.loads((self.run() / "failure.json").read_text())
 
 
+# The others wait in an exchange by copies then, for which no kernel runs.
+TENSOR = [f"parallel.tensor={GPUS}", "batch.global=512", "batch.micro=512"]
+
+
 def killed_rank(folder):
-    for stage in (0, 2, 3):
-        job = Job(folder / f"stage{stage}", settings=[f"parallel.zero.stage={stage}"])
+    ways = {f"ZeRO-{stage}": [f"parallel.zero.stage={stage}"] for stage in (0, 2, 3)}
+    for name, settings in {**ways, "tensor ranks": TENSOR}.items():
+        job = Job(folder / name.replace(" ", "-"), settings=settings)
         job.reach(60)
         os.kill(job.rank(GPUS - 1), signal.SIGKILL)
         text, took = job.finish(128 + signal.SIGKILL)
         root = job.failure()["root"]
         assert root["rank"] == GPUS - 1 and root["signal"] == signal.SIGKILL, (root, text)
-        say(1, f"kill -9 of rank {GPUS - 1}, ZeRO-{stage}: ended after {took:.2f} s")
+        say(1, f"kill -9 of rank {GPUS - 1}, {name}: ended after {took:.2f} s")
         assert took < 1.5, took
 
 
@@ -152,15 +157,16 @@ def killed_launch(folder):
 
 
 def stopped_rank(folder):
-    job = Job(folder / "job", "--hang-timeout", "5")
-    job.reach(30)
-    os.kill(job.rank(1), signal.SIGSTOP)
-    text, took = job.finish(75)
-    root = job.failure()["root"]
-    assert root["kind"] == "hang" and root["rank"] == 1, (root, text)
-    assert "dstrain::Executor" in text, text
-    say(6, f"SIGSTOP of rank 1, limit 5 s: named and ended after {took:.1f} s")
-    assert took < 9, took
+    for name, settings in {"data ranks": (), "tensor ranks": TENSOR}.items():
+        job = Job(folder / name.replace(" ", "-"), "--hang-timeout", "5", settings=settings)
+        job.reach(30)
+        os.kill(job.rank(1), signal.SIGSTOP)
+        text, took = job.finish(75)
+        root = job.failure()["root"]
+        assert root["kind"] == "hang" and root["rank"] == 1, (root, text)
+        assert "dstrain::Executor" in text, text
+        say(6, f"SIGSTOP of rank 1, {name}, limit 5 s: named and ended after {took:.1f} s")
+        assert took < 9, took
 
 
 def pre_emption(folder):

@@ -56,9 +56,8 @@ void check_copies(const std::shared_ptr<Store>& store, int rank, int size) {
   for (int i = 0; i < 100; ++i) {
     at::Tensor next;
     one->all_gather(all, own, [&] { next = own + i % 5; });
-    one->reduce_scatter(sum, all, [&] {
-      all.narrow(0, rank * own.numel(), own.numel()).copy_(next);
-    });
+    one->reduce_scatter(sum, all,
+                        [&] { all.narrow(0, rank * own.numel(), own.numel()).copy_(next); });
     wrong.push_back(sum.ne(size * (rank + 1) + i % 5).any());
   }
   for (const at::Tensor& any : wrong) test::expect(!any.item<bool>(), "the sum of all parts");

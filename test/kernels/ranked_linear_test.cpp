@@ -22,8 +22,8 @@ using test::on_ranks, test::part_of;
 
 constexpr std::int64_t kRows = 24, kWidth = 16, kHidden = 32;
 
-/// What is gathered is there after the work, and not before; others' parts of a sum have left before
-/// it.
+/// What is gathered is there after the work, and not before; others' parts of a sum have left
+/// before it.
 class Strict final : public Communicator {
  public:
   Strict(Communicator& inner, bool overlaps) : inner_(inner), overlaps_(overlaps) {}
@@ -83,7 +83,7 @@ struct Weights {
 struct Form {
   std::string name;
   /// Of this rank's rows [m, kWidth], to this rank's rows.
-  std::function<at::Tensor(const at::Tensor& x, Weights& w, Communicator* ranks)> together, apart;
+  std::function<at::Tensor(const at::Tensor&x, Weights&w, Communicator*ranks)> together, apart;
 };
 
 at::Tensor half(const at::Tensor& x) { return x.narrow(1, 0, kHidden).contiguous(); }
@@ -92,8 +92,7 @@ std::vector<Form> forms() {
   return {{.name = "linear of gathered rows, summed linear",
            .together =
                [](const at::Tensor& x, Weights& w, Communicator* ranks) {
-                 const at::Tensor y =
-                     ops::linear_of_gathered(x, w.inner, &w.inner_bias, ranks);
+                 const at::Tensor y = ops::linear_of_gathered(x, w.inner, &w.inner_bias, ranks);
                  return ops::summed_linear(half(y), w.outer, ranks);
                },
            .apart =
@@ -103,8 +102,10 @@ std::vector<Form> forms() {
                  return ops::reduce_scatter_rows(ops::linear(half(y), w.outer, nullptr), ranks);
                }},
           {.name = "gated linear",
-           .together = [](const at::Tensor& x, Weights& w,
-                          Communicator* ranks) { return ops::gated_linear(x, w.inner, w.outer, ranks); },
+           .together =
+               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+                 return ops::gated_linear(x, w.inner, w.outer, ranks);
+               },
            .apart =
                [](const at::Tensor& x, Weights& w, Communicator* ranks) {
                  return ops::reduce_scatter_rows(
@@ -122,8 +123,7 @@ std::vector<Form> forms() {
                },
            .apart =
                [](const at::Tensor& x, Weights& w, Communicator* ranks) {
-                 const at::Tensor z =
-                     ops::linear(ops::all_gather_rows(x, ranks), w.inner, nullptr);
+                 const at::Tensor z = ops::linear(ops::all_gather_rows(x, ranks), w.inner, nullptr);
                  Parameter& bias = w.inner_bias;
                  bias.shape = {kHidden};
                  bias.value = bias.value.narrow(0, 0, kHidden);

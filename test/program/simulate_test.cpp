@@ -215,7 +215,7 @@ TEST_CASE("collectives inside blocks are timed, counted and have their channels"
   // The one of the last backward delays the reductions that it runs beside.
   CHECK(s.exposed_comm_s == Approx(quick.exposed_comm_s + 2 * forward + 2 * backward));
 
-  // Between GPUs of a node that exchange by copies, tensor ranks hide what products run beside.
+  // Between GPUs of a node that exchange by copies, tensor ranks hide what products run beside, but for 12 us.
   Case beside = c;
   for (Exchange& exchange : beside.cost.blocks[1].exchanges) {
     if (exchange.axis == CommAxis::tensor)

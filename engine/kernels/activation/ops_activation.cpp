@@ -143,9 +143,9 @@ namespace {
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
                        Parameter* bias, Gelu kind, Communicator* summed) {
   check_linear(z_MF, weight, bias);
-  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
-                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
-                            shape_of(input_bias.value)));
+  DSTRAIN_CHECK(
+      value_of(input_bias, z_MF).numel() == z_MF.size(1),
+      fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,

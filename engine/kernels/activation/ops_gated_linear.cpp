@@ -71,8 +71,8 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const LinearGradient dy = through_activation(
         grads[0], {.gate_up = saved[2], .scale = saved[3], .weight_scale = saved[5]},
         kept(context, "gate_up"), kept(context, "down"), for_input, ranks);
-    return {add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks), {}, {}, {}, {},
-            {}};
+    return {
+        add_and_pass_on(dy, saved[0], saved[1], saved[4], for_input, ranks), {}, {}, {}, {}, {}};
   }
 };
 

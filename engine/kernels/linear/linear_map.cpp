@@ -82,8 +82,7 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
   }
   const Quantized x8 =
       quantize(x.rows, Fp8Format::e4m3, keep_x ? Sides::both : Sides::rows, {.maxima = x.maxima});
-  const Quantized weight8 =
-      quantize_weight(weight, matrix_of(weight, x.rows), Sides::rows);
+  const Quantized weight8 = quantize_weight(weight, matrix_of(weight, x.rows), Sides::rows);
   multiply(x8.rows, weight8.rows.t(), out.y,
            {.bias = bias == nullptr ? at::Tensor() : value_of(*bias, x.rows),
             .a_scale = x8.scale,

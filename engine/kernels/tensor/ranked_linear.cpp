@@ -49,10 +49,9 @@ LinearOutput apply_to_gathered(const at::Tensor& x_mK, Parameter& weight, Parame
   if (!ranks.overlaps() || runs_in_fp8(weight, x_mK))
     return apply_linear(gathered(x_mK, ranks), weight, bias, keep);
   LinearOutput out = empty_output(x_mK, ranks.size() * x_mK.size(0), weight, bias);
-  const at::Tensor all =
-      gather_beside(x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
-        multiply_rows(x, weight, bias, out.y.narrow(0, first, x.size(0)));
-      });
+  const at::Tensor all = gather_beside(x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
+    multiply_rows(x, weight, bias, out.y.narrow(0, first, x.size(0)));
+  });
   if (weight.trainable && keep == Keep::input) out.kept = all;
   return out;
 }
@@ -69,8 +68,7 @@ LinearOutput apply_and_sum(const Measured& x, Parameter& weight, Keep keep, Comm
     out = empty_output(x.rows, rows, weight, nullptr);
     sum = rows_like(out.y, rows / ranks.size());
     const auto product = [&](std::int64_t first, std::int64_t count) {
-      multiply_rows(x.rows.narrow(0, first, count), weight, nullptr,
-                    out.y.narrow(0, first, count));
+      multiply_rows(x.rows.narrow(0, first, count), weight, nullptr, out.y.narrow(0, first, count));
     };
     with_others(rows, ranks, product);
     ranks.reduce_scatter(sum, out.y, [&] { with_own(rows, ranks, product); });
@@ -98,8 +96,8 @@ RankedGradient gradient_of_sum(const at::Tensor& dy, Parameter& weight, Paramete
                                Communicator* summed) {
   if (summed != nullptr && summed->overlaps() && for_input && !runs_in_fp8(weight, dy)) {
     const at::Tensor dy_mN = dense(dy);
-    at::Tensor dx = at::empty({summed->size() * dy_mN.size(0), matrix_of(weight, dy).size(1)},
-                              dy_mN.options());
+    at::Tensor dx =
+        at::empty({summed->size() * dy_mN.size(0), matrix_of(weight, dy).size(1)}, dy_mN.options());
     const at::Tensor all =
         gather_beside(dy_mN, *summed, [&](const at::Tensor& rows, std::int64_t first) {
           multiply(rows, matrix_of(weight, rows), dx.narrow(0, first, rows.size(0)));
