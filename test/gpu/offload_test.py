@@ -1,7 +1,9 @@
 """Offload changes no bit: losses and gradient norms of steps with states, parameters and inputs of blocks in pinned
 memory, pageable memory and files equal those with everything on the device, with and without CUDA graphs.
 
-    DSTRAIN=dstrain python3 test/gpu/offload_test.py [ranks]      # default 1; several run under ZeRO-2 and ZeRO-3
+    DSTRAIN=dstrain python3 test/gpu/offload_test.py [RANKS [STAGE [STATES]]]
+
+RANKS, default 1; several run under ZeRO-2 and ZeRO-3. With STAGE only that one, with STATES (fp32, bf16) only these.
 """
 
 import os
@@ -35,8 +37,8 @@ def steps(folder, overrides, graphs=True):
 
 def cases(ways):
     """(ZeRO stage, type of states, name of the way, with graphs) of each run."""
-    for stage in (0,) if RANKS == 1 else (2, 3):
-        for states in ("fp32", "bf16"):
+    for stage in map(int, sys.argv[2:3]) if sys.argv[2:] else (0,) if RANKS == 1 else (2, 3):
+        for states in sys.argv[3:4] or ("fp32", "bf16"):
             for name, way in ways.items():
                 if stage == 2 and any(KEY + "parameters" in word for word in way):
                     continue  # parameters rest on the host under stage 3 or of one rank
