@@ -82,19 +82,24 @@ Tensors LanguageHead::forward(const Tensors& input, const Batch& batch,
 void LanguageHead::add_loss_exchanges(BlockCost& cost, std::int64_t own_rows,
                                       int compute_bytes) const {
   const int ranks = shape_.tensor.count;
-  const auto add = [&](CommOp op, Bytes bytes, int width, ExchangePass pass) {
-    cost.exchanges.push_back(
-        {.op = op, .axis = CommAxis::tensor, .bytes = bytes, .width = width, .pass = pass});
+  const auto add = [&](CommOp op, Bytes bytes, int width, ExchangePass pass, Flops beside = 0) {
+    cost.exchanges.push_back({.op = op,
+                              .axis = CommAxis::tensor,
+                              .bytes = bytes,
+                              .width = width,
+                              .pass = pass,
+                              .beside_flops = beside});
   };
   for (const std::int64_t own :
        ops::cut_cross_entropy_chunks(own_rows, ranks, own_table_.shape[0], compute_bytes)) {
     const std::int64_t rows = own * ranks;
+    const Flops logits = 2.0 * static_cast<double>(own * own_table_.numel());  // of own rows
     for (const ExchangePass pass : {ExchangePass::backward, ExchangePass::evaluate}) {
-      add(CommOp::all_gather, rows * shape_.width * compute_bytes, compute_bytes, pass);
+      add(CommOp::all_gather, rows * shape_.width * compute_bytes, compute_bytes, pass, logits);
       add(CommOp::all_gather, ranks * rows * ops::kCutLossColumns * kFloatBytes, kFloatBytes, pass);
     }
     add(CommOp::reduce_scatter, rows * shape_.width * compute_bytes, compute_bytes,
-        ExchangePass::backward);
+        ExchangePass::backward, own_table_.trainable ? logits * ranks : 0);
   }
 }
 

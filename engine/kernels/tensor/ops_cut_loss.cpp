@@ -14,6 +14,7 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 /// Cross entropy over classes that several ranks share. Each tells the others of each row what its
 /// classes add to it, [largest logit, sum of exponentials, the label's logit, class of the
@@ -99,9 +100,11 @@ at::Tensor for_each_cut_chunk(const at::Tensor& x, const Parameter& table,
   for (const std::int64_t own : chunks) {
     const std::int64_t rows = n * own;
     at::Tensor part = gathered.narrow(0, 0, rows);
-    ranks.all_gather(part, x.narrow(0, first, own));
     const at::Tensor logits = buffer.narrow(0, 0, rows).narrow(1, 0, classes);
-    multiply(part, value.t(), logits);
+    gather_beside(part, x.narrow(0, first, own), ranks,
+                  [&](const at::Tensor& some, std::int64_t place) {
+                    multiply(some, value.t(), logits.narrow(0, place, some.size(0)));
+                  });
     const CutTargets chunk{rows_of_all(targets.labels, ranks.size(), first, own),
                            rows_of_all(targets.weights, ranks.size(), first, own),
                            {}};
@@ -142,13 +145,14 @@ struct CutCrossEntropy : torch::autograd::Function<CutCrossEntropy> {
     (void)for_each_cut_chunk(
         x, table, targets, dense(grads[0]), ranks,
         [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
-          if (dx.defined()) {
-            const at::Tensor partial = at::empty_like(part);
-            multiply(grad, value_of(table, x), partial);
-            at::Tensor own = dx.narrow(0, first, part.size(0) / ranks.size());
-            ranks.reduce_scatter(own, partial);
-          }
-          if (table.trainable) add_weight_gradient(part, grad, table);
+          const auto to_table = [&] {
+            if (table.trainable) add_weight_gradient(part, grad, table);
+          };
+          if (!dx.defined()) return to_table();
+          const at::Tensor partial = at::empty_like(part);
+          multiply(grad, value_of(table, x), partial);
+          at::Tensor own = dx.narrow(0, first, part.size(0) / ranks.size());
+          ranks.reduce_scatter(own, partial, to_table);
         });
     return {dx, {}, {}, {}, {}};
   }

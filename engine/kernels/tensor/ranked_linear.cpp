@@ -4,38 +4,13 @@
 
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_support.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 namespace dstrain::ops {
 namespace {
 
 at::Tensor rows_like(const at::Tensor& x, std::int64_t rows) {
   return at::empty({rows, x.size(1)}, x.options());
-}
-
-/// Calls `product(first, count)` for the rows of all ranks but this one.
-template <class Product>
-void with_others(std::int64_t rows, const Communicator& ranks, const Product& product) {
-  const std::int64_t own = rows / ranks.size(), first = own * ranks.rank(), end = first + own;
-  if (first > 0) product(0, first);
-  if (end < rows) product(end, rows - end);
-}
-
-template <class Product>
-void with_own(std::int64_t rows, const Communicator& ranks, const Product& product) {
-  const std::int64_t own = rows / ranks.size();
-  product(own * ranks.rank(), own);
-}
-
-/// The rows of all ranks. Calls `product(rows, first)` for this rank's first, and then for those of
-/// the others, which have the numbers from `first` on.
-template <class Product>
-at::Tensor gather_beside(const at::Tensor& x_mK, Communicator& ranks, const Product& product) {
-  at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
-  ranks.all_gather(all, x_mK, [&] { product(x_mK, ranks.rank() * x_mK.size(0)); });
-  with_others(all.size(0), ranks, [&](std::int64_t first, std::int64_t count) {
-    product(all.narrow(0, first, count), first);
-  });
-  return all;
 }
 
 at::Tensor gathered(const at::Tensor& x_mK, Communicator& ranks) {
@@ -46,10 +21,10 @@ at::Tensor gathered(const at::Tensor& x_mK, Communicator& ranks) {
 
 LinearOutput apply_to_gathered(const at::Tensor& x_mK, Parameter& weight, Parameter* bias,
                                Keep keep, Communicator& ranks) {
-  if (!ranks.overlaps() || runs_in_fp8(weight, x_mK))
-    return apply_linear(gathered(x_mK, ranks), weight, bias, keep);
-  LinearOutput out = empty_output(x_mK, ranks.size() * x_mK.size(0), weight, bias);
-  const at::Tensor all = gather_beside(x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
+  if (runs_in_fp8(weight, x_mK)) return apply_linear(gathered(x_mK, ranks), weight, bias, keep);
+  at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
+  LinearOutput out = empty_output(x_mK, all.size(0), weight, bias);
+  gather_beside(all, x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
     multiply_rows(x, weight, bias, out.y.narrow(0, first, x.size(0)));
   });
   if (weight.trainable && keep == Keep::input) out.kept = all;
@@ -94,14 +69,13 @@ LinearOutput apply_linear(const Measured& x, Parameter& weight, Parameter* bias,
 RankedGradient gradient_of_sum(const at::Tensor& dy, Parameter& weight, Parameter* bias,
                                bool for_input, const at::Tensor& weight_scale,
                                Communicator* summed) {
-  if (summed != nullptr && summed->overlaps() && for_input && !runs_in_fp8(weight, dy)) {
-    const at::Tensor dy_mN = dense(dy);
-    at::Tensor dx =
-        at::empty({summed->size() * dy_mN.size(0), matrix_of(weight, dy).size(1)}, dy_mN.options());
-    const at::Tensor all =
-        gather_beside(dy_mN, *summed, [&](const at::Tensor& rows, std::int64_t first) {
-          multiply(rows, matrix_of(weight, rows), dx.narrow(0, first, rows.size(0)));
-        });
+  if (summed != nullptr && for_input && !runs_in_fp8(weight, dy)) {
+    const at::Tensor own = dense(dy), matrix = matrix_of(weight, dy);
+    at::Tensor all = rows_like(own, summed->size() * own.size(0));
+    const at::Tensor dx = at::empty({all.size(0), matrix.size(1)}, own.options());
+    gather_beside(all, own, *summed, [&](const at::Tensor& rows, std::int64_t first) {
+      multiply(rows, matrix, dx.narrow(0, first, rows.size(0)));
+    });
     return {.output = {all, weight, bias, for_input}, .input = dx};
   }
   const LinearGradient output(summed == nullptr ? dy : gathered(dense(dy), *summed), weight, bias,
