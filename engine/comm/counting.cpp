@@ -1,5 +1,7 @@
 #include <array>
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/profiled.h"
@@ -22,6 +24,9 @@ constexpr std::array<const char*, kNumOperations> kNames = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast",
     "all_to_all", "send",       "receive",        "barrier"};
 
+/// Empty: the collective's kernels have been launched.
+using Profiled = std::optional<ProfiledCollective>;
+
 Bytes bytes_of(const at::Tensor& x) { return static_cast<Bytes>(x.nbytes()); }
 
 class Counting final : public CountingCommunicator {
@@ -35,42 +40,52 @@ class Counting final : public CountingCommunicator {
   int size() const override { return inner_->size(); }
 
   void all_reduce(at::Tensor& x, ReduceOp op) override {
-    count(kAllReduce, bytes_of(x), x, x, [&] { inner_->all_reduce(x, op); });
+    count(kAllReduce, bytes_of(x), x, x, [&](Profiled&) { inner_->all_reduce(x, op); });
   }
   void all_gather(at::Tensor& output, const at::Tensor& input) override {
-    count(kAllGather, bytes_of(output), input, output, [&] { inner_->all_gather(output, input); });
+    count(kAllGather, bytes_of(output), input, output,
+          [&](Profiled&) { inner_->all_gather(output, input); });
   }
   void reduce_scatter(at::Tensor& output, const at::Tensor& input) override {
     count(kReduceScatter, bytes_of(input), input, output,
-          [&] { inner_->reduce_scatter(output, input); });
+          [&](Profiled&) { inner_->reduce_scatter(output, input); });
   }
   bool overlaps() const override { return inner_->overlaps(); }
   void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
-    count(kAllGather, bytes_of(output), input, output,
-          [&] { inner_->all_gather(output, input, meanwhile); });
+    count(kAllGather, bytes_of(output), input, output, [&](Profiled& profiled) {
+      inner_->all_gather(output, input, [&] {
+        profiled.reset();  // whose kernels are not the collective's
+        meanwhile();
+      });
+    });
   }
   void reduce_scatter(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
-    count(kReduceScatter, bytes_of(input), input, output,
-          [&] { inner_->reduce_scatter(output, input, meanwhile); });
+    count(kReduceScatter, bytes_of(input), input, output, [&](Profiled& profiled) {
+      inner_->reduce_scatter(output, input, [&] {
+        profiled.reset();
+        meanwhile();
+      });
+    });
   }
   void broadcast(at::Tensor& x, int root) override {
-    count(kBroadcast, bytes_of(x), x, x, [&] { inner_->broadcast(x, root); });
+    count(kBroadcast, bytes_of(x), x, x, [&](Profiled&) { inner_->broadcast(x, root); });
   }
   void all_to_all(at::Tensor& output, const at::Tensor& input) override {
-    count(kAllToAll, bytes_of(input), input, output, [&] { inner_->all_to_all(output, input); });
+    count(kAllToAll, bytes_of(input), input, output,
+          [&](Profiled&) { inner_->all_to_all(output, input); });
   }
   void all_to_all(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows) override {
     count(kAllToAll, bytes_of(input), input, output,
-          [&] { inner_->all_to_all(output, input, rows); });
+          [&](Profiled&) { inner_->all_to_all(output, input, rows); });
   }
   void send(const at::Tensor& x, int peer) override {
-    count(kSend, bytes_of(x), x, x, [&] { inner_->send(x, peer); });
+    count(kSend, bytes_of(x), x, x, [&](Profiled&) { inner_->send(x, peer); });
   }
   void receive(at::Tensor& x, int peer) override {
-    count(kReceive, bytes_of(x), x, x, [&] { inner_->receive(x, peer); });
+    count(kReceive, bytes_of(x), x, x, [&](Profiled&) { inner_->receive(x, peer); });
   }
   void barrier() override {
-    count(kBarrier, 0, {}, {}, [&] { inner_->barrier(); });
+    count(kBarrier, 0, {}, {}, [&](Profiled&) { inner_->barrier(); });
   }
   void cancel() override { inner_->cancel(); }
 
@@ -92,8 +107,8 @@ class Counting final : public CountingCommunicator {
     const auto start = std::chrono::steady_clock::now();
     {
       const CollectiveScope scope(record_, kNames.at(operation), inner_->size(), bytes);
-      const ProfiledCollective profiled(group_, kNames.at(operation), input, output, sequence_++);
-      call();
+      Profiled profiled(std::in_place, group_, kNames.at(operation), input, output, sequence_++);
+      call(profiled);
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     CallCount& entry = counts_.at(operation);

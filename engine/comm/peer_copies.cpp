@@ -127,7 +127,7 @@ class PeerCopies final : public Communicator {
       for (int peer = 0; peer < size(); ++peer)
         sum.parts[peer] = peer == rank() ? parts[to_index(peer)] : memory_->arrived(peer);
       // The next exchange waits for this stream, so nothing overwrites what is read here.
-      add_parts(sum, (whole ? compute : copies_).handle());
+      check("reduce_scatter", add_parts(sum, (whole ? compute : copies_).handle()));
     }
     if (whole) return;
     arrived_.record(copies_);
@@ -157,7 +157,10 @@ class PeerCopies final : public Communicator {
   }
 
   void exchange(const char* operation, const std::vector<const void*>& from, std::size_t bytes) {
-    const char* error = memory_->exchange(from, bytes, copies_.handle());
+    check(operation, memory_->exchange(from, bytes, copies_.handle()));
+  }
+
+  void check(const char* operation, const char* error) const {
     if (error != nullptr) group_.fail(operation, error);
   }
 
@@ -165,7 +168,7 @@ class PeerCopies final : public Communicator {
             const Stream& stream) const {
     const cudaError_t result = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
                                                static_cast<cudaStream_t>(stream.handle()));
-    if (result != cudaSuccess) group_.fail(operation, cudaGetErrorString(result));
+    check(operation, result == cudaSuccess ? nullptr : cudaGetErrorString(result));
   }
 
   std::unique_ptr<Communicator> inner_;

@@ -58,16 +58,21 @@ void launch(const PeerSum& args, cudaStream_t stream) {
 
 }  // namespace
 
-void add_parts(const PeerSum& args, void* stream) {
+const char* add_parts(const PeerSum& args, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   switch (args.type) {
     case SumType::fp32:
-      return launch<float>(args, on);
+      launch<float>(args, on);
+      break;
     case SumType::bf16:
-      return launch<__nv_bfloat16>(args, on);
+      launch<__nv_bfloat16>(args, on);
+      break;
     case SumType::fp16:
-      return launch<__half>(args, on);
+      launch<__half>(args, on);
+      break;
   }
+  const cudaError_t result = cudaGetLastError();
+  return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
 }
 
 }  // namespace dstrain::comm

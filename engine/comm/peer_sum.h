@@ -17,7 +17,7 @@ struct PeerSum {
   std::int64_t n = 0;
   SumType type = SumType::fp32;
 };
-/// `stream`: a cudaStream_t.
-void add_parts(const PeerSum& args, void* stream);
+/// `stream`: a cudaStream_t. Error text of CUDA; null: none.
+[[nodiscard]] const char* add_parts(const PeerSum& args, void* stream);
 
 }  // namespace dstrain::comm

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "engine/base/error.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/rows_beside.h"
