@@ -1,5 +1,6 @@
 # dstrain_unity(TARGET) compiles the target's .cpp files in groups of DSTRAIN_UNITY, when that is more than 1: headers and templates
 # then cost once per group, a third of the time of a build from nothing. Names of unnamed namespaces must differ within a folder.
+# Alone remain files with COMPILE_OPTIONS of their own or SKIP_UNITY_BUILD_INCLUSION, and those given by an absolute path.
 # Not CMake's UNITY_BUILD: its files hold absolute paths before CMake 4, so that ccache would not find them in another clone.
 function(dstrain_unity target)
   if(NOT DSTRAIN_UNITY GREATER 1)
@@ -9,7 +10,8 @@ function(dstrain_unity target)
   set(joined "")
   foreach(source ${sources})
     get_source_file_property(own_options ${source} COMPILE_OPTIONS)
-    if(source MATCHES "\\.cpp$" AND NOT IS_ABSOLUTE ${source} AND NOT own_options)
+    get_source_file_property(alone ${source} SKIP_UNITY_BUILD_INCLUSION)
+    if(source MATCHES "\\.cpp$" AND NOT IS_ABSOLUTE ${source} AND NOT own_options AND NOT alone)
       list(APPEND joined ${source})
     endif()
   endforeach()

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What opening says, by each of the ways to read a file; it must not wait.
-std::string error_of(const fs::path& path) {
+std::string open_error(const fs::path& path) {
   const auto begin = std::chrono::steady_clock::now();
   const auto say = [&](auto open) -> std::string {
     try {
@@ -51,7 +51,7 @@ TEST_CASE("a file and links to it are opened", "[input_file]") {
   fs::create_symlink("file", folder / "link");
   fs::create_symlink(folder / "link", folder / "link-to-link");
   for (const char* name : {"file", "link", "link-to-link"}) {
-    CHECK(error_of(folder / name) == "no error");
+    CHECK(open_error(folder / name) == "no error");
     CHECK(read_file(folder / name) == "content");
     CHECK(path_kind(folder / name) == PathKind::file);
   }
@@ -60,7 +60,7 @@ TEST_CASE("a file and links to it are opened", "[input_file]") {
 TEST_CASE("what is no file is refused by name and never waited for", "[input_file]") {
   const test::TempDir folder;
   const auto refused = [&](const fs::path& path, const std::string& why) {
-    CHECK(error_of(path) == "cannot read " + path.string() + ": " + why);
+    CHECK(open_error(path) == "cannot read " + path.string() + ": " + why);
   };
   REQUIRE(::mkfifo((folder / "fifo").c_str(), 0600) == 0);
   make_socket(folder / "socket");
@@ -85,19 +85,19 @@ TEST_CASE("a pipe of the shell is refused", "[input_file]") {
   REQUIRE(::pipe(ends) == 0);
   const UniqueFd in(ends[0]), out(ends[1]);
   const std::string path = "/dev/fd/" + std::to_string(in.get());
-  CHECK(error_of(path) == "cannot read " + path + ": it is a FIFO (pipe), not a file");
+  CHECK(open_error(path) == "cannot read " + path + ": it is a FIFO (pipe), not a file");
 }
 
 TEST_CASE("links in a circle and long names are said as such", "[input_file]") {
   const test::TempDir folder;
   fs::create_symlink("b", folder / "a");
   fs::create_symlink("a", folder / "b");
-  CHECK(error_of(folder / "a") ==
+  CHECK(open_error(folder / "a") ==
         "cannot read " + (folder / "a").string() + ": its symbolic links lead in a circle");
   CHECK_THROWS_WITH(path_kind(folder / "a"), Catch::Contains("lead in a circle"));
   CHECK_THROWS_WITH(path_exists(folder / "a/below"), Catch::Contains("lead in a circle"));
   const fs::path lengthy = folder / std::string(5000, 'n');
-  const std::string error = error_of(lengthy);
+  const std::string error = open_error(lengthy);
   CHECK(error.ends_with(" bytes is longer than the system takes"));
   CHECK(error.size() < 300);
   CHECK_THROWS_WITH(path_exists(lengthy), Catch::Contains("is longer than the system takes"));

@@ -9,7 +9,7 @@ namespace dstrain {
 namespace {
 
 /// What a person sees; every error must be of the kind asked for.
-std::string error_of(const std::string& text, const JsonLimits& limits = {}) {
+std::string json_error(const std::string& text, const JsonLimits& limits = {}) {
   try {
     (void)parse_json(text, "f.json", limits);
   } catch (const Error& error) {
@@ -35,31 +35,32 @@ TEST_CASE("good JSON is read as it stands", "[json]") {
 TEST_CASE("hostile JSON ends in an error that names file, line and column", "[json]") {
   for (const test::HostileJson& hostile : test::hostile_json()) {
     CAPTURE(hostile.name);
-    const std::string error = error_of(hostile.text, {.kind = ErrorKind::checkpoint});
+    const std::string error = json_error(hostile.text, {.kind = ErrorKind::checkpoint});
     CHECK(error.starts_with("f.json:"));
     CHECK(error.size() < 300);
     CHECK(json_or_null(hostile.text).is_null());
   }
-  CHECK(error_of("{\n \"a\": 1e999\n}") ==
+  CHECK(json_error("{\n \"a\": 1e999\n}") ==
         "f.json:2:11: not JSON: a number beyond the range of double");
-  CHECK(error_of("{\"a\": 1,\n\n  \"b\" 2}") ==
+  CHECK(json_error("{\"a\": 1,\n\n  \"b\" 2}") ==
         "f.json:3:7: not JSON: syntax error while parsing object separator - unexpected number "
         "literal; expected ':'");
-  CHECK(error_of("[\n" + std::string(200, '[')) == "f.json:2:100: nested more than 100 deep");
+  CHECK(json_error("[\n" + std::string(200, '[')) == "f.json:2:100: nested more than 100 deep");
 }
 
 TEST_CASE("JSON is held to its limits", "[json]") {
-  CHECK(error_of("[[1]]", {.depth = 2}) == "no error");
-  CHECK(error_of("[[[1]]]", {.depth = 2}) == "f.json:1:3: nested more than 2 deep");
-  CHECK(error_of("[1, 2]", {.values = 3}) == "no error");
-  CHECK(error_of("[1, 2, 3]", {.values = 3}) == "f.json:1:9: more than 3 values");
-  CHECK(error_of("[1, 2]", {.bytes = 6}) == "no error");
-  CHECK(error_of("[1, 2]", {.bytes = 5}) == "f.json:1:1: 6 bytes of JSON, more than the 5 allowed");
-  CHECK(error_of("{\"a\": {\"a\": 1}, \"b\": 1}", {.unique_keys = true}) == "no error");
-  CHECK(error_of("{\"a\": 1, \"a\": 1}", {.unique_keys = true}) ==
+  CHECK(json_error("[[1]]", {.depth = 2}) == "no error");
+  CHECK(json_error("[[[1]]]", {.depth = 2}) == "f.json:1:3: nested more than 2 deep");
+  CHECK(json_error("[1, 2]", {.values = 3}) == "no error");
+  CHECK(json_error("[1, 2, 3]", {.values = 3}) == "f.json:1:9: more than 3 values");
+  CHECK(json_error("[1, 2]", {.bytes = 6}) == "no error");
+  CHECK(json_error("[1, 2]", {.bytes = 5}) ==
+        "f.json:1:1: 6 bytes of JSON, more than the 5 allowed");
+  CHECK(json_error("{\"a\": {\"a\": 1}, \"b\": 1}", {.unique_keys = true}) == "no error");
+  CHECK(json_error("{\"a\": 1, \"a\": 1}", {.unique_keys = true}) ==
         "f.json:1:12: the key 'a' is there twice");
   // 4,000,000 empty objects of 3 bytes would take half a gigabyte.
-  CHECK(error_of("[{}" + test::repeated(",{}", 4'000'000) + "]") ==
+  CHECK(json_error("[{}" + test::repeated(",{}", 4'000'000) + "]") ==
         "f.json:1:5999999: more than 2000000 values");
 }
 

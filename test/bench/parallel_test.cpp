@@ -15,7 +15,7 @@ using nlohmann::json;
 
 constexpr const char* kQwen = "recipes/qwen/qwen2.5-3b_random.yaml";
 
-ParallelOptions some_options() {
+ParallelOptions parallel_options() {
   ParallelOptions options;
   options.recipes = {kQwen};
   options.ranks = {1, 2, 4};
@@ -30,7 +30,7 @@ std::vector<std::pair<int, int>> batches(const std::vector<ParallelWay>& ways) {
 }
 
 /// Two stages of two tensor ranks; the second holds more.
-json some_plan() {
+json plan_json() {
   return {{"mesh", {{"pipeline", 2}, {"tensor", 2}, {"data", 1}}},
           {"world_size", 4},
           {"zero_stage", 1},
@@ -67,7 +67,7 @@ report::TimingRow timing(std::int64_t step, double receive, double exposed) {
 /// Four ranks with steps 1 to 5; ranks 2 and 3 are the second stage, which waits longer.
 report::RunFigures some_run() {
   report::RunFigures run;
-  run.data.plan = some_plan();
+  run.data.plan = plan_json();
   run.data.warmup = 2;
   run.device = "CPU";
   run.step_s.value = 0.2;
@@ -105,7 +105,7 @@ trace::RankFigures traced_rank(int rank, std::int64_t forward) {
 }  // namespace
 
 TEST_CASE("weak and strong scaling are one run where their batches are equal", "[bench]") {
-  ParallelOptions options = some_options();
+  ParallelOptions options = parallel_options();
   CHECK(batches(parallel_ways(options)) ==
         std::vector<std::pair<int, int>>{{1, 16}, {1, 64}, {2, 32}, {2, 64}, {4, 64}});
   CHECK(parallel_ways(options).back().weak);
@@ -116,7 +116,7 @@ TEST_CASE("weak and strong scaling are one run where their batches are equal", "
         std::vector<std::pair<int, int>>{{1, 4}, {2, 8}, {4, 16}});
   options.tokens_per_rank = 1000;
   CHECK_THROWS_AS(parallel_ways(options), Error);
-  options = some_options();
+  options = parallel_options();
   options.recipes = {"recipes/quickstart.yaml"};
   options.overrides = {};
   options.weak = false;
@@ -127,7 +127,7 @@ TEST_CASE("weak and strong scaling are one run where their batches are equal", "
 }
 
 TEST_CASE("a run of bench parallel ends with three traced steps behind one of warm-up", "[bench]") {
-  ParallelOptions options = some_options();
+  ParallelOptions options = parallel_options();
   options.steps = 10;
   options.warmup = 3;
   options.ranks = {2};
@@ -233,7 +233,7 @@ TEST_CASE("calls are per step where not every step is timed", "[bench]") {
     rows[i].calls = {{"all_reduce world-compute", {4, 128}}};
   }
   rows[0].calls = {{"all_reduce world-compute", {100, 100}}};
-  std::vector<CollectiveFigures> list = planned_collectives(some_plan());
+  std::vector<CollectiveFigures> list = planned_collectives(plan_json());
   add_counted(list, run, 3);
   REQUIRE(list.size() == 3);
   CHECK(list[2].purpose == "norm and metrics");

@@ -13,7 +13,7 @@ namespace {
 
 using enum ZeroOffload;
 
-ZeroOptions some_options() {
+ZeroOptions zero_options() {
   ZeroOptions options;
   options.recipes = {"recipes/quickstart.yaml"};
   options.ranks = {2};
@@ -63,7 +63,7 @@ std::string row_text(const ZeroTable& table, std::size_t row) {
 }
 
 TEST_CASE("every stage is run without offload and with each place of it", "[bench]") {
-  ZeroOptions options = some_options();
+  ZeroOptions options = zero_options();
   options.pinned = {true, false};
   options.stages = {2, 3};
   CHECK(names_of(zero_plan(options)) ==
@@ -80,7 +80,7 @@ TEST_CASE("every stage is run without offload and with each place of it", "[benc
 }
 
 TEST_CASE("parameters are offloaded under stage 3 or on one rank alone", "[bench]") {
-  ZeroOptions options = some_options();
+  ZeroOptions options = zero_options();
   options.offloads = {optimizer_and_parameters};
   options.ranks = {1, 2};
   options.stages = {2, 3};
@@ -98,7 +98,7 @@ TEST_CASE("parameters are offloaded under stage 3 or on one rank alone", "[bench
 }
 
 TEST_CASE("weak scaling grows batch and samples with the ranks", "[bench]") {
-  ZeroOptions options = some_options();
+  ZeroOptions options = zero_options();
   options.scaling = {2, 4};
   options.overrides = {"data.name=random"};
   options.samples_per_rank = 100;
@@ -115,7 +115,7 @@ TEST_CASE("weak scaling grows batch and samples with the ranks", "[bench]") {
 TEST_CASE("a folder keeps its runs under another plan and the last record of a run holds",
           "[bench]") {
   const test::TempDir dir;
-  BenchPlan plan = zero_plan(some_options());
+  BenchPlan plan = zero_plan(zero_options());
   {
     BenchLog log(dir / "b", plan, Existing::keep_runs);
     log.add({.run = "x", .exit_code = 1, .reason = "no", .fingerprint = "1"});

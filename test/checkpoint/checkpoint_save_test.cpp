@@ -27,10 +27,6 @@ using namespace dstrain::test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// Runs `body` in a child; its return value is the exit code.
 template <class Body>
 int in_child(const Body& body) {

@@ -14,6 +14,10 @@
 
 namespace dstrain::test {
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 struct TestTensor {
   std::string name;
   std::vector<std::int64_t> shape;

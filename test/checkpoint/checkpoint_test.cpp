@@ -24,10 +24,6 @@ using namespace dstrain::test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// A manifest with this body and the right hash: what somebody could write who wants to do harm.
 void write_manifest(const fs::path& checkpoint, const std::string& body) {
   FileHash hash;
@@ -106,13 +102,9 @@ TEST_CASE("what does not match the checkpoint is an error that names it", "[chec
   REQUIRE(all_ok(save_on(dir.path(), 2, 8)));
   const auto reader = CheckpointReader::open(dir / "step-00000008", true);
   std::vector<float> three(3);
-  REQUIRE(contains(checkpoint_error([&] {
-                     reader->read({"tail.bias", {3}}, three);
-                   }),
+  REQUIRE(contains(checkpoint_error([&] { reader->read({"tail.bias", {3}}, three); }),
                    "no tensor 'tail.bias'"));
-  REQUIRE(contains(checkpoint_error([&] {
-                     reader->read({"head.bias", {1, 3}}, three);
-                   }),
+  REQUIRE(contains(checkpoint_error([&] { reader->read({"head.bias", {1, 3}}, three); }),
                    "'head.bias' has shape [3]"));
   const auto misfit = [&](Range rows, Range columns) {
     return checkpoint_error([&] { reader->read({"head.bias", {3}, rows, columns}, three); });

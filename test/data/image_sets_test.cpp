@@ -71,7 +71,7 @@ void write_digits(const fs::path& root, std::int64_t count) {
   }
 }
 
-std::vector<std::uint8_t> bytes_of(const at::Tensor& tensor) {
+std::vector<std::uint8_t> tensor_bytes(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const std::uint8_t*>(tensor.const_data_ptr());
   return {bytes, bytes + tensor.nbytes()};
 }
@@ -112,9 +112,9 @@ TEST_CASE("digits as JPEG files go through decoder, packing and augmentation", "
         REQUIRE(batch.pixels.sizes() == at::IntArrayRef({12 / ranks, 16, 16, 3}));
         for (std::int64_t row = 0; row < 12 / ranks; ++row) {
           const std::int64_t sample = batch.samples.const_data_ptr<std::int64_t>()[row];
-          std::vector<std::uint8_t> all = bytes_of(batch.pixels[row]);
+          std::vector<std::uint8_t> all = tensor_bytes(batch.pixels[row]);
           for (const at::Tensor& tensor : {batch.erased, batch.mixed_shares, batch.mixed_windows}) {
-            const auto more = bytes_of(tensor[row]);
+            const auto more = tensor_bytes(tensor[row]);
             all.insert(all.end(), more.begin(), more.end());
           }
           const auto [place, fresh] = seen.emplace(sample, all);
@@ -178,8 +178,6 @@ TEST_CASE("second labels are those of the mirrored sample, the larger share firs
   REQUIRE((swapped > 3 && swapped < 17));
 }
 
-std::string half(const std::string& bytes) { return bytes.substr(0, bytes.size() / 2); }
-
 TEST_CASE("an image that cannot be read is replaced in training, and does not count in evaluation",
           "[data]") {
   const TempDir folder;
@@ -187,7 +185,7 @@ TEST_CASE("an image that cannot be read is replaced in training, and does not co
   for (const char* split : {"train", "test"}) {
     for (int i = 0; i < 6; ++i) {
       const std::string bytes = test::encode_jpeg(test::make_gradient(20 + i, 20));
-      write_file(root / split / "a" / fmt::format("{}.jpg", i), i == 3 ? half(bytes) : bytes);
+      write_file(root / split / "a" / fmt::format("{}.jpg", i), i == 3 ? test::half(bytes) : bytes);
     }
   }
   DataConfig data = images_in(root);
@@ -199,8 +197,8 @@ TEST_CASE("an image that cannot be read is replaced in training, and does not co
   };
   const HostBatch train = fill(Split::train);
   REQUIRE(train.weights.sum().item<float>() == 6);
-  REQUIRE(bytes_of(train.pixels[3]) == bytes_of(train.pixels[4]));
-  REQUIRE(bytes_of(train.pixels[2]) != bytes_of(train.pixels[4]));
+  REQUIRE(tensor_bytes(train.pixels[3]) == tensor_bytes(train.pixels[4]));
+  REQUIRE(tensor_bytes(train.pixels[2]) != tensor_bytes(train.pixels[4]));
   const HostBatch test = fill(Split::test);
   REQUIRE(test.weights.sum().item<float>() == 5);
   REQUIRE(test.weights[3].item<float>() == 0);
@@ -250,12 +248,8 @@ TEST_CASE("images of every kind are decoded as documented", "[data]") {
 
 TEST_CASE("the longest JPEG is read by its part and within the limit of pixels", "[data]") {
   const std::string bytes = test::encode_jpeg(test::make_gradient(65500, 16));
-  const ImagePart part = decode_part(bytes,
-                                     {.window =
-                                          [](int width, int) {
-                                            return ImageWindow{width - 20, 2, 12, 12};
-                                          }},
-                                     "long");
+  const ImagePart part = decode_part(
+      bytes, {.window = [](int width, int) { return ImageWindow{width - 20, 2, 12, 12}; }}, "long");
   CHECK(part.image.pixels.size() == 12 * 12 * 3);
   const TempDir folder;
   write_file(folder.path() / "data/train/a/1.jpg", bytes);
@@ -319,9 +313,9 @@ TEST_CASE("the frames of a clip share their random choices", "[data][augment]") 
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     batch.epoch = epoch;
     train->fill(batch, 0, 0);
-    REQUIRE(bytes_of(batch.pixels[0]) == bytes_of(batch.pixels[1]));
-    REQUIRE(bytes_of(batch.pixels[0]) == bytes_of(batch.pixels[2]));
-    kinds.insert(bytes_of(batch.pixels[0]));
+    REQUIRE(tensor_bytes(batch.pixels[0]) == tensor_bytes(batch.pixels[1]));
+    REQUIRE(tensor_bytes(batch.pixels[0]) == tensor_bytes(batch.pixels[2]));
+    kinds.insert(tensor_bytes(batch.pixels[0]));
   }
   REQUIRE(kinds.size() > 2);
 }

@@ -44,15 +44,15 @@ class Counting final : public ImageDataset {
   std::int64_t size_;
 };
 
-struct Row {
+struct LoadedRow {
   std::int64_t sample, label, epoch;
   int pixel;
   float weight;
-  bool operator==(const Row&) const = default;
+  bool operator==(const LoadedRow&) const = default;
 };
 
-std::vector<Row> rows_of(const HostBatch& batch) {
-  std::vector<Row> rows;
+std::vector<LoadedRow> rows_of(const HostBatch& batch) {
+  std::vector<LoadedRow> rows;
   for (std::int64_t i = 0; i < batch.labels.size(0); ++i) {
     rows.push_back({batch.samples.const_data_ptr<std::int64_t>()[i],
                     batch.labels.const_data_ptr<std::int64_t>()[i], batch.epoch,
@@ -62,8 +62,8 @@ std::vector<Row> rows_of(const HostBatch& batch) {
   return rows;
 }
 
-std::vector<std::vector<Row>> drain(Loader& loader, std::int64_t batches) {
-  std::vector<std::vector<Row>> all;
+std::vector<std::vector<LoadedRow>> drain(Loader& loader, std::int64_t batches) {
+  std::vector<std::vector<LoadedRow>> all;
   for (std::int64_t i = 0; i < batches; ++i) all.push_back(rows_of(loader.next()));
   return all;
 }
@@ -116,12 +116,12 @@ TEST_CASE("an epoch holds every sample exactly once at any world size", "[data][
     const auto loader = make_loader(dataset, options);
     for (std::int64_t step = 0; step < steps; ++step) {
       for (const auto& rows : drain(*loader, micro_batches)) {
-        for (const Row& row : rows) {
+        for (const LoadedRow& row : rows) {
           if (row.sample < 0) {
-            sound = sound && row == Row{-1, 0, 0, 0, 0.0f};
+            sound = sound && row == LoadedRow{-1, 0, 0, 0, 0.0f};
             continue;
           }
-          sound = sound && row == Row{row.sample, row.sample, 0, int(row.sample % 251), 1.0f};
+          sound = sound && row == LoadedRow{row.sample, row.sample, 0, int(row.sample % 251), 1.0f};
           ++seen[row.sample];
           ++samples_of_step[static_cast<std::size_t>(step)];
         }
@@ -252,7 +252,7 @@ TEST_CASE("batches stay as they are while later ones are decoded", "[data]") {
   options.prefetch = 2;
   const auto loader = make_loader(dataset, options);
   std::vector<HostBatch> held;
-  std::vector<std::vector<Row>> rows;
+  std::vector<std::vector<LoadedRow>> rows;
   for (int i = 0; i < 20; ++i) {
     held.push_back(loader->next());
     rows.push_back(rows_of(held.back()));

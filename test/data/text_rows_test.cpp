@@ -17,16 +17,16 @@ namespace {
 
 using namespace test;
 
-struct Row {
+struct TextRow {
   std::vector<std::int64_t> tokens, labels;
   std::vector<float> weights;
   std::vector<std::int32_t> positions, starts;
-  bool operator==(const Row&) const = default;
+  bool operator==(const TextRow&) const = default;
 };
 
-Row read(const TextDataset& rows, std::int64_t index) {
+TextRow read(const TextDataset& rows, std::int64_t index) {
   const auto length = static_cast<std::size_t>(rows.sequence());
-  Row row;
+  TextRow row;
   row.tokens.assign(length, -1);
   row.labels.assign(length, -1);
   row.weights.assign(length, -1);
@@ -73,7 +73,7 @@ TEST_CASE("a label is the token that follows in its sample, and fill has none", 
   REQUIRE(all->vocab_size() == kBytePad + 1);
   REQUIRE(all->most_packed() == 0);
   const std::vector<std::int64_t> tokens = {'Q', 'x', 'A', 'y', 'z', kByteEnd, kBytePad, kBytePad};
-  Row row = read(*all, 0);
+  TextRow row = read(*all, 0);
   REQUIRE(row.tokens == tokens);
   REQUIRE(row.labels == std::vector<std::int64_t>{'x', 'A', 'y', 'z', kByteEnd, 0, 0, 0});
   REQUIRE(row.weights == std::vector<float>{1, 1, 1, 1, 1, 0, 0, 0});
@@ -110,7 +110,7 @@ TEST_CASE("packed rows hold each sample whole, and labels never cross", "[text][
   std::map<std::string, int> seen;
   int most = 0;
   for (std::int64_t r = 0; r < rows->size(); ++r) {
-    const Row row = read(*rows, r);
+    const TextRow row = read(*rows, r);
     REQUIRE(row.starts.at(0) == 0);
     most = std::max(most, static_cast<int>(row.starts.size()));
     std::int64_t targets = 0;
@@ -170,13 +170,13 @@ TEST_CASE("random rows are a function of seed, split and index, all labelled", "
   REQUIRE(test->size() == 5);
   REQUIRE(rows->vocab_size() == 1000);
   REQUIRE(rows->targets(0) == 33);
-  const Row first = read(*rows, 0);
+  const TextRow first = read(*rows, 0);
   REQUIRE(first == read(*again, 0));
   REQUIRE(first.tokens != read(*rows, 1).tokens);
   REQUIRE(first.tokens != read(*test, 0).tokens);
   double sum = 0;
   for (std::int64_t r = 0; r < 50; ++r) {
-    const Row row = read(*rows, r);
+    const TextRow row = read(*rows, r);
     REQUIRE(std::ranges::all_of(row.tokens, [](auto t) { return t >= 0 && t < 1000; }));
     for (std::size_t t = 0; t + 1 < 33; ++t) REQUIRE(row.labels[t] == row.tokens[t + 1]);
     REQUIRE(row.weights == std::vector<float>(33, 1));
@@ -210,7 +210,7 @@ TEST_CASE("samples begin as the tokenizer's template says, and a label is never 
   data.prompt = "{q} ", data.response = "{a}";
   data.sequence = 12;
   const std::string weights = folder.path().string();
-  const Row row = read(*open_text(data, Split::train, weights, 300, 0, nullptr), 0);
+  const TextRow row = read(*open_text(data, Split::train, weights, 300, 0, nullptr), 0);
   REQUIRE(row.tokens[0] == 258);
   REQUIRE(bytes_of(row.tokens) == "one two");
   REQUIRE(row.tokens[8] == 256);
@@ -239,7 +239,7 @@ TEST_CASE("text of files goes through the model's tokenizer, and prompts come ba
   const auto train = open_text(data, Split::train, weights, 300, 0, &heard);
   REQUIRE(heard.has("tokenised train-v1.1.json: 1 records"));
   REQUIRE(heard.has("data, train: 1 samples"));
-  const Row row = read(*train, 0);
+  const TextRow row = read(*train, 0);
   REQUIRE(bytes_of(row.tokens) == "Question: River? Context: " + context + " Answer: Limmat");
   std::vector<std::int64_t> labelled;
   for (std::size_t t = 0; t < row.labels.size(); ++t) {

@@ -84,14 +84,14 @@ TEST_CASE("a tokenizer.json that asks for too much is refused by name", "[tokeni
         }).starts_with("tokenizer.json: model.merges[0]: 'aaa"));
 }
 
-struct Pattern {
+struct HostilePattern {
   const char* regex;
   std::string text;
 };
 
 TEST_CASE("a pattern may cost so much a text, not a match", "[tokenizer][hostile]") {
   const std::string some(4000, 'a');
-  const std::vector<Pattern> hostile = {
+  const std::vector<HostilePattern> hostile = {
       {"(?:a+)+(?:a+)+(?:a+)+[bc]", some},
       // Each match is soon there, after a detour of many steps: 4,000 of them took minutes.
       {"(?:a+)+(?:a+)+[bc]|a", some},

@@ -29,6 +29,9 @@ std::string encode_transparent_png(const RgbImage& image);
 /// Of 16 bits a channel; the lower byte repeats the upper one.
 std::string encode_deep_png(const RgbImage& image);
 
+/// The first half of a file, which is cut off there.
+inline std::string half(const std::string& bytes) { return bytes.substr(0, bytes.size() / 2); }
+
 /// Makes the folders above it too.
 void write_file(const std::filesystem::path& path, std::string_view content);
 

@@ -85,8 +85,6 @@ std::function<void(const fs::path&)> image_case(const std::string& file,
 
 std::string jpeg() { return test::encode_jpeg(test::make_gradient(200, 200)); }
 std::string png() { return test::encode_png(test::make_gradient(200, 200)); }
-std::string half(const std::string& bytes) { return bytes.substr(0, bytes.size() / 2); }
-
 void write_food(const fs::path& root, const std::string& classes, const std::string& train) {
   write_file(root / "meta/classes.txt", classes);
   write_file(root / "meta/train.txt", train);
@@ -106,7 +104,7 @@ std::vector<Case> cases() {
        [](const fs::path& root) { write_file(root / "d.csv", digit_line("1", "two")); }, "d.csv"},
       {"digits: gzip cut off", digits,
        [](const fs::path& root) {
-         write_file(root / "d.csv.gz", half(read_file("engine/data/digits/digits.csv.gz")));
+         write_file(root / "d.csv.gz", test::half(read_file("engine/data/digits/digits.csv.gz")));
        },
        "d.csv.gz"},
       {"digits: one record", digits,
@@ -139,7 +137,8 @@ std::vector<Case> cases() {
          write_file(root / "test/b/1.png", png());
        },
        "", Split::test},
-      {"JPEG cut off in the middle", images, image_case("1.jpg", [] { return half(jpeg()); })},
+      {"JPEG cut off in the middle", images,
+       image_case("1.jpg", [] { return test::half(jpeg()); })},
       {"JPEG cut off in the header", images,
        image_case("1.jpg", [] { return jpeg().substr(0, 100); })},
       {"JPEG with damaged data", images,
@@ -158,7 +157,7 @@ std::vector<Case> cases() {
        image_case("1.jpg", [] { return with_size(jpeg(), "\xff\xff\xff\xff"); })},
       {"PNG of no columns", images, image_case("1.png", empty_png)},
       {"JPEG of enormous size", images, image_case("1.jpg", jpeg_bomb)},
-      {"PNG cut off in the middle", images, image_case("1.png", [] { return half(png()); })},
+      {"PNG cut off in the middle", images, image_case("1.png", [] { return test::half(png()); })},
       {"PNG with a damaged header", images,
        image_case("1.png", [] { return with_length(png(), 1); })},
       {"PNG of enormous size", images, image_case("1.png", png_bomb)},

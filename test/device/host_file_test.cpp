@@ -80,7 +80,7 @@ TEST_CASE("what is written to a host file is read from it, at any offset and add
     }
     std::vector<std::byte> all(to_index(size));
     file.read(0, all);
-    REQUIRE(all == model);
+    REQUIRE((all == model));
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("many threads write neighbouring ranges that share blocks", "[device]"
     threads.clear();
     std::vector<std::byte> all(data.size());
     file.read(0, all);
-    REQUIRE(all == data);
+    REQUIRE((all == data));
   }
 }
 

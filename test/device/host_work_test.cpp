@@ -23,7 +23,7 @@
 namespace dstrain {
 namespace {
 
-const c10::Device kCpu(c10::kCPU);
+const c10::Device kHost(c10::kCPU);
 
 TEST_CASE("a pool takes every element of a loop once, in whole pieces", "[device]") {
   const int num_threads = GENERATE(1, 2, 7);
@@ -108,8 +108,8 @@ TEST_CASE("a pool's threads keep denormals whatever its maker does with them", "
 }
 
 TEST_CASE("on the CPU a job is done when it is enqueued", "[device]") {
-  HostWork work(kCpu, {.threads = 2});
-  const Stream stream(kCpu);
+  HostWork work(kHost, {.threads = 2});
+  const Stream stream(kHost);
   std::vector<int> values(1000);
   for (int i = 1; i <= 10; ++i) {
     work.enqueue(stream, [&](HostPool& pool) {
@@ -125,8 +125,8 @@ TEST_CASE("on the CPU a job is done when it is enqueued", "[device]") {
 }
 
 TEST_CASE("a job that throws is told to the owner, and later jobs are left out", "[device]") {
-  HostWork work(kCpu, {});
-  const Stream stream(kCpu);
+  HostWork work(kHost, {});
+  const Stream stream(kHost);
   int done = 0;
   work.enqueue(stream, [&](HostPool&) { ++done; });
   REQUIRE_NOTHROW(work.enqueue(stream, [](HostPool& pool) {
@@ -149,8 +149,8 @@ TEST_CASE("a job that throws is told to the owner, and later jobs are left out",
 
 TEST_CASE("staged copies on the CPU carry every byte, from memory and files", "[device]") {
   const test::TempDir dir;
-  const Stream stream(kCpu);
-  StagedCopy copy(kCpu, {.buffer_bytes = 4096, .work = {.threads = 3}});
+  const Stream stream(kHost);
+  StagedCopy copy(kHost, {.buffer_bytes = 4096, .work = {.threads = 3}});
   for (const std::int64_t count : {1, 1000, 5'000'000}) {
     const Bytes bytes = 4 * count;
     const at::Tensor source = HostArena(bytes, {}).tensor(at::kInt, count);
@@ -176,8 +176,8 @@ TEST_CASE("staged copies on the CPU carry every byte, from memory and files", "[
 
 TEST_CASE("a staged copy that cannot read tells it, and later ones do nothing", "[device]") {
   const test::TempDir dir;
-  const Stream stream(kCpu);
-  StagedCopy copy(kCpu, {});
+  const Stream stream(kHost);
+  StagedCopy copy(kHost, {});
   HostFile file(dir.path(), 100);
   const at::Tensor x = HostArena(200, {}).tensor(at::kByte, 200);
   const at::Tensor y = HostArena(200, {}).tensor(at::kByte, 200);

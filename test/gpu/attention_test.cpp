@@ -57,15 +57,11 @@ const Model kModels[] = {
       .causal = true,
       .alibi = true}}};
 
-ops::Sequences on_gpu(const ops::Sequences& host) {
+ops::Sequences sequences_on_gpu(const ops::Sequences& host) {
   if (!host.starts.defined()) return host;
   return {.starts = host.starts.to(at::kCUDA),
           .longest = host.longest,
           .positions = host.positions.to(at::kCUDA)};
-}
-
-double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
-  return ((actual.cpu().to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
 /// The largest error within `far`'s bound, and the norm of all errors within three roundings of the
@@ -268,7 +264,7 @@ TEST_CASE("GPU: packed attention of real models equals the formula", "[gpu][atte
   AttentionShape shape = model.shape;
   shape.batch = 2;
   const Lengths lengths = {tokens - 7, 1, tokens, 6};
-  const ops::Sequences sequences = on_gpu(pack(lengths, 3));
+  const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 3));
   require_formula(shape, lengths, 2 * tokens, at::kBFloat16,
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
@@ -277,7 +273,7 @@ TEST_CASE("GPU: packed attention takes sequences of one token", "[gpu][attention
   const AttentionShape shape{
       .batch = 1, .heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6};
   const Lengths lengths(40, 1);
-  const ops::Sequences sequences = on_gpu(pack(lengths, 2));
+  const ops::Sequences sequences = sequences_on_gpu(pack(lengths, 2));
   require_formula(shape, lengths, 40, at::kBFloat16,
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }
@@ -291,7 +287,7 @@ TEST_CASE("GPU: attention in fp16 and fp32 equals the formula", "[gpu][attention
   AttentionShape shape = model.shape;
   shape.batch = 2;
   const Lengths lengths = packed ? Lengths{5, tokens, tokens - 5} : Lengths{tokens, tokens};
-  const ops::Sequences sequences = packed ? on_gpu(pack(lengths, 2)) : ops::Sequences{};
+  const ops::Sequences sequences = packed ? sequences_on_gpu(pack(lengths, 2)) : ops::Sequences{};
   require_formula(shape, lengths, 2 * tokens, type,
                   [&](const at::Tensor& qkv) { return ops::attention(qkv, shape, sequences); });
 }

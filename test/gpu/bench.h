@@ -15,8 +15,8 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/optimizer/optimizer.h"
+#include "test/gpu/compare.h"
 #include "test/kernels/optimizer_control.h"
-#include "test/support/catch.h"
 
 /// How long a kernel takes on a GPU: what the benchmarks share.
 namespace dstrain::test {
@@ -44,7 +44,6 @@ inline at::Tensor random(at::IntArrayRef sizes, at::ScalarType type = kType) {
 }
 inline at::Tensor random32(at::IntArrayRef sizes) { return random(sizes, at::kFloat); }
 inline void* data(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
-inline float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
 
 /// Seconds of one launch: the median over rounds of many launches, one after the other so that
 /// writes are paid, each on other tensors than the last. A long read before a round empties L2 and

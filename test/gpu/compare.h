@@ -1,6 +1,9 @@
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/norm.h>
+#include <ATen/ops/randn.h>
 
 #include <vector>
 
@@ -22,6 +25,21 @@ inline Tensors clones(const Tensors& tensors, at::Device device) {
 inline const void* in(const at::Tensor& tensor) { return tensor.const_data_ptr(); }
 inline void* out(const at::Tensor& tensor) { return tensor.mutable_data_ptr(); }
 inline float* fp32(const at::Tensor& tensor) { return tensor.mutable_data_ptr<float>(); }
+
+/// The size of a matrix.
+struct RowsSize {
+  std::int64_t rows, dim;
+};
+
+/// Random numbers on the GPU.
+inline at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
+}
+
+/// Of the norms; `expected` is in double on the host.
+inline double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual.cpu().to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+}
 
 /// Runs the kernel twice, so that a result which does not repeat bit for bit is found too.
 /// `args(tensors)` fills the argument struct. Tensors from `first_result` on are results; their

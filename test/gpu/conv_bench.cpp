@@ -20,7 +20,7 @@ using kernels::Activation;
 
 constexpr std::int64_t kBatch = 256;
 
-std::string text(std::int64_t side, std::int64_t channels) {
+std::string image_text(std::int64_t side, std::int64_t channels) {
   return std::to_string(side) + " px, " + std::to_string(channels);
 }
 
@@ -49,8 +49,8 @@ std::vector<Case> depthwise_cases(const Layer& layer, Activation activation) {
   const double read = 2.0 * static_cast<double>(kBatch * layer.side * layer.side * channels),
                written = 2.0 * static_cast<double>(kBatch * out * out * channels);
   const std::int64_t taps = layer.kernel * layer.kernel;
-  const std::string where = text(layer.side, channels) + ", " + std::to_string(layer.kernel) + "x" +
-                            std::to_string(layer.kernel) + ", stride " +
+  const std::string where = image_text(layer.side, channels) + ", " + std::to_string(layer.kernel) +
+                            "x" + std::to_string(layer.kernel) + ", stride " +
                             std::to_string(layer.stride);
   return {
       {"depthwise", where, read + written,
@@ -92,7 +92,7 @@ std::vector<Case> norm_cases(std::int64_t side, std::int64_t channels, Activatio
                      rows = kernels::batch_norm_partials(kBatch, pixels, channels);
   const double image = 2.0 * static_cast<double>(kBatch * pixels * channels);
   const auto images = [=] { return random({kBatch, pixels, channels}); };
-  const std::string where = text(side, channels);
+  const std::string where = image_text(side, channels);
   return {
       {"batch_norm_sums", where, image,
        [=] {
@@ -138,7 +138,7 @@ std::vector<Case> norm_cases(std::int64_t side, std::int64_t channels, Activatio
 std::vector<Case> finish_cases(std::int64_t side, std::int64_t channels) {
   const std::int64_t pixels = side * side,
                      rows = kernels::batch_norm_partials(kBatch, pixels, channels);
-  return {{"batch_norm_finish", text(side, channels) + ", " + std::to_string(rows) + " rows",
+  return {{"batch_norm_finish", image_text(side, channels) + ", " + std::to_string(rows) + " rows",
            8.0 * static_cast<double>(rows * channels), [=] {
              const auto partial = random32({rows, 2, channels}), vectors = random32({8, channels}),
                         weight = random({2, channels});
@@ -155,7 +155,7 @@ std::vector<Case> finish_cases(std::int64_t side, std::int64_t channels) {
 std::vector<Case> squeeze_cases(std::int64_t side, std::int64_t channels) {
   const std::int64_t pixels = side * side;
   const double image = 2.0 * static_cast<double>(kBatch * pixels * channels);
-  const std::string where = text(side, channels);
+  const std::string where = image_text(side, channels);
   const auto gate_sums = [=](bool writes) {
     const auto x = random({kBatch, pixels, channels}), grad = random({kBatch, pixels, channels}),
                y = random({writes ? kBatch : 1, pixels, channels}),
@@ -198,7 +198,7 @@ std::vector<Case> pool_cases(std::int64_t side, std::int64_t channels, int kerne
   const double read = 2.0 * static_cast<double>(batch * side * side * channels),
                written = 2.0 * static_cast<double>(batch * out * out * channels);
   const std::string where =
-      text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
+      image_text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
   const auto image = [=] { return random({batch, side, side, channels}); };
   const auto pooled = [=] { return random({batch, out, out, channels}); };
   const auto places = [=] { return at::zeros({batch, out, out, channels}, on_gpu(at::kByte)); };
@@ -247,36 +247,36 @@ TEST_CASE("GPU: bench: depthwise convolutions", "[gpu][.bench][conv_bench]") {
 
 std::vector<Case> relu_cases(std::int64_t side, std::int64_t channels, std::int64_t batch) {
   const std::int64_t rows = batch * side * side;
-  return {
-      {"bias_relu_backward", text(side, channels), 6.0 * static_cast<double>(rows * channels), [=] {
-         const auto y = random({rows, channels}), grad_y = random({rows, channels}),
-                    grad_z = random({rows, channels}), grad_bias = random32({channels}),
-                    partial = random32({kernels::bias_relu_partials(rows, channels), channels});
-         return launch<kernels::BiasReluBackward>(
-             kernels::cuda::bias_relu_backward,
-             {data(y), data(grad_y), data(grad_z), fp32(grad_bias), fp32(partial), rows, channels,
-              kDType},
-             {y, grad_y, grad_z, grad_bias, partial});
-       }}};
+  return {{"bias_relu_backward", image_text(side, channels),
+           6.0 * static_cast<double>(rows * channels), [=] {
+             const auto y = random({rows, channels}), grad_y = random({rows, channels}),
+                        grad_z = random({rows, channels}), grad_bias = random32({channels}),
+                        partial = random32({kernels::bias_relu_partials(rows, channels), channels});
+             return launch<kernels::BiasReluBackward>(
+                 kernels::cuda::bias_relu_backward,
+                 {data(y), data(grad_y), data(grad_z), fp32(grad_bias), fp32(partial), rows,
+                  channels, kDType},
+                 {y, grad_y, grad_z, grad_bias, partial});
+           }}};
 }
 
 std::vector<Case> column_cases(std::int64_t side, int kernel, std::int64_t batch) {
   const std::int64_t out = side / 2, width = (3 * kernel * kernel + 7) / 8 * 8;
   const double read = 6.0 * static_cast<double>(batch * side * side),
                written = 2.0 * static_cast<double>(batch * out * out * width);
-  return {
-      {"image_columns",
-       text(side, 3) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel) + ", stride 2",
-       read + written, [=] {
-         const auto x = random({batch, 3, side, side}),
-                    columns = random({batch * out * out, width});
-         const auto pixels = static_cast<int>(side), sides = static_cast<int>(out);
-         return launch<kernels::ImageColumns>(
-             kernels::cuda::image_columns,
-             {data(x), 3 * side * side, side, 1, side * side, data(columns), batch, pixels, pixels,
-              sides, sides, 3, kernel, 2, kernel / 2, static_cast<int>(width), kDType},
-             {x, columns});
-       }}};
+  return {{"image_columns",
+           image_text(side, 3) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel) +
+               ", stride 2",
+           read + written, [=] {
+             const auto x = random({batch, 3, side, side}),
+                        columns = random({batch * out * out, width});
+             const auto pixels = static_cast<int>(side), sides = static_cast<int>(out);
+             return launch<kernels::ImageColumns>(
+                 kernels::cuda::image_columns,
+                 {data(x), 3 * side * side, side, 1, side * side, data(columns), batch, pixels,
+                  pixels, sides, sides, 3, kernel, 2, kernel / 2, static_cast<int>(width), kDType},
+                 {x, columns});
+           }}};
 }
 
 std::vector<Case> direct_cases(std::int64_t side, int kernel, int stride, int channels,
@@ -287,7 +287,7 @@ std::vector<Case> direct_cases(std::int64_t side, int kernel, int stride, int ch
                                    pixels,          pixels,     sides,   sides,       kernel,
                                    stride,          kernel / 2, channels};
   const double moved = 2.0 * static_cast<double>(batch * (3 * side * side + out * out * channels));
-  const std::string where = text(side, channels) + ", " + std::to_string(kernel) + "x" +
+  const std::string where = image_text(side, channels) + ", " + std::to_string(kernel) + "x" +
                             std::to_string(kernel) + ", stride " + std::to_string(stride);
   const auto weights = [=] { return random({channels, 3, kernel, kernel}); };
   return {{"direct_conv", where, moved,
@@ -327,50 +327,50 @@ std::vector<Case> norm_pool_cases(std::int64_t side, std::int64_t channels, int 
   const double image = 2.0 * static_cast<double>(batch * side * side * channels),
                result = 3.0 * static_cast<double>(batch * out * out * channels);
   const std::string where =
-      text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
+      image_text(side, channels) + ", " + std::to_string(kernel) + "x" + std::to_string(kernel);
   const auto images = [=] { return random({batch, side, side, channels}); };
   const auto pooled = [=] { return random({batch, out, out, channels}); };
   const auto places = [=] { return at::zeros({batch, out, out, channels}, on_gpu(at::kByte)); };
   const std::int64_t rows = kernels::norm_pool_partials(shape);
   const auto place_of = [](const at::Tensor& t) { return t.mutable_data_ptr<std::uint8_t>(); };
-  return {
-      {"norm_max_pool", where, image + result,
-       [=] {
-         const auto x = images(), y = pooled(), place = places(), vectors = random32({2, channels});
-         return launch<kernels::NormMaxPool>(kernels::cuda::norm_max_pool,
-                                             {data(x), fp32(vectors), fp32(vectors) + channels,
-                                              data(y), place_of(place), shape, kDType},
-                                             {x, y, place, vectors});
-       }},
-      {"norm_max_pool_sums", where, image + result,
-       [=] {
-         const auto x = images(), y = pooled(), place = places(), mean = random32({channels}),
-                    partial = random32({rows, 2, channels});
-         return launch<kernels::NormMaxPoolSums>(
-             kernels::cuda::norm_max_pool_sums,
-             {data(x), place_of(place), data(y), fp32(mean), nullptr, fp32(partial), shape, kDType},
-             {x, y, place, mean, partial});
-       }},
-      {"norm_max_pool_backward", where, 2 * image + result,
-       [=] {
-         const auto x = images(), y = pooled(), place = places(), dx = images(),
-                    vectors = random32({4, channels});
-         const auto vector = [&](int i) { return fp32(vectors) + i * channels; };
-         return launch<kernels::NormMaxPoolBackward>(
-             kernels::cuda::norm_max_pool_backward,
-             {data(x), vector(0), vector(1), vector(2), vector(3), nullptr, place_of(place),
-              data(y), data(dx), nullptr, nullptr, shape, kDType},
-             {x, y, place, dx, vectors});
-       }},
-      {"norm_max_pool_backward, bias", where, image + result, [=] {
-         const auto y = pooled(), place = places(), dx = images(), bias = random32({channels}),
-                    partial = random32({rows, channels});
-         return launch<kernels::NormMaxPoolBackward>(
-             kernels::cuda::norm_max_pool_backward,
-             {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, place_of(place), data(y),
-              data(dx), fp32(bias), fp32(partial), shape, kDType},
-             {y, place, dx, bias, partial});
-       }}};
+  return {{"norm_max_pool", where, image + result,
+           [=] {
+             const auto x = images(), y = pooled(), place = places(),
+                        vectors = random32({2, channels});
+             return launch<kernels::NormMaxPool>(kernels::cuda::norm_max_pool,
+                                                 {data(x), fp32(vectors), fp32(vectors) + channels,
+                                                  data(y), place_of(place), shape, kDType},
+                                                 {x, y, place, vectors});
+           }},
+          {"norm_max_pool_sums", where, image + result,
+           [=] {
+             const auto x = images(), y = pooled(), place = places(), mean = random32({channels}),
+                        partial = random32({rows, 2, channels});
+             return launch<kernels::NormMaxPoolSums>(kernels::cuda::norm_max_pool_sums,
+                                                     {data(x), place_of(place), data(y), fp32(mean),
+                                                      nullptr, fp32(partial), shape, kDType},
+                                                     {x, y, place, mean, partial});
+           }},
+          {"norm_max_pool_backward", where, 2 * image + result,
+           [=] {
+             const auto x = images(), y = pooled(), place = places(), dx = images(),
+                        vectors = random32({4, channels});
+             const auto vector = [&](int i) { return fp32(vectors) + i * channels; };
+             return launch<kernels::NormMaxPoolBackward>(
+                 kernels::cuda::norm_max_pool_backward,
+                 {data(x), vector(0), vector(1), vector(2), vector(3), nullptr, place_of(place),
+                  data(y), data(dx), nullptr, nullptr, shape, kDType},
+                 {x, y, place, dx, vectors});
+           }},
+          {"norm_max_pool_backward, bias", where, image + result, [=] {
+             const auto y = pooled(), place = places(), dx = images(), bias = random32({channels}),
+                        partial = random32({rows, channels});
+             return launch<kernels::NormMaxPoolBackward>(
+                 kernels::cuda::norm_max_pool_backward,
+                 {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, place_of(place), data(y),
+                  data(dx), fp32(bias), fp32(partial), shape, kDType},
+                 {y, place, dx, bias, partial});
+           }}};
 }
 
 TEST_CASE("GPU: bench: convolutions of images and pools behind norms",

@@ -11,22 +11,22 @@ namespace {
 
 using namespace test;
 
-struct Shape {
+struct ExpertsShape {
   const char* name;
   std::int64_t experts, chosen, width, hidden;
 };
-constexpr Shape kShapes[] = {{"Qwen1.5-MoE-A2.7B", 60, 4, 2048, 1408},
-                             {"Qwen2.5-3B upcycled", 8, 2, 2048, 2752},
-                             {"Qwen3-30B-A3B", 128, 8, 2048, 768}};
+constexpr ExpertsShape kExpertsShapes[] = {{"Qwen1.5-MoE-A2.7B", 60, 4, 2048, 1408},
+                                           {"Qwen2.5-3B upcycled", 8, 2, 2048, 2752},
+                                           {"Qwen3-30B-A3B", 128, 8, 2048, 768}};
 
 /// Numbers of rows as a router of random weights gives them.
-std::vector<std::int64_t> drawn_counts(const Shape& s, std::int64_t rows) {
+std::vector<std::int64_t> drawn_counts(const ExpertsShape& s, std::int64_t rows) {
   const at::Tensor counts =
       at::bincount(at::randint(s.experts, {rows * s.chosen}, at::kLong), {}, s.experts);
   return {counts.const_data_ptr<std::int64_t>(), counts.const_data_ptr<std::int64_t>() + s.experts};
 }
 
-void print(const Shape& s, std::int64_t rows, std::int64_t out, std::int64_t in) {
+void print(const ExpertsShape& s, std::int64_t rows, std::int64_t out, std::int64_t in) {
   const std::int64_t taken = rows * s.chosen;
   const double flop = 2 * static_cast<double>(taken) * static_cast<double>(out * in),
                bytes = 2 * static_cast<double>(taken * (in + out) + s.experts * in * out);
@@ -68,7 +68,7 @@ void print(const Shape& s, std::int64_t rows, std::int64_t out, std::int64_t in)
 
 TEST_CASE("bench: products of experts", "[.bench]") {
   std::puts("| product | model | shape | ms | TFLOP/s |\n| --- | --- | --- | --- | --- |");
-  for (const Shape& s : kShapes) {
+  for (const ExpertsShape& s : kExpertsShapes) {
     for (const std::int64_t rows : {4096, 16384, 65536}) {
       print(s, rows, 2 * s.hidden, s.width);
       print(s, rows, s.width, s.hidden);

@@ -22,13 +22,9 @@ using kernels::Fp8Format;
 using ops::Sides;
 using test::Tensors;
 
-struct Size {
+struct MatrixSize {
   std::int64_t rows, cols;
 };
-
-at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
-  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
-}
 
 at::Tensor empty_maxima() {
   return at::full({kernels::kAbsMaxPartials}, -1, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
@@ -41,8 +37,9 @@ bool same_codes(const at::Tensor& a, const at::Tensor& b) {
 
 TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{591, 1000}, Size{16, 135'176},
-                          Size{2048, 4864}, Size{16384, 11008});
+  const MatrixSize s =
+      GENERATE(MatrixSize{1, 8}, MatrixSize{7, 264}, MatrixSize{591, 1000}, MatrixSize{16, 135'176},
+               MatrixSize{2048, 4864}, MatrixSize{16384, 11008});
   CAPTURE(c10::toString(type), s.rows, s.cols);
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3;
   // The largest value may be anywhere, the last pack included.
@@ -57,9 +54,10 @@ TEST_CASE("GPU: SwiGLU leaves its largest values and writes the same h", "[gpu][
 TEST_CASE("GPU: norms leave their largest values and write the same output",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{591, 768}, Size{4001, 896},
-                          Size{300, 1032}, Size{16448, 1280}, Size{16384, 2048}, Size{301, 3584},
-                          Size{40, 6136}, Size{267, 8192});
+  const MatrixSize s =
+      GENERATE(MatrixSize{1, 8}, MatrixSize{7, 264}, MatrixSize{591, 768}, MatrixSize{4001, 896},
+               MatrixSize{300, 1032}, MatrixSize{16448, 1280}, MatrixSize{16384, 2048},
+               MatrixSize{301, 3584}, MatrixSize{40, 6136}, MatrixSize{267, 8192});
   const bool residual = GENERATE(false, true), centered = GENERATE(false, true);
   CAPTURE(c10::toString(type), s.rows, s.cols, residual, centered);
   const c10::AutoGradMode off(false);
@@ -89,7 +87,8 @@ TEST_CASE("GPU: sums beside codes equal the reference, and change no code", "[gp
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const auto format = GENERATE(Fp8Format::e4m3, Fp8Format::e5m2);
   const Sides sides = GENERATE(Sides::rows, Sides::columns, Sides::both);
-  const Size s = GENERATE(Size{16, 16}, Size{144, 272}, Size{1040, 48}, Size{4096, 2560});
+  const MatrixSize s = GENERATE(MatrixSize{16, 16}, MatrixSize{144, 272}, MatrixSize{1040, 48},
+                                MatrixSize{4096, 2560});
   CAPTURE(c10::toString(type), s.rows, s.cols, static_cast<int>(sides));
   const at::Tensor x = normal({s.rows, s.cols}, type);
   const auto plain = ops::quantize(x, format, sides),
@@ -117,7 +116,7 @@ TEST_CASE("GPU: sums beside codes equal the reference, and change no code", "[gp
 TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{16, 16}, Size{592, 1008}, Size{2048, 4864});
+  const MatrixSize s = GENERATE(MatrixSize{16, 16}, MatrixSize{592, 1008}, MatrixSize{2048, 4864});
   CAPTURE(c10::toString(type), s.rows, s.cols);
   const at::Tensor gate_up = normal({s.rows, 2 * s.cols}, type) * 3, maxima = empty_maxima(),
                    h = ops::swiglu_of(gate_up, maxima);
@@ -131,8 +130,9 @@ TEST_CASE("GPU: codes of a tensor whose largest values are known are the same",
 TEST_CASE("GPU: SwiGLU's gradients in codes equal backward, abs_max and quantize bit for bit",
           "[gpu][kernels][fp8]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{16, 16}, Size{144, 272}, Size{592, 1008}, Size{1040, 48},
-                          Size{2048, 4864}, Size{16384, 11008});
+  const MatrixSize s =
+      GENERATE(MatrixSize{16, 16}, MatrixSize{144, 272}, MatrixSize{592, 1008},
+               MatrixSize{1040, 48}, MatrixSize{2048, 4864}, MatrixSize{16384, 11008});
   const Sides sides = GENERATE(Sides::rows, Sides::columns, Sides::both);
   const bool again = GENERATE(true, false);
   CAPTURE(c10::toString(type), s.rows, s.cols, static_cast<int>(sides), again);
@@ -152,7 +152,7 @@ TEST_CASE("GPU: SwiGLU's gradients in codes equal backward, abs_max and quantize
 }
 
 TEST_CASE("GPU: SwiGLU's gradients in codes are near their reference", "[gpu][kernels][fp8]") {
-  const Size s = GENERATE(Size{16, 16}, Size{144, 272});
+  const MatrixSize s = GENERATE(MatrixSize{16, 16}, MatrixSize{144, 272});
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   CAPTURE(c10::toString(type), s.rows, s.cols);
   test::Random random(7);

@@ -15,15 +15,15 @@ namespace {
 
 using namespace test;
 
-struct Shape {
+struct VitShape {
   const char* name;
   std::int64_t batch, tokens, dim, hidden, heads, patch, num_parameters;
   [[nodiscard]] std::int64_t rows() const { return batch * tokens; }
 };
-constexpr Shape kShapes[] = {{"ViT-B/16", 128, 197, 768, 3072, 12, 16, 86'567'656},
-                             {"ViT-H/14", 64, 257, 1280, 5120, 16, 14, 632'045'800}};
+constexpr VitShape kVitShapes[] = {{"ViT-B/16", 128, 197, 768, 3072, 12, 16, 86'567'656},
+                                   {"ViT-H/14", 64, 257, 1280, 5120, 16, 14, 632'045'800}};
 
-std::vector<Case> norm_and_column_cases(const Shape& s) {
+std::vector<Case> norm_and_column_cases(const VitShape& s) {
   const std::int64_t rows = s.rows(), dim = s.dim, hidden = s.hidden, qkv = 3 * s.dim;
   const double md = 2.0 * static_cast<double>(rows * dim);
   const double mf = 2.0 * static_cast<double>(rows * hidden);
@@ -85,7 +85,7 @@ std::vector<Case> norm_and_column_cases(const Shape& s) {
   };
 }
 
-std::vector<Case> sequence_cases(const Shape& s) {
+std::vector<Case> sequence_cases(const VitShape& s) {
   const std::int64_t batch = s.batch, tokens = s.tokens, dim = s.dim, patch = s.patch;
   const double md = 2.0 * static_cast<double>(s.rows() * dim);
   const double images_bytes = 2.0 * static_cast<double>(batch * 3 * 224 * 224);
@@ -121,7 +121,7 @@ std::vector<Case> sequence_cases(const Shape& s) {
   };
 }
 
-std::vector<Case> loss_cases(const Shape& s) {
+std::vector<Case> loss_cases(const VitShape& s) {
   const std::int64_t batch = s.batch, classes = 1000;
   const double bytes = 2.0 * static_cast<double>(batch * classes);
   const std::string shape = "[" + std::to_string(batch) + ", 1000]";
@@ -154,7 +154,7 @@ std::vector<Case> loss_cases(const Shape& s) {
   };
 }
 
-std::vector<Case> optimizer_cases(const Shape& s) {
+std::vector<Case> optimizer_cases(const VitShape& s) {
   const std::int64_t n = s.num_parameters;
   const auto bytes = [n](int each) { return each * static_cast<double>(n); };
   const std::string shape = "[" + std::to_string(n) + "]";
@@ -177,7 +177,7 @@ std::vector<Case> optimizer_cases(const Shape& s) {
 }
 
 /// Bytes: the pixels of the window once, and the images.
-Case augment_case(const Shape& s, int side) {
+Case augment_case(const VitShape& s, int side) {
   const std::int64_t batch = s.batch;
   const int window = std::min(side, 224);
   return {"augment", "[" + std::to_string(batch) + ", 3], " + std::to_string(side) + " to 224",
@@ -212,7 +212,7 @@ TEST_CASE("bench: the optimizer on a thousand million elements", "[.bench]") {
 
 TEST_CASE("bench: every kernel", "[.bench]") {
   print_head();
-  for (const Shape& shape : kShapes) {
+  for (const VitShape& shape : kVitShapes) {
     std::vector<Case> cases = norm_and_column_cases(shape);
     for (const auto& more : {sequence_cases(shape), loss_cases(shape), optimizer_cases(shape)}) {
       cases.insert(cases.end(), more.begin(), more.end());

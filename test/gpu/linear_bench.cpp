@@ -16,27 +16,27 @@ namespace {
 
 using namespace test;
 
-struct Shape {
+struct LinearShape {
   const char* name;
   std::int64_t rows, width, qkv, hidden, classes;
   bool gated;  ///< gate and up in one product, no biases there
 };
-constexpr Shape kShapes[] = {{"Qwen2.5-3B", 16384, 2048, 2560, 11008, 151'936, true},
-                             {"Qwen2.5-0.5B", 16384, 896, 1152, 4864, 151'936, true},
-                             {"BLOOM-560m", 16384, 1024, 3072, 4096, 250'880, false},
-                             {"ViT-H/14", 16448, 1280, 3840, 5120, 1000, false}};
+constexpr LinearShape kLinearShapes[] = {{"Qwen2.5-3B", 16384, 2048, 2560, 11008, 151'936, true},
+                                         {"Qwen2.5-0.5B", 16384, 896, 1152, 4864, 151'936, true},
+                                         {"BLOOM-560m", 16384, 1024, 3072, 4096, 250'880, false},
+                                         {"ViT-H/14", 16448, 1280, 3840, 5120, 1000, false}};
 constexpr std::int64_t kHeadRows = 4096;
 constexpr double kPeakFlopPerS = 989e12, kPeakFp8FlopPerS = 1979e12;  // of the data sheet, dense
 
-std::string text(std::int64_t a, std::int64_t b) {
+std::string matrix_text(std::int64_t a, std::int64_t b) {
   return "[" + std::to_string(a) + ", " + std::to_string(b) + "]";
 }
 
-std::vector<Case> activation_cases(const Shape& s) {
+std::vector<Case> activation_cases(const LinearShape& s) {
   const std::int64_t rows = s.rows, cols = s.hidden;
   const double mf = 2.0 * static_cast<double>(rows * cols);
   if (!s.gated) {
-    return {{"bias_gelu, tanh", text(rows, cols), 2 * mf,
+    return {{"bias_gelu, tanh", matrix_text(rows, cols), 2 * mf,
              [=] {
                const auto z = random({rows, cols}), bias = random({cols}), y = random({rows, cols});
                return launch<kernels::BiasGelu>(
@@ -44,7 +44,7 @@ std::vector<Case> activation_cases(const Shape& s) {
                    {data(z), data(bias), data(y), rows, cols, kDType, kernels::Gelu::tanh},
                    {z, bias, y});
              }},
-            {"bias_gelu_backward, tanh", text(rows, cols), 3 * mf, [=] {
+            {"bias_gelu_backward, tanh", matrix_text(rows, cols), 3 * mf, [=] {
                const auto z = random({rows, cols}), bias = random({cols}),
                           dy = random({rows, cols}), dz = random({rows, cols}),
                           dbias = random32({cols}),
@@ -56,13 +56,13 @@ std::vector<Case> activation_cases(const Shape& s) {
                    {z, bias, dy, dz, dbias, partial});
              }}};
   }
-  return {{"swiglu", text(rows, cols), 3 * mf,
+  return {{"swiglu", matrix_text(rows, cols), 3 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols});
              return launch<kernels::Swiglu>(
                  kernels::cuda::swiglu, {data(gate_up), data(h), rows, cols, kDType}, {gate_up, h});
            }},
-          {"swiglu with maxima", text(rows, cols), 3 * mf,
+          {"swiglu with maxima", matrix_text(rows, cols), 3 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), h = random({rows, cols}),
                         maxima = random32({kernels::kAbsMaxPartials});
@@ -70,7 +70,7 @@ std::vector<Case> activation_cases(const Shape& s) {
                  kernels::cuda::swiglu, {data(gate_up), data(h), rows, cols, kDType, fp32(maxima)},
                  {gate_up, h, maxima});
            }},
-          {"swiglu_gradient_max", text(rows, cols), 3 * mf,
+          {"swiglu_gradient_max", matrix_text(rows, cols), 3 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
                         maxima = random32({kernels::kAbsMaxPartials});
@@ -79,7 +79,7 @@ std::vector<Case> activation_cases(const Shape& s) {
                  {data(gate_up), data(dh), fp32(maxima), rows, cols, kDType},
                  {gate_up, dh, maxima});
            }},
-          {"swiglu_codes", text(rows, cols), 5.5 * mf,
+          {"swiglu_codes", matrix_text(rows, cols), 5.5 * mf,
            [=] {
              const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
                         maxima = random32({kernels::kAbsMaxPartials}), scale = random32({1}),
@@ -93,7 +93,7 @@ std::vector<Case> activation_cases(const Shape& s) {
                   ops::code_bytes(out_t), fp32(h_scale), ops::code_bytes(h_t), rows, cols, kDType},
                  {gate_up, dh, maxima, scale, h_scale, out, out_t, h_t});
            }},
-          {"swiglu_backward", text(rows, cols), 6 * mf, [=] {
+          {"swiglu_backward", matrix_text(rows, cols), 6 * mf, [=] {
              const auto gate_up = random({rows, 2 * cols}), dh = random({rows, cols}),
                         grad = random({rows, 2 * cols}), h = random({rows, cols});
              return launch<kernels::SwigluBackward>(
@@ -103,7 +103,7 @@ std::vector<Case> activation_cases(const Shape& s) {
            }}};
 }
 
-std::vector<Case> narrow_cases(const Shape& s) {
+std::vector<Case> narrow_cases(const LinearShape& s) {
   const std::int64_t rows = s.rows, cols = s.hidden;
   const double elements = static_cast<double>(rows * cols);
   const auto quantize = [=](bool by_rows, bool by_columns) {
@@ -121,7 +121,7 @@ std::vector<Case> narrow_cases(const Shape& s) {
     };
   };
   return {
-      {"dropout", text(rows, s.width), 4.0 * static_cast<double>(rows * s.width),
+      {"dropout", matrix_text(rows, s.width), 4.0 * static_cast<double>(rows * s.width),
        [=, width = s.width] {
          const auto x = random({rows, width}), y = random({rows, width}),
                     seed = at::full({}, 5, x.options().dtype(at::kLong));
@@ -130,21 +130,21 @@ std::vector<Case> narrow_cases(const Shape& s) {
              {data(x), data(y), rows * width, seed.const_data_ptr<std::int64_t>(), 5, 0.1f, kDType},
              {x, y, seed});
        }},
-      {"abs_max", text(rows, cols), 2 * elements,
+      {"abs_max", matrix_text(rows, cols), 2 * elements,
        [=] {
          const auto x = random({rows, cols}), partial = random32({kernels::kAbsMaxPartials});
          return launch<kernels::AbsMax>(
              kernels::cuda::abs_max, {data(x), fp32(partial), rows * cols, kDType}, {x, partial});
        }},
-      {"quantize, rows", text(rows, cols), 3 * elements, quantize(true, false)},
-      {"quantize, columns", text(rows, cols), 3 * elements, quantize(false, true)},
-      {"quantize, both", text(rows, cols), 4 * elements, quantize(true, true)}};
+      {"quantize, rows", matrix_text(rows, cols), 3 * elements, quantize(true, false)},
+      {"quantize, columns", matrix_text(rows, cols), 3 * elements, quantize(false, true)},
+      {"quantize, both", matrix_text(rows, cols), 4 * elements, quantize(true, true)}};
 }
 
 /// Bytes: logits once in, gradients once out.
-Case vocab_case(const Shape& s) {
+Case vocab_case(const LinearShape& s) {
   const std::int64_t rows = kHeadRows, classes = s.classes;
-  return {"vocab_loss", text(rows, classes), 4.0 * static_cast<double>(rows * classes), [=] {
+  return {"vocab_loss", matrix_text(rows, classes), 4.0 * static_cast<double>(rows * classes), [=] {
             const auto logits = random({rows, classes}),
                        labels = at::randint(classes, {rows}, on_gpu(at::kLong)),
                        weights = at::ones({rows}, on_gpu(at::kFloat)), grad_loss = random32({1}),
@@ -159,11 +159,11 @@ Case vocab_case(const Shape& s) {
 
 TEST_CASE("bench: kernels around products", "[.bench]") {
   print_head();
-  for (const Shape& s : kShapes) {
+  for (const LinearShape& s : kLinearShapes) {
     print_rows(activation_cases(s), s.name);
     if (s.classes > 10'000) print_rows({vocab_case(s)}, s.name);
   }
-  print_rows(narrow_cases(kShapes[0]), kShapes[0].name);
+  print_rows(narrow_cases(kLinearShapes[0]), kLinearShapes[0].name);
 }
 
 struct Product {
@@ -172,7 +172,7 @@ struct Product {
   bool bias;
 };
 
-std::vector<Product> products_of(const Shape& s) {
+std::vector<Product> products_of(const LinearShape& s) {
   std::vector<Product> list = {
       {"qkv", s.rows, s.width, s.qkv, true},
       {"output", s.rows, s.width, s.width, !s.gated},
@@ -182,7 +182,7 @@ std::vector<Product> products_of(const Shape& s) {
   return list;
 }
 
-void print_product(const Shape& s, const Product& p, const char* what, double flop_factor,
+void print_product(const LinearShape& s, const Product& p, const char* what, double flop_factor,
                    double peak, const std::function<Run()>& make) {
   const double flop = 2.0 * static_cast<double>(p.rows * p.in) * static_cast<double>(p.out);
   const double bytes = 2.0 * static_cast<double>(p.rows * (p.in + p.out) + p.in * p.out);
@@ -194,7 +194,7 @@ void print_product(const Shape& s, const Product& p, const char* what, double fl
   CHECK(rate < peak);
 }
 
-void print_products(const Shape& s, const Product& p) {
+void print_products(const LinearShape& s, const Product& p) {
   const auto weight_of = [p] { return random({p.out, p.in}); };
   print_product(s, p, "forward", 1, kPeakFlopPerS, [=]() -> Run {
     const auto x = random({p.rows, p.in}), w = weight_of(), y = random({p.rows, p.out}),
@@ -217,7 +217,7 @@ void print_products(const Shape& s, const Product& p) {
 
 /// Forward and backward of the operator: three products; in FP8 with all its conversions, the
 /// weight's kept.
-void print_linear(const Shape& s, const Product& p, bool fp8) {
+void print_linear(const LinearShape& s, const Product& p, bool fp8) {
   print_product(s, p, fp8 ? "linear, FP8" : "linear", 3, fp8 ? kPeakFp8FlopPerS : kPeakFlopPerS,
                 [=]() -> Run {
                   const auto weight = std::make_shared<Parameter>(),
@@ -241,7 +241,7 @@ void print_linear(const Shape& s, const Product& p, bool fp8) {
 
 TEST_CASE("bench: products", "[.bench]") {
   std::puts("| product | model | rows, in, out | ms | TFLOP/s |\n| --- | --- | --- | --- | --- |");
-  for (const Shape& s : kShapes) {
+  for (const LinearShape& s : kLinearShapes) {
     for (const Product& p : products_of(s)) {
       print_products(s, p);
       print_linear(s, p, false);
@@ -254,7 +254,7 @@ TEST_CASE("bench: products", "[.bench]") {
 TEST_CASE("bench: the head", "[.bench]") {
   std::puts(
       "| head | model | rows, width, classes | ms | TFLOP/s |\n| --- | --- | --- | --- | --- |");
-  for (const Shape& s : kShapes) {
+  for (const LinearShape& s : kLinearShapes) {
     if (s.classes < 10'000) continue;
     print_product(s, {"head", s.rows, s.width, s.classes, false}, "linear_cross_entropy", 3,
                   kPeakFlopPerS, [&s]() -> Run {

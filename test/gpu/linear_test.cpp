@@ -23,7 +23,7 @@ using test::in;
 using test::out;
 using test::Tensors;
 
-at::TensorOptions on_gpu() { return at::TensorOptions(at::kCUDA).dtype(at::kFloat); }
+at::TensorOptions gpu_floats() { return at::TensorOptions(at::kCUDA).dtype(at::kFloat); }
 std::uint8_t* bytes(const at::Tensor& codes) {
   return static_cast<std::uint8_t*>(codes.mutable_data_ptr());
 }
@@ -36,7 +36,7 @@ TEST_CASE("GPU: tanh GELU equals its reference, with and without the bias' gradi
   CAPTURE(c10::toString(type), rows, cols, bias_too);
   test::Random random(1);
   const at::Tensor z = random({rows, cols}, type) * 2, bias = random({cols}, type);
-  const at::Tensor partial = at::empty({kernels::column_partials(rows, cols), cols}, on_gpu());
+  const at::Tensor partial = at::empty({kernels::column_partials(rows, cols), cols}, gpu_floats());
   compare(
       {z, bias, z}, 2, 8,
       [&](const Tensors& t) {

@@ -13,20 +13,20 @@ namespace {
 
 using namespace test;
 
-struct Shape {
+struct NormShape {
   const char* name;
   std::int64_t rows, dim, vocab, num_parameters;
 };
-constexpr Shape kShapes[] = {{"Qwen2.5-3B", 16384, 2048, 151'936, 3'085'938'688},
-                             {"Qwen2.5-7B", 16384, 3584, 152'064, 0},
-                             {"Qwen2.5-0.5B", 16384, 896, 151'936, 0},
-                             {"BLOOM-560m", 16384, 1024, 250'880, 559'214'592}};
+constexpr NormShape kNormShapes[] = {{"Qwen2.5-3B", 16384, 2048, 151'936, 3'085'938'688},
+                                     {"Qwen2.5-7B", 16384, 3584, 152'064, 0},
+                                     {"Qwen2.5-0.5B", 16384, 896, 151'936, 0},
+                                     {"BLOOM-560m", 16384, 1024, 250'880, 559'214'592}};
 
-std::string text(const Shape& s) {
+std::string text(const NormShape& s) {
   return "[" + std::to_string(s.rows) + ", " + std::to_string(s.dim) + "]";
 }
 
-std::vector<Case> norm_cases(const Shape& s) {
+std::vector<Case> norm_cases(const NormShape& s) {
   const std::int64_t rows = s.rows, dim = s.dim;
   const double md = 2.0 * static_cast<double>(rows * dim);
   const auto rms_backward = [=](bool frozen) -> Run {
@@ -79,7 +79,7 @@ std::vector<Case> norm_cases(const Shape& s) {
 
 /// Tokens as frequent as words are, the k-th in proportion to 1 / k; or one token in three quarters
 /// of the rows, as padding is.
-at::Tensor make_tokens(const Shape& s, bool padded) {
+at::Tensor make_tokens(const NormShape& s, bool padded) {
   const at::Tensor share = at::rand({s.rows}, at::TensorOptions().dtype(at::kDouble));
   at::Tensor tokens = share.mul(std::log(static_cast<double>(s.vocab))).exp().to(at::kLong).sub(1);
   if (padded) tokens.narrow(0, s.rows / 4, s.rows - s.rows / 4).fill_(s.vocab - 1);
@@ -87,7 +87,7 @@ at::Tensor make_tokens(const Shape& s, bool padded) {
 }
 
 /// Bytes of backward: each row of gradients once, each touched row of the table in and out.
-std::vector<Case> embedding_cases(const Shape& s) {
+std::vector<Case> embedding_cases(const NormShape& s) {
   const std::int64_t rows = s.rows, dim = s.dim, vocab = s.vocab;
   const double md = 2.0 * static_cast<double>(rows * dim);
   std::vector<Case> cases{{"embed_tokens", text(s), 2 * md, [=] {
@@ -122,7 +122,7 @@ std::vector<Case> embedding_cases(const Shape& s) {
   return cases;
 }
 
-std::vector<Case> optimizer_cases(const Shape& s) {
+std::vector<Case> optimizer_cases(const NormShape& s) {
   const std::int64_t n = s.num_parameters;
   if (n == 0) return {};
   const std::string shape = "[" + std::to_string(n) + "]";
@@ -134,7 +134,7 @@ std::vector<Case> optimizer_cases(const Shape& s) {
 
 TEST_CASE("bench: norms, token embedding and the bf16 optimizer", "[.bench]") {
   print_head();
-  for (const Shape& shape : kShapes) {
+  for (const NormShape& shape : kNormShapes) {
     for (const auto& cases : {norm_cases(shape), embedding_cases(shape), optimizer_cases(shape)})
       print_rows(cases, shape.name);
   }

@@ -14,20 +14,17 @@ namespace {
 
 using namespace test;
 
-struct Size {
-  std::int64_t rows, dim;
-};
-
-at::Tensor partials(const Size& s, std::int64_t sums) {
+at::Tensor partials(const RowsSize& s, std::int64_t sums) {
   return at::empty({kernels::norm_partials(s.rows), sums, s.dim},
                    at::TensorOptions(at::kCUDA).dtype(at::kFloat));
 }
 
 TEST_CASE("GPU: RMS norm equals its reference", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{9, 768}, Size{4001, 896}, Size{300, 1032},
-                          Size{601, 1536}, Size{2200, 2048}, Size{33, 3072}, Size{301, 3584},
-                          Size{7, 4096}, Size{40, 6136}, Size{267, 8192});
+  const RowsSize s =
+      GENERATE(RowsSize{1, 8}, RowsSize{7, 264}, RowsSize{9, 768}, RowsSize{4001, 896},
+               RowsSize{300, 1032}, RowsSize{601, 1536}, RowsSize{2200, 2048}, RowsSize{33, 3072},
+               RowsSize{301, 3584}, RowsSize{7, 4096}, RowsSize{40, 6136}, RowsSize{267, 8192});
   const bool residual = GENERATE(false, true), frozen = GENERATE(false, true);
   CAPTURE(c10::toString(type), s.rows, s.dim, residual, frozen);
   test::Random random(1);
@@ -71,9 +68,9 @@ TEST_CASE("GPU: RMS norm equals its reference", "[gpu][kernels]") {
 
 TEST_CASE("GPU: layer norm equals its reference up to 8192 elements", "[gpu][kernels]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s =
-      GENERATE(Size{1, 8}, Size{4001, 1024}, Size{300, 1536}, Size{2200, 2048}, Size{301, 2560},
-               Size{33, 3584}, Size{540, 4096}, Size{7, 6136}, Size{267, 8192});
+  const RowsSize s = GENERATE(RowsSize{1, 8}, RowsSize{4001, 1024}, RowsSize{300, 1536},
+                              RowsSize{2200, 2048}, RowsSize{301, 2560}, RowsSize{33, 3584},
+                              RowsSize{540, 4096}, RowsSize{7, 6136}, RowsSize{267, 8192});
   const bool residual = GENERATE(false, true), frozen = GENERATE(false, true);
   CAPTURE(c10::toString(type), s.rows, s.dim, residual, frozen);
   test::Random random(2);

@@ -21,16 +21,10 @@ namespace {
 using kernels::Fp8Format;
 using test::fp32;
 using test::in;
+using test::normal;
 using test::out;
+using test::RowsSize;
 using test::Tensors;
-
-struct Size {
-  std::int64_t rows, dim;
-};
-
-at::Tensor normal(at::IntArrayRef sizes, at::ScalarType type) {
-  return at::randn(sizes, at::TensorOptions(at::kCUDA).dtype(type));
-}
 
 at::Tensor filled(at::IntArrayRef sizes) {
   return at::full(sizes, -1, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
@@ -39,9 +33,10 @@ at::Tensor filled(at::IntArrayRef sizes) {
 TEST_CASE("GPU: backward of the norms leaves sums and largest values of what it writes",
           "[gpu][kernels][norm]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{9, 768}, Size{4001, 896}, Size{300, 1032},
-                          Size{16448, 1280}, Size{2200, 2048}, Size{33, 3072}, Size{40, 4096},
-                          Size{40, 6136}, Size{40, 8192});
+  const RowsSize s =
+      GENERATE(RowsSize{1, 8}, RowsSize{7, 264}, RowsSize{9, 768}, RowsSize{4001, 896},
+               RowsSize{300, 1032}, RowsSize{16448, 1280}, RowsSize{2200, 2048}, RowsSize{33, 3072},
+               RowsSize{40, 4096}, RowsSize{40, 6136}, RowsSize{40, 8192});
   const bool residual = GENERATE(false, true), centered = GENERATE(false, true);
   if (centered && s.dim > 6144) return;  // too wide for sums of columns
   CAPTURE(c10::toString(type), s.rows, s.dim, residual, centered);
@@ -106,8 +101,8 @@ TEST_CASE("GPU: backward of the norms leaves sums and largest values of what it 
 TEST_CASE("GPU: a layer norm's backward with sums and largest values equals its reference",
           "[gpu][kernels][norm]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
-  const Size s = GENERATE(Size{1, 8}, Size{7, 264}, Size{33, 1024}, Size{301, 1280}, Size{17, 3072},
-                          Size{40, 4096});
+  const RowsSize s = GENERATE(RowsSize{1, 8}, RowsSize{7, 264}, RowsSize{33, 1024},
+                              RowsSize{301, 1280}, RowsSize{17, 3072}, RowsSize{40, 4096});
   CAPTURE(c10::toString(type), s.rows, s.dim);
   test::Random random(9);
   const at::Tensor x = random({s.rows, s.dim}, type), wide = x.to(at::kFloat);
@@ -159,7 +154,8 @@ TEST_CASE("GPU: a layer norm's backward with sums and largest values equals its 
 }
 
 TEST_CASE("GPU: sums of partial sums equal their reference", "[gpu][kernels][norm]") {
-  const Size s = GENERATE(Size{1, 1}, Size{7, 33}, Size{264, 1280}, Size{129, 2560});
+  const RowsSize s =
+      GENERATE(RowsSize{1, 1}, RowsSize{7, 33}, RowsSize{264, 1280}, RowsSize{129, 2560});
   test::Random random(10);
   test::compare(
       {random({s.rows, s.dim}), random({s.dim})}, 1, s.rows,
@@ -208,7 +204,8 @@ TEST_CASE("GPU: products give the same gradients with what the norm behind them 
           "[gpu][kernels][norm][fp8]") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   const bool centered = GENERATE(false, true), fp8 = GENERATE(false, true);
-  const Size s = GENERATE(Size{208, 96}, Size{1040, 768}, Size{592, 1280}, Size{144, 1024});
+  const RowsSize s =
+      GENERATE(RowsSize{208, 96}, RowsSize{1040, 768}, RowsSize{592, 1280}, RowsSize{144, 1024});
   CAPTURE(c10::toString(type), centered, fp8, s.rows, s.dim);
   const Tensors given = {normal({s.rows, 64}, type),
                          normal({s.rows, s.dim}, type),

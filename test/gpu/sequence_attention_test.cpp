@@ -71,11 +71,11 @@ class InTurn final : public Communicator {
   Sent& now_;
 };
 
-struct Model {
+struct SequenceModel {
   const char* name;
   AttentionShape shape;
 };
-const Model kModels[] = {
+const SequenceModel kSequenceModels[] = {
     {"Qwen2.5-3B",
      {.heads = 16, .kv_heads = 2, .head_dim = 128, .causal = true, .rope_theta = 1e6}},
     {"wide heads, by flash attention",
@@ -130,12 +130,8 @@ Result in_turn(int ranks, const AttentionShape& shape, const ops::Sequences& hos
   return all;
 }
 
-double relative_error(const at::Tensor& found, const at::Tensor& expected) {
-  return ((found.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
-}
-
 TEST_CASE("GPU: attention over ranks equals the formula", "[gpu][attention][sequence]") {
-  const auto model = GENERATE(from_range(std::begin(kModels), std::end(kModels)));
+  const auto model = GENERATE(from_range(std::begin(kSequenceModels), std::end(kSequenceModels)));
   const auto type = GENERATE(at::kBFloat16, at::kFloat);
   const int ranks = GENERATE(1, 2, 4);
   const bool packed = GENERATE(false, true);

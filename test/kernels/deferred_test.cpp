@@ -13,63 +13,72 @@
 namespace dstrain {
 namespace {
 
-struct Weights {
+struct DeferredWeights {
   Parameter main, bias, low, high, input_bias;
 };
 
-struct Form {
+struct DeferredForm {
   std::string name;
   bool fp8 = false;
   std::size_t deferred = 1;  ///< products that can come later
-  std::function<at::Tensor(const at::Tensor& x, Weights& w)> run;
+  std::function<at::Tensor(const at::Tensor& x, DeferredWeights& w)> run;
 };
 
-std::vector<Form> forms() {
+std::vector<DeferredForm> deferred_forms() {
   return {
       {.name = "linear",
-       .run = [](const at::Tensor& x, Weights& w) { return ops::linear(x, w.main, nullptr); }},
+       .run = [](const at::Tensor& x,
+                 DeferredWeights& w) { return ops::linear(x, w.main, nullptr); }},
       {.name = "linear with a bias",
-       .run = [](const at::Tensor& x, Weights& w) { return ops::linear(x, w.main, &w.bias); }},
+       .run = [](const at::Tensor& x,
+                 DeferredWeights& w) { return ops::linear(x, w.main, &w.bias); }},
       {.name = "linear in FP8",
        .fp8 = true,
-       .run = [](const at::Tensor& x, Weights& w) { return ops::linear(x, w.main, &w.bias); }},
-      {.name = "linear_gelu",
        .run = [](const at::Tensor& x,
-                 Weights& w) { return ops::linear_gelu(x, w.main, w.bias, ops::Gelu::erf); }},
+                 DeferredWeights& w) { return ops::linear(x, w.main, &w.bias); }},
+      {.name = "linear_gelu",
+       .run =
+           [](const at::Tensor& x, DeferredWeights& w) {
+             return ops::linear_gelu(x, w.main, w.bias, ops::Gelu::erf);
+           }},
       {.name = "gelu_linear",
        .run =
-           [](const at::Tensor& x, Weights& w) {
+           [](const at::Tensor& x, DeferredWeights& w) {
              return ops::gelu_linear(x, w.input_bias, w.main, &w.bias, ops::Gelu::erf);
            }},
       {.name = "gelu_linear in FP8",
        .fp8 = true,
        .run =
-           [](const at::Tensor& x, Weights& w) {
+           [](const at::Tensor& x, DeferredWeights& w) {
              return ops::gelu_linear(x, w.input_bias, w.main, nullptr, ops::Gelu::tanh);
            }},
       {.name = "swiglu_linear",
-       .run = [](const at::Tensor& x,
-                 Weights& w) { return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main); }},
+       .run =
+           [](const at::Tensor& x, DeferredWeights& w) {
+             return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main);
+           }},
       {.name = "swiglu_linear in FP8",
        .fp8 = true,
-       .run = [](const at::Tensor& x,
-                 Weights& w) { return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main); }},
+       .run =
+           [](const at::Tensor& x, DeferredWeights& w) {
+             return ops::swiglu_linear(at::cat({x, x + 1}, 1), w.main);
+           }},
       {.name = "a low-rank term",
        .run =
-           [](const at::Tensor& x, Weights& w) {
+           [](const at::Tensor& x, DeferredWeights& w) {
              return ops::add_low_rank(ops::linear(x, w.main, &w.bias), x, w.low, w.high, 0.5, 0);
            }},
   };
 }
 
 /// Gradients after two micro-batches: the input's of the second, then those of the weights.
-std::vector<at::Tensor> gradients(const Form& form, at::ScalarType dtype, bool later) {
+std::vector<at::Tensor> gradients(const DeferredForm& form, at::ScalarType dtype, bool later) {
   test::Random random(7);
-  Weights w{.main = random.parameter({48, 32}, dtype),
-            .bias = random.parameter({48}, dtype),
-            .low = random.parameter({4, 32}, dtype),
-            .high = random.parameter({48, 4}, dtype),
-            .input_bias = random.parameter({32}, dtype)};
+  DeferredWeights w{.main = random.parameter({48, 32}, dtype),
+                    .bias = random.parameter({48}, dtype),
+                    .low = random.parameter({4, 32}, dtype),
+                    .high = random.parameter({48, 4}, dtype),
+                    .input_bias = random.parameter({32}, dtype)};
   w.main.fp8 = form.fp8;
   w.main.gradient.fill_(7);
   w.main.gradient_empty = true;
@@ -93,7 +102,7 @@ std::vector<at::Tensor> gradients(const Form& form, at::ScalarType dtype, bool l
 
 TEST_CASE("products for matrices that come later give the same bits", "[kernels]") {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const Form& form : forms()) {
+    for (const DeferredForm& form : deferred_forms()) {
       CAPTURE(form.name, toString(dtype));
       const auto at_once = gradients(form, dtype, false), after = gradients(form, dtype, true);
       for (std::size_t i = 0; i < at_once.size(); ++i) {

@@ -22,13 +22,13 @@ using namespace test;
 using kernels::Activation;
 using kernels::DepthwiseShape;
 
-struct Case {
+struct DepthwiseCase {
   std::int64_t samples, height, width, channels;
   int kernel, stride, before;
   int after;  ///< zeros below and to the right
 };
 
-DepthwiseShape shape_of_case(const Case& c) {
+DepthwiseShape shape_of_case(const DepthwiseCase& c) {
   const auto out = [&](std::int64_t side) {
     return (side + c.before + c.after - c.kernel) / c.stride + 1;
   };
@@ -45,7 +45,7 @@ DepthwiseShape shape_of_case(const Case& c) {
 
 /// Even and odd sizes, strips that end with the image and beyond it, several segments of rows,
 /// TensorFlow's uneven padding, images smaller than the kernel.
-const Case kCases[] = {
+const DepthwiseCase kDepthwiseCases[] = {
     {2, 14, 14, 8, 3, 1, 1, 1},  {1, 5, 4, 72, 3, 1, 1, 1},  {2, 15, 13, 10, 3, 1, 1, 1},
     {1, 45, 9, 4, 3, 1, 1, 1},   {2, 14, 14, 8, 3, 2, 1, 1}, {1, 7, 5, 66, 3, 2, 1, 1},
     {2, 16, 14, 8, 3, 2, 0, 1},  {1, 1, 1, 8, 3, 1, 1, 1},   {3, 2, 3, 8, 3, 2, 1, 1},
@@ -83,7 +83,9 @@ class OneThread {
 kernels::DType kernel_type(at::ScalarType type) {
   return type == at::kFloat ? kernels::DType::f32 : kernels::DType::bf16;
 }
-float* fp32(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr<float>() : nullptr; }
+float* fp32_or_null(const at::Tensor& t) {
+  return t.defined() ? t.mutable_data_ptr<float>() : nullptr;
+}
 
 /// The sums over all elements of each channel, [C].
 Bounded channel_sums(const Bounded& image) {
@@ -106,7 +108,8 @@ Bounded fillers_cleared(const Bounded& image, std::int64_t valid) {
 TEST_CASE("depthwise convolution with the norm before it equals ATen's", "[kernels][reference]") {
   const OneThread one_thread;
   const auto [type, on_host] = GENERATE(from_range(std::begin(kVersions), std::end(kVersions)));
-  const Case c = GENERATE(from_range(std::begin(kCases), std::end(kCases)));
+  const DepthwiseCase c =
+      GENERATE(from_range(std::begin(kDepthwiseCases), std::end(kDepthwiseCases)));
   const bool normed = GENERATE(false, true);
   CAPTURE(c10::toString(type), c.samples, c.height, c.width, c.channels, c.kernel, c.stride,
           c.before, normed, on_host);
@@ -124,13 +127,13 @@ TEST_CASE("depthwise convolution with the norm before it equals ATen's", "[kerne
   const at::Tensor partial =
       at::full({kernels::depthwise_partials(s, kernel_type(type)), 2, c.channels}, 77, at::kFloat);
   const kernels::Depthwise args{.x = x.const_data_ptr(),
-                                .scale = normed ? fp32(scale) : nullptr,
-                                .shift = normed ? fp32(shift) : nullptr,
+                                .scale = normed ? fp32_or_null(scale) : nullptr,
+                                .shift = normed ? fp32_or_null(shift) : nullptr,
                                 .weight = weight.const_data_ptr(),
                                 .y = y.mutable_data_ptr(),
-                                .centre = fp32(centre),
+                                .centre = fp32_or_null(centre),
                                 .valid = valid_number.const_data_ptr<int>(),
-                                .partial = fp32(partial),
+                                .partial = fp32_or_null(partial),
                                 .shape = s,
                                 .activation = activation,
                                 .dtype = kernel_type(type)};
@@ -158,7 +161,8 @@ TEST_CASE("backward of depthwise convolution between two norms equals ATen's",
           "[kernels][reference]") {
   const OneThread one_thread;
   const auto [type, on_host] = GENERATE(from_range(std::begin(kVersions), std::end(kVersions)));
-  const Case c = GENERATE(from_range(std::begin(kCases), std::end(kCases)));
+  const DepthwiseCase c =
+      GENERATE(from_range(std::begin(kDepthwiseCases), std::end(kDepthwiseCases)));
   const auto [normed, follows, gated] =
       GENERATE(from_range(std::begin(kAround), std::end(kAround)));
   CAPTURE(c10::toString(type), c.samples, c.height, c.width, c.channels, c.kernel, c.stride,
@@ -189,25 +193,25 @@ TEST_CASE("backward of depthwise convolution between two norms equals ATen's",
                        at::full({rows, c.kernel * c.kernel, c.channels}, 77, at::kFloat);
   const kernels::DepthwiseBackward args{
       .x = x.const_data_ptr(),
-      .mean = normed ? fp32(mean) : nullptr,
-      .scale = normed ? fp32(scale) : nullptr,
-      .shift = normed ? fp32(shift) : nullptr,
+      .mean = normed ? fp32_or_null(mean) : nullptr,
+      .scale = normed ? fp32_or_null(scale) : nullptr,
+      .shift = normed ? fp32_or_null(shift) : nullptr,
       .weight = weight.const_data_ptr(),
       .grad = grad.const_data_ptr(),
       .following = {.y = follows ? y.const_data_ptr() : nullptr,
-                    .mean = fp32(next_mean),
-                    .scale = fp32(next_scale),
-                    .shift = fp32(next_shift),
-                    .slope = fp32(slope),
-                    .offset = fp32(offset),
-                    .gate = gated ? fp32(gate) : nullptr,
-                    .grad_mean = gated ? fp32(grad_mean) : nullptr,
+                    .mean = fp32_or_null(next_mean),
+                    .scale = fp32_or_null(next_scale),
+                    .shift = fp32_or_null(next_shift),
+                    .slope = fp32_or_null(slope),
+                    .offset = fp32_or_null(offset),
+                    .gate = gated ? fp32_or_null(gate) : nullptr,
+                    .grad_mean = gated ? fp32_or_null(grad_mean) : nullptr,
                     .activation = after},
       .valid = valid_number.const_data_ptr<int>(),
       .grad_x = grad_x.mutable_data_ptr(),
-      .partial = fp32(partial),
-      .grad_weight = fp32(grad_weight),
-      .weight_partial = fp32(weight_partial),
+      .partial = fp32_or_null(partial),
+      .grad_weight = fp32_or_null(grad_weight),
+      .weight_partial = fp32_or_null(weight_partial),
       .shape = s,
       .activation = before,
       .dtype = kernel_type(type)};

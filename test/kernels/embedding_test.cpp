@@ -1,7 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -19,10 +18,7 @@ namespace {
 
 using test::Bounded;
 using test::far;
-
-at::Tensor indices(const std::vector<std::int64_t>& values) {
-  return at::tensor(at::ArrayRef<std::int64_t>(values));
-}
+using test::indices;
 
 /// Row t: the sum of dy's rows at token t, as the product with a matrix of zeros and ones.
 Bounded rows_added(const at::Tensor& tokens, const at::Tensor& dy, std::int64_t vocab) {

@@ -163,10 +163,10 @@ TEST_CASE("gates of squeeze and excitation and their gradients equal ATen's", "[
 }
 
 /// What stands around the gates: a norm, a depthwise convolution, a norm; then a product.
-struct Around {
+struct ExciteBlock {
   static constexpr std::int64_t kIn = 6, kOut = 4;
 
-  explicit Around(at::ScalarType type) : random(2), maps(random, kIn, 3, type) {
+  explicit ExciteBlock(at::ScalarType type) : random(2), maps(random, kIn, 3, type) {
     for (const std::int64_t channels : {kIn, kIn, kIn, kIn})
       vectors.push_back(random.parameter({channels}, type));
     depthwise = random.parameter({kIn, 1, 3, 3}, type);
@@ -197,31 +197,31 @@ struct Around {
 TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]") {
   const bool normed = GENERATE(false, true), fillers = GENERATE(false, true);
   CAPTURE(normed, fillers);
-  constexpr std::int64_t kSamples = 4, kIn = Around::kIn, kOut = Around::kOut;
-  Around around(at::kFloat);
+  constexpr std::int64_t kSamples = 4, kIn = ExciteBlock::kIn, kOut = ExciteBlock::kOut;
+  ExciteBlock block(at::kFloat);
   const std::int64_t counted = kSamples - (fillers ? 1 : 0);
-  const at::Tensor x = leaf(around.random({kSamples, 7, 6, kIn}));
+  const at::Tensor x = leaf(block.random({kSamples, 7, 6, kIn}));
   const at::Tensor valid = fillers ? at::full({}, counted, at::kInt) : at::Tensor();
-  at::Tensor dy = around.random({kSamples, 7, 6, kOut});
+  at::Tensor dy = block.random({kSamples, 7, 6, kOut});
   dy.narrow(0, counted, kSamples - counted).zero_();
-  const ops::BatchNormCall before = around.norm(0, valid), after = around.norm(2, valid);
+  const ops::BatchNormCall before = block.norm(0, valid), after = block.norm(2, valid);
   const ops::ConvShape shape = {
       .in = kIn, .out = kIn, .kernel = 3, .before = 1, .after = 1, .groups = kIn};
   const at::Tensor y = ops::excited_depthwise(
       x, {.before = normed ? &before : nullptr,
           .depthwise = shape,
-          .depthwise_weight = around.depthwise,
+          .depthwise_weight = block.depthwise,
           .after = after,
-          .excite = around.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
+          .excite = block.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
           .project = {.in = kIn, .out = kOut},
-          .project_weight = around.project});
+          .project_weight = block.project});
   y.backward(dy);
 
   // In double, [B, C, H, W], of the samples that count.
   const at::Tensor x64 = exact(x);
-  const PlainMaps maps(around.maps);
+  const PlainMaps maps(block.maps);
   Tensors leaves;
-  for (const Parameter* parameter : around.all()) leaves.push_back(exact(parameter->value));
+  for (const Parameter* parameter : block.all()) leaves.push_back(exact(parameter->value));
   std::copy(maps.leaves.begin(), maps.leaves.end(), leaves.begin());
   const auto norm = [&](const at::Tensor& image, std::size_t first) {
     return at::silu(std::get<0>(at::native_batch_norm(image, leaves[4 + first], leaves[5 + first],
@@ -239,7 +239,7 @@ TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]"
   constexpr std::int64_t kLength = 64 * kSamples * 7 * 6;
   REQUIRE(far(y.narrow(0, 0, counted), y64, at::kFloat, kLength) == "");
   REQUIRE(far(x.grad(), x64.grad(), at::kFloat, kLength) == "");
-  const std::vector<Parameter*> parameters = around.all();
+  const std::vector<Parameter*> parameters = block.all();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CAPTURE(i);
     if (!leaves[i].grad().defined()) continue;  // of a norm that is not there
@@ -249,27 +249,27 @@ TEST_CASE("excited_depthwise equals its pieces and their gradients", "[kernels]"
 
 TEST_CASE("excited_depthwise reaches its weights although its input needs no gradient",
           "[kernels]") {
-  Around around(at::kFloat);
-  const ops::BatchNormCall after = around.norm(2, {});
+  ExciteBlock block(at::kFloat);
+  const ops::BatchNormCall after = block.norm(2, {});
   const auto run = [&](std::int64_t out) {
     return ops::excited_depthwise(
-        around.random({2, 4, 4, Around::kIn}),
-        {.depthwise = {.in = Around::kIn,
+        block.random({2, 4, 4, ExciteBlock::kIn}),
+        {.depthwise = {.in = ExciteBlock::kIn,
                        .out = out,
                        .kernel = 3,
                        .before = 1,
                        .after = 1,
-                       .groups = Around::kIn},
-         .depthwise_weight = around.depthwise,
+                       .groups = ExciteBlock::kIn},
+         .depthwise_weight = block.depthwise,
          .after = after,
-         .excite = around.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
-         .project = {.in = Around::kIn, .out = Around::kOut},
-         .project_weight = around.project});
+         .excite = block.maps.call(ops::ImageActivation::silu, ops::Gate::sigmoid),
+         .project = {.in = ExciteBlock::kIn, .out = ExciteBlock::kOut},
+         .project_weight = block.project});
   };
-  run(Around::kIn).sum().backward();
-  for (const Parameter* parameter : {&around.depthwise, &around.project, &around.maps.expand})
+  run(ExciteBlock::kIn).sum().backward();
+  for (const Parameter* parameter : {&block.depthwise, &block.project, &block.maps.expand})
     REQUIRE(parameter->gradient.abs().sum().item<float>() > 0);
-  REQUIRE_THROWS_AS(run(Around::kIn + 1), Error);
+  REQUIRE_THROWS_AS(run(ExciteBlock::kIn + 1), Error);
 }
 
 TEST_CASE("a norm beside a residual leaves out samples as drop_path does", "[kernels]") {

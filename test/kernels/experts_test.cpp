@@ -27,7 +27,7 @@ namespace {
 
 using test::far;
 
-constexpr std::int64_t kWidth = 16, kHidden = 8;
+constexpr std::int64_t kExpertWidth = 16, kExpertHidden = 8;
 
 std::vector<std::int64_t> numbers(const at::Tensor& counts) {
   const at::Tensor wide = counts.to(at::kLong);
@@ -186,13 +186,13 @@ struct Mixture {
           at::ScalarType dtype, bool has_shared)
       : experts(experts_in),
         choices(chosen.to(at::kInt)),
-        gate_up(random.parameter({experts_in * 2 * kHidden, kWidth}, dtype)),
-        down(random.parameter({experts_in * kWidth, kHidden}, dtype)),
-        x(random({chosen.size(0), kWidth}, dtype)),
+        gate_up(random.parameter({experts_in * 2 * kExpertHidden, kExpertWidth}, dtype)),
+        down(random.parameter({experts_in * kExpertWidth, kExpertHidden}, dtype)),
+        x(random({chosen.size(0), kExpertWidth}, dtype)),
         weights(random({chosen.size(0), chosen.size(1)}).abs()),
-        dy(random({chosen.size(0), kWidth}, dtype)) {
+        dy(random({chosen.size(0), kExpertWidth}, dtype)) {
     if (!has_shared) return;
-    shared = random({chosen.size(0), kWidth}, dtype);
+    shared = random({chosen.size(0), kExpertWidth}, dtype);
     gate = random({chosen.size(0), 1}, dtype);
   }
 };
@@ -227,12 +227,14 @@ MixtureResults run(Mixture& m) {
 MixtureResults plain(const Mixture& m) {
   const at::Tensor x = test::exact(m.x), weights = test::exact(m.weights),
                    gate_up = test::exact(m.gate_up.value), down = test::exact(m.down.value);
-  at::Tensor y = at::zeros({x.size(0), kWidth}, at::kDouble), shared, gate;
+  at::Tensor y = at::zeros({x.size(0), kExpertWidth}, at::kDouble), shared, gate;
   for (std::int64_t e = 0; e < m.experts; ++e) {
-    const at::Tensor both = x.matmul(gate_up.narrow(0, e * 2 * kHidden, 2 * kHidden).t());
-    const at::Tensor h = at::silu(both.narrow(1, 0, kHidden)) * both.narrow(1, kHidden, kHidden);
+    const at::Tensor both =
+        x.matmul(gate_up.narrow(0, e * 2 * kExpertHidden, 2 * kExpertHidden).t());
+    const at::Tensor h =
+        at::silu(both.narrow(1, 0, kExpertHidden)) * both.narrow(1, kExpertHidden, kExpertHidden);
     const at::Tensor own = (m.choices.eq(e).to(at::kDouble) * weights).sum(1, true);
-    y = y + own * h.matmul(down.narrow(0, e * kWidth, kWidth).t());
+    y = y + own * h.matmul(down.narrow(0, e * kExpertWidth, kExpertWidth).t());
   }
   if (m.shared.defined()) {
     shared = test::exact(m.shared);
@@ -251,7 +253,7 @@ MixtureResults plain(const Mixture& m) {
 
 void check_equal(const MixtureResults& ours, const MixtureResults& theirs, at::ScalarType dtype,
                  std::int64_t rows) {
-  const std::int64_t length = std::max({rows, kWidth, kHidden});
+  const std::int64_t length = std::max({rows, kExpertWidth, kExpertHidden});
   CHECK(far(ours.y, theirs.y, dtype, length) == "");
   CHECK(far(ours.dx, theirs.dx, dtype, length) == "");
   CHECK(far(ours.dweights, theirs.dweights, dtype, length) == "");
@@ -284,9 +286,9 @@ TEST_CASE("gradients of experts add up, and begin with 0 where an expert has no 
     p->gradient_empty = true;
   }
   const at::Tensor first = run(m).dgate_up.clone();
-  CHECK(first.narrow(0, 2 * kHidden, 4 * kHidden).eq(0).all().item<bool>());
-  CHECK(far(first, plain(m).dgate_up, at::kFloat, kWidth) == "");
-  CHECK(far(run(m).dgate_up, first * 2, at::kFloat, kWidth) == "");
+  CHECK(first.narrow(0, 2 * kExpertHidden, 4 * kExpertHidden).eq(0).all().item<bool>());
+  CHECK(far(first, plain(m).dgate_up, at::kFloat, kExpertWidth) == "");
+  CHECK(far(run(m).dgate_up, first * 2, at::kFloat, kExpertWidth) == "");
 }
 
 TEST_CASE("frozen experts hand gradients on and take none", "[kernels][experts]") {
@@ -297,7 +299,7 @@ TEST_CASE("frozen experts hand gradients on and take none", "[kernels][experts]"
     p->trainable = false;
     p->gradient = at::Tensor();
   }
-  CHECK(far(run(m).dx, expected.dx, at::kFloat, kWidth) == "");
+  CHECK(far(run(m).dx, expected.dx, at::kFloat, kExpertWidth) == "");
 }
 
 TEST_CASE("the references of experts agree with the operators", "[kernels][experts][reference]") {

@@ -24,7 +24,7 @@ using test::Bounded;
 using test::far;
 using test::leaf;
 
-at::Tensor plain(const at::Tensor& codes, const at::Tensor& scale) {
+at::Tensor decoded(const at::Tensor& codes, const at::Tensor& scale) {
   return codes.to(at::kFloat) * scale;
 }
 
@@ -35,15 +35,15 @@ TEST_CASE("quantize keeps every value to half a step, and the largest exactly", 
   test::Random random(1);
   const at::Tensor x = random({32, 48}) * 1e-3;
   const auto q = ops::quantize(x, format, Sides::both);
-  const at::Tensor error = (plain(q.rows, q.scale) - x).abs();
+  const at::Tensor error = (decoded(q.rows, q.scale) - x).abs();
   const at::Tensor most = x.abs().max();
   // Roundings to fp32: of the scale, its inverse, the product with each, and the limits here.
   const double fp32 = 1 + test::gamma(8);
   REQUIRE(error.le(x.abs() * (step * fp32 + test::gamma(8)) + most * (smallest * fp32))
               .all()
               .item<bool>());
-  REQUIRE(far(plain(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(most)))) == "");
-  REQUIRE(plain(q.columns, q.scale).equal(plain(q.rows, q.scale).t()));
+  REQUIRE(far(decoded(q.rows, q.scale).abs().max(), rounded(rounded(Bounded(most)))) == "");
+  REQUIRE(decoded(q.columns, q.scale).equal(decoded(q.rows, q.scale).t()));
 }
 
 TEST_CASE("quantize rounds to the nearest code, ties to even", "[kernels][fp8]") {
@@ -59,7 +59,7 @@ TEST_CASE("quantize rounds to the nearest code, ties to even", "[kernels][fp8]")
 
 TEST_CASE("nothing but zeros, and values beyond a known scale, stay finite", "[kernels][fp8]") {
   const auto zeros = ops::quantize(at::zeros({16, 16}), Fp8Format::e4m3, Sides::rows);
-  REQUIRE(plain(zeros.rows, zeros.scale).eq(0).all().item<bool>());
+  REQUIRE(decoded(zeros.rows, zeros.scale).eq(0).all().item<bool>());
   const at::Tensor one = at::full({}, 1, at::kFloat);
   const auto clipped = ops::quantize(at::full({16, 16}, 1e6, at::kFloat), Fp8Format::e4m3,
                                      Sides::rows, {.scale = one});
@@ -99,7 +99,7 @@ TEST_CASE("a linear map in FP8 is the product of rounded operands, gradients too
   y.backward(layer.dy);
   const auto rounded = [](const at::Tensor& tensor, Fp8Format format) {
     const auto q = ops::quantize(tensor.detach(), format, Sides::rows);
-    return plain(q.rows, q.scale).to(at::kDouble);
+    return decoded(q.rows, q.scale).to(at::kDouble);
   };
   const at::Tensor x8 = rounded(layer.x, Fp8Format::e4m3),
                    weight8 = rounded(layer.weight.value, Fp8Format::e4m3),

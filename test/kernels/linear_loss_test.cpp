@@ -1,6 +1,5 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
@@ -19,18 +18,13 @@ namespace {
 using test::Bounded;
 using test::exact;
 using test::far;
+using test::floats;
+using test::indices;
 using test::leaf;
 
-at::Tensor indices(const std::vector<std::int64_t>& values) {
-  return at::tensor(at::ArrayRef<std::int64_t>(values));
-}
-at::Tensor floats(const std::vector<float>& values) {
-  return at::tensor(at::ArrayRef<float>(values));
-}
-
 /// `rows` labels below `classes`, some rows of weight 0, one of weight 2.
-struct Case {
-  Case(test::Random& random, std::int64_t rows, std::int64_t classes)
+struct LinearLossCase {
+  LinearLossCase(test::Random& random, std::int64_t rows, std::int64_t classes)
       : labels((random({rows}).abs() * 1000).to(at::kLong).remainder(classes)),
         weights(random({rows}).gt(-0.5).to(at::kFloat)) {
     weights[0] = 2;
@@ -44,7 +38,7 @@ struct Expected {
 };
 
 /// In double, by ATen, with the scalar's gradient 3.
-Expected expected_of(const at::Tensor& x, const Parameter& table, const Case& c) {
+Expected expected_of(const at::Tensor& x, const Parameter& table, const LinearLossCase& c) {
   const at::Tensor x64 = exact(x), table64 = exact(table.value), logits = at::mm(x64, table64.t());
   const at::Tensor each = at::cross_entropy_loss(logits, c.labels, {}, at::Reduction::None);
   const at::Tensor loss = (each * c.weights.to(at::kDouble)).sum();
@@ -71,7 +65,7 @@ TEST_CASE("linear_cross_entropy in training equals that of ATen with its gradien
   const std::int64_t rows = 37;
   const at::Tensor x = leaf(random({rows, 24}, dtype));
   Parameter table = random.parameter({classes, 24}, dtype);
-  const Case c(random, rows, classes);
+  const LinearLossCase c(random, rows, classes);
   const Expected expected = expected_of(x, table, c);
 
   const at::Tensor loss = ops::linear_cross_entropy(x, table, c.labels, c.weights, c.totals);
@@ -90,7 +84,7 @@ TEST_CASE("linear_cross_entropy in evaluation returns the loss and counts it", "
   test::Random random(2);
   const at::Tensor x = random({20, 8});
   Parameter table = random.parameter({50, 8}, at::kFloat);
-  const Case c(random, 20, 50);
+  const LinearLossCase c(random, 20, 50);
   const Expected expected = expected_of(x, table, c);
   const c10::AutoGradMode off(false);
   const at::Tensor loss = ops::linear_cross_entropy(x, table, c.labels, c.weights, c.totals);
@@ -108,7 +102,7 @@ TEST_CASE("chunks of rows change nothing but the order of sums", "[kernels]") {
   Parameter table = random.parameter({classes, 4}, at::kFloat);
   table.gradient.fill_(std::numeric_limits<float>::quiet_NaN());
   table.gradient_empty = true;  // the first chunk overwrites, the others add
-  const Case c(random, rows, classes);
+  const LinearLossCase c(random, rows, classes);
   const Expected expected = expected_of(x, table, c);
   (ops::linear_cross_entropy(x, table, c.labels, c.weights, c.totals) * 3).backward();
   REQUIRE(far(c.totals[0], expected.loss, expected.loss_bound) == "");
@@ -118,7 +112,7 @@ TEST_CASE("chunks of rows change nothing but the order of sums", "[kernels]") {
 
 TEST_CASE("the head's parts can be frozen", "[kernels]") {
   test::Random random(4);
-  const Case c(random, 9, 11);
+  const LinearLossCase c(random, 9, 11);
   Parameter table = random.parameter({11, 6}, at::kFloat);
   const at::Tensor fixed = random({9, 6}), x = leaf(fixed);
   const Expected expected = expected_of(x, table, c);

@@ -1,6 +1,5 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -15,13 +14,8 @@
 
 namespace dstrain {
 namespace {
-
-at::Tensor indices(const std::vector<std::int64_t>& values) {
-  return at::tensor(at::ArrayRef<std::int64_t>(values));
-}
-at::Tensor floats(const std::vector<float>& values) {
-  return at::tensor(at::ArrayRef<float>(values));
-}
+using test::floats;
+using test::indices;
 
 TEST_CASE("softmax_cross_entropy equals cross_entropy_loss with label smoothing", "[kernels]") {
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);

@@ -25,15 +25,15 @@ using test::far;
 using test::leaf;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr std::int64_t kRows = 5, kWidth = 7;
+constexpr std::int64_t kLstmRows = 5, kLstmWidth = 7;
 
 struct Inputs {
   explicit Inputs(at::ScalarType type) : random(1) {
-    of_input = random({kRows, 4 * kWidth}, type);
-    of_state = random({kRows, 4 * kWidth}, type);
-    cell = random({kRows, kWidth});
-    dstate = random({kRows, kWidth}, type);
-    dnext = random({kRows, kWidth});
+    of_input = random({kLstmRows, 4 * kLstmWidth}, type);
+    of_state = random({kLstmRows, 4 * kLstmWidth}, type);
+    cell = random({kLstmRows, kLstmWidth});
+    dstate = random({kLstmRows, kLstmWidth}, type);
+    dnext = random({kLstmRows, kLstmWidth});
   }
   test::Random random;
   at::Tensor of_input, of_state, cell, dstate, dnext;
@@ -42,10 +42,10 @@ struct Inputs {
 /// State, next cell, gradients of z and of the cell by ATen in double.
 Tensors plain_step(const Inputs& in) {
   const at::Tensor z = exact(in.of_input.to(at::kDouble) + in.of_state.to(at::kDouble)),
-                   cell = exact(in.cell), unit = at::eye(4 * kWidth, at::kDouble);
+                   cell = exact(in.cell), unit = at::eye(4 * kLstmWidth, at::kDouble);
   const at::Tensor nothing = at::zeros_like(cell);
   const auto [state, next] =
-      at::lstm_cell(z, {nothing, cell}, unit, at::zeros({4 * kWidth, kWidth}, at::kDouble));
+      at::lstm_cell(z, {nothing, cell}, unit, at::zeros({4 * kLstmWidth, kLstmWidth}, at::kDouble));
   ((state * in.dstate.to(at::kDouble)).sum() + (next * in.dnext.to(at::kDouble)).sum()).backward();
   return {state, next, z.grad(), cell.grad()};
 }
@@ -69,12 +69,14 @@ TEST_CASE("a step of an LSTM and its gradients equal ATen's", "[kernels]") {
 TEST_CASE("the reference of an LSTM's step equals ATen, also between rows of other steps",
           "[kernels][reference]") {
   Inputs in(at::kFloat);
-  const at::Tensor apart = in.random({kRows, 12 * kWidth});
-  apart.narrow(1, 0, 4 * kWidth).copy_(in.of_input);
+  const at::Tensor apart = in.random({kLstmRows, 12 * kLstmWidth});
+  apart.narrow(1, 0, 4 * kLstmWidth).copy_(in.of_input);
   const auto fp32 = [](const at::Tensor& t) { return t.mutable_data_ptr<float>(); };
-  const at::Tensor gates = at::empty({kRows, 4 * kWidth}), next = at::empty({kRows, kWidth}),
-                   state = at::empty({kRows, kWidth}), dz = at::empty({kRows, 4 * kWidth}),
-                   dcell = at::empty({kRows, kWidth});
+  const at::Tensor gates = at::empty({kLstmRows, 4 * kLstmWidth}),
+                   next = at::empty({kLstmRows, kLstmWidth}),
+                   state = at::empty({kLstmRows, kLstmWidth}),
+                   dz = at::empty({kLstmRows, 4 * kLstmWidth}),
+                   dcell = at::empty({kLstmRows, kLstmWidth});
   kernels::reference::lstm_step({.of_input = apart.const_data_ptr(),
                                  .input_stride = apart.stride(0),
                                  .of_state = in.of_state.const_data_ptr(),
@@ -82,8 +84,8 @@ TEST_CASE("the reference of an LSTM's step equals ATen, also between rows of oth
                                  .gates = gates.mutable_data_ptr(),
                                  .next = fp32(next),
                                  .state = state.mutable_data_ptr(),
-                                 .rows = kRows,
-                                 .width = kWidth,
+                                 .rows = kLstmRows,
+                                 .width = kLstmWidth,
                                  .dtype = kernels::DType::f32});
   kernels::reference::lstm_step_backward({.gates = gates.const_data_ptr(),
                                           .cell = fp32(in.cell),
@@ -92,8 +94,8 @@ TEST_CASE("the reference of an LSTM's step equals ATen, also between rows of oth
                                           .grad_next = fp32(in.dnext),
                                           .grad_z = dz.mutable_data_ptr(),
                                           .grad_cell = fp32(dcell),
-                                          .rows = kRows,
-                                          .width = kWidth,
+                                          .rows = kLstmRows,
+                                          .width = kLstmWidth,
                                           .dtype = kernels::DType::f32});
   const Tensors expected = plain_step(in), found{state, next, dz, dcell};
   for (std::size_t i = 0; i < found.size(); ++i) {

@@ -20,7 +20,7 @@ namespace {
 
 using test::on_ranks, test::part_of;
 
-constexpr std::int64_t kRows = 24, kWidth = 16, kHidden = 32;
+constexpr std::int64_t kRankedRows = 24, kRankedWidth = 16, kRankedHidden = 32;
 
 /// What is gathered is there after the work, and not before; others' parts of a sum have left
 /// before it.
@@ -66,13 +66,13 @@ class Strict final : public Communicator {
 };
 
 /// Of one rank.
-struct Weights {
+struct RankedWeights {
   Parameter inner, inner_bias, outer;
-  explicit Weights(int rank, bool fp8, bool trainable) {
+  explicit RankedWeights(int rank, bool fp8, bool trainable) {
     test::Random random(static_cast<std::uint64_t>(rank + 10));
-    inner = random.parameter({2 * kHidden, kWidth}, at::kFloat);
-    inner_bias = random.parameter({2 * kHidden}, at::kFloat);
-    outer = random.parameter({kWidth, kHidden}, at::kFloat);
+    inner = random.parameter({2 * kRankedHidden, kRankedWidth}, at::kFloat);
+    inner_bias = random.parameter({2 * kRankedHidden}, at::kFloat);
+    outer = random.parameter({kRankedWidth, kRankedHidden}, at::kFloat);
     for (Parameter* weight : {&inner, &outer}) {
       weight->fp8 = fp8;
       weight->trainable = trainable;
@@ -80,54 +80,55 @@ struct Weights {
   }
 };
 
-struct Form {
+struct RankedForm {
   std::string name;
   /// Of this rank's rows [m, kWidth], to this rank's rows.
-  std::function<at::Tensor(const at::Tensor&x, Weights&w, Communicator*ranks)> together, apart;
+  std::function<at::Tensor(const at::Tensor& x, RankedWeights& w, Communicator* ranks)> together,
+      apart;
 };
 
-at::Tensor half(const at::Tensor& x) { return x.narrow(1, 0, kHidden).contiguous(); }
+at::Tensor half(const at::Tensor& x) { return x.narrow(1, 0, kRankedHidden).contiguous(); }
 
-std::vector<Form> forms() {
+std::vector<RankedForm> ranked_forms() {
   return {{.name = "linear of gathered rows, summed linear",
            .together =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  const at::Tensor y = ops::linear_of_gathered(x, w.inner, &w.inner_bias, ranks);
                  return ops::summed_linear(half(y), w.outer, ranks);
                },
            .apart =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  const at::Tensor y =
                      ops::linear(ops::all_gather_rows(x, ranks), w.inner, &w.inner_bias);
                  return ops::reduce_scatter_rows(ops::linear(half(y), w.outer, nullptr), ranks);
                }},
           {.name = "gated linear",
            .together =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  return ops::gated_linear(x, w.inner, w.outer, ranks);
                },
            .apart =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  return ops::reduce_scatter_rows(
                      ops::gated_linear(ops::all_gather_rows(x, ranks), w.inner, w.outer), ranks);
                }},
           {.name = "summed GELU linear",
            .together =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  const at::Tensor z = ops::linear_of_gathered(x, w.inner, nullptr, ranks);
                  Parameter& bias = w.inner_bias;
-                 bias.shape = {kHidden};
-                 bias.value = bias.value.narrow(0, 0, kHidden);
-                 bias.gradient = bias.gradient.narrow(0, 0, kHidden);
+                 bias.shape = {kRankedHidden};
+                 bias.value = bias.value.narrow(0, 0, kRankedHidden);
+                 bias.gradient = bias.gradient.narrow(0, 0, kRankedHidden);
                  return ops::summed_gelu_linear(half(z), bias, w.outer, ops::Gelu::erf, ranks);
                },
            .apart =
-               [](const at::Tensor& x, Weights& w, Communicator* ranks) {
+               [](const at::Tensor& x, RankedWeights& w, Communicator* ranks) {
                  const at::Tensor z = ops::linear(ops::all_gather_rows(x, ranks), w.inner, nullptr);
                  Parameter& bias = w.inner_bias;
-                 bias.shape = {kHidden};
-                 bias.value = bias.value.narrow(0, 0, kHidden);
-                 bias.gradient = bias.gradient.narrow(0, 0, kHidden);
+                 bias.shape = {kRankedHidden};
+                 bias.value = bias.value.narrow(0, 0, kRankedHidden);
+                 bias.gradient = bias.gradient.narrow(0, 0, kRankedHidden);
                  return ops::reduce_scatter_rows(
                      ops::gelu_linear(half(z), bias, w.outer, nullptr, ops::Gelu::erf), ranks);
                }}};
@@ -137,17 +138,18 @@ TEST_CASE("products with exchanged rows equal exchange and product one after the
   const int count = GENERATE(1, 2, 3, 4);
   const bool overlaps = GENERATE(true, false), fp8 = GENERATE(false, true),
              trainable = GENERATE(true, false);
-  const auto all_forms = forms();
+  const auto all_forms = ranked_forms();
   const std::size_t number = GENERATE(0u, 1u, 2u);
-  const Form& form = all_forms.at(number);
+  const RankedForm& form = all_forms.at(number);
   CAPTURE(count, overlaps, fp8, trainable, form.name);
   test::Random random(1);
-  const at::Tensor x = random({kRows, kWidth}), dy = random({kRows, kWidth});
+  const at::Tensor x = random({kRankedRows, kRankedWidth}),
+                   dy = random({kRankedRows, kRankedWidth});
   on_ranks(count, [&](int rank, Communicator& threads) {
     Strict ranks(threads, overlaps);
     /// Output, gradients of this rank's rows and of the parameters.
     const auto results = [&](const auto& run, Communicator& by) {
-      Weights weights(rank, fp8, trainable);
+      RankedWeights weights(rank, fp8, trainable);
       const at::Tensor own = test::leaf(part_of(x, rank, count));
       const at::Tensor y = run(own, weights, &by);
       y.backward(part_of(dy, rank, count));

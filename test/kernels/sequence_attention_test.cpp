@@ -22,11 +22,11 @@ namespace {
 using ops::AttentionShape;
 using Lengths = std::vector<std::int64_t>;
 
-struct Case {
+struct AttentionCase {
   const char* name;
   AttentionShape shape;
 };
-const Case kCases[] = {
+const AttentionCase kAttentionCases[] = {
     {"causal", {.batch = 2, .heads = 12, .kv_heads = 12, .head_dim = 8, .causal = true}},
     {"grouped, rotary",
      {.batch = 2, .heads = 12, .kv_heads = 6, .head_dim = 16, .causal = true, .rope_theta = 1e4}},
@@ -46,7 +46,7 @@ struct Result {
 };
 
 template <class Attend>
-Result run(const at::Tensor& qkv, const at::Tensor& dy, const Attend& attend) {
+Result run_sequences(const at::Tensor& qkv, const at::Tensor& dy, const Attend& attend) {
   const at::Tensor leaf = test::leaf(qkv);
   const at::Tensor out = attend(leaf.clone());
   out.backward(dy);
@@ -85,8 +85,8 @@ Result over_ranks(int ranks, const AttentionShape& shape, const ops::Sequences& 
     const ops::OwnRows own =
         own_rows({.ranks = ranks, .rank = rank}, qkv.size(0) / ranks, tokens, sequences);
     const auto mine = [&](const at::Tensor& x) { return x.index_select(0, own.rows); };
-    const Result found =
-        run(mine(qkv), mine(dy), [&](const at::Tensor& x) { return attend(x, own, *group); });
+    const Result found = run_sequences(mine(qkv), mine(dy),
+                                       [&](const at::Tensor& x) { return attend(x, own, *group); });
     const std::scoped_lock lock(mutex);
     all.out.index_copy_(0, own.rows.to(at::kLong), found.out);
     all.grad.index_copy_(0, own.rows.to(at::kLong), found.grad);
@@ -103,8 +103,8 @@ void require_whole(int ranks, const AttentionShape& shape, std::int64_t tokens,
   test::Random random(3);
   const at::Tensor qkv = random({shape.batch * tokens, shape.qkv_width()}, type),
                    dy = random({shape.batch * tokens, shape.width()}, type);
-  const Result whole =
-      run(qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape, sequences); });
+  const Result whole = run_sequences(
+      qkv, dy, [&](const at::Tensor& x) { return ops::attention(x, shape, sequences); });
   const Result found = over_ranks(ranks, shape, sequences, qkv, dy, attend);
   CHECK(difference(found.out, whole.out) < tolerance(type));
   for (const std::int64_t part : {0, 1, 2}) {
@@ -117,7 +117,7 @@ void require_whole(int ranks, const AttentionShape& shape, std::int64_t tokens,
 }
 
 TEST_CASE("attention over ranks that gather keys is that of one rank", "[kernels][sequence]") {
-  const auto of = GENERATE(from_range(std::begin(kCases), std::end(kCases)));
+  const auto of = GENERATE(from_range(std::begin(kAttentionCases), std::end(kAttentionCases)));
   const auto type = GENERATE(at::kFloat, at::kBFloat16);
   const int ranks = GENERATE(1, 2, 3, 4);
   const bool packed = GENERATE(false, true);

@@ -4,9 +4,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cstdint>
 #include <initializer_list>
+#include <vector>
 
 #include "engine/kernels/parameter.h"
 
@@ -41,6 +44,14 @@ inline at::Tensor leaf(const at::Tensor& tensor) {
 /// The same values as a leaf in double, for the plain computation beside it.
 inline at::Tensor exact(const at::Tensor& tensor) {
   return tensor.detach().to(at::kDouble).requires_grad_(true);
+}
+
+inline at::Tensor indices(const std::vector<std::int64_t>& values) {
+  return at::tensor(at::ArrayRef<std::int64_t>(values));
+}
+
+inline at::Tensor floats(const std::vector<float>& values) {
+  return at::tensor(at::ArrayRef<float>(values));
 }
 
 }  // namespace dstrain::test

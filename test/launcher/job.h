@@ -56,6 +56,10 @@ class Job {
   pid_t pid_ = -1;
 };
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 [[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start);
 
 }  // namespace dstrain::launcher::test

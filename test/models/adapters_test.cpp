@@ -86,7 +86,7 @@ Batch images(const Model& model, std::int64_t size) {
           .weights = at::ones({size})};
 }
 
-at::Tensor logits_of(Model& model, const Batch& batch, const at::Tensor& dropout_seed = {}) {
+at::Tensor vit_logits(Model& model, const Batch& batch, const at::Tensor& dropout_seed = {}) {
   const at::NoGradGuard no_gradients;
   Tensors state;
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
@@ -183,7 +183,7 @@ TEST_CASE("a new adapter changes nothing, and its second matrix learns first", "
   test::bind_parameters(plain, *make_random_weights(3));
   test::bind_parameters(model, *make_random_weights(3));
   const Batch batch = images(plain, 3);
-  CHECK(at::equal(logits_of(model, batch), logits_of(plain, batch)));
+  CHECK(at::equal(vit_logits(model, batch), vit_logits(plain, batch)));
 
   (void)test::run_model(model.blocks, batch, {.totals = at::zeros({kNumTotals})}, at::ones({}));
   for (const Parameter* parameter : all_parameters(model)) {
@@ -222,8 +222,8 @@ TEST_CASE("the product of an adapter is scaled by alpha / rank", "[models][lora]
     test::parameter_named(twice, name).value.copy_(test::parameter_named(once, name).value).div_(2);
   }
   const Batch batch = images(once, 3);
-  const at::Tensor expected = logits_of(once, batch);
-  CHECK((logits_of(twice, batch) - expected).abs().max().item<double>() <=
+  const at::Tensor expected = vit_logits(once, batch);
+  CHECK((vit_logits(twice, batch) - expected).abs().max().item<double>() <=
         test::kPromised * expected.abs().max().item<double>());
 }
 
@@ -234,10 +234,10 @@ TEST_CASE("dropout is a function of the micro-batch's seed and drops the right s
   Model model = bound(lora);
   const Batch batch = images(model, 3);
   const auto seed = [](std::int64_t value) { return at::full({}, value, at::kLong); };
-  const at::Tensor plain = logits_of(model, batch);
-  CHECK(at::equal(logits_of(model, batch, seed(7)), logits_of(model, batch, seed(7))));
-  CHECK(!at::equal(logits_of(model, batch, seed(7)), logits_of(model, batch, seed(8))));
-  CHECK(!at::equal(logits_of(model, batch, seed(7)), plain));
+  const at::Tensor plain = vit_logits(model, batch);
+  CHECK(at::equal(vit_logits(model, batch, seed(7)), vit_logits(model, batch, seed(7))));
+  CHECK(!at::equal(vit_logits(model, batch, seed(7)), vit_logits(model, batch, seed(8))));
+  CHECK(!at::equal(vit_logits(model, batch, seed(7)), plain));
 
   // One adapter by itself on x = 1: with a = 1 and b = 1 the output counts what was kept.
   constexpr std::int64_t kRows = 64, kWidth = 256;
@@ -330,12 +330,12 @@ TEST_CASE("merged weights give the logits of base and adapter", "[models][lora][
     }
   }
   const Batch batch = images(model, 3);
-  const at::Tensor expected = logits_of(model, batch);
-  CHECK((logits_of(plain, batch) - expected).abs().max().item<double>() <=
+  const at::Tensor expected = vit_logits(model, batch);
+  CHECK((vit_logits(plain, batch) - expected).abs().max().item<double>() <=
         test::kPromised * expected.abs().max().item<double>());
   Model base = test::small_model(5);
   test::bind_parameters(base, *make_random_weights(3));
-  CHECK(!at::allclose(logits_of(base, batch), expected));
+  CHECK(!at::allclose(vit_logits(base, batch), expected));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <span>
 #include <stdexcept>
@@ -41,6 +43,19 @@ inline std::map<std::string, std::vector<float>> part_values(Model& model,
     }
   }
   return values;
+}
+
+/// Largest difference over largest value, over all tensors.
+inline double worst_difference(const std::map<std::string, std::vector<float>>& a,
+                               const std::map<std::string, std::vector<float>>& b) {
+  double difference = 0, largest = 0;
+  for (const auto& [name, values] : a) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      difference = std::max(difference, std::abs(double{values[i]} - double{b.at(name)[i]}));
+      largest = std::max(largest, std::abs(double{values[i]}));
+    }
+  }
+  return difference / largest;
 }
 
 /// Hands `values` to an export.

@@ -51,7 +51,7 @@ void bind_states(const Model& model) {
   }
 }
 
-Batch batch_of(const Model& model, std::int64_t size) {
+Batch cnn_batch(const Model& model, std::int64_t size) {
   return {.images = at::randn({size, model.channels, model.image_size, model.image_size}),
           .labels = at::arange(size, at::kLong).remainder(kClasses),
           .weights = at::ones({size})};
@@ -67,7 +67,7 @@ TEST_CASE("every block of a convolutional model keeps exactly the bytes that its
   Model model = model_of(small);
   test::bind_parameters(model, *make_random_weights(1));
   bind_states(model);
-  const Batch batch = batch_of(model, 3);
+  const Batch batch = cnn_batch(model, 3);
   const BlockContext context{.totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 3, .compute_bytes = 4};
   std::int64_t parameters = 0;
@@ -178,7 +178,7 @@ TEST_CASE("a forward that is computed again gives the same bits and counts nothi
   Model model = model_of(small);
   test::bind_parameters(model, *make_random_weights(1));
   bind_states(model);
-  const Batch batch = batch_of(model, 4);
+  const Batch batch = cnn_batch(model, 4);
   Tensors first, again, fixed;
   for (std::size_t b = 0; b + 1 < model.blocks.size(); ++b) {
     first = model.blocks[b]->forward(first, batch, {.mode = Mode::train});
@@ -217,7 +217,7 @@ TEST_CASE("samples that skip a branch are the same when it is computed again", "
   }
   bind_states(model);
   constexpr std::int64_t kSamples = 8;
-  const Batch batch = batch_of(model, kSamples);
+  const Batch batch = cnn_batch(model, kSamples);
   const auto context = [](Mode mode, std::int64_t seed) {
     return BlockContext{.mode = mode, .dropout_seed = at::full({}, seed, at::kLong)};
   };

@@ -26,7 +26,7 @@
 namespace dstrain {
 namespace {
 
-constexpr std::int64_t kSamples = 3, kNumClasses = 7, kPixels = 64;
+constexpr std::int64_t kEnsembleSamples = 3, kNumClasses = 7, kPixels = 64;
 
 ModelConfig small_config(const std::string& name) {
   ModelConfig config;
@@ -53,9 +53,9 @@ void bind_member_states(const Model& model) {
 }
 
 Batch small_batch() {
-  return {.images = at::randn({kSamples, 3, kPixels, kPixels}),
-          .labels = at::arange(kSamples, at::kLong),
-          .weights = at::ones({kSamples})};
+  return {.images = at::randn({kEnsembleSamples, 3, kPixels, kPixels}),
+          .labels = at::arange(kEnsembleSamples, at::kLong),
+          .weights = at::ones({kEnsembleSamples})};
 }
 
 TEST_CASE("an ensemble has the loss and the gradients of its members' weighted average",
@@ -99,7 +99,7 @@ TEST_CASE("an ensemble has the loss and the gradients of its members' weighted a
   const at::Tensor expected = at::cross_entropy_loss(mean, batch.labels, {}, at::Reduction::Sum);
   expected.backward();
   CHECK(loss.item<float>() == Approx(expected.item<float>()).epsilon(1e-5));
-  CHECK(totals[3].item<float>() == kSamples);
+  CHECK(totals[3].item<float>() == kEnsembleSamples);
   next = 0;
   for (const Model& member : members) {
     // The bias of a norm before a convolution and its norm has no gradient but rounding.
@@ -126,7 +126,7 @@ TEST_CASE("every block of an ensemble keeps exactly the bytes that its cost stat
   Tensors before;
   for (const auto& block : model.blocks) {
     CAPTURE(block->name());
-    const BlockCost cost = block->cost({.micro_batch = kSamples, .compute_bytes = 4});
+    const BlockCost cost = block->cost({.micro_batch = kEnsembleSamples, .compute_bytes = 4});
     test::LiveBytes memory;
     const std::int64_t start = memory.live();
     test::BlockRun run = test::run_forward(*block, before, batch, context);

@@ -29,7 +29,7 @@ namespace {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-constexpr std::int64_t kSamples = 4;
+constexpr std::int64_t kExpertsSamples = 4;
 constexpr int kUpdates = 2;
 constexpr double kRate = 0.1, kAllowed = 1e-5;
 
@@ -53,23 +53,23 @@ struct Step {
   Values gradients;
 };
 
-struct Work {
+struct ExpertsWork {
   ModelConfig config;
   int sequence = 0;
   bool same_choice = false;  ///< all tokens choose the first experts
   Batch batch;
 };
 
-Work make_work(const ModelConfig& config, int sequence, bool same_choice) {
+ExpertsWork make_work(const ModelConfig& config, int sequence, bool same_choice) {
   at::manual_seed(7);
   const Model whole = make_model(config, {.sequence = sequence});
-  Work work{config, sequence, same_choice, test::language_batch(whole, kSamples)};
-  work.batch.valid = at::full({}, kSamples, at::kInt);
+  ExpertsWork work{config, sequence, same_choice, test::language_batch(whole, kExpertsSamples)};
+  work.batch.valid = at::full({}, kExpertsSamples, at::kInt);
   return work;
 }
 
-Batch part_of(const Work& work, AxisPart part) {
-  const std::int64_t samples = kSamples / part.count, rows = samples * work.sequence;
+Batch part_of(const ExpertsWork& work, AxisPart part) {
+  const std::int64_t samples = kExpertsSamples / part.count, rows = samples * work.sequence;
   return {.tokens = work.batch.tokens.narrow(0, part.index * samples, samples),
           .labels = work.batch.labels.narrow(0, part.index * rows, rows),
           .weights = work.batch.weights.narrow(0, part.index * rows, rows),
@@ -78,7 +78,7 @@ Batch part_of(const Work& work, AxisPart part) {
 
 /// Steps of plain gradient descent of a rank with its part of samples and experts; `peers` is null
 /// for one rank. Gradients of what all ranks hold are summed.
-std::vector<Step> train(const Work& work, AxisPart part, Communicator* peers) {
+std::vector<Step> train(const ExpertsWork& work, AxisPart part, Communicator* peers) {
   Model model = make_model(work.config, {.sequence = work.sequence,
                                          .splits = {.tensor = {}, .sequence = {}, .expert = part},
                                          .experts = {.balance_loss = 0.1, .z_loss = 0.01}});
@@ -92,7 +92,7 @@ std::vector<Step> train(const Work& work, AxisPart part, Communicator* peers) {
   std::vector<Step> steps;
   for (int update = 0; update < kUpdates; ++update) {
     BlockContext context{.totals = at::zeros({kNumTotals}),
-                         .sample_seed = at::full({}, 1.0 / kSamples, at::kFloat)};
+                         .sample_seed = at::full({}, 1.0 / kExpertsSamples, at::kFloat)};
     context.peers.set(CommAxis::expert, peers);
     (void)test::run_model(model.blocks, batch, context,
                           at::full({}, 1.0 / static_cast<double>(work.batch.weights.numel())));
@@ -113,7 +113,7 @@ std::vector<Step> train(const Work& work, AxisPart part, Communicator* peers) {
 }
 
 /// The same by `ranks` threads; the gradients of all experts together.
-std::vector<Step> train_among(const Work& work, int ranks) {
+std::vector<Step> train_among(const ExpertsWork& work, int ranks) {
   ThreadWorld world(ranks);
   std::mutex mutex;
   std::vector<Step> all(kUpdates);
@@ -137,7 +137,7 @@ TEST_CASE("ranks that share the experts train as one rank", "[models][experts]")
   config.experts = GENERATE(4, 8);
   const bool same_choice = GENERATE(false, true);
   CAPTURE(config.name, ranks, sequence, config.experts, same_choice);
-  const Work work = make_work(config, sequence, same_choice);
+  const ExpertsWork work = make_work(config, sequence, same_choice);
   const std::vector<Step> one = train(work, {}, nullptr), several = train_among(work, ranks);
   for (std::size_t s = 0; s < one.size(); ++s) {
     CAPTURE(s);
@@ -154,7 +154,7 @@ TEST_CASE("ranks that share the experts train as one rank", "[models][experts]")
 
 TEST_CASE("the balance loss is counted in training only, and not again when a block is recomputed",
           "[models][experts]") {
-  const Work work = make_work(test::small_qwen2_moe_config(), 6, false);
+  const ExpertsWork work = make_work(test::small_qwen2_moe_config(), 6, false);
   Model model = make_model(work.config, {.sequence = work.sequence});
   test::bind_parameters(model, *make_random_weights(4));
   const at::NoGradGuard no_gradients;
@@ -168,17 +168,17 @@ TEST_CASE("the balance loss is counted in training only, and not again when a bl
       state = model.blocks[i]->forward(state, batch, context);
     return context.totals[kBalanceTotal].item<double>();
   };
-  const double all = counted(Mode::train, kSamples), first = counted(Mode::train, 1);
+  const double all = counted(Mode::train, kExpertsSamples), first = counted(Mode::train, 1);
   // Two choices of a token: at least 2 for each sample.
-  CHECK(all >= 2 * kSamples - 1e-5);
+  CHECK(all >= 2 * kExpertsSamples - 1e-5);
   CHECK(first >= 2 - 1e-5);
   CHECK(first < all);
-  CHECK(counted(Mode::recompute, kSamples) == 0);
-  CHECK(counted(Mode::evaluate, kSamples) == 0);
+  CHECK(counted(Mode::recompute, kExpertsSamples) == 0);
+  CHECK(counted(Mode::evaluate, kExpertsSamples) == 0);
 }
 
 /// Next tokens' logits for `tokens`.
-at::Tensor logits_of(Model& model, const Batch& batch) {
+at::Tensor language_logits(Model& model, const Batch& batch) {
   const at::NoGradGuard no_gradients;
   Tensors state;
   for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i)
@@ -210,8 +210,9 @@ TEST_CASE("a dense model made into experts computes the same, also from its own 
   std::vector<std::string> notes;
   test::bind_parameters(experts, *open_upcycled_weights(config, experts, 1, notes));
   CHECK(notes.empty());
-  const Batch batch = test::language_batch(dense, kSamples);
-  const at::Tensor expected = logits_of(dense, batch), found = logits_of(experts, batch);
+  const Batch batch = test::language_batch(dense, kExpertsSamples);
+  const at::Tensor expected = language_logits(dense, batch),
+                   found = language_logits(experts, batch);
   const double largest = expected.abs().max().item<double>();
   CHECK((found - expected).abs().max().item<double>() <= kAllowed * largest);
 
@@ -226,7 +227,7 @@ TEST_CASE("a dense model made into experts computes the same, also from its own 
   again_config.weights = experts_folder.path().string();
   Model again = make_model(again_config, {.sequence = kTokens});
   test::bind_parameters(again, *open_weights(again_config.weights, again, 0, notes));
-  CHECK(logits_of(again, batch).equal(found));
+  CHECK(language_logits(again, batch).equal(found));
 }
 
 /// Writes a small dense model; returns its tensors.

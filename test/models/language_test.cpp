@@ -7,9 +7,6 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "engine/models/language_head.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
@@ -24,10 +21,10 @@ namespace {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-constexpr int kTokens = 8;
+constexpr int kLanguageTokens = 8;
 
 Model make_bound(const ModelConfig& config) {
-  Model model = make_model(config, {.sequence = kTokens});
+  Model model = make_model(config, {.sequence = kLanguageTokens});
   test::bind_parameters(model, *make_random_weights(4));
   // Weights of the usual size make all predictions alike; larger ones tell mistakes apart.
   for (Parameter* parameter : all_parameters(model)) {
@@ -36,13 +33,13 @@ Model make_bound(const ModelConfig& config) {
   return model;
 }
 
-struct Result {
+struct LanguageResult {
   Values gradients;
   std::vector<float> totals;
 };
 
 /// Sums and gradients of a model on these batches, one after the other.
-Result run(const ModelConfig& config, const std::vector<Batch>& batches) {
+LanguageResult run(const ModelConfig& config, const std::vector<Batch>& batches) {
   Model model = make_bound(config);
   const BlockContext context{.totals = at::zeros({kNumTotals})};
   for (const Batch& batch : batches)
@@ -50,18 +47,6 @@ Result run(const ModelConfig& config, const std::vector<Batch>& batches) {
   const auto totals = test::floats(context.totals);
   return {.gradients = test::part_values(model, &Parameter::gradient),
           .totals = {totals.begin(), totals.end()}};
-}
-
-/// Largest difference over largest value, over all tensors.
-double worst_difference(const Values& a, const Values& b) {
-  double difference = 0, largest = 0;
-  for (const auto& [name, values] : a) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference = std::max(difference, std::abs(double{values[i]} - double{b.at(name)[i]}));
-      largest = std::max(largest, std::abs(double{values[i]}));
-    }
-  }
-  return difference / largest;
 }
 
 ModelConfig config_of(const std::string& family) {
@@ -72,10 +57,10 @@ ModelConfig config_of(const std::string& family) {
 }
 
 Batch random_batch(const ModelConfig& config, std::int64_t size) {
-  return test::language_batch(make_model(config, {.sequence = kTokens}), size);
+  return test::language_batch(make_model(config, {.sequence = kLanguageTokens}), size);
 }
 
-Batch joined(const Batch& a, const Batch& b) {
+Batch joined_texts(const Batch& a, const Batch& b) {
   return {.tokens = at::cat({a.tokens, b.tokens}),
           .labels = at::cat({a.labels, b.labels}),
           .weights = at::cat({a.weights, b.weights})};
@@ -95,25 +80,25 @@ LanguageHead& head_of(Model& model) { return dynamic_cast<LanguageHead&>(*model.
 TEST_CASE("two micro-batches of text add up to one batch of both", "[models]") {
   const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   const Batch a = random_batch(config, 2), b = random_batch(config, 3);
-  const Result apart = run(config, {a, b}), together = run(config, {joined(a, b)});
+  const LanguageResult apart = run(config, {a, b}), together = run(config, {joined_texts(a, b)});
   CHECK(apart.totals[0] == Approx(together.totals[0]).epsilon(test::kPromised));
-  CHECK(worst_difference(apart.gradients, together.gradients) < test::kPromised);
+  CHECK(test::worst_difference(apart.gradients, together.gradients) < test::kPromised);
   CHECK(together.totals[2] == 0);
-  CHECK(together.totals[3] == 5 * kTokens);
-  CHECK(worst_difference(together.gradients, run(config, {a}).gradients) > 1e-2);
+  CHECK(together.totals[3] == 5 * kLanguageTokens);
+  CHECK(test::worst_difference(together.gradients, run(config, {a}).gradients) > 1e-2);
 }
 
 TEST_CASE("a token of weight zero adds nothing, whatever follows the last one that counts",
           "[models]") {
   const ModelConfig config = config_of(GENERATE("bloom", "qwen2", "qwen3", "llama"));
   Batch batch = random_batch(config, 2);
-  batch.weights.view({2, kTokens}).narrow(1, 5, 3).zero_();
+  batch.weights.view({2, kLanguageTokens}).narrow(1, 5, 3).zero_();
   Batch other = batch;
   other.tokens = batch.tokens.clone();
   other.labels = batch.labels.clone();
   other.tokens.narrow(1, 6, 2).zero_();
-  other.labels.view({2, kTokens}).narrow(1, 5, 3).zero_();
-  const Result one = run(config, {batch}), two = run(config, {other});
+  other.labels.view({2, kLanguageTokens}).narrow(1, 5, 3).zero_();
+  const LanguageResult one = run(config, {batch}), two = run(config, {other});
   CHECK(one.totals[3] == 10);
   // Bit for bit: what is added is zero.
   CHECK(one.totals == two.totals);
@@ -141,9 +126,9 @@ TEST_CASE("packed sequences do not see each other", "[models]") {
                      .labels = packed.labels.narrow(0, first, length),
                      .weights = packed.weights.narrow(0, first, length)});
   }
-  const Result together = run(config, {packed}), alone = run(config, apart);
+  const LanguageResult together = run(config, {packed}), alone = run(config, apart);
   CHECK(together.totals[0] == Approx(alone.totals[0]).epsilon(test::kPromised));
-  CHECK(worst_difference(together.gradients, alone.gradients) < test::kPromised);
+  CHECK(test::worst_difference(together.gradients, alone.gradients) < test::kPromised);
 }
 
 TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
@@ -153,7 +138,7 @@ TEST_CASE("the head's loss is the cross entropy of its logits", "[models]") {
   const Tensors state = before_head(model, batch);
   const at::NoGradGuard no_gradients;
   const at::Tensor logits = head_of(model).logits(state);
-  CHECK(logits.sizes() == at::IntArrayRef{2 * kTokens, 50});
+  CHECK(logits.sizes() == at::IntArrayRef{2 * kLanguageTokens, 50});
   const at::Tensor totals = at::zeros({kNumTotals});
   const at::Tensor loss = head_of(model).forward(state, batch, {.totals = totals}).at(0);
   const at::Tensor own =
@@ -169,7 +154,7 @@ TEST_CASE("generation gives the most likely token after each sample's last", "[m
   const Batch batch = test::language_batch(model, 3);
   const Tensors state = before_head(model, batch);
   const at::NoGradGuard no_gradients;
-  const at::Tensor logits = head_of(model).logits(state).view({3, kTokens, 50});
+  const at::Tensor logits = head_of(model).logits(state).view({3, kLanguageTokens, 50});
   const at::Tensor next = at::tensor({0, 7, 4}, at::kLong);
   (void)head_of(model).forward(state, batch, {.next_tokens = next});
   for (const auto& [sample, place] : {std::pair{0, 0}, std::pair{1, 7}, std::pair{2, 4}}) {

@@ -34,17 +34,17 @@ namespace {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-constexpr int kTokens = 24;
-constexpr std::int64_t kSamples = 2;
+constexpr int kSequenceTokens = 24;
+constexpr std::int64_t kSequenceSamples = 2;
 
-struct Work {
+struct SequenceWork {
   ModelConfig config;
   SequenceExchange exchange = SequenceExchange::gather;
   bool adapters = false;  ///< with dropout
   bool packed = false;
 };
 
-Model make_bound(const Work& work, const AxisPart& part) {
+Model make_bound(const SequenceWork& work, const AxisPart& part) {
   Recipe recipe;
   recipe.model = work.config;
   if (work.adapters) {
@@ -52,7 +52,8 @@ Model make_bound(const Work& work, const AxisPart& part) {
     recipe.lora.dropout = 0.3;
   }
   Model model = make_trainable_model(
-      recipe, {.sequence = kTokens, .splits = {.sequence = part, .exchange = work.exchange}});
+      recipe,
+      {.sequence = kSequenceTokens, .splits = {.sequence = part, .exchange = work.exchange}});
   test::bind_parameters(model, *make_random_weights(4));
   for (Parameter* parameter : all_parameters(model)) {
     if (parameter->init == Init::normal) parameter->value.mul_(8);
@@ -66,39 +67,40 @@ Model make_bound(const Work& work, const AxisPart& part) {
   return model;
 }
 
-Batch whole_batch(const Work& work) {
+Batch whole_batch(const SequenceWork& work) {
   at::manual_seed(5);
-  Batch batch = test::language_batch(make_bound(work, {}), kSamples);
-  batch.weights.view({kSamples, kTokens}).select(0, 1).narrow(0, 9, 15).zero_();
+  Batch batch = test::language_batch(make_bound(work, {}), kSequenceSamples);
+  batch.weights.view({kSequenceSamples, kSequenceTokens}).select(0, 1).narrow(0, 9, 15).zero_();
   if (work.packed) batch.sequences = test::pack({13, 1, 10, 24}, 2);
   return batch;
 }
 
 Batch own_batch(const Batch& whole, const AxisPart& part) {
   const Zigzag zigzag{.ranks = part.count, .rank = part.index};
-  const std::int64_t rows = kSamples * kTokens / part.count;
+  const std::int64_t rows = kSequenceSamples * kSequenceTokens / part.count;
   const at::Tensor places = at::empty({rows}, at::kInt);
   for (std::int64_t row = 0; row < rows; ++row)
     places.mutable_data_ptr<std::int32_t>()[row] =
-        static_cast<std::int32_t>(zigzag.whole_row(row, kTokens));
+        static_cast<std::int32_t>(zigzag.whole_row(row, kSequenceTokens));
   const auto of = [&](const at::Tensor& all) { return all.index_select(0, places); };
-  return {.tokens = of(whole.tokens.view(-1)).view({kSamples, kTokens / part.count}),
-          .labels = of(whole.labels),
-          .weights = of(whole.weights),
-          .sequences = whole.sequences,
-          .own = {.rows = places,
-                  .positions = whole.sequences.starts.defined() ? of(whole.sequences.positions)
-                                                                : places.remainder(kTokens)}};
+  return {
+      .tokens = of(whole.tokens.view(-1)).view({kSequenceSamples, kSequenceTokens / part.count}),
+      .labels = of(whole.labels),
+      .weights = of(whole.weights),
+      .sequences = whole.sequences,
+      .own = {.rows = places,
+              .positions = whole.sequences.starts.defined() ? of(whole.sequences.positions)
+                                                            : places.remainder(kSequenceTokens)}};
 }
 
-struct Result {
+struct RanksResult {
   Values gradients;
   std::vector<double> totals = std::vector<double>(kNumTotals);
   at::Tensor next = {};
   std::map<std::string, Bytes> exchanged = {};
 };
 
-void add(Result& sum, Model& model, const at::Tensor& totals) {
+void add(RanksResult& sum, Model& model, const at::Tensor& totals) {
   for (const auto& [name, values] : test::part_values(model, &Parameter::gradient)) {
     std::vector<float>& all = sum.gradients[name];
     all.resize(values.size());
@@ -108,7 +110,7 @@ void add(Result& sum, Model& model, const at::Tensor& totals) {
     sum.totals[i] += double{test::floats(totals)[i]};
 }
 
-BlockContext context_of(const Work& work) {
+BlockContext context_of(const SequenceWork& work) {
   BlockContext context{.totals = at::zeros({kNumTotals})};
   if (work.adapters) context.dropout_seed = at::full({}, 11, at::kLong);
   return context;
@@ -117,17 +119,17 @@ BlockContext context_of(const Work& work) {
 at::Tensor next_tokens(Model& model, const Batch& batch, BlockContext context) {
   const at::NoGradGuard no_gradients;
   context.mode = Mode::generate;
-  context.next_tokens = at::arange(kSamples, at::kLong) * 10 + 7;
+  context.next_tokens = at::arange(kSequenceSamples, at::kLong) * 10 + 7;
   Tensors state;
   for (const auto& block : model.blocks) state = block->forward(state, batch, context);
   return context.next_tokens;
 }
 
-Result alone(const Work& work, const Batch& batch) {
+RanksResult alone(const SequenceWork& work, const Batch& batch) {
   Model model = make_bound(work, {});
   const BlockContext context = context_of(work);
   (void)test::run_model(model.blocks, batch, context, at::ones({}));
-  Result result;
+  RanksResult result;
   add(result, model, context.totals);
   result.next = next_tokens(model, batch, context);
   return result;
@@ -137,7 +139,7 @@ Result alone(const Work& work, const Batch& batch) {
 std::map<std::string, Bytes> stated(const Model& model) {
   std::map<std::string, Bytes> bytes;
   for (const auto& block : model.blocks) {
-    const BlockCost cost = block->cost({.micro_batch = kSamples, .compute_bytes = 4});
+    const BlockCost cost = block->cost({.micro_batch = kSequenceSamples, .compute_bytes = 4});
     for (const Exchange& exchange : cost.exchanges) {
       CHECK(exchange.axis == CommAxis::sequence);
       std::string name = comm_name(exchange.op);
@@ -148,8 +150,8 @@ std::map<std::string, Bytes> stated(const Model& model) {
   return bytes;
 }
 
-Result over_ranks(const Work& work, const Batch& batch, int ranks) {
-  Result sum;
+RanksResult over_ranks(const SequenceWork& work, const Batch& batch, int ranks) {
+  RanksResult sum;
   std::mutex mutex;
   ThreadWorld world(ranks);
   world.run([&](int rank) {
@@ -185,7 +187,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(squares);
 }
 
-void check_equal(const Result& found, const Result& expected) {
+void check_equal(const RanksResult& found, const RanksResult& expected) {
   CHECK(found.totals[0] == Approx(expected.totals[0]).epsilon(1e-6));
   CHECK(found.totals[1] == expected.totals[1]);
   CHECK(found.totals[3] == expected.totals[3]);
@@ -203,11 +205,11 @@ void check_equal(const Result& found, const Result& expected) {
 
 TEST_CASE("samples spread over ranks give loss, gradients and next tokens of one rank",
           "[models][sequence]") {
-  Work work{.config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
-                               test::small_qwen3_config()),
-            .exchange = GENERATE(SequenceExchange::gather, SequenceExchange::heads),
-            .adapters = GENERATE(false, true),
-            .packed = GENERATE(false, true)};
+  SequenceWork work{.config = GENERATE(test::small_bloom_config(), test::small_qwen2_config(),
+                                       test::small_qwen3_config()),
+                    .exchange = GENERATE(SequenceExchange::gather, SequenceExchange::heads),
+                    .adapters = GENERATE(false, true),
+                    .packed = GENERATE(false, true)};
   const int ranks = GENERATE(2, 3, 4);
   const bool bloom = work.config.name == "bloom-560m";
   CAPTURE(work.config.name, work.exchange, work.adapters, work.packed, ranks);
@@ -219,7 +221,7 @@ TEST_CASE("samples spread over ranks give loss, gradients and next tokens of one
     return;
   }
   const Batch batch = whole_batch(work);
-  const Result expected = alone(work, batch);
+  const RanksResult expected = alone(work, batch);
   REQUIRE(expected.totals[3] == 33);
   check_equal(over_ranks(work, batch, ranks), expected);
 }
@@ -247,7 +249,7 @@ TEST_CASE("a rank of a split sequence states its part of rows and of attention",
   const auto cost_of = [&](int ranks) {
     Model model =
         make_model(test::small_qwen2_config(),
-                   {.sequence = kTokens,
+                   {.sequence = kSequenceTokens,
                     .splits = {.sequence = {.index = 0, .count = ranks}, .exchange = exchange}});
     return model_cost(model, {.micro_batch = 2, .compute_bytes = 2});
   };

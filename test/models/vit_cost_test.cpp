@@ -16,7 +16,7 @@
 namespace dstrain {
 namespace {
 
-Batch batch_of(const Model& model, std::int64_t size) {
+Batch vit_batch(const Model& model, std::int64_t size) {
   return {.images = at::randn({size, model.channels, model.image_size, model.image_size}),
           .labels = at::zeros({size}, at::kLong),
           .weights = at::ones({size})};
@@ -28,7 +28,7 @@ TEST_CASE("every block keeps exactly the bytes that its cost states", "[models][
   config.layers = 3;
   Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
-  const Batch batch = batch_of(model, 6);
+  const Batch batch = vit_batch(model, 6);
   const BlockContext context{.totals = at::zeros({kNumTotals})};
   const BatchShape shape{.micro_batch = 6, .compute_bytes = 4};
 
@@ -82,7 +82,7 @@ TEST_CASE("a layer's backward stays within its stated workspace", "[models][cost
   config.layers = 2;
   Model model = make_model(config, {.classes = 7});
   test::bind_parameters(model, *make_random_weights(1));
-  const Batch batch = batch_of(model, 8);
+  const Batch batch = vit_batch(model, 8);
   const BatchShape shape{.micro_batch = 8, .compute_bytes = 4};
   const Tensors stem = test::run_forward(*model.blocks[0], {}, batch, {}).output;
   const BlockCost cost = model.blocks[1]->cost(shape);

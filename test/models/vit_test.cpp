@@ -5,9 +5,6 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "engine/models/vit/model.h"
 #include "engine/models/weights.h"
 #include "test/models/bind.h"
@@ -21,18 +18,18 @@ namespace {
 
 using Values = std::map<std::string, std::vector<float>>;
 
-struct Result {
+struct VitResult {
   float loss = 0;
   Values gradients;
   std::vector<float> totals;
 };
 
 /// Loss and gradients of the small model on these batches, one after the other.
-Result run(const std::vector<Batch>& batches) {
+VitResult run(const std::vector<Batch>& batches) {
   Model model = test::small_model(3);
   test::bind_parameters(model, *make_random_weights(4));
   const BlockContext context{.label_smoothing = 0.1, .totals = at::zeros({kNumTotals})};
-  Result result;
+  VitResult result;
   for (const Batch& batch : batches) {
     result.loss += test::run_model(model.blocks, batch, context, at::ones({})).item<float>();
   }
@@ -42,25 +39,13 @@ Result run(const std::vector<Batch>& batches) {
   return result;
 }
 
-/// Largest difference over largest value, over all tensors.
-double worst_difference(const Values& a, const Values& b) {
-  double difference = 0, largest = 0;
-  for (const auto& [name, values] : a) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      difference = std::max(difference, std::abs(double{values[i]} - double{b.at(name)[i]}));
-      largest = std::max(largest, std::abs(double{values[i]}));
-    }
-  }
-  return difference / largest;
-}
-
 Batch batch_of(std::int64_t size, float weight) {
   return {.images = at::randn({size, 3, 8, 8}),
           .labels = at::ones({size}, at::kLong),
           .weights = at::full({size}, weight)};
 }
 
-Batch joined(const Batch& a, const Batch& b) {
+Batch joined_images(const Batch& a, const Batch& b) {
   return {.images = at::cat({a.images, b.images}),
           .labels = at::cat({a.labels, b.labels}),
           .weights = at::cat({a.weights, b.weights})};
@@ -68,19 +53,19 @@ Batch joined(const Batch& a, const Batch& b) {
 
 TEST_CASE("two micro-batches add up to one batch of both", "[models]") {
   const Batch a = batch_of(2, 1), b = batch_of(3, 1);
-  const Result apart = run({a, b}), together = run({joined(a, b)});
+  const VitResult apart = run({a, b}), together = run({joined_images(a, b)});
   CHECK(apart.loss == Approx(together.loss).epsilon(test::kPromised));
-  CHECK(worst_difference(apart.gradients, together.gradients) < test::kPromised);
+  CHECK(test::worst_difference(apart.gradients, together.gradients) < test::kPromised);
   CHECK(together.totals[3] == 5);
-  CHECK(worst_difference(together.gradients, run({a}).gradients) > 1e-2);
+  CHECK(test::worst_difference(together.gradients, run({a}).gradients) > 1e-2);
 }
 
 TEST_CASE("a sample of weight zero adds nothing", "[models]") {
   const Batch a = batch_of(2, 1);
-  const Result alone = run({a}), filled = run({joined(a, batch_of(3, 0))});
+  const VitResult alone = run({a}), filled = run({joined_images(a, batch_of(3, 0))});
   CHECK(alone.loss == Approx(filled.loss).epsilon(test::kPromised));
   CHECK(alone.totals[3] == filled.totals[3]);
-  CHECK(worst_difference(alone.gradients, filled.gradients) < test::kPromised);
+  CHECK(test::worst_difference(alone.gradients, filled.gradients) < test::kPromised);
 }
 
 TEST_CASE("every parameter of a model gets a gradient", "[models]") {

@@ -93,5 +93,8 @@ inline std::vector<int> indices(const Program& program, ActionKind kind) {
   }
   return list;
 }
+inline std::size_t count(const Program& program, ActionKind kind) {
+  return indices(program, kind).size();
+}
 
 }  // namespace dstrain::test

@@ -67,7 +67,7 @@ std::vector<Offload> offloads(bool parameters_may) {
   return list;
 }
 
-void for_each_case(const std::function<void(const Case&, const Offload&)>& visit) {
+void for_each_offloaded_case(const std::function<void(const Case&, const Offload&)>& visit) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const int shard : {1, 2}) {
       for (const int blocks : {1, 2, 4, 6}) {
@@ -94,12 +94,12 @@ void for_each_case(const std::function<void(const Case&, const Offload&)>& visit
 }
 
 TEST_CASE("every program with offload is sound", "[program][property]") {
-  for_each_case([](const Case& c, const Offload&) { test::require_sound(c); });
+  for_each_offloaded_case([](const Case& c, const Offload&) { test::require_sound(c); });
 }
 
 TEST_CASE("no wait of a program with offload can be left out", "[program][property]") {
   std::size_t removed = 0;
-  for_each_case([&](const Case& c, const Offload&) {
+  for_each_offloaded_case([&](const Case& c, const Offload&) {
     removed += test::require_each_wait(training_program(c.layout, c.cost, c.options), c);
   });
   CHECK(removed > 10000);

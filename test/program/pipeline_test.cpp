@@ -75,10 +75,6 @@ void for_each_line(const std::function<void(const LineCase&)>& visit) {
   }
 }
 
-std::size_t count(const Program& program, ActionKind kind) {
-  return test::indices(program, kind).size();
-}
-
 /// Buffers of the role that belong to `block`.
 std::size_t buffers(const Program& program, BufferRole role, int block) {
   return static_cast<std::size_t>(std::ranges::count_if(
@@ -212,17 +208,17 @@ TEST_CASE("a rank holds the activations of as many micro-batches as its schedule
       CAPTURE(r, static_cast<int>(schedule));
       CHECK(buffers(program, BufferRole::saved, 2 * r) == under_way);
       CHECK(program.buffers_of(BufferRole::batch).size() == under_way + 1);
-      CHECK(count(program, ActionKind::forward) == 2 * 7);
-      CHECK(count(program, ActionKind::backward) == 2 * 7);
+      CHECK(test::count(program, ActionKind::forward) == 2 * 7);
+      CHECK(test::count(program, ActionKind::backward) == 2 * 7);
       CHECK(program.buffers_of(BufferRole::parameters).size() == 2);
     }
     // Frozen blocks in front ask for no gradient.
     const LineCase frozen = make_line_case(4, 8, 0, 1, 4, {.micro_batches = 7});
     const Line part = training_line(frozen);
-    CHECK(count(part[0], ActionKind::backward) == 0);
-    CHECK(count(part[1], ActionKind::receive_up) == 0);
-    CHECK(count(part[2], ActionKind::send_up) == 0);
-    CHECK(count(part[3], ActionKind::send_up) == 7);
+    CHECK(test::count(part[0], ActionKind::backward) == 0);
+    CHECK(test::count(part[1], ActionKind::receive_up) == 0);
+    CHECK(test::count(part[2], ActionKind::send_up) == 0);
+    CHECK(test::count(part[3], ActionKind::send_up) == 7);
   }
 }
 
@@ -233,9 +229,10 @@ TEST_CASE("a rank with two chunks hands on what stays on it without a transfer",
   set_stages(c.layout, c.cost, {.first_block = {0, 1, 2, 3}, .rank = {0, 1, 1, 0}});
   const Line line = evaluation_line(c);
   CHECK(problems(line, c) == "");
-  CHECK(count(line[0], ActionKind::send_down) == 1);
-  CHECK(count(line[0], ActionKind::receive_down) == 1);  // of two ranks each follows the other
-  CHECK(count(line[1], ActionKind::forward) == 2);
+  CHECK(test::count(line[0], ActionKind::send_down) == 1);
+  CHECK(test::count(line[0], ActionKind::receive_down) ==
+        1);  // of two ranks each follows the other
+  CHECK(test::count(line[1], ActionKind::forward) == 2);
 }
 
 }  // namespace

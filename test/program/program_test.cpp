@@ -10,6 +10,7 @@ namespace dstrain {
 namespace {
 
 using test::Case;
+using test::count;
 using test::indices;
 using test::make_case;
 using test::problems;
@@ -23,8 +24,6 @@ std::vector<std::int64_t> sizes(const Program& program, BufferRole role) {
     elements.push_back(program.buffers.at(static_cast<std::size_t>(id)).elements);
   return elements;
 }
-
-std::size_t count(const Program& program, ActionKind kind) { return indices(program, kind).size(); }
 
 TEST_CASE("one data rank has neither gather nor reduce, at any stage", "[program]") {
   const int stage = GENERATE(0, 1, 2, 3);

@@ -15,7 +15,9 @@ Bytes peak(const Case& c, const std::vector<bool>& blocks) {
   return peak_memory(training_program(c.layout, c.cost, options)).total();
 }
 
-std::ptrdiff_t count(const std::vector<bool>& blocks) { return std::ranges::count(blocks, true); }
+std::ptrdiff_t count_true(const std::vector<bool>& blocks) {
+  return std::ranges::count(blocks, true);
+}
 
 Case vit_like(int stage, int shard, int micro_batches) {
   const ModelCost cost = test::vit_like_model();
@@ -28,14 +30,15 @@ TEST_CASE("nothing is recomputed where the plan fits or no limit is known", "[re
   const Bytes whole = peak(c, {});
   for (const Bytes limit : {Bytes{0}, whole, whole + 1}) {
     const RecomputeChoice choice = choose_recompute(c.layout, c.cost, c.options, {.bytes = limit});
-    CHECK(count(choice.blocks) == 0);
+    CHECK(count_true(choice.blocks) == 0);
     CHECK(choice.needed == whole);
     CHECK(choice.needed_without == whole);
   }
-  CHECK(count(choose_recompute(c.layout, c.cost, c.options, {.bytes = whole - 1}).blocks) == 1);
+  CHECK(count_true(choose_recompute(c.layout, c.cost, c.options, {.bytes = whole - 1}).blocks) ==
+        1);
   // What lies outside the allocator counts, too.
   const MemoryLimit outside = {.bytes = whole, .fixed = 1};
-  CHECK(count(choose_recompute(c.layout, c.cost, c.options, outside).blocks) == 1);
+  CHECK(count_true(choose_recompute(c.layout, c.cost, c.options, outside).blocks) == 1);
 }
 
 TEST_CASE("equal layers are recomputed from the first on, one for each that does not fit",
@@ -47,7 +50,7 @@ TEST_CASE("equal layers are recomputed from the first on, one for each that does
     const RecomputeChoice choice =
         choose_recompute(c.layout, c.cost, c.options, {.bytes = whole - layers * layer});
     CAPTURE(layers);
-    CHECK(count(choice.blocks) == layers);
+    CHECK(count_true(choice.blocks) == layers);
     CHECK_FALSE(choice.blocks[0]);  // the stem frees fewer bytes per FLOP
     for (std::size_t block = 1; block <= static_cast<std::size_t>(layers); ++block)
       CHECK(choice.blocks[block]);
@@ -83,7 +86,7 @@ TEST_CASE("a choice fits, and none of its blocks could be left out", "[recompute
   // What cannot fit recomputes all that frees anything, and says so.
   const RecomputeChoice choice =
       choose_recompute(c.layout, c.cost, c.options, {.bytes = least - 1});
-  CHECK(count(choice.blocks) == blocks - 1);
+  CHECK(count_true(choice.blocks) == blocks - 1);
   CHECK(choice.needed == least);
   CHECK(describe(choice).find("the plan still needs") != std::string::npos);
 }

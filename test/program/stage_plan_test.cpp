@@ -76,11 +76,11 @@ TEST_CASE("a searched cut is no worse than the one whose dearest chunk costs lea
 }
 
 /// A ViT whose layers split their backward, on four pipeline ranks with 16 micro-batches.
-struct Planned {
+struct PlannedStages {
   ModelCost cost = test::vit_like_model();
   Recipe recipe;
 
-  Planned() {
+  PlannedStages() {
     for (std::size_t b = 1; b + 1 < cost.blocks.size(); ++b) {
       cost.blocks[b].held_bytes = cost.blocks[b].saved_bytes;
       cost.blocks[b].weight_flops = 0.8 * cost.blocks[b].forward_flops;
@@ -122,7 +122,7 @@ double bubble(const Strategy& strategy, const ModelCost& cost) {
 }
 
 TEST_CASE("every schedule of a recipe is planned, and auto ends first", "[program][stages]") {
-  Planned p;
+  PlannedStages p;
   double shortest = 1e9, automatic = 0;
   for (const Name name : {Name::gpipe, Name::one_f_one_b, Name::interleaved, Name::zero_bubble,
                           Name::dual_pipe_v, Name::automatic}) {
@@ -139,7 +139,7 @@ TEST_CASE("every schedule of a recipe is planned, and auto ends first", "[progra
 
 TEST_CASE("in a simulated line of equal stages 1F1B waits as its formula says",
           "[program][stages]") {
-  Planned p;
+  PlannedStages p;
   for (std::size_t b = 0; b < p.cost.blocks.size(); ++b) {
     p.cost.blocks[b] = p.cost.blocks[1];
     p.cost.blocks[b].groups = {static_cast<int>(b)};
@@ -158,7 +158,7 @@ TEST_CASE("in a simulated line of equal stages 1F1B waits as its formula says",
 }
 
 TEST_CASE("layers of chunks are taken from the recipe", "[program][stages]") {
-  Planned p;
+  PlannedStages p;
   p.recipe.parallel.stages.layers = {3, 4, 4, 1};
   CHECK(blocks_of_chunks(p.strategy(), 14) == std::vector{4, 4, 4, 2});
   p.recipe.parallel.stages.layers = {0, 2, 2, 2, 2, 2, 2, 0};
@@ -174,7 +174,7 @@ TEST_CASE("layers of chunks are taken from the recipe", "[program][stages]") {
 }
 
 TEST_CASE("stages that cannot be are errors with what would do", "[program][stages]") {
-  Planned p;
+  PlannedStages p;
   p.recipe.parallel.stages.chunks = 4;
   CHECK(p.message() ==
         "parallel.stages.chunks: 4 chunks on each of 4 ranks, and the model has 14 blocks "
@@ -189,7 +189,7 @@ TEST_CASE("stages that cannot be are errors with what would do", "[program][stag
 }
 
 TEST_CASE("less memory in flight makes a longer step", "[program][stages]") {
-  Planned p;
+  PlannedStages p;
   p.recipe.parallel.stages.schedule = Name::zero_bubble;
   std::vector<double> steps;
   std::vector<Bytes> peaks;

@@ -54,7 +54,7 @@ std::vector<Wires> all_wires(int stage, int shard) {
   return list;
 }
 
-void for_each_case(const std::function<void(const Case&)>& visit) {
+void for_each_wired_case(const std::function<void(const Case&)>& visit) {
   for (const int stage : {2, 3}) {
     for (const int shard : {2, 4}) {
       for (const int replicas : {1, 2}) {
@@ -89,12 +89,12 @@ Case small_case(const Wires& wires, int shard = 4) {
 }  // namespace
 
 TEST_CASE("every program of ZeRO++ is sound", "[program][property]") {
-  for_each_case(test::require_sound);
+  for_each_wired_case(test::require_sound);
 }
 
 TEST_CASE("no wait of a program of ZeRO++ can be left out", "[program][property]") {
   std::size_t removed = 0;
-  for_each_case([&](const Case& c) {
+  for_each_wired_case([&](const Case& c) {
     removed += test::require_each_wait(training_program(c.layout, c.cost, c.options), c);
   });
   CHECK(removed > 10000);

@@ -4,6 +4,7 @@
 
 #include "recipes/schema/image_processor.h"
 #include "recipes/schema/load.h"
+#include "test/recipe/recipes.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -47,13 +48,6 @@ struct Folder {
   test::TempDir dir;
 };
 
-std::string origin_of(const LoadedRecipe& loaded, const std::string& path) {
-  for (const Origin& origin : loaded.origins) {
-    if (origin.path == path) return origin.origin;
-  }
-  return "not listed";
-}
-
 constexpr const char* kImages = "name: images, path: somewhere";
 constexpr const char* kTokens = "name: random, sequence: 64";
 
@@ -69,8 +63,8 @@ TEST_CASE("weights alone say family and sizes, and each says from which file", "
   CHECK(model.width == 48);
   CHECK(model.layers == 3);
   CHECK(model.mlp_width == 96);
-  CHECK(origin_of(loaded, "model.name") == vit.file("config.json"));
-  CHECK(origin_of(loaded, "model.width") == vit.file("config.json"));
+  CHECK(test::origin_of(loaded, "model.name") == vit.file("config.json"));
+  CHECK(test::origin_of(loaded, "model.width") == vit.file("config.json"));
   CHECK(loaded.warnings.empty());
 
   const Folder qwen(kQwen2);
@@ -189,7 +183,7 @@ TEST_CASE("the folder's image processor says how images are prepared", "[recipe]
   CHECK(data.normalize.scale == 1.0 / 255);
   CHECK(data.normalize.mean == std::vector{0.5, 0.5, 0.5});
   CHECK(data.normalize.deviation == std::vector{0.5, 0.25, 0.5});
-  CHECK(origin_of(loaded, "data.normalize.mean") == vit.file("preprocessor_config.json"));
+  CHECK(test::origin_of(loaded, "data.normalize.mean") == vit.file("preprocessor_config.json"));
 
   // What the recipe says holds.
   const DataConfig own = vit.load(std::string(kImages) +
@@ -321,7 +315,7 @@ TEST_CASE("a folder as timm writes it says the constants of batch norms", "[reci
   CHECK(mixed.recipe.model.name == "timm-mobilenet-v3-large");
   CHECK(mixed.recipe.batch_norm.eps == 0.001);
   CHECK(mixed.recipe.batch_norm.momentum == 0);
-  CHECK(origin_of(mixed, "batch_norm.eps") == third.file("config.json"));
+  CHECK(test::origin_of(mixed, "batch_norm.eps") == third.file("config.json"));
   const LoadedRecipe named = third.load(kImages, ", name: mobilenet-v3-large");
   CHECK(named.recipe.batch_norm.eps == 0);
   CHECK(named.recipe.batch_norm.momentum == 0.1);

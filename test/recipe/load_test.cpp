@@ -10,23 +10,9 @@
 namespace dstrain {
 namespace {
 
+using test::error_of;
+using test::origin_of;
 using test::small_recipe;
-
-std::string error_of(const std::string& text) {
-  try {
-    (void)parse_recipe(text, "r.yaml");
-  } catch (const RecipeError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-std::string origin_of(const LoadedRecipe& loaded, const std::string& path) {
-  for (const Origin& origin : loaded.origins) {
-    if (origin.path == path) return origin.origin;
-  }
-  return "not listed";
-}
 
 }  // namespace
 

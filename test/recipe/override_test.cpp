@@ -7,7 +7,7 @@ namespace {
 
 using test::small_recipe;
 
-std::string error_of(const std::vector<std::string>& overrides) {
+std::string error_of_overrides(const std::vector<std::string>& overrides) {
   try {
     (void)parse_recipe(small_recipe(), "r.yaml", overrides);
   } catch (const RecipeError& error) {
@@ -40,27 +40,30 @@ TEST_CASE("option --set repairs a value that the file has wrong", "[recipe]") {
 }
 
 TEST_CASE("a mistake in --set names the option as it was typed", "[recipe]") {
-  CHECK(error_of({"batch.global=x"}) ==
+  CHECK(error_of_overrides({"batch.global=x"}) ==
         "--set batch.global=x: error: batch.global: 'x' is not a whole number\n"
         "  hint: Samples of one optimizer step over all ranks.");
-  CHECK(error_of({"batch.globl=8"}) ==
+  CHECK(error_of_overrides({"batch.globl=8"}) ==
         "--set batch.globl=8: error: batch.globl: no such key\n"
         "  hint: did you mean 'global'? known here: global, micro");
-  CHECK(error_of({"batch"}) ==
+  CHECK(error_of_overrides({"batch"}) ==
         "--set batch: error: not of the form path.to.key=value\n"
         "  hint: for example --set optimizer.lr=3e-4");
   for (const char* wrong : {"=1", ".a=1", "a.=1", "a..b=1", "A=1", "a b=1"}) {
     CAPTURE(wrong);
-    CHECK(error_of({wrong}).find("not of the form") != std::string::npos);
+    CHECK(error_of_overrides({wrong}).find("not of the form") != std::string::npos);
   }
-  CHECK(error_of({"batch={global: 1}"}).find("the value is a map") != std::string::npos);
-  CHECK(error_of({"batch.global=1\n2"}).find("not one line of UTF-8 text") != std::string::npos);
-  CHECK(error_of({"batch.global=[1"}).find("the [ that opens here is never closed") !=
+  CHECK(error_of_overrides({"batch={global: 1}"}).find("the value is a map") != std::string::npos);
+  CHECK(error_of_overrides({"batch.global=1\n2"}).find("not one line of UTF-8 text") !=
         std::string::npos);
-  CHECK(error_of({"batch.global=]"}).find("this is not YAML") != std::string::npos);
-  CHECK(error_of({"batch.global=&a 1"}).find("an anchor (&a) is not read") != std::string::npos);
-  CHECK(error_of({"batch.global=*a"}).find("this is not YAML") != std::string::npos);
-  CHECK(error_of({"batch.global.x=1"}).find("batch.global is not a section") != std::string::npos);
+  CHECK(error_of_overrides({"batch.global=[1"}).find("the [ that opens here is never closed") !=
+        std::string::npos);
+  CHECK(error_of_overrides({"batch.global=]"}).find("this is not YAML") != std::string::npos);
+  CHECK(error_of_overrides({"batch.global=&a 1"}).find("an anchor (&a) is not read") !=
+        std::string::npos);
+  CHECK(error_of_overrides({"batch.global=*a"}).find("this is not YAML") != std::string::npos);
+  CHECK(error_of_overrides({"batch.global.x=1"}).find("batch.global is not a section") !=
+        std::string::npos);
 }
 
 }  // namespace dstrain

@@ -22,7 +22,7 @@ LoadedRecipe two_phases(std::vector<std::string> overrides = {}) {
                       "r.yaml", overrides);
 }
 
-std::string error_of(const std::string& override) {
+std::string error_of_override(const std::string& override) {
   try {
     (void)two_phases({override});
   } catch (const RecipeError& error) {
@@ -72,12 +72,13 @@ TEST_CASE("option --set reaches a key of a phase, and takes phases away", "[reci
   CHECK(recipe.phases[0].steps == 5);
   CHECK(recipe.phases[1].warmup_steps == 2);
   CHECK(two_phases({"phases=[]", "run.steps=3"}).recipe.phases.empty());
-  CHECK(error_of("phases.2.lr=1") ==
+  CHECK(error_of_override("phases.2.lr=1") ==
         "--set phases.2.lr=1: error: phases.2.lr: phases is a list of 2 items in the recipe\n"
         "  hint: give the number of a section in it, from 0, and a key of it");
-  CHECK(error_of("phases.1=3").find("phases is a list of 2 items") != std::string::npos);
-  CHECK(error_of("phases.first.lr=1").find("phases is a list of 2 items") != std::string::npos);
-  CHECK(error_of("phases.0.rate=1").find("no such key") != std::string::npos);
+  CHECK(error_of_override("phases.1=3").find("phases is a list of 2 items") != std::string::npos);
+  CHECK(error_of_override("phases.first.lr=1").find("phases is a list of 2 items") !=
+        std::string::npos);
+  CHECK(error_of_override("phases.0.rate=1").find("no such key") != std::string::npos);
 }
 
 }  // namespace dstrain

@@ -21,15 +21,6 @@ std::string opening_in(const std::string& text) {
   return std::to_string(line) + ":" + std::to_string(column) + " " + found->opening;
 }
 
-std::string error_of(const std::string& text) {
-  try {
-    (void)parse_recipe(text, "r.yaml");
-  } catch (const RecipeError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 }  // namespace
 
 TEST_CASE("an open quote or bracket is found where it opens", "[recipe]") {
@@ -69,17 +60,19 @@ TEST_CASE("a quote or bracket inside a word, a comment or a block opens nothing"
 TEST_CASE("an open quote is an error at the quote, wherever it would be closed", "[recipe]") {
   const std::string message = ": error: the quote that opens here is not closed in its line";
   // Up to the end of the text; the parser alone takes that for the closing quote.
-  CHECK(error_of(test::small_recipe("memory: { recompute: none }\nrun2: \"x\n"))
+  CHECK(test::error_of(test::small_recipe("memory: { recompute: none }\nrun2: \"x\n"))
             .starts_with("r.yaml:7:7" + message));
-  CHECK(error_of("model: { name: vit-tiny }\ndata: { name: digits, path: \"here }\n"
-                 "batch: { global: 64, micro: 16 }\noptimizer: { lr: 1 }\nrun: { epochs: 1 }\n")
-            .starts_with("r.yaml:2:29" + message));
-  CHECK(error_of("model:\n  name: vit-tiny\n  weights: 'w\ndata: { name: digits }\n"
-                 "batch: { global: 64, micro: 16 }\noptimizer: { lr: 1 }\nrun: { epochs: 1 }\n")
-            .starts_with("r.yaml:3:12" + message));
-  CHECK(error_of("model: { name: \"vit-tiny }\ndata: { name: \"digits\" }\n")
+  CHECK(
+      test::error_of("model: { name: vit-tiny }\ndata: { name: digits, path: \"here }\n"
+                     "batch: { global: 64, micro: 16 }\noptimizer: { lr: 1 }\nrun: { epochs: 1 }\n")
+          .starts_with("r.yaml:2:29" + message));
+  CHECK(
+      test::error_of("model:\n  name: vit-tiny\n  weights: 'w\ndata: { name: digits }\n"
+                     "batch: { global: 64, micro: 16 }\noptimizer: { lr: 1 }\nrun: { epochs: 1 }\n")
+          .starts_with("r.yaml:3:12" + message));
+  CHECK(test::error_of("model: { name: \"vit-tiny }\ndata: { name: \"digits\" }\n")
             .starts_with("r.yaml:1:16" + message));
-  CHECK(error_of("model: { name: vit-tiny\ndata: { name: digits }\n")
+  CHECK(test::error_of("model: { name: vit-tiny\ndata: { name: digits }\n")
             .starts_with("r.yaml:1:8: error: the { that opens here is never closed"));
   try {
     (void)parse_recipe(test::small_recipe(), "r.yaml", {"run.output=\"x"});

@@ -1,12 +1,12 @@
 #include "engine/trace/figures.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 #include <random>
 
 #include "engine/trace/intervals.h"
+#include "test/support/catch.h"
 
 namespace dstrain::trace {
 namespace {

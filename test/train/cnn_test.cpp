@@ -24,7 +24,7 @@ std::vector<std::string> with(int micro, std::vector<std::string> more = {}) {
   return more;
 }
 
-const Trace& reference() {
+const Trace& cnn_reference() {
   static const Trace trace = small_run("cnn", 1, with(6, {"parallel.zero.stage=0"}));
   return trace;
 }
@@ -35,34 +35,34 @@ TEST_CASE("ranks that share the micro-batches of one rank have its losses, weigh
           "[train][cnn]") {
   const int ranks = GENERATE(1, 2, 4), stage = GENERATE(0, 1, 2, 3);
   CAPTURE(ranks, stage);
-  REQUIRE(reference().start.at("stage1.norm.running_var") !=
-          reference().weights.at("stage1.norm.running_var"));
-  CHECK(reference().weights.at("stage1.norm.num_batches_tracked") ==
+  REQUIRE(cnn_reference().start.at("stage1.norm.running_var") !=
+          cnn_reference().weights.at("stage1.norm.running_var"));
+  CHECK(cnn_reference().weights.at("stage1.norm.num_batches_tracked") ==
         std::vector<float>{test::kSmallSteps});
   check_near(small_run("cnn", ranks, with(6, {fmt::format("parallel.zero.stage={}", stage)})),
-             reference());
+             cnn_reference());
 }
 
 TEST_CASE("recomputed blocks count no sample twice, and small groups change nothing",
           "[train][cnn]") {
   SECTION("recomputation") {
     check_near(small_run("cnn", 2, with(6, {"parallel.zero.stage=3", "memory.recompute=blocks"})),
-               reference());
+               cnn_reference());
   }
   SECTION("groups of single blocks, without prefetch") {
     check_near(small_run("cnn", 2,
                          with(6, {"parallel.zero.stage=3", "parallel.bucket=0",
                                   "parallel.zero.prefetch=0"})),
-               reference());
+               cnn_reference());
   }
   SECTION("groups of two blocks") {
     check_near(small_run("cnn", 2,
                          with(6, {"parallel.zero.stage=3", "parallel.bucket=0.1",
                                   "parallel.zero.prefetch=0"})),
-               reference());
+               cnn_reference());
   }
   SECTION("two stages of a pipeline") {
-    check_near(small_run("cnn", 4, with(6, {"parallel.pipeline=2"})), reference());
+    check_near(small_run("cnn", 4, with(6, {"parallel.pipeline=2"})), cnn_reference());
   }
 }
 
@@ -70,13 +70,13 @@ TEST_CASE("a batch that ranks do not divide is cut as one rank cuts it", "[train
   // 22 samples are 4 micro-batches of 5 or 6; the last of 6 rows has a filler.
   const std::vector<std::string> uneven = with(6, {"batch.global=22"});
   const Trace alone = small_run("cnn", 1, uneven);
-  REQUIRE(alone.losses != reference().losses);
+  REQUIRE(alone.losses != cnn_reference().losses);
   check_near(small_run("cnn", GENERATE(2, 4), uneven), alone);
 }
 
 TEST_CASE("statistics over the ranks are those of one rank with all samples", "[train][cnn]") {
   const Trace alone = small_run("cnn", 1, with(12));
-  REQUIRE(alone.losses != reference().losses);
+  REQUIRE(alone.losses != cnn_reference().losses);
   const int stage = GENERATE(0, 3);
   check_near(
       small_run("cnn", 2,
@@ -90,7 +90,7 @@ TEST_CASE("statistics are those of the batch, of the ranks, or stay", "[train][c
   const Trace fixed = small_run("cnn", 2, with(6, {"batch_norm.over=running"}));
   const Trace frozen =
       small_run("cnn", 1, with(6, {R"(model.frozen=["stage1.*", "stage2.norm.*"])"}));
-  for (const auto& [name, values] : reference().weights) {
+  for (const auto& [name, values] : cnn_reference().weights) {
     CAPTURE(name);
     const bool statistic = is_statistic(name);
     if (statistic) CHECK(fixed.weights.at(name) == fixed.start.at(name));
@@ -154,7 +154,7 @@ TEST_CASE("a run goes on with its running statistics on other ranks", "[train][c
         if (!result || !result->ok) throw std::runtime_error(result ? result->error : "no result");
       });
   const auto reader = CheckpointReader::open(folder / "step-00000002", /*verify=*/true);
-  Trace found = reference();
+  Trace found = cnn_reference();
   test::with_sessions(
       4, [&](int) { return recipe_of(3); },
       [&](int rank, Session& session) {
@@ -168,7 +168,7 @@ TEST_CASE("a run goes on with its running statistics on other ranks", "[train][c
         auto weights = session.gathered_weights();
         if (rank == 0) found.weights = std::move(weights);
       });
-  check_near(found, reference());
+  check_near(found, cnn_reference());
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ Recipe averaged_recipe(const std::string& model, const std::vector<std::string>&
 }
 
 /// Each tensor within 1e-4 of its own size.
-void check_near(const Weights& found, const Weights& expected) {
+void check_weights_near(const Weights& found, const Weights& expected) {
   REQUIRE(found.size() == expected.size());
   for (const auto& [name, tensor] : expected) {
     CAPTURE(name);
@@ -194,7 +194,7 @@ TEST_CASE("an evaluation of the average changes nothing, and is the same under e
     const Made made = run(3, {precision, zero});
     REQUIRE(std::abs(made.average.loss - alone.average.loss) <= tolerance * alone.average.loss);
     REQUIRE(made.before == made.after);
-    if (exact) check_near(made.averages, alone.averages);
+    if (exact) check_weights_near(made.averages, alone.averages);
     REQUIRE(made.losses == run(3, {precision, zero, "ema.decay=0"}).losses);
   }
 }

@@ -24,20 +24,20 @@ constexpr double kTolerance = 2e-5;
 std::mutex catch_mutex;
 
 /// What a run of some steps leaves, and what it computed on the way.
-struct Trace {
+struct ExecutorTrace {
   std::vector<double> losses, norms, evaluations;
   std::vector<double> state;  ///< mean and variance
   std::int64_t samples = 0;
 };
 
-constexpr int kSteps = 4;
+constexpr int kExecutorSteps = 4;
 
-Trace trace_of(const Setup& setup) {
-  std::vector<Trace> traces(static_cast<std::size_t>(setup.ranks));
+ExecutorTrace trace_of(const Setup& setup) {
+  std::vector<ExecutorTrace> traces(static_cast<std::size_t>(setup.ranks));
   with_ranks(setup, [&](SmallRank& rank) {
-    Trace& trace = traces[static_cast<std::size_t>(rank.rank)];
+    ExecutorTrace& trace = traces[static_cast<std::size_t>(rank.rank)];
     trace.evaluations.push_back(rank.evaluate().loss);
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kExecutorSteps; ++step) {
       const StepOutcome outcome = rank.step();
       trace.losses.push_back(outcome.loss);
       trace.norms.push_back(outcome.gradient_norm);
@@ -50,7 +50,7 @@ Trace trace_of(const Setup& setup) {
     }
     trace.samples = state[2].item<std::int64_t>();
   });
-  for (const Trace& other : traces) {
+  for (const ExecutorTrace& other : traces) {
     CHECK(other.losses == traces[0].losses);
     CHECK(other.evaluations == traces[0].evaluations);
     CHECK(other.state == traces[0].state);  // bit for bit: a checkpoint has one of them
@@ -59,7 +59,7 @@ Trace trace_of(const Setup& setup) {
   return traces[0];
 }
 
-void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
+void check_close(const std::vector<double>& found, const std::vector<double>& expected) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     CAPTURE(i, found[i], expected[i]);
@@ -70,8 +70,8 @@ void check_near(const std::vector<double>& found, const std::vector<double>& exp
 TEST_CASE("losses, evaluations and running statistics are those of one rank",
           "[train][executor][parity]") {
   const int micro_batches = GENERATE(1, 2);
-  const Trace alone = trace_of({.micro_batches = micro_batches});
-  CHECK(alone.samples == kSteps * 10);
+  const ExecutorTrace alone = trace_of({.micro_batches = micro_batches});
+  CHECK(alone.samples == kExecutorSteps * 10);
   CHECK(std::abs(alone.state[0]) > 1e-3);
   CHECK(std::abs(alone.losses.front() - alone.losses.back()) > 0.01);
   CHECK(std::abs(alone.evaluations[0] - alone.evaluations[1]) > 1e-3);
@@ -79,12 +79,12 @@ TEST_CASE("losses, evaluations and running statistics are those of one rank",
   const int ranks = GENERATE(1, 2, 3), stage = GENERATE(0, 1, 2, 3);
   const bool recompute = GENERATE(false, true);
   CAPTURE(micro_batches, ranks, stage, recompute);
-  const Trace trace = trace_of(
+  const ExecutorTrace trace = trace_of(
       {.ranks = ranks, .stage = stage, .recompute = recompute, .micro_batches = micro_batches});
-  check_near(trace.losses, alone.losses);
-  check_near(trace.norms, alone.norms);
-  check_near(trace.evaluations, alone.evaluations);
-  check_near(trace.state, alone.state);
+  check_close(trace.losses, alone.losses);
+  check_close(trace.norms, alone.norms);
+  check_close(trace.evaluations, alone.evaluations);
+  check_close(trace.state, alone.state);
   CHECK(trace.samples == alone.samples);
 }
 

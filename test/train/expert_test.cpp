@@ -33,33 +33,33 @@ Overrides mixture_of(const std::string& model, const Overrides& more) {
   return all;
 }
 
-struct Ranks {
+struct ExpertRanks {
   int count = 1;
   Overrides overrides = {};
 };
 
-const Ranks kTensorExpert = {4, {"parallel.tensor=2", "parallel.expert=2"}},
-            kSequenceTensor = {4, {"parallel.sequence=2", "parallel.tensor=2"}},
-            kAll = {8,
-                    {"parallel.sequence=2", "parallel.tensor=2", "parallel.expert=2",
-                     "parallel.zero.stage=3"}},
-            kPipelineExpert = {
-                4, {"parallel.pipeline=2", "parallel.expert=2", "parallel.zero.stage=1"}};
+const ExpertRanks kTensorExpert = {4, {"parallel.tensor=2", "parallel.expert=2"}},
+                  kSequenceTensor = {4, {"parallel.sequence=2", "parallel.tensor=2"}},
+                  kAll = {8,
+                          {"parallel.sequence=2", "parallel.tensor=2", "parallel.expert=2",
+                           "parallel.zero.stage=3"}},
+                  kPipelineExpert = {
+                      4, {"parallel.pipeline=2", "parallel.expert=2", "parallel.zero.stage=1"}};
 
 }  // namespace
 
 TEST_CASE("experts over expert and tensor ranks train as on one rank", "[train][experts]") {
   const std::string model = GENERATE(as<std::string>(), "qwen2.5-3b-moe", "qwen3-30b-a3b");
-  const Ranks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
+  const ExpertRanks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
   CAPTURE(model, ranks.count, ranks.overrides);
   const Trace expected = small_run(model, 1, mixture_of(model, {}));
   check_near(small_run(model, ranks.count, mixture_of(model, ranks.overrides)), expected);
 }
 
 TEST_CASE("all ranks report the balance loss of one rank", "[train][experts]") {
-  const Ranks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
+  const ExpertRanks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
   CAPTURE(ranks.count, ranks.overrides);
-  const auto balance_of = [](const Ranks& layout) {
+  const auto balance_of = [](const ExpertRanks& layout) {
     const Recipe recipe =
         small_recipe("qwen2.5-3b-moe", mixture_of("qwen2.5-3b-moe", layout.overrides));
     std::vector<double> found(static_cast<std::size_t>(layout.count));
@@ -88,7 +88,7 @@ TEST_CASE("adapters of a shared expert drop the same elements on tensor ranks",
 }
 
 TEST_CASE("ranks that share experts exchange what the program says", "[train][experts]") {
-  const Ranks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll);
+  const ExpertRanks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll);
   const bool recomputed = GENERATE(false, true);
   Overrides all = mixture_of("qwen2.5-3b-moe", ranks.overrides);
   if (recomputed) all.emplace_back("memory.recompute=blocks");
@@ -128,11 +128,11 @@ TEST_CASE("ranks that share experts exchange what the program says", "[train][ex
 
 TEST_CASE("what ranks with experts save is restored on any other layout", "[train][experts]") {
   struct Pair {
-    Ranks from, to;
+    ExpertRanks from, to;
   };
   const Pair pair = GENERATE(Pair{kTensorExpert, {}}, Pair{{}, kAll}, Pair{kAll, kPipelineExpert},
                              Pair{kPipelineExpert, kTensorExpert});
-  const auto recipe_of = [](const Ranks& ranks) {
+  const auto recipe_of = [](const ExpertRanks& ranks) {
     return small_recipe("qwen2.5-3b-moe", mixture_of("qwen2.5-3b-moe", ranks.overrides));
   };
   const TempDir folder;

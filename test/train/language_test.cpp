@@ -8,15 +8,15 @@
 #include "test/support/catch.h"
 #include "test/support/roundoff.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kLanguageSteps = 10;
 
 /// A language model small enough for many of them, on random tokens.
-Recipe small_recipe(const std::string& model, const std::vector<std::string>& overrides) {
+Recipe language_recipe(const std::string& model, const std::vector<std::string>& overrides) {
   const bool bloom = model.starts_with("bloom");
   std::vector<std::string> all = {"model.name=" + model,
                                   "model.width=32",
@@ -28,7 +28,7 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
                                   "batch.global=24",
                                   "batch.micro=4",
                                   "precision.compute=fp32",
-                                  fmt::format("run.steps={}", kSteps),
+                                  fmt::format("run.steps={}", kLanguageSteps),
                                   "optimizer.lr=0.003"};
   if (!bloom) all.insert(all.end(), {"model.kv_heads=2", "model.mlp_width=64"});
   if (model.starts_with("qwen3") || model.starts_with("llama")) {
@@ -45,27 +45,19 @@ Recipe small_recipe(const std::string& model, const std::vector<std::string>& ov
 
 std::vector<double> losses(const std::string& model, int ranks,
                            const std::vector<std::string>& overrides) {
-  const Recipe recipe = small_recipe(model, overrides);
+  const Recipe recipe = language_recipe(model, overrides);
   std::vector<std::vector<double>> by_rank(static_cast<std::size_t>(ranks));
   test::with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
         session.seek(0);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kLanguageSteps; ++step) {
           session.enqueue_step();
           by_rank[static_cast<std::size_t>(rank)].push_back(session.executor().take_outcome().loss);
         }
       });
   for (const auto& other : by_rank) REQUIRE(other == by_rank.front());
   return by_rank.front();
-}
-
-void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
-  REQUIRE(found.size() == expected.size());
-  for (std::size_t step = 0; step < found.size(); ++step) {
-    CAPTURE(step, found[step], expected[step]);
-    REQUIRE(std::abs(found[step] - expected[step]) <= test::kPromised * std::abs(expected[step]));
-  }
 }
 
 }  // namespace
@@ -79,11 +71,11 @@ TEST_CASE("a language model has the losses of one rank under every strategy", "[
   CHECK(std::abs(expected.front() - std::log(97)) < 0.1);  // random weights know nothing
   const int stage = GENERATE(0, 1, 2, 3);
   CAPTURE(model, stage);
-  check_near(losses(model, 2, {fmt::format("parallel.zero.stage={}", stage)}), expected);
-  check_near(losses(model, 3,
-                    {fmt::format("parallel.zero.stage={}", stage), "batch.micro=3",
-                     "memory.recompute=blocks"}),
-             expected);
+  test::check_near(losses(model, 2, {fmt::format("parallel.zero.stage={}", stage)}), expected);
+  test::check_near(losses(model, 3,
+                          {fmt::format("parallel.zero.stage={}", stage), "batch.micro=3",
+                           "memory.recompute=blocks"}),
+                   expected);
 }
 
 TEST_CASE("frozen tensors stay as they were, the others learn", "[train]") {
@@ -94,7 +86,7 @@ TEST_CASE("frozen tensors stay as they were, the others learn", "[train]") {
   CAPTURE(ranks, stage);
   auto overrides = frozen;
   overrides.push_back(fmt::format("parallel.zero.stage={}", stage));
-  const Recipe recipe = small_recipe("qwen2.5-7b", overrides);
+  const Recipe recipe = language_recipe("qwen2.5-7b", overrides);
   test::with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int, Session& session) {
@@ -110,3 +102,5 @@ TEST_CASE("frozen tensors stay as they were, the others learn", "[train]") {
         }
       });
 }
+
+}  // namespace dstrain

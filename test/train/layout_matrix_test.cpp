@@ -24,7 +24,7 @@ using Overrides = std::vector<std::string>;
 
 constexpr int kSavedStep = 2, kLastStep = 4;
 
-struct Ranks {
+struct LayoutRanks {
   std::string name;
   int count = 1;
   Overrides overrides = {};
@@ -34,7 +34,7 @@ struct Ranks {
 struct Matrix {
   std::string model;
   Overrides sizes;
-  std::vector<Ranks> layouts;
+  std::vector<LayoutRanks> layouts;
 };
 
 /// Whole tensors by file name, put together from what ranks save.
@@ -107,7 +107,7 @@ void save(Session& session, CheckpointSaver& saver, const StepOutcome& outcome, 
   if (!result || !result->ok) throw std::runtime_error(result ? result->error : "no result");
 }
 
-Recipe recipe_of(const Matrix& matrix, const Ranks& ranks) {
+Recipe recipe_of(const Matrix& matrix, const LayoutRanks& ranks) {
   Overrides all = matrix.sizes;
   all.insert(all.end(), ranks.overrides.begin(), ranks.overrides.end());
   all.push_back(fmt::format("run.steps={}", kLastStep));
@@ -153,7 +153,7 @@ Steps resumed_run(const Recipe& recipe, int ranks, const CheckpointReader& reade
 }
 
 /// Within what another order of fp32 sums allows.
-void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
+void check_near_by_step(const std::vector<double>& found, const std::vector<double>& expected) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
     const double allowed = 64 * unit_roundoff(at::kFloat) * std::sqrt(static_cast<double>(i + 1));
@@ -163,7 +163,7 @@ void check_near(const std::vector<double>& found, const std::vector<double>& exp
 
 void check_matrix(const Matrix& matrix) {
   const TempDir folder;
-  for (const Ranks& from : matrix.layouts) {
+  for (const LayoutRanks& from : matrix.layouts) {
     INFO("saved on " << from.name);
     const std::filesystem::path root = folder / from.name;
     const Steps expected = saved_run(recipe_of(matrix, from), from.count, root);
@@ -171,7 +171,7 @@ void check_matrix(const Matrix& matrix) {
     WholeTensors saved;
     saved.add(*reader);
     REQUIRE(saved.count() > 0);
-    for (const Ranks& to : matrix.layouts) {
+    for (const LayoutRanks& to : matrix.layouts) {
       INFO("restored on " << to.name);
       WholeTensors restored;
       const Steps found = resumed_run(recipe_of(matrix, to), to.count, *reader, restored);
@@ -179,8 +179,8 @@ void check_matrix(const Matrix& matrix) {
       if (&to == &from) {
         CHECK(found == expected);
       } else {
-        check_near(found.losses, expected.losses);
-        check_near(found.norms, expected.norms);
+        check_near_by_step(found.losses, expected.losses);
+        check_near_by_step(found.norms, expected.norms);
       }
     }
   }

@@ -13,12 +13,12 @@
 #include "test/support/roundoff.h"
 #include "test/support/temp_dir.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
-constexpr int kSteps = 24;  ///< below an epoch: its last batch divides unevenly
+constexpr int kLoraSteps = 24;  ///< below an epoch: its last batch divides unevenly
 
 Recipe lora_recipe(const std::vector<std::string>& overrides) {
   std::vector<std::string> all = {"batch.global=48",
@@ -41,13 +41,13 @@ double take_step(Session& session) {
   return session.executor().take_outcome().loss;
 }
 
-std::vector<double> losses(int ranks, const std::vector<std::string>& overrides) {
+std::vector<double> lora_losses(int ranks, const std::vector<std::string>& overrides) {
   std::vector<double> found;
   test::with_sessions(
       ranks, [&](int) { return lora_recipe(overrides); },
       [&](int rank, Session& session) {
         session.seek(0);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kLoraSteps; ++step) {
           const double loss = take_step(session);
           if (rank == 0) found.push_back(loss);
         }
@@ -55,33 +55,25 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides)
   return found;
 }
 
-void check_equal(const std::vector<double>& found, const std::vector<double>& expected) {
-  REQUIRE(found.size() == expected.size());
-  for (std::size_t step = 0; step < found.size(); ++step) {
-    CAPTURE(step);
-    CHECK(std::abs(found[step] - expected[step]) <= test::kPromised * std::abs(expected[step]));
-  }
-}
-
 }  // namespace
 
 TEST_CASE("adapters with dropout train alike under every strategy", "[train][lora][parity]") {
-  static const std::vector<double> alone = losses(1, {"parallel.zero.stage=0"});
+  static const std::vector<double> alone = lora_losses(1, {"parallel.zero.stage=0"});
   static const std::vector<double> untrained =
-      losses(1, {"parallel.zero.stage=0", "optimizer.lr=1e-12"});
+      lora_losses(1, {"parallel.zero.stage=0", "optimizer.lr=1e-12"});
   REQUIRE(alone.front() == Approx(untrained.front()));
   REQUIRE(std::abs(alone.back() - untrained.back()) > 0.01);
   SECTION("ZeRO stages") {
     const int stage = GENERATE(0, 1, 2, 3);
     CAPTURE(stage);
-    check_equal(losses(2, {fmt::format("parallel.zero.stage={}", stage)}), alone);
+    test::check_near(lora_losses(2, {fmt::format("parallel.zero.stage={}", stage)}), alone);
   }
   SECTION("recomputation draws the same masks") {
-    check_equal(losses(1, {"parallel.zero.stage=0", "memory.recompute=blocks"}), alone);
+    test::check_near(lora_losses(1, {"parallel.zero.stage=0", "memory.recompute=blocks"}), alone);
   }
   SECTION("masks change with the seed of the run, not with the recipe's other numbers") {
-    CHECK(losses(1, {"parallel.zero.stage=0", "lora.dropout=0"}) != alone);
-    CHECK(losses(1, {"parallel.zero.stage=0"}) == alone);
+    CHECK(lora_losses(1, {"parallel.zero.stage=0", "lora.dropout=0"}) != alone);
+    CHECK(lora_losses(1, {"parallel.zero.stage=0"}) == alone);
   }
 }
 
@@ -99,7 +91,7 @@ TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[tr
         state.base = base_reference(recipe);
         saver->start(state, session.states().snapshot());
         REQUIRE(saver->wait().value().ok);
-        for (int step = 5; step < kSteps; ++step) whole.push_back(take_step(session));
+        for (int step = 5; step < kLoraSteps; ++step) whole.push_back(take_step(session));
       });
   const auto reader = CheckpointReader::open(folder / "step-00000005", /*verify=*/true);
   CHECK(reader->state().base == "random weights of seed 42");
@@ -114,7 +106,7 @@ TEST_CASE("a checkpoint of adapters holds these alone and goes on exactly", "[tr
         session.states().restore(*reader);
         session.executor().set_control({.applied_steps = 5});
         session.seek(5);
-        for (int step = 5; step < kSteps; ++step) resumed.push_back(take_step(session));
+        for (int step = 5; step < kLoraSteps; ++step) resumed.push_back(take_step(session));
       });
   CHECK(resumed == std::vector<double>(whole.begin() + 5, whole.end()));
 }
@@ -156,3 +148,5 @@ TEST_CASE("frozen weights are named by their content", "[train][lora]") {
   CHECK_THAT(test::checkpoint_error([&] { check_base("step-00000001", "", "other"); }),
              Catch::Contains("none"));
 }
+
+}  // namespace dstrain

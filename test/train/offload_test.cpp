@@ -11,19 +11,21 @@
 #include "recipes/schema/load.h"
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
 // Offload changes no bit: losses, norms, weights and evaluations equal those of the same run with
 // everything on the device.
 
-using namespace dstrain;
-using test::with_sessions;
-
+namespace dstrain {
 namespace {
+
+using test::joined;
+using test::with_sessions;
 
 /// A directory on a disk; temporary directories may be in memory, which files are refused in.
 std::string disk() { return std::filesystem::current_path().string(); }
 
-Recipe small_recipe(const std::vector<std::string>& more) {
+Recipe offload_recipe(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = {
       "batch.global=36", "batch.micro=6", "run.steps=4", "run.epochs=0", "model.layers=5",
       "model.width=32", "model.heads=2", "optimizer.clip_norm=0.5", "data.workers=1",
@@ -33,15 +35,15 @@ Recipe small_recipe(const std::vector<std::string>& more) {
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
 }
 
-struct Outcome {
+struct OffloadOutcome {
   std::vector<double> numbers;  ///< losses and norms of the steps, then the evaluation's loss
   std::map<std::string, std::vector<float>> weights;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const OffloadOutcome&) const = default;
 };
 
-Outcome trained(int ranks, const std::vector<std::string>& overrides) {
-  const Recipe recipe = small_recipe(overrides);
-  Outcome outcome;
+OffloadOutcome trained(int ranks, const std::vector<std::string>& overrides) {
+  const Recipe recipe = offload_recipe(overrides);
+  OffloadOutcome outcome;
   with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
@@ -58,12 +60,6 @@ Outcome trained(int ranks, const std::vector<std::string>& overrides) {
         if (rank == 0) outcome = {std::move(numbers), std::move(weights)};
       });
   return outcome;
-}
-
-std::vector<std::string> joined(std::vector<std::string> list,
-                                const std::vector<std::string>& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
 }
 
 std::string offload(const char* what, const char* place) {
@@ -94,11 +90,11 @@ std::vector<std::vector<std::string>> ways(bool parameters_may) {
 }
 
 void check_all_ways(int ranks, const std::vector<std::string>& base, bool parameters_may) {
-  const Outcome expected = trained(ranks, base);
+  const OffloadOutcome expected = trained(ranks, base);
   REQUIRE(expected.numbers.size() == 9);
   for (const std::vector<std::string>& way : ways(parameters_may)) {
     CAPTURE(ranks, fmt::format("{} + {}", fmt::join(base, " "), fmt::join(way, " ")));
-    const Outcome found = trained(ranks, joined(base, way));
+    const OffloadOutcome found = trained(ranks, joined(base, way));
     CHECK(found.numbers == expected.numbers);
     CHECK((found.weights == expected.weights));
   }
@@ -140,7 +136,7 @@ TEST_CASE("states on the host are copied for a save where there is room, else re
                                         "memory.offload.path=" + disk()};
   if (narrow) overrides.emplace_back("precision.states=bf16");
   CAPTURE(place, narrow);
-  const Recipe recipe = small_recipe(overrides);
+  const Recipe recipe = offload_recipe(overrides);
   with_sessions(
       1, [&](int) { return recipe; },
       [&](int, Session& session) {
@@ -168,7 +164,7 @@ TEST_CASE("states on the host are copied for a save where there is room, else re
         CHECK(live.live);
         CHECK(live.copied_values > 0);  // what is on the device
         CHECK(live.copied_values < count * 2 / 3);
-        CHECK(live.pieces == copied.pieces);
+        CHECK((live.pieces == copied.pieces));
         const auto expected = values(copied);
         CHECK((values(live) == expected));
         session.enqueue_step();
@@ -178,8 +174,11 @@ TEST_CASE("states on the host are copied for a save where there is room, else re
 }
 
 TEST_CASE("parameters that rest whole on several ranks are not offloaded", "[train]") {
-  const Recipe recipe = small_recipe({"parallel.zero.stage=2", "memory.offload.parameters=pinned"});
+  const Recipe recipe =
+      offload_recipe({"parallel.zero.stage=2", "memory.offload.parameters=pinned"});
   CHECK_THROWS_WITH(with_sessions(
                         2, [&](int) { return recipe; }, [](int, Session&) {}),
                     Catch::Contains("memory.offload.parameters"));
 }
+
+}  // namespace dstrain

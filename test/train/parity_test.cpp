@@ -10,11 +10,10 @@
 #include "test/support/roundoff.h"
 #include "test/train/sessions.h"
 
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
-constexpr int kSteps = 25;
+constexpr int kParitySteps = 25;
 constexpr int kFewSteps = 10;  ///< of most runs: what differs by more than roundoff does so at once
 
 /// Losses of the first `steps` optimizer steps of the quickstart model, made narrow, under
@@ -27,7 +26,7 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides,
                                   "model.mlp_width=96",
                                   "optimizer.warmup_steps=10",
                                   "run.epochs=0",
-                                  fmt::format("run.steps={}", kSteps)};
+                                  fmt::format("run.steps={}", kParitySteps)};
   all.insert(all.end(), overrides.begin(), overrides.end());
   const Recipe recipe = load_recipe("recipes/quickstart.yaml", all).recipe;
   std::vector<std::vector<double>> by_rank(static_cast<std::size_t>(ranks));
@@ -45,7 +44,7 @@ std::vector<double> losses(int ranks, const std::vector<std::string>& overrides,
 }
 
 const std::vector<double>& reference() {
-  static const std::vector<double> values = losses(1, {"parallel.zero.stage=0"}, kSteps);
+  static const std::vector<double> values = losses(1, {"parallel.zero.stage=0"}, kParitySteps);
   return values;
 }
 
@@ -70,7 +69,7 @@ TEST_CASE("every strategy and rank count gives the loss curve of a single rank",
   REQUIRE(reference().front() > 2.0);
   REQUIRE(reference().back() < reference().front());
   check_equal(losses(ranks, {fmt::format("parallel.zero.stage={}", zero_stage)},
-                     ranks == 4 ? kSteps : kFewSteps));
+                     ranks == 4 ? kParitySteps : kFewSteps));
 }
 
 TEST_CASE("sharding beside replication, recomputation and deep prefetch change nothing",
@@ -134,3 +133,5 @@ TEST_CASE("every optimizer gives the loss curve of a single rank under every ZeR
     check_equal(losses(3, with(stage)), alone);
   }
 }
+
+}  // namespace dstrain

@@ -5,8 +5,8 @@
 #include "test/support/catch.h"
 #include "test/train/small_runs.h"
 
-using namespace dstrain;
-using namespace dstrain::test;
+namespace dstrain {
+using namespace test;
 
 TEST_CASE("a pipeline gives one rank's losses, norms and weights to the last bit",
           "[train][pipeline]") {
@@ -94,3 +94,5 @@ TEST_CASE("a tied table in both chunks of one rank gives one rank's steps under 
                expected);
   }
 }
+
+}  // namespace dstrain

@@ -5,8 +5,7 @@
 
 #include "test/support/catch.h"
 
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
 /// lr 1, with a warm-up of 10 steps, and a final ratio of 0.1.
@@ -101,3 +100,5 @@ TEST_CASE("schedule step drops after whole intervals, also of parts of an epoch"
   CHECK(learning_rate(config, 4, kSpan) == Approx(0.5));  // the warm-up knows nothing of drops
   CHECK(learning_rate(config, 12, kSpan) == Approx(0.25));
 }
+
+}  // namespace dstrain

@@ -10,16 +10,16 @@
 #include "test/support/roundoff.h"
 #include "test/support/temp_dir.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
 /// Training whose samples are spread over ranks gives that of one rank.
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
 using Weights = std::map<std::string, std::vector<float>>;
 using Overrides = std::vector<std::string>;
 
-constexpr int kSteps = 2;
+constexpr int kSequenceSteps = 2;
 
 /// Questions and answers of some tokens each, for a tokenizer of bytes.
 void write_data(const test::TempDir& folder) {
@@ -55,7 +55,7 @@ Recipe recipe_of(const test::TempDir& folder, const std::string& model,
                    "batch.global=6",
                    "batch.micro=3",
                    "precision.compute=fp32",
-                   fmt::format("run.steps={}", kSteps),
+                   fmt::format("run.steps={}", kSequenceSteps),
                    "run.evaluate=1",
                    "run.generate=2",
                    "run.generate_tokens=4",
@@ -85,7 +85,7 @@ Run run(const Recipe& recipe, int ranks) {
         Run& own = by_rank[static_cast<std::size_t>(rank)];
         own.before = session.gathered_weights();
         session.seek(0);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kSequenceSteps; ++step) {
           session.enqueue_step();
           const StepOutcome outcome = session.executor().take_outcome();
           own.losses.push_back(outcome.loss);
@@ -102,14 +102,6 @@ Run run(const Recipe& recipe, int ranks) {
     REQUIRE(other.answers == by_rank.front().answers);
   }
   return by_rank.front();
-}
-
-void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
-  REQUIRE(found.size() == expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    CAPTURE(i, found[i], expected[i]);
-    CHECK(std::abs(found[i] - expected[i]) <= test::kPromised * std::abs(expected[i]));
-  }
 }
 
 double norm_of(const std::vector<float>& values) {
@@ -138,11 +130,11 @@ void check_updates(const Run& found, const Run& expected) {
 }
 
 void check_equal(const Run& found, const Run& expected) {
-  check_near(found.losses, expected.losses);
-  check_near(found.norms, expected.norms);
+  test::check_near(found.losses, expected.losses);
+  test::check_near(found.norms, expected.norms);
   CHECK(found.targets == expected.targets);
-  check_near({found.evaluation.loss, found.evaluation.targets},
-             {expected.evaluation.loss, expected.evaluation.targets});
+  test::check_near({found.evaluation.loss, found.evaluation.targets},
+                   {expected.evaluation.loss, expected.evaluation.targets});
   CHECK(found.answers == expected.answers);
   check_updates(found, expected);
 }
@@ -189,6 +181,8 @@ TEST_CASE("a stage with the head alone answers as one rank", "[train][parity][se
   all.insert(all.end(), way.overrides.begin(), way.overrides.end());
   CAPTURE(way.overrides);
   const Run found = run(recipe_of(folder, "qwen2.5-7b", all), way.ranks);
-  check_near(found.losses, expected.losses);
+  test::check_near(found.losses, expected.losses);
   CHECK(found.answers == expected.answers);
 }
+
+}  // namespace dstrain

@@ -14,12 +14,12 @@
 #include "test/support/catch.h"
 #include "test/train/sessions.h"
 
-using namespace dstrain;
-using test::with_sessions;
-
+namespace dstrain {
 namespace {
 
-Recipe small_recipe(std::vector<std::string> overrides) {
+using test::with_sessions;
+
+Recipe session_recipe(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"batch.global=48", "batch.micro=8", "run.steps=4",
                                        "run.epochs=0", "model.layers=2"});
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
@@ -27,7 +27,7 @@ Recipe small_recipe(std::vector<std::string> overrides) {
 
 EvaluationTotals evaluated(int ranks, int zero_stage) {
   EvaluationTotals totals;
-  const Recipe recipe = small_recipe({fmt::format("parallel.zero.stage={}", zero_stage)});
+  const Recipe recipe = session_recipe({fmt::format("parallel.zero.stage={}", zero_stage)});
   with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
@@ -61,8 +61,8 @@ TEST_CASE("the state that a rank holds is what the program's buffers say", "[tra
   const int zero_stage = GENERATE(0, 1, 2, 3);
   const std::string optimizer = GENERATE("adamw", "sgd");
   CAPTURE(zero_stage, optimizer);
-  const Recipe recipe = small_recipe({fmt::format("parallel.zero.stage={}", zero_stage),
-                                      "optimizer.name=" + optimizer, "precision.compute=bf16"});
+  const Recipe recipe = session_recipe({fmt::format("parallel.zero.stage={}", zero_stage),
+                                        "optimizer.name=" + optimizer, "precision.compute=bf16"});
   const int moments = optimizer == "adamw" ? 2 : 1;
   with_sessions(
       2, [&](int) { return recipe; },
@@ -100,7 +100,7 @@ TEST_CASE("the state that a rank holds is what the program's buffers say", "[tra
 TEST_CASE("the time of a step is that of its work, not of what the host does before or after",
           "[train]") {
   using Clock = std::chrono::steady_clock;
-  const Recipe recipe = small_recipe({});
+  const Recipe recipe = session_recipe({});
   with_sessions(
       1, [&](int) { return recipe; },
       [&](int, Session& session) {
@@ -120,10 +120,10 @@ TEST_CASE("the time of a step is that of its work, not of what the host does bef
 
 TEST_CASE("evaluation of a large split is as exact as its samples' losses", "[train]") {
   const auto of = [](int ranks, int micro) {
-    const Recipe recipe = small_recipe({"data.name=random", "data.samples=100000",
-                                        "data.augment=[]", "model.layers=1", "model.width=16",
-                                        "model.heads=2", "model.mlp_width=16", "model.channels=3",
-                                        "batch.global=400", fmt::format("batch.micro={}", micro)});
+    const Recipe recipe = session_recipe(
+        {"data.name=random", "data.samples=100000", "data.augment=[]", "model.layers=1",
+         "model.width=16", "model.heads=2", "model.mlp_width=16", "model.channels=3",
+         "batch.global=400", fmt::format("batch.micro={}", micro)});
     EvaluationTotals totals;
     with_sessions(
         ranks, [&](int) { return recipe; },
@@ -150,7 +150,7 @@ TEST_CASE("weights that are not finite: no accuracy, in steps as in evaluation",
   const int ranks = GENERATE(1, 2);
   const double value = GENERATE(static_cast<double>(NAN), HUGE_VAL);
   CAPTURE(ranks, value);
-  const Recipe recipe = small_recipe({"parallel.zero.stage=0"});
+  const Recipe recipe = session_recipe({"parallel.zero.stage=0"});
   with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int, Session& session) {
@@ -174,7 +174,7 @@ TEST_CASE("ranks with different recipes are told so before the first step", "[tr
   CAPTURE(difference);
   try {
     with_sessions(
-        3, [&](int rank) { return small_recipe({rank == 1 ? difference : "run.steps=4"}); },
+        3, [&](int rank) { return session_recipe({rank == 1 ? difference : "run.steps=4"}); },
         [](int, Session&) {});
     FAIL("no rank noticed");
   } catch (const Error& error) {
@@ -190,7 +190,7 @@ namespace {
 /// the same.
 std::string explained(int ranks, const std::vector<std::string>& overrides,
                       const std::function<void(int rank, Session&)>& spoil) {
-  const Recipe recipe = small_recipe(overrides);
+  const Recipe recipe = session_recipe(overrides);
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   with_sessions(
       ranks, [&](int) { return recipe; },
@@ -274,7 +274,7 @@ TEST_CASE("what is not finite in the backward pass alone is named, too", "[train
     CHECK(has(text, "the gradients are too large for their norm"));
   }
   SECTION("gradients of two blocks: backward comes to the later one first") {
-    const Recipe recipe = small_recipe({"parallel.zero.stage=2"});
+    const Recipe recipe = session_recipe({"parallel.zero.stage=2"});
     with_sessions(
         2, [&](int) { return recipe; },
         [&](int rank, Session& session) {
@@ -305,7 +305,7 @@ TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "
   };
   const auto trained = [](Bytes limit) {
     // A number of GiB with all the digits of a byte.
-    const Recipe recipe = small_recipe(
+    const Recipe recipe = session_recipe(
         {"parallel.zero.stage=3", "model.layers=4", "memory.recompute=auto",
          fmt::format("memory.limit={:.12f}", std::ldexp(static_cast<double>(limit), -30))});
     Trained result;
@@ -332,3 +332,5 @@ TEST_CASE("recomputation of some blocks, chosen by the plan, changes nothing", "
   CHECK(some.losses == none.losses);
   CHECK(all.losses == none.losses);
 }
+
+}  // namespace dstrain

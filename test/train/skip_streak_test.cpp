@@ -3,7 +3,7 @@
 #include "engine/kernels/optimizer/control.h"
 #include "test/support/catch.h"
 
-using namespace dstrain;
+namespace dstrain {
 
 TEST_CASE("skipped steps in a row are counted, a good one ends the row", "[train]") {
   SkipStreak streak;
@@ -50,3 +50,5 @@ TEST_CASE("after the scale has grown, one lower again is part of the search", "[
   streak.add(true, 1024);
   REQUIRE(streak.length() == 0);
 }
+
+}  // namespace dstrain

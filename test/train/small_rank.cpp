@@ -24,7 +24,7 @@ namespace dstrain::test {
 namespace {
 
 constexpr double kEps = 1e-5, kMomentum = 0.1;
-constexpr int kSteps = 8;  ///< that a SmallRank has data for
+constexpr int kStepsOfData = 8;  ///< that a SmallRank has data for
 
 /// [B, 1] fp32: 1 for a sample, 0 for a filler.
 at::Tensor mask_of(const Batch& batch, std::int64_t samples) {
@@ -253,7 +253,7 @@ SmallRank::SmallRank(ThreadWorld& threads, const Setup& setup_in, int rank_in)
       cost(model_cost(model, {.micro_batch = setup.micro(), .compute_bytes = 4})),
       strategy(make_strategy(recipe, cost, setup.ranks, cpu())),
       communicators(open(threads, strategy, rank)),
-      source(setup, rank, kSteps) {
+      source(setup, rank, kStepsOfData) {
   states = std::make_unique<StateStore>(
       strategy.layout, group_parameters(model).groups, all_states(model),
       StateOptions{.optimizer = recipe.optimizer.name, .mesh = strategy.mesh, .rank = rank});

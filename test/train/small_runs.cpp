@@ -64,6 +64,20 @@ Trace small_run(const std::string& model, int ranks, const std::vector<std::stri
   return std::move(by_rank.front());
 }
 
+std::vector<std::string> joined(std::vector<std::string> list,
+                                const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+void check_near(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i, found[i], expected[i]);
+    CHECK(std::abs(found[i] - expected[i]) <= kPromised * std::abs(expected[i]));
+  }
+}
+
 void check_near(const Trace& found, const Trace& expected) {
   for (std::size_t step = 0; step < expected.losses.size(); ++step) {
     CAPTURE(step);

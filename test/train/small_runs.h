@@ -25,6 +25,13 @@ struct Trace {
 [[nodiscard]] Trace small_run(const std::string& model, int ranks,
                               const std::vector<std::string>& overrides, bool rehearse = false);
 
+/// Both lists, one after the other.
+[[nodiscard]] std::vector<std::string> joined(std::vector<std::string> list,
+                                              const std::vector<std::string>& more);
+
+/// Numbers within what fp32's roundoff promises.
+void check_near(const std::vector<double>& found, const std::vector<double>& expected);
+
 /// Losses within what fp32's roundoff promises, norms within 1e-4, each tensor within 1e-4 of its
 /// own size.
 void check_near(const Trace& found, const Trace& expected);

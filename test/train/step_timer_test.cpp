@@ -7,8 +7,7 @@
 #include "test/program/models.h"
 #include "test/support/catch.h"
 
-using namespace dstrain;
-
+namespace dstrain {
 namespace {
 
 void work(int milliseconds) {
@@ -113,3 +112,5 @@ TEST_CASE("each action has the phase that it stands in or serves", "[train][time
     }
   }
 }
+
+}  // namespace dstrain

@@ -13,17 +13,12 @@
 #include "test/train/sessions.h"
 #include "test/train/small_runs.h"
 
-using namespace dstrain;
-using namespace dstrain::test;
-
+namespace dstrain {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using namespace test;
 
-Overrides joined(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
+using Overrides = std::vector<std::string>;
 
 /// Steps follow the gradient, however small: AdamW's first ones follow its sign, and so rounding.
 const Overrides kPlainSteps = {"optimizer.name=sgd",       "optimizer.momentum=0",
@@ -189,3 +184,5 @@ TEST_CASE("a degree that heads or rows do not divide by is refused with those th
             .find("parallel.tensor: 4 ranks do not divide the 1 x 18 = 18 rows") !=
         std::string::npos);
 }
+
+}  // namespace dstrain

@@ -13,20 +13,22 @@
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 #include "test/train/sessions.h"
+#include "test/train/small_runs.h"
 
 // ZeRO++: a second shard changes no bit; codes change losses little, and the same in every run.
 
-using namespace dstrain;
-using test::with_sessions;
-
+namespace dstrain {
 namespace {
 
-constexpr int kSteps = 20;
+using test::joined;
+using test::with_sessions;
+
+constexpr int kZeroppSteps = 20;
 
 using Overrides = std::vector<std::string>;
 
 /// More groups than slots, so that groups are gathered more than once a step.
-Recipe small_recipe(const Overrides& more) {
+Recipe zeropp_recipe(const Overrides& more) {
   Overrides overrides = {"batch.global=32", "batch.micro=4", "run.steps=20", "run.epochs=0",
                          "model.layers=4", "model.width=32", "model.heads=2",
                          "optimizer.warmup_steps=0", "optimizer.lr=0.003",
@@ -38,20 +40,20 @@ Recipe small_recipe(const Overrides& more) {
   return load_recipe("recipes/quickstart.yaml", overrides).recipe;
 }
 
-struct Outcome {
+struct ZeroppOutcome {
   std::vector<double> losses, norms;
   double evaluation = 0;
   std::map<std::string, std::vector<float>> weights;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const ZeroppOutcome&) const = default;
 };
 
-Outcome trained(int ranks, const Overrides& overrides, int steps) {
-  const Recipe recipe = small_recipe(overrides);
-  Outcome outcome;
+ZeroppOutcome trained(int ranks, const Overrides& overrides, int steps) {
+  const Recipe recipe = zeropp_recipe(overrides);
+  ZeroppOutcome outcome;
   with_sessions(
       ranks, [&](int) { return recipe; },
       [&](int rank, Session& session) {
-        Outcome own;
+        ZeroppOutcome own;
         session.seek(0);
         for (int step = 0; step < steps; ++step) {
           session.enqueue_step();
@@ -66,16 +68,11 @@ Outcome trained(int ranks, const Overrides& overrides, int steps) {
   return outcome;
 }
 
-Overrides joined(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
-
 const Overrides kAll = {"precision.gather=int8", "precision.reduce=int4",
                         "parallel.zero.second_shard=2"};
 
 /// The largest difference of losses, relative.
-double distance(const Outcome& a, const Outcome& b) {
+double distance(const ZeroppOutcome& a, const ZeroppOutcome& b) {
   double largest = 0;
   for (std::size_t i = 0; i < a.losses.size(); ++i)
     largest = std::max(largest, std::abs(a.losses[i] - b.losses[i]) / std::abs(b.losses[i]));
@@ -89,7 +86,7 @@ TEST_CASE("a second shard changes no bit", "[train][zeropp]") {
   const Overrides base = GENERATE(Overrides{}, Overrides{"precision.compute=bf16"},
                                   Overrides{"memory.recompute=blocks", "parallel.zero.prefetch=1"});
   CAPTURE(ranks, second, fmt::format("{}", fmt::join(base, " ")));
-  const Outcome expected = trained(ranks, base, 4);
+  const ZeroppOutcome expected = trained(ranks, base, 4);
   CHECK(trained(ranks, joined(base, {"parallel.zero.second_shard=1"}), 4) == expected);
   CHECK(trained(ranks, joined(base, {fmt::format("parallel.zero.second_shard={}", second)}), 4) ==
         expected);
@@ -111,31 +108,31 @@ TEST_CASE("codes change losses little, and the same in every run", "[train][zero
   const bool whole = form.overrides.back() == "parallel.zero.stage=2";
   if (whole && second > 1) return;
   CAPTURE(ranks, second, fmt::format("{}", fmt::join(form.overrides, " ")));
-  static std::map<int, Outcome> plain;
-  if (!plain.contains(ranks)) plain[ranks] = trained(ranks, {}, kSteps);
+  static std::map<int, ZeroppOutcome> plain;
+  if (!plain.contains(ranks)) plain[ranks] = trained(ranks, {}, kZeroppSteps);
   // The loss falls by more than the bounds.
   REQUIRE(plain[ranks].losses.back() < 0.97 * plain[ranks].losses.front());
   const Overrides all =
       joined(form.overrides, {fmt::format("parallel.zero.second_shard={}", whole ? 0 : second)});
-  const Outcome found = trained(ranks, all, kSteps);
+  const ZeroppOutcome found = trained(ranks, all, kZeroppSteps);
   CHECK(distance(found, plain[ranks]) < form.bound);
   CHECK(std::abs(found.evaluation - plain[ranks].evaluation) <
         form.bound * plain[ranks].evaluation);
   // Inner groups of all ranks send no gradient as codes.
   const bool coded = form.overrides.front().starts_with("precision.gather") || second < ranks;
   CHECK((found == plain[ranks]) != coded);
-  CHECK(trained(ranks, all, kSteps) == found);
+  CHECK(trained(ranks, all, kZeroppSteps) == found);
 }
 
 TEST_CASE("copies of the state and frozen groups go with codes", "[train][zeropp]") {
   const Overrides base = GENERATE(Overrides{"parallel.zero.shard=2"}, Overrides{"lora.rank=4"});
   CAPTURE(fmt::format("{}", fmt::join(base, " ")));
-  const Outcome plain = trained(4, base, 4);
+  const ZeroppOutcome plain = trained(4, base, 4);
   const Overrides second = joined(base, {"parallel.zero.second_shard=2"});
   CHECK(trained(4, second, 4) == plain);
   // Between all ranks that share the states, or gradients would stay as they are.
   const Overrides codes = joined(base, {"precision.gather=int8", "precision.reduce=int4"});
-  const Outcome found = trained(4, codes, 4);
+  const ZeroppOutcome found = trained(4, codes, 4);
   CHECK(distance(found, plain) < 0.02);
   CHECK(found != plain);
   CHECK(trained(4, codes, 4) == found);
@@ -143,7 +140,7 @@ TEST_CASE("copies of the state and frozen groups go with codes", "[train][zeropp
 
 TEST_CASE("offloaded optimizer states change no bit beside ZeRO++", "[train][zeropp]") {
   const int ranks = GENERATE(2, 4);
-  const Outcome expected = trained(ranks, kAll, 4);
+  const ZeroppOutcome expected = trained(ranks, kAll, 4);
   for (const char* update : {"gpu", "cpu"}) {
     CAPTURE(ranks, update);
     CHECK(trained(ranks,
@@ -157,7 +154,7 @@ TEST_CASE("a resumed run of ZeRO++ goes on bit for bit", "[train][zeropp][checkp
   const int ranks = GENERATE(2, 4);
   CAPTURE(ranks);
   const test::TempDir folder;
-  const Recipe recipe = small_recipe(joined(kAll, {"precision.compute=bf16"}));
+  const Recipe recipe = zeropp_recipe(joined(kAll, {"precision.compute=bf16"}));
   constexpr int kSaved = 3, kEnd = 6;
   std::vector<double> whole, resumed;
   const auto run_to = [](Session& session, int first, int end, std::vector<double>& losses) {
@@ -197,7 +194,7 @@ TEST_CASE("a resumed run of ZeRO++ goes on bit for bit", "[train][zeropp][checkp
 }
 
 TEST_CASE("ZeRO++ holds and sends what the program says", "[train][zeropp]") {
-  const Recipe recipe = small_recipe(joined(kAll, {"precision.compute=bf16"}));
+  const Recipe recipe = zeropp_recipe(joined(kAll, {"precision.compute=bf16"}));
   with_sessions(
       4, [&](int) { return recipe; },
       [&](int, Session& session) {
@@ -235,3 +232,5 @@ TEST_CASE("ZeRO++ holds and sends what the program says", "[train][zeropp]") {
         }
       });
 }
+
+}  // namespace dstrain

@@ -25,7 +25,7 @@ Pickle read(const std::string& program, const PickleLimits& limits = {}) {
   return {std::as_bytes(std::span(program)), "p.pkl", limits};
 }
 
-std::string error_of(const std::string& program, const PickleLimits& limits = {}) {
+std::string pickle_error(const std::string& program, const PickleLimits& limits = {}) {
   try {
     (void)read(program, limits);
   } catch (const Error& error) {
@@ -91,23 +91,25 @@ TEST_CASE("a call of an unknown function is only written down", "[weights][pickl
 }
 
 TEST_CASE("what torch never writes is refused with its byte", "[weights][pickle]") {
-  CHECK(error_of("").find("p.pkl: the pickle ends without STOP at byte 0") == 0);
-  CHECK(error_of("\x80\x02K")
+  CHECK(pickle_error("").find("p.pkl: the pickle ends without STOP at byte 0") == 0);
+  CHECK(pickle_error("\x80\x02K")
             .find("p.pkl: the pickle ends 1 bytes before it is complete at byte 2") == 0);
-  CHECK(error_of("\x80\x07N.").find("p.pkl: pickle protocol 7, 2 to 5 are read at byte 0") == 0);
-  CHECK(error_of("I1\n.").find("p.pkl: opcode 0x49, which protocols 2 to 5 do not write") == 0);
-  CHECK(error_of(program_of("t")).find("p.pkl: no mark on the stack at byte 2") == 0);
-  CHECK(error_of(program_of("")).find("p.pkl: an empty stack at byte 2") == 0);
-  CHECK(error_of(program_of("h\x05")).find("p.pkl: no value 5 in the memo at byte 2") == 0);
-  CHECK(error_of(program_of("X\x01\0\0\0\xFF"s)).find("p.pkl: a text is not UTF-8 at byte 2") == 0);
-  CHECK(error_of(program_of("K\x01K\x02" + "a"s)).find("p.pkl: items for a whole number at byte") ==
+  CHECK(pickle_error("\x80\x07N.").find("p.pkl: pickle protocol 7, 2 to 5 are read at byte 0") ==
         0);
-  CHECK(error_of(program_of("K\x01)R")).find("p.pkl: a call of a whole number at byte") == 0);
-  CHECK(error_of(program_of("cos\nsystem\nK\x01R"))
+  CHECK(pickle_error("I1\n.").find("p.pkl: opcode 0x49, which protocols 2 to 5 do not write") == 0);
+  CHECK(pickle_error(program_of("t")).find("p.pkl: no mark on the stack at byte 2") == 0);
+  CHECK(pickle_error(program_of("")).find("p.pkl: an empty stack at byte 2") == 0);
+  CHECK(pickle_error(program_of("h\x05")).find("p.pkl: no value 5 in the memo at byte 2") == 0);
+  CHECK(pickle_error(program_of("X\x01\0\0\0\xFF"s)).find("p.pkl: a text is not UTF-8 at byte 2") ==
+        0);
+  CHECK(pickle_error(program_of("K\x01K\x02" + "a"s))
+            .find("p.pkl: items for a whole number at byte") == 0);
+  CHECK(pickle_error(program_of("K\x01)R")).find("p.pkl: a call of a whole number at byte") == 0);
+  CHECK(pickle_error(program_of("cos\nsystem\nK\x01R"))
             .find("p.pkl: a call with a whole number at byte") == 0);
-  CHECK(error_of(program_of("K\x01Q")).find("p.pkl: a persistent id that is no storage at byte") ==
-        0);
-  CHECK(error_of(program_of("}(K\x01u")).find("p.pkl: a key without a value at byte") == 0);
+  CHECK(pickle_error(program_of("K\x01Q"))
+            .find("p.pkl: a persistent id that is no storage at byte") == 0);
+  CHECK(pickle_error(program_of("}(K\x01u")).find("p.pkl: a key without a value at byte") == 0);
   for (const auto& [shape, strides, offset] :
        {std::tuple<std::vector<std::int64_t>, std::vector<std::int64_t>, std::int64_t>{{5}, {1}, 0},
         {{4}, {1}, 1},
@@ -115,14 +117,14 @@ TEST_CASE("what torch never writes is refused with its byte", "[weights][pickle]
         {{1LL << 40, 1LL << 40}, {1, 1}, 0},
         {{2, 2}, {1LL << 62, 1LL << 62}, 0},
         {{1LL << 62}, {0}, 0}}) {
-    CHECK(error_of(program_of(pickled_tensor("0", shape, strides, offset, 4)))
+    CHECK(pickle_error(program_of(pickled_tensor("0", shape, strides, offset, 4)))
               .find("p.pkl: a tensor that reaches beyond the 4 elements of its storage") == 0);
   }
-  CHECK(error_of(program_of(pickled_tensor("0", {2}, {-1}, 0, 4)))
+  CHECK(pickle_error(program_of(pickled_tensor("0", {2}, {-1}, 0, 4)))
             .find("p.pkl: a tensor with a stride that is not from 0") == 0);
-  CHECK(error_of(program_of(pickled_tensor("0", {2}, {}, 0, 4)))
+  CHECK(pickle_error(program_of(pickled_tensor("0", {2}, {}, 0, 4)))
             .find("p.pkl: a tensor of 1 sizes and 0 strides") == 0);
-  CHECK(error_of(program_of(pickled_tensor("0", {2}, {1}, 0, 4, "EvilStorage")))
+  CHECK(pickle_error(program_of(pickled_tensor("0", {2}, {1}, 0, 4, "EvilStorage")))
             .find("p.pkl: a storage of torch.EvilStorage") == 0);
 }
 
@@ -131,7 +133,7 @@ TEST_CASE("bombs end at their limits", "[weights][pickle]") {
   std::string deep;
   for (int i = 0; i < 1500; ++i) deep += "]";
   for (int i = 0; i < 1499; ++i) deep += "a";
-  CHECK(error_of(program_of(deep)).find("p.pkl: values nested more than 1000 deep") == 0);
+  CHECK(pickle_error(program_of(deep)).find("p.pkl: values nested more than 1000 deep") == 0);
   // A billion laughs: each list holds the one before ten times, which costs nothing here.
   std::string laughs = "]q\0"s;
   for (int level = 1; level < 100; ++level) {
@@ -139,20 +141,21 @@ TEST_CASE("bombs end at their limits", "[weights][pickle]") {
     for (int i = 0; i < 10; ++i) laughs += "h" + little(static_cast<std::uint64_t>(level - 1), 1);
     laughs += "eq" + little(static_cast<std::uint64_t>(level), 1);
   }
-  CHECK(error_of(program_of(laughs)) == "no error");
-  CHECK(error_of(program_of(std::string(2000, 'N')), {.values = 1000})
+  CHECK(pickle_error(program_of(laughs)) == "no error");
+  CHECK(pickle_error(program_of(std::string(2000, 'N')), {.values = 1000})
             .find("p.pkl: more than 1000 values") == 0);
-  CHECK(error_of(program_of("N" + std::string(2000, '2')), {.stack = 1000})
+  CHECK(pickle_error(program_of("N" + std::string(2000, '2')), {.stack = 1000})
             .find("p.pkl: a stack of more than 1000") == 0);
-  CHECK(error_of(program_of(std::string(2000, '(')), {.stack = 1000})
+  CHECK(pickle_error(program_of(std::string(2000, '(')), {.stack = 1000})
             .find("p.pkl: more than 1000 marks") == 0);
-  CHECK(error_of(program_of("X\xFF\xFF\xFF\x7F"))
+  CHECK(pickle_error(program_of("X\xFF\xFF\xFF\x7F"))
             .find("p.pkl: a text of 2147483647 bytes, more than 67108864") == 0);
-  CHECK(error_of(program_of("\x8D" + little(~std::uint64_t{0}, 8))).find("p.pkl: a text of") == 0);
+  CHECK(pickle_error(program_of("\x8D" + little(~std::uint64_t{0}, 8))).find("p.pkl: a text of") ==
+        0);
   // A long name that is called again and again.
   std::string names = "c" + std::string(1 << 20, 'm') + "\nf\nq\0"s;
   for (int i = 0; i < 2000; ++i) names += "h\0)R"s;
-  CHECK(error_of(program_of(names)).find("p.pkl: too many copies of its values") == 0);
+  CHECK(pickle_error(program_of(names)).find("p.pkl: too many copies of its values") == 0);
 }
 
 TEST_CASE("a listing keeps its limits", "[weights][pickle]") {
@@ -178,8 +181,8 @@ TEST_CASE("changed pickles are read or refused", "[weights][pickle]") {
       program_of("}(" + pickled("a") + pickled_tensor("0", {2, 2}, {2, 1}, 0, 4) + pickled("b") +
                  "](K\x01NG\x3F\xF8\0\0\0\0\0\0e"s + pickled("c") + "cargparse\nNamespace\n)\x81}" +
                  pickled("x") + "K\x05sbu");
-  CHECK(error_of(good) == "no error");
-  for (int i = 0; i < 20'000; ++i) (void)error_of(test::mutated(good, random));
+  CHECK(pickle_error(good) == "no error");
+  for (int i = 0; i < 20'000; ++i) (void)pickle_error(test::mutated(good, random));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
   return length_word(header.size()) + header + std::string(data_bytes, '\1');
 }
 
-std::string error_of(const std::string& file) {
+std::string safetensors_error(const std::string& file) {
   try {
     (void)parse_safetensors(file, "w.safetensors");
   } catch (const Error& error) {
@@ -100,26 +100,27 @@ const Broken kBroken[] = {
 TEST_CASE("a broken safetensors header is refused with its rule", "[models][safetensors]") {
   for (const Broken& broken : kBroken) {
     CAPTURE(broken.header);
-    CHECK(error_of(file_of(broken.header, broken.data_bytes)) == broken.error);
+    CHECK(safetensors_error(file_of(broken.header, broken.data_bytes)) == broken.error);
   }
 }
 
 TEST_CASE("a broken safetensors length is refused with its rule", "[models][safetensors]") {
-  CHECK(error_of("1234567") == "w.safetensors: 7 bytes are too few for a safetensors file");
-  CHECK(error_of(length_word(std::uint64_t{1} << 63) + "{}") ==
+  CHECK(safetensors_error("1234567") ==
+        "w.safetensors: 7 bytes are too few for a safetensors file");
+  CHECK(safetensors_error(length_word(std::uint64_t{1} << 63) + "{}") ==
         "w.safetensors: a header of 9223372036854775808 bytes, more than the 100000000 allowed");
-  CHECK(error_of(length_word(3) + "{}") ==
+  CHECK(safetensors_error(length_word(3) + "{}") ==
         "w.safetensors: a header of 3 bytes, but the file ends 2 bytes after its length");
-  CHECK(error_of(length_word(0)) == "w.safetensors: the header does not begin with '{'");
+  CHECK(safetensors_error(length_word(0)) == "w.safetensors: the header does not begin with '{'");
 }
 
 TEST_CASE("deep nesting ends at the first level too many", "[models][safetensors]") {
   const std::string deep = R"({"a":{"shape":)" + std::string(1'000'000, '[');
-  CHECK(error_of(file_of(deep, 0)) == "w.safetensors: tensor 'a': 'shape' holds a list");
+  CHECK(safetensors_error(file_of(deep, 0)) == "w.safetensors: tensor 'a': 'shape' holds a list");
 }
 
 TEST_CASE("a zero byte does not hide the rest of the header", "[models][safetensors]") {
-  CHECK(error_of(file_of(std::string("{}\0[", 4), 0)) ==
+  CHECK(safetensors_error(file_of(std::string("{}\0[", 4), 0)) ==
         "w.safetensors: the header is not JSON at byte 10");
 }
 
@@ -127,11 +128,12 @@ TEST_CASE("hostile headers are refused, each with the file's name",
           "[models][safetensors][hostile]") {
   for (const test::HostileJson& hostile : test::hostile_json()) {
     CAPTURE(hostile.name);
-    const std::string error = error_of(file_of(hostile.text, 0));
+    const std::string error = safetensors_error(file_of(hostile.text, 0));
     CHECK(error.starts_with("w.safetensors: "));
     CHECK(error.size() < 1000);
   }
-  CHECK(error_of(file_of("{\"" + std::string(50'000'000, 'n') + "\": 1}", 0)).size() < 1000);
+  CHECK(safetensors_error(file_of("{\"" + std::string(50'000'000, 'n') + "\": 1}", 0)).size() <
+        1000);
 }
 
 TEST_CASE("mutated files are read or refused", "[models][safetensors][hostile]") {
@@ -139,18 +141,18 @@ TEST_CASE("mutated files are read or refused", "[models][safetensors][hostile]")
   const std::string seed = file_of(
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]}})",
       16);
-  REQUIRE(error_of(seed) == "no error");
+  REQUIRE(safetensors_error(seed) == "no error");
   int refused = 0;
   for (int i = 0; i < 5000; ++i)
-    refused += error_of(test::mutated(seed, random)) == "no error" ? 0 : 1;
+    refused += safetensors_error(test::mutated(seed, random)) == "no error" ? 0 : 1;
   CHECK(refused > 2500);
 }
 
 TEST_CASE("every truncation of a good file is refused", "[models][safetensors]") {
   const std::string file = file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
-  REQUIRE(error_of(file) == "no error");
+  REQUIRE(safetensors_error(file) == "no error");
   for (std::size_t size = 0; size < file.size(); ++size)
-    CHECK(error_of(file.substr(0, size)) != "no error");
+    CHECK(safetensors_error(file.substr(0, size)) != "no error");
 }
 
 TEST_CASE("what the writer writes the reader reads", "[models][safetensors]") {

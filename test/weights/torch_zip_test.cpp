@@ -44,7 +44,7 @@ std::vector<ZipRecord> records() {
           {"archive/version", "3\n"}};
 }
 
-std::string error_of(const std::filesystem::path& path, const std::string& content) {
+std::string torch_zip_error(const std::filesystem::path& path, const std::string& content) {
   test::spit(path, content);
   try {
     const TorchWeights weights(path);
@@ -127,7 +127,7 @@ TEST_CASE("zips that torch.save does not write are refused by name", "[weights][
   const test::TempDir folder;
   const auto path = folder / "w.pth";
   const auto check = [&](const std::string& content, const std::string& wanted) {
-    const std::string found = error_of(path, content);
+    const std::string found = torch_zip_error(path, content);
     CAPTURE(found, wanted);
     CHECK(found.starts_with(path.string()));
     CHECK(found.find(wanted) != std::string::npos);
@@ -165,14 +165,11 @@ TEST_CASE("zips that torch.save does not write are refused by name", "[weights][
   check(changed(4, [](ZipRecord& r) { r.name = "archive/constants.pkl"; }),
         "is a TorchScript program");
   check(changed(0, [](ZipRecord& r) { r.data = program_of("K\x01"); }), "holds no dict of tensors");
-  check(changed(2,
-                [](ZipRecord& r) {
-                  r.data = bytes_of({0, 1, NAN, 3, 4, 5});
-                }),
+  check(changed(2, [](ZipRecord& r) { r.data = bytes_of({0, 1, NAN, 3, 4, 5}); }),
         "tensor 't' holds nan at element 4");
   const std::string good = test::zip_of(records());
   for (std::size_t size = 4; size < good.size(); size += 7) {
-    const std::string found = error_of(path, good.substr(0, size));
+    const std::string found = torch_zip_error(path, good.substr(0, size));
     CAPTURE(size, found);
     CHECK(found != "no error");
   }
@@ -182,7 +179,8 @@ TEST_CASE("changed zips are read or refused", "[weights][torch]") {
   const test::TempDir folder;
   std::mt19937 random(7);
   const std::string good = test::zip_of(records());
-  for (int i = 0; i < 3000; ++i) (void)error_of(folder / "w.pth", test::mutated(good, random));
+  for (int i = 0; i < 3000; ++i)
+    (void)torch_zip_error(folder / "w.pth", test::mutated(good, random));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Recorder {
   }
 };
 
-const Console::Time kStart{};
+const Console::Time kConsoleStart{};
 
 }  // namespace
 
@@ -33,16 +33,16 @@ TEST_CASE("control characters of ranks and of their names become visible", "[lau
   Recorder recorder;
   Console console(recorder.sink(true));
   console.lines("a\x1b]0;x\x07\r\n\xc2\x9bz\xff", "[h\x1b] ");
-  console.progress("\x1b[2J", kStart);
+  console.progress("\x1b[2J", kConsoleStart);
   CHECK(recorder.text == "[h\\x1b] a\\x1b]0;x\\x07\n[h\\x1b] \\u009bz\\xff\n\\x1b[2J");
 }
 
 TEST_CASE("lines stand above the live line", "[launcher][console]") {
   Recorder recorder;
   Console console(recorder.sink(true));
-  console.progress("step 1", kStart);
+  console.progress("step 1", kConsoleStart);
   console.lines("note\n", "> ");
-  console.progress("step 2 with much more", kStart);
+  console.progress("step 2 with much more", kConsoleStart);
   console.finish_progress();
   CHECK(recorder.text == "step 1\r\x1b[K> note\nstep 1\r\x1b[Kstep 2 wi\n");
 }
@@ -50,12 +50,12 @@ TEST_CASE("lines stand above the live line", "[launcher][console]") {
 TEST_CASE("piped, progress comes every 2 s, the first and the last always", "[launcher][console]") {
   Recorder recorder;
   Console console(recorder.sink(false));
-  console.progress("1", kStart);
-  console.progress("2", kStart + milliseconds(500));
+  console.progress("1", kConsoleStart);
+  console.progress("2", kConsoleStart + milliseconds(500));
   console.lines("note");
-  console.progress("3", kStart + seconds(2));
-  console.progress("4", kStart + milliseconds(2100));
-  console.progress("5", kStart + milliseconds(2200));
+  console.progress("3", kConsoleStart + seconds(2));
+  console.progress("4", kConsoleStart + milliseconds(2100));
+  console.progress("5", kConsoleStart + milliseconds(2200));
   console.finish_progress();
   CHECK(recorder.text == "1\nnote\n3\n5\n");
 }

@@ -11,10 +11,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string expected_lines(int rank, int count) {
   std::string text;
   for (int line = 0; line < count; ++line) {

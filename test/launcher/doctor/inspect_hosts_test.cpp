@@ -8,14 +8,15 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "test/launcher/units.h"
 #include "test/support/catch.h"
 
 using namespace dstrain::launcher;
 
 namespace {
 
-constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-constexpr std::int64_t kSecond = 1'000'000'000;
+using dstrain::launcher::test::kGiB;
+using dstrain::launcher::test::kSecond;
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

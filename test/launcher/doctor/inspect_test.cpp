@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/doctor/engine_probe.h"
+#include "test/launcher/units.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+using dstrain::launcher::test::kGiB;
 
 /// A machine with two GPUs and nothing to complain about.
 Inspection healthy() {

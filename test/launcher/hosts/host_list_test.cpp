@@ -35,7 +35,7 @@ std::vector<std::string> lines_of(const std::vector<Host>& hosts) {
 }
 
 template <class Call>
-std::string message_of(const Call& call) {
+std::string host_list_message(const Call& call) {
   try {
     static_cast<void>(call());
     return "no error\n";
@@ -88,8 +88,8 @@ TEST_CASE("each wrong hostfile gives exactly the messages written beside it",
   REQUIRE(files.size() >= 14);
   for (fs::path file : files) {
     const std::string text = test::read_text(file);
-    const std::string found =
-        message_of([&] { return parse_hostfile(text, file.filename().string(), kThisHost); });
+    const std::string found = host_list_message(
+        [&] { return parse_hostfile(text, file.filename().string(), kThisHost); });
     CHECK(found != "no error\n");
     test::compare_with_file(found, file.replace_extension(".txt"));
   }
@@ -120,17 +120,17 @@ TEST_CASE("each wrong --hosts, --include and --exclude gives its message",
                            "a slots=8",
                            "\xFF:1"}) {
     all += fmt::format("--hosts '{}'\n{}\n", text,
-                       message_of([&] { return parse_hosts(text, kThisHost); }));
+                       host_list_message([&] { return parse_hosts(text, kThisHost); }));
   }
   const auto hosts = read("a slots=4\nb slots=4 gpus=1,3,5,7\n[fd00::1] slots=1\n");
   for (const char* text : {"c", "a@", "@", "a:4", "b:0,1", "a:0,0", "a:", "a@a:0", "a:x", "fd00::1",
                            "[fd00::1]:1", "a,b", "-x", "a;b"}) {
     all += fmt::format("--include '{}'\n{}\n", text,
-                       message_of([&] { return filter_hosts(hosts, text, ""); }));
+                       host_list_message([&] { return filter_hosts(hosts, text, ""); }));
   }
   for (const char* text : {"a@b@[fd00::1]", "a:0,1,2,3@b@[fd00::1]:0", "z"}) {
     all += fmt::format("--exclude '{}'\n{}\n", text,
-                       message_of([&] { return filter_hosts(hosts, "", text); }));
+                       host_list_message([&] { return filter_hosts(hosts, "", text); }));
   }
   CHECK(all.find("no error") == std::string::npos);
   test::compare_with_file(all, "test/launcher/golden/host_options.txt");

@@ -7,13 +7,13 @@
 
 using namespace dstrain;
 using namespace dstrain::launcher;
-using Kind = NetworkInterface::Kind;
+using InterfaceKind = NetworkInterface::Kind;
 
 namespace {
 
 const Variables kNothingSet = [](const char*) -> const char* { return nullptr; };
 
-void write(const std::filesystem::path& path, const std::string& text) {
+void write_line(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path) << text << "\n";
 }
@@ -24,14 +24,14 @@ TEST_CASE("an address of this machine is reached by loopback", "[launcher][netwo
   for (const char* peer : {"127.0.0.1", "127.0.1.1"}) {
     const auto interface = interface_towards(peer);
     REQUIRE(interface);
-    CHECK(interface->kind == Kind::loopback);
+    CHECK(interface->kind == InterfaceKind::loopback);
     CHECK(interface_variables(peer, kNothingSet).empty());
   }
   for (const NetworkInterface& own : list_interfaces()) {
     const auto interface = interface_towards(own.address);
     CAPTURE(own.name, own.address);
     REQUIRE(interface);
-    CHECK(interface->kind == Kind::loopback);
+    CHECK(interface->kind == InterfaceKind::loopback);
   }
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("another machine is reached by an interface of ours with its own addre
   // TEST-NET-1 of RFC 5737: nothing is sent to it. A machine without a route has no answer.
   const auto interface = interface_towards("192.0.2.1");
   if (!interface) return;
-  CHECK(interface->kind != Kind::loopback);
+  CHECK(interface->kind != InterfaceKind::loopback);
   bool found = false;
   for (const NetworkInterface& own : list_interfaces()) {
     found = found || (own.name == interface->name && own.address == interface->address);
@@ -68,24 +68,24 @@ TEST_CASE("kind and rate come from /sys/class/net", "[launcher][network]") {
   dstrain::test::TempDir folder;
   const SystemRoots roots{.sys = folder.path()};
   const auto net = folder / "class" / "net";
-  write(net / "lo" / "type", "772");
-  write(net / "eth0" / "type", "1");
-  write(net / "eth0" / "device" / "vendor", "0x15b3");
-  write(net / "eth0" / "speed", "200000");
-  write(net / "ib0" / "type", "32");
-  write(net / "br0" / "type", "1");
-  write(net / "br0" / "speed", "-1");
-  write(net / "veth" / "type", "1");
-  write(net / "veth" / "speed", "4294967295");
-  write(net / "wlan0" / "type", "1");
+  write_line(net / "lo" / "type", "772");
+  write_line(net / "eth0" / "type", "1");
+  write_line(net / "eth0" / "device" / "vendor", "0x15b3");
+  write_line(net / "eth0" / "speed", "200000");
+  write_line(net / "ib0" / "type", "32");
+  write_line(net / "br0" / "type", "1");
+  write_line(net / "br0" / "speed", "-1");
+  write_line(net / "veth" / "type", "1");
+  write_line(net / "veth" / "speed", "4294967295");
+  write_line(net / "wlan0" / "type", "1");
   std::filesystem::create_directories(net / "wlan0" / "wireless");
-  CHECK(describe_interface("lo", roots).kind == Kind::loopback);
-  CHECK(describe_interface("eth0", roots).kind == Kind::ethernet);
+  CHECK(describe_interface("lo", roots).kind == InterfaceKind::loopback);
+  CHECK(describe_interface("eth0", roots).kind == InterfaceKind::ethernet);
   CHECK(describe_interface("eth0", roots).mbit_per_s == 200000);
-  CHECK(describe_interface("ib0", roots).kind == Kind::infiniband);
-  CHECK(describe_interface("br0", roots).kind == Kind::virtual_link);
+  CHECK(describe_interface("ib0", roots).kind == InterfaceKind::infiniband);
+  CHECK(describe_interface("br0", roots).kind == InterfaceKind::virtual_link);
   CHECK(describe_interface("br0", roots).mbit_per_s == 0);
   CHECK(describe_interface("veth", roots).mbit_per_s == 0);
-  CHECK(describe_interface("wlan0", roots).kind == Kind::wireless);
-  CHECK(describe_interface("absent", roots).kind == Kind::other);
+  CHECK(describe_interface("wlan0", roots).kind == InterfaceKind::wireless);
+  CHECK(describe_interface("absent", roots).kind == InterfaceKind::other);
 }

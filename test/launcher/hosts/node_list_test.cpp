@@ -14,7 +14,7 @@ using Names = std::vector<std::string>;
 using Counts = std::vector<int>;
 
 template <class Call>
-std::string message_of(const Call& call) {
+std::string node_list_message(const Call& call) {
   try {
     static_cast<void>(call());
     return "no error";
@@ -82,14 +82,14 @@ TEST_CASE("each wrong node list and count gives its message", "[launcher][slurm]
                            "n[0-999999999]",
                            "n[0-9999999999]"}) {
     all += fmt::format("node list '{}'\n  {}\n", text,
-                       message_of([&] { return expand_node_list(text); }));
+                       node_list_message([&] { return expand_node_list(text); }));
   }
   all += fmt::format("node list of a long name\n  {}\n",
-                     message_of([] { return expand_node_list(std::string(300, 'n')); }));
+                     node_list_message([] { return expand_node_list(std::string(300, 'n')); }));
   for (const char* text : {"", ",", "2,", "2(x", "2(3)", "2(x3", "2(x0)", "x3", "2(x3)1", "-1",
                            "2(x65537)", "2(x65536),1", "99999999999", " 2"}) {
-    all +=
-        fmt::format("counts '{}'\n  {}\n", text, message_of([&] { return expand_counts(text); }));
+    all += fmt::format("counts '{}'\n  {}\n", text,
+                       node_list_message([&] { return expand_counts(text); }));
   }
   CHECK(all.find("no error") == std::string::npos);
   test::compare_with_file(all, "test/launcher/golden/node_lists.txt");

@@ -1,11 +1,12 @@
 #include "launcher/job/clock_offset.h"
 
+#include "test/launcher/units.h"
 #include "test/support/catch.h"
 
 namespace dstrain::launcher {
 namespace {
 
-constexpr std::int64_t kSecond = 1'000'000'000;
+using test::kSecond;
 
 TEST_CASE("the quickest answer of each ten seconds says how far a clock is", "[launcher]") {
   ClockOffset clock;

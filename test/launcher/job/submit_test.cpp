@@ -33,8 +33,8 @@ SubmitOptions some_job() {
 
 TEST_CASE("the batch script quotes what people gave and says all of it",
           "[launcher][slurm][golden]") {
-  test::compare_with_file(batch_script(some_job(), "/shared/runs/quickstart-slurm-T-1"),
-                          "test/launcher/golden/job.sbatch");
+  dstrain::test::compare_with_file(batch_script(some_job(), "/shared/runs/quickstart-slurm-T-1"),
+                                   "test/launcher/golden/job.sbatch");
 }
 
 TEST_CASE("a line break cannot become a line of the batch script", "[launcher][slurm]") {
