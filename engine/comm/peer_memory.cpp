@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/system_files.h"
 #include "engine/comm/peer_sum.h"
 
 namespace dstrain::comm {
@@ -57,9 +57,7 @@ std::string host_id() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id != nullptr && *id != '\0') return id;
   std::array<char, 256> name{};
   (void)::gethostname(name.data(), name.size() - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return fmt::format("{} {}", name.data(), boot);
+  return fmt::format("{} {}", name.data(), read_first_line("/proc/sys/kernel/random/boot_id"));
 }
 
 /// What a rank tells the others: its memory's handle, then its host. Empty: it has none.
