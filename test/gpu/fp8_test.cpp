@@ -20,7 +20,7 @@ namespace {
 
 using kernels::Fp8Format;
 using ops::Sides;
-using test::Tensors;
+using test::normal, test::Tensors;
 
 struct MatrixSize {
   std::int64_t rows, cols;
