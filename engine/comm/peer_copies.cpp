@@ -83,12 +83,10 @@ class PeerCopies final : public Communicator {
       exchange("all_gather", {to_index(size()), from + first}, bytes);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        copy("all_gather", to + to_index(peer) * part + first, memory_->arrived(peer), bytes,
-             copies_);
+        copy("all_gather", to + to_index(peer) * part + first, memory_->arrived(peer), bytes);
       }
     }
-    if (char* own = to + to_index(rank()) * part; own != from)
-      copy("all_gather", own, from, part, copies_);
+    if (char* own = to + to_index(rank()) * part; own != from) copy("all_gather", own, from, part);
     arrived_.record(copies_);
     meanwhile();
     arrived_.wait(compute);
@@ -164,10 +162,9 @@ class PeerCopies final : public Communicator {
     if (error != nullptr) group_.fail(operation, error);
   }
 
-  void copy(const char* operation, void* to, const void* from, std::size_t bytes,
-            const Stream& stream) const {
+  void copy(const char* operation, void* to, const void* from, std::size_t bytes) const {
     const cudaError_t result = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
-                                               static_cast<cudaStream_t>(stream.handle()));
+                                               static_cast<cudaStream_t>(copies_.handle()));
     check(operation, result == cudaSuccess ? nullptr : cudaGetErrorString(result));
   }
 

@@ -3,15 +3,14 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/host_name.h"
 #include "engine/base/index.h"
 #include "engine/base/system_files.h"
 #include "engine/comm/peer_sum.h"
@@ -55,9 +54,7 @@ struct Driver {
 /// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
 std::string host_id() {
   if (const char* id = std::getenv("NCCL_HOSTID"); id != nullptr && *id != '\0') return id;
-  std::array<char, 256> name{};
-  (void)::gethostname(name.data(), name.size() - 1);
-  return fmt::format("{} {}", name.data(), read_first_line("/proc/sys/kernel/random/boot_id"));
+  return fmt::format("{} {}", host_name(), read_first_line("/proc/sys/kernel/random/boot_id"));
 }
 
 /// What a rank tells the others: its memory's handle, then its host. Empty: it has none.

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/thread_world.h"
+#include "test/comm/forwarding.h"
 #include "test/comm/operations.h"
 #include "test/support/catch.h"
 
@@ -163,29 +164,7 @@ TEST_CASE("a silent peer ends a Gloo call after the timeout", "[comm]") {
 
 TEST_CASE("the counter counts calls, full buffers and time per operation", "[comm]") {
   with_world("threads", 2, [](Communicator& plain) {
-    class Borrowed final : public Communicator {
-     public:
-      explicit Borrowed(Communicator& inner) : inner_(inner) {}
-      int rank() const override { return inner_.rank(); }
-      int size() const override { return inner_.size(); }
-      void all_reduce(at::Tensor& x, ReduceOp op) override { inner_.all_reduce(x, op); }
-      void all_gather(at::Tensor& o, const at::Tensor& i) override { inner_.all_gather(o, i); }
-      void reduce_scatter(at::Tensor& o, const at::Tensor& i) override {
-        inner_.reduce_scatter(o, i);
-      }
-      void broadcast(at::Tensor& x, int root) override { inner_.broadcast(x, root); }
-      void all_to_all(at::Tensor& o, const at::Tensor& i) override { inner_.all_to_all(o, i); }
-      void all_to_all(at::Tensor& o, const at::Tensor& i, const ExchangedRows& rows) override {
-        inner_.all_to_all(o, i, rows);
-      }
-      void send(const at::Tensor& x, int peer) override { inner_.send(x, peer); }
-      void receive(at::Tensor& x, int peer) override { inner_.receive(x, peer); }
-      void barrier() override { inner_.barrier(); }
-
-     private:
-      Communicator& inner_;
-    };
-    const auto comm = make_counting(std::make_unique<Borrowed>(plain), {});
+    const auto comm = make_counting(std::make_unique<test::Forwarding>(plain), {});
     expect(comm->counts().empty(), "counts before the first call");
     RankRecordFile record = RankRecordFile::anonymous();
     comm->watch(record);

@@ -7,13 +7,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/tcp_store.h"
+#include "test/comm/child_process.h"
 #include "test/comm/operations.h"
 #include "test/store/listener.h"
 #include "test/support/catch.h"
@@ -57,29 +57,13 @@ TEST_CASE("child rank", "[.child]") {
 
 pid_t start_rank(int rank, int size, const test::Listener& listener,
                  const std::filesystem::path& directory) {
-  const std::map<std::string, std::string> variables = {
-      {"COMM_TEST_DIR", directory.string()},
-      {"COMM_TEST_RANK", std::to_string(rank)},
-      {"COMM_TEST_SIZE", std::to_string(size)},
-      {"COMM_TEST_PORT", std::to_string(listener.port())},
-      {"COMM_TEST_FD", std::to_string(listener.fd())}};
-  std::vector<std::string> text;
-  for (const auto& [name, value] : variables) text.push_back(name + "=" + value);
-  std::vector<char*> environment;
-  for (std::string& entry : text) environment.push_back(entry.data());
-  for (char** entry = ::environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-  environment.push_back(nullptr);
-  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::string test_case = "child rank";
-  char* const arguments[] = {program.data(), test_case.data(), nullptr};
-  const int closed_in_child = rank == 0 ? -1 : listener.fd();
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    if (closed_in_child >= 0) ::close(closed_in_child);
-    ::execve(program.c_str(), arguments, environment.data());
-    ::_exit(127);
-  }
-  return pid;
+  return test::start_child("child rank",
+                           {{"COMM_TEST_DIR", directory.string()},
+                            {"COMM_TEST_RANK", std::to_string(rank)},
+                            {"COMM_TEST_SIZE", std::to_string(size)},
+                            {"COMM_TEST_PORT", std::to_string(listener.port())},
+                            {"COMM_TEST_FD", std::to_string(listener.fd())}},
+                           rank == 0 ? -1 : listener.fd());
 }
 
 bool appears(const std::filesystem::path& path, milliseconds timeout) {

@@ -1,20 +1,18 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/tcp_store.h"
 #include "engine/device/device.h"
+#include "test/comm/child_process.h"
 #include "test/comm/operations.h"
 #include "test/store/listener.h"
 #include "test/support/catch.h"
@@ -76,26 +74,12 @@ TEST_CASE("a rank that copies", "[.child]") {
 }
 
 pid_t start_rank(int rank, int size, const test::Listener& listener) {
-  const std::map<std::string, std::string> variables = {
-      {"COPIES_TEST_RANK", std::to_string(rank)},
-      {"COPIES_TEST_SIZE", std::to_string(size)},
-      {"COPIES_TEST_PORT", std::to_string(listener.port())},
-      {"COPIES_TEST_FD", std::to_string(listener.fd())}};
-  std::vector<std::string> text;
-  for (const auto& [name, value] : variables) text.push_back(fmt::format("{}={}", name, value));
-  std::vector<char*> environment;
-  for (std::string& entry : text) environment.push_back(entry.data());
-  for (char** entry = ::environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-  environment.push_back(nullptr);
-  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::string test_case = "a rank that copies";
-  char* const arguments[] = {program.data(), test_case.data(), nullptr};
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::execve(program.c_str(), arguments, environment.data());
-    ::_exit(127);
-  }
-  return pid;
+  return test::start_child("a rank that copies",
+                           {{"COPIES_TEST_RANK", std::to_string(rank)},
+                            {"COPIES_TEST_SIZE", std::to_string(size)},
+                            {"COPIES_TEST_PORT", std::to_string(listener.port())},
+                            {"COPIES_TEST_FD", std::to_string(listener.fd())}},
+                           rank == 0 ? -1 : listener.fd());
 }
 
 TEST_CASE("copies between GPUs give the exact result on 2 to 4 GPUs", "[gpu][nccl]") {

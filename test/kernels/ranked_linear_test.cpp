@@ -9,6 +9,7 @@
 #include "engine/kernels/activation/ops_gated_linear.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "test/comm/forwarding.h"
 #include "test/kernels/on_ranks.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -24,11 +25,9 @@ constexpr std::int64_t kRankedRows = 24, kRankedWidth = 16, kRankedHidden = 32;
 
 /// What is gathered is there after the work, and not before; others' parts of a sum have left
 /// before it.
-class Strict final : public Communicator {
+class Strict final : public test::Forwarding {
  public:
-  Strict(Communicator& inner, bool overlaps) : inner_(inner), overlaps_(overlaps) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
+  Strict(Communicator& inner, bool overlaps) : Forwarding(inner), overlaps_(overlaps) {}
   bool overlaps() const override { return overlaps_; }
   void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
     output.fill_(std::numeric_limits<float>::quiet_NaN());
@@ -44,24 +43,8 @@ class Strict final : public Communicator {
     own(left).copy_(own(input));
     inner_.reduce_scatter(output, left);
   }
-  void all_gather(at::Tensor& output, const at::Tensor& input) override {
-    inner_.all_gather(output, input);
-  }
-  void reduce_scatter(at::Tensor& output, const at::Tensor& input) override {
-    inner_.reduce_scatter(output, input);
-  }
-  void all_reduce(at::Tensor& x, ReduceOp op) override { inner_.all_reduce(x, op); }
-  void broadcast(at::Tensor& x, int root) override { inner_.broadcast(x, root); }
-  void all_to_all(at::Tensor& o, const at::Tensor& i) override { inner_.all_to_all(o, i); }
-  void all_to_all(at::Tensor& o, const at::Tensor& i, const ExchangedRows& rows) override {
-    inner_.all_to_all(o, i, rows);
-  }
-  void send(const at::Tensor& x, int peer) override { inner_.send(x, peer); }
-  void receive(at::Tensor& x, int peer) override { inner_.receive(x, peer); }
-  void barrier() override { inner_.barrier(); }
 
  private:
-  Communicator& inner_;
   bool overlaps_;
 };
 
@@ -83,7 +66,7 @@ struct RankedWeights {
 struct RankedForm {
   std::string name;
   /// Of this rank's rows [m, kWidth], to this rank's rows.
-  std::function<at::Tensor(const at::Tensor& x, RankedWeights& w, Communicator* ranks)> together,
+  std::function<at::Tensor(const at::Tensor&x, RankedWeights&w, Communicator*ranks)> together,
       apart;
 };
 

@@ -13,6 +13,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/kernels/tensor/ranked_linear.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 namespace dstrain::ops {
 namespace {
@@ -143,9 +144,9 @@ namespace {
 at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
                        Parameter* bias, Gelu kind, Communicator* summed) {
   check_linear(z_MF, weight, bias);
-  DSTRAIN_CHECK(
-      value_of(input_bias, z_MF).numel() == z_MF.size(1),
-      fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF), shape_of(input_bias.value)));
+  DSTRAIN_CHECK(value_of(input_bias, z_MF).numel() == z_MF.size(1),
+                fmt::format("gelu_linear: z {}, its bias {}", shape_of(z_MF),
+                            shape_of(input_bias.value)));
   const bool any_trainable =
       weight.trainable || input_bias.trainable || (bias != nullptr && bias->trainable);
   return GeluLinear::apply(z_MF, anchor_for(z_MF, any_trainable), &input_bias, &weight, bias,
@@ -161,8 +162,7 @@ at::Tensor gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter&
 
 at::Tensor summed_gelu_linear(const at::Tensor& z_MF, Parameter& input_bias, Parameter& weight,
                               Gelu kind, Communicator* ranks) {
-  return gelu_linear(z_MF, input_bias, weight, nullptr, kind,
-                     ranks == nullptr || ranks->size() == 1 ? nullptr : ranks);
+  return gelu_linear(z_MF, input_bias, weight, nullptr, kind, others(ranks));
 }
 
 }  // namespace dstrain::ops

@@ -8,6 +8,7 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ranked_linear.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 namespace dstrain::ops {
 namespace {
@@ -86,8 +87,7 @@ at::Tensor gated_linear(const Measured& x_MD, Parameter& gate_up, Parameter& dow
                 fmt::format("gated_linear: gate and up {}, down {}", shape_of(gate_up.value),
                             shape_of(down.value)));
   return GatedLinear::apply(x, anchor_for(x, gate_up.trainable || down.trainable),
-                            Known{.maxima = x_MD.maxima}, &gate_up, &down,
-                            ranks == nullptr || ranks->size() == 1 ? nullptr : ranks);
+                            Known{.maxima = x_MD.maxima}, &gate_up, &down, others(ranks));
 }
 
 }  // namespace dstrain::ops

@@ -60,7 +60,7 @@ void check_linear(const at::Tensor& x, const Parameter& weight, const Parameter*
 
 LinearOutput empty_output(const at::Tensor& x, std::int64_t rows, const Parameter& weight,
                           const Parameter* bias) {
-  LinearOutput out{.y = at::empty({rows, matrix_of(weight, x).size(0)}, x.options())};
+  LinearOutput out{.y = at::empty({rows, weight.shape.front()}, x.options())};
   set_needs(out.y, {.column_sums = bias != nullptr && bias->trainable,
                     .maxima = runs_in_fp8(weight, x) && x.is_cuda()});
   return out;

@@ -5,6 +5,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
 #include "engine/kernels/tensor/ranked_linear.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 namespace dstrain::ops {
 namespace {
@@ -51,11 +52,6 @@ at::Tensor linear(const Measured& x, Parameter& weight, Parameter* bias, const R
   const bool any_trainable = weight.trainable || (bias != nullptr && bias->trainable);
   return Linear::apply(x.rows, anchor_for(x.rows, any_trainable), Known{.maxima = x.maxima},
                        &weight, bias, ranks);
-}
-
-/// Null for one rank alone, which exchanges nothing.
-Communicator* others(Communicator* ranks) {
-  return ranks == nullptr || ranks->size() == 1 ? nullptr : ranks;
 }
 
 }  // namespace

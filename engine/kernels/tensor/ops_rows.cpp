@@ -7,24 +7,13 @@
 #include "engine/kernels/op_context.h"
 #include "engine/kernels/op_support.h"
 #include "engine/kernels/tensor/ops_tensor.h"
+#include "engine/kernels/tensor/rows_beside.h"
 
 namespace dstrain::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor all_gathered(const at::Tensor& x, Communicator& ranks) {
-  at::Tensor all = at::empty({ranks.size() * x.size(0), x.size(1)}, x.options());
-  ranks.all_gather(all, dense(x));
-  return all;
-}
-
-at::Tensor reduce_scattered(const at::Tensor& x, Communicator& ranks) {
-  at::Tensor own = at::empty({x.size(0) / ranks.size(), x.size(1)}, x.options());
-  ranks.reduce_scatter(own, dense(x));
-  return own;
-}
 
 struct AllGatherRows : torch::autograd::Function<AllGatherRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, Communicator* ranks) {
@@ -112,17 +101,28 @@ void check_rows(const char* name, const at::Tensor& x, int parts) {
                 fmt::format("{}: x {} on {} ranks", name, shape_of(x), parts));
 }
 
-bool alone(const Communicator* ranks) { return ranks == nullptr || ranks->size() == 1; }
-
 }  // namespace
+
+at::Tensor all_gathered(const at::Tensor& x, Communicator& ranks) {
+  at::Tensor all = at::empty({ranks.size() * x.size(0), x.size(1)}, x.options());
+  ranks.all_gather(all, dense(x));
+  return all;
+}
+
+at::Tensor reduce_scattered(const at::Tensor& x, Communicator& ranks,
+                            const Communicator::Work& meanwhile) {
+  at::Tensor own = at::empty({x.size(0) / ranks.size(), x.size(1)}, x.options());
+  ranks.reduce_scatter(own, dense(x), meanwhile);
+  return own;
+}
 
 at::Tensor all_gather_rows(const at::Tensor& x, Communicator* ranks) {
   check_rows("all_gather_rows", x, 1);
-  return alone(ranks) ? x : AllGatherRows::apply(x, ranks);
+  return others(ranks) == nullptr ? x : AllGatherRows::apply(x, ranks);
 }
 
 at::Tensor reduce_scatter_rows(const at::Tensor& x, Communicator* ranks) {
-  if (alone(ranks)) return x;
+  if (others(ranks) == nullptr) return x;
   check_rows("reduce_scatter_rows", x, ranks->size());
   return ReduceScatterRows::apply(x, ranks);
 }
@@ -135,7 +135,7 @@ at::Tensor own_rows(const at::Tensor& x, const AxisPart& part) {
 
 at::Tensor collect_rows(const at::Tensor& x, const at::Tensor& rows, Communicator* ranks) {
   check_rows("collect_rows", x, 1);
-  DSTRAIN_CHECK(!alone(ranks) && rows.dim() == 1 && rows.scalar_type() == at::kLong,
+  DSTRAIN_CHECK(others(ranks) != nullptr && rows.dim() == 1 && rows.scalar_type() == at::kLong,
                 "collect_rows: rows of several ranks by int64 numbers");
   return CollectRows::apply(x, rows, ranks);
 }

@@ -14,15 +14,9 @@ at::Tensor rows_like(const at::Tensor& x, std::int64_t rows) {
   return at::empty({rows, x.size(1)}, x.options());
 }
 
-at::Tensor gathered(const at::Tensor& x_mK, Communicator& ranks) {
-  at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
-  ranks.all_gather(all, x_mK);
-  return all;
-}
-
 LinearOutput apply_to_gathered(const at::Tensor& x_mK, Parameter& weight, Parameter* bias,
                                Keep keep, Communicator& ranks) {
-  if (runs_in_fp8(weight, x_mK)) return apply_linear(gathered(x_mK, ranks), weight, bias, keep);
+  if (runs_in_fp8(weight, x_mK)) return apply_linear(all_gathered(x_mK, ranks), weight, bias, keep);
   at::Tensor all = rows_like(x_mK, ranks.size() * x_mK.size(0));
   LinearOutput out = empty_output(x_mK, all.size(0), weight, bias);
   gather_beside(all, x_mK, ranks, [&](const at::Tensor& x, std::int64_t first) {
@@ -34,23 +28,19 @@ LinearOutput apply_to_gathered(const at::Tensor& x_mK, Parameter& weight, Parame
 
 LinearOutput apply_and_sum(const Measured& x, Parameter& weight, Keep keep, Communicator& ranks) {
   const std::int64_t rows = x.rows.size(0);
-  LinearOutput out;
-  at::Tensor sum;
   if (!ranks.overlaps() || runs_in_fp8(weight, x.rows)) {
-    out = apply_linear(x, weight, nullptr, keep);
-    sum = rows_like(out.y, rows / ranks.size());
-    ranks.reduce_scatter(sum, out.y);
-  } else {
-    out = empty_output(x.rows, rows, weight, nullptr);
-    sum = rows_like(out.y, rows / ranks.size());
-    const auto product = [&](std::int64_t first, std::int64_t count) {
-      multiply_rows(x.rows.narrow(0, first, count), weight, nullptr, out.y.narrow(0, first, count));
-    };
-    with_others(rows, ranks, product);
-    ranks.reduce_scatter(sum, out.y, [&] { with_own(rows, ranks, product); });
-    if (weight.trainable && keep == Keep::input) out.kept = x.rows;
+    LinearOutput out = apply_linear(x, weight, nullptr, keep);
+    out.y = reduce_scattered(out.y, ranks);
+    return out;
   }
-  out.y = sum;
+  LinearOutput out = empty_output(x.rows, rows, weight, nullptr);
+  const at::Tensor y = out.y;
+  const auto product = [&](std::int64_t first, std::int64_t count) {
+    multiply_rows(x.rows.narrow(0, first, count), weight, nullptr, y.narrow(0, first, count));
+  };
+  with_others(rows, ranks, product);
+  out.y = reduce_scattered(y, ranks, [&] { with_own(rows, ranks, product); });
+  if (weight.trainable && keep == Keep::input) out.kept = x.rows;
   return out;
 }
 
@@ -79,7 +69,7 @@ RankedGradient gradient_of_sum(const at::Tensor& dy, Parameter& weight, Paramete
     });
     return {.output = {all, weight, bias, for_input}, .input = dx};
   }
-  const LinearGradient output(summed == nullptr ? dy : gathered(dense(dy), *summed), weight, bias,
+  const LinearGradient output(summed == nullptr ? dy : all_gathered(dy, *summed), weight, bias,
                               for_input);
   return {.output = output, .input = for_input ? output.input(weight_scale) : at::Tensor()};
 }
@@ -92,9 +82,7 @@ at::Tensor add_and_pass_on(const LinearGradient& dy, const at::Tensor& kept,
     return for_input ? dy.input(weight_scale) : at::Tensor();
   }
   const at::Tensor dx = dy.input(weight_scale);
-  at::Tensor own = rows_like(dx, dx.size(0) / gathered->size());
-  gathered->reduce_scatter(own, dx, [&] { dy.add_to_parameters(kept, scale); });
-  return own;
+  return reduce_scattered(dx, *gathered, [&] { dy.add_to_parameters(kept, scale); });
 }
 
 }  // namespace dstrain::ops

@@ -6,9 +6,21 @@
 
 #include "engine/comm/communicator.h"
 
-/// Rows of several ranks that an operator works on part by part, while others travel. Not for other
+/// Exchanges of rows inside operators, which work on some rows while others travel. Not for other
 /// layers.
 namespace dstrain::ops {
+
+/// Null for one rank alone, which exchanges nothing.
+[[nodiscard]] inline Communicator* others(Communicator* ranks) {
+  return ranks == nullptr || ranks->size() == 1 ? nullptr : ranks;
+}
+
+/// [m, D] of each rank -> [M, D].
+[[nodiscard]] at::Tensor all_gathered(const at::Tensor& x, Communicator& ranks);
+/// [M, D] -> this rank's rows of the sum over ranks, [m, D]. `meanwhile` may still write this
+/// rank's rows of x, which then is contiguous.
+[[nodiscard]] at::Tensor reduce_scattered(
+    const at::Tensor& x, Communicator& ranks, const Communicator::Work& meanwhile = [] {});
 
 /// Calls `work(first, count)` for the rows of this rank, of `rows` in all.
 template <class Work>
