@@ -143,7 +143,7 @@ std::optional<PmixAnswer> pmix_exchange(const std::string& value, milliseconds l
   const std::string answer = read_answer(our_in, deadline, timed_out);
   ::close(our_in);
   if (timed_out) {
-    ::kill(pid, SIGKILL);
+    // The helper ends by itself with its input: killed, it would take the step with it.
     throw Error(ErrorKind::hosts,
                 fmt::format("task 0 of this srun or mpirun gave no address by PMIx in {} s",
                             static_cast<double>(limit.count()) / 1000),

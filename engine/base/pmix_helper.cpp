@@ -3,15 +3,17 @@
 // by itself.
 //
 // One line on standard output: "ok RANK SIZE LOCAL_RANK LOCAL_SIZE VALUE", "unreachable" without a
-// PMIx server, or "failed: REASON". Then it waits for the end of its standard input, since the
-// others fetch the value from a rank 0 that is still there. No fence: one would hang, or report
-// success, when a process has died (seen with PMIx 4.2.2 under Slurm 22.05).
+// PMIx server, or "failed: REASON". It stays until the end of its standard input, since the others
+// fetch the value from a rank 0 that is still there; that end may come before the value, too. No
+// fence: one would hang, or report success, when a process has died (seen with PMIx 4.2.2 under
+// Slurm 22.05).
 #include <pmix.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -69,6 +71,16 @@ bool exchange(const pmix_proc_t& self, std::string& text) {
   return true;
 }
 
+/// Ends this program at the end of its standard input. Slurm kills the whole step when a process of
+/// PMIx ends without PMIx_Finalize.
+void end_with_input() {
+  while (std::getchar() != EOF) {
+  }
+  alarm(kFarewell_s);
+  PMIx_Finalize(nullptr, 0);
+  _exit(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -85,6 +97,7 @@ int main(int argc, char** argv) {
     fail("PMIx_Init", status);
     return 1;
   }
+  std::thread end(end_with_input);
   if (exchange(self, text)) {
     pmix_proc_t everybody;
     PMIX_LOAD_PROCID(&everybody, self.nspace, PMIX_RANK_WILDCARD);
@@ -94,8 +107,5 @@ int main(int argc, char** argv) {
   }
   std::fflush(stdout);
   alarm(0);
-  read_line();
-  alarm(kFarewell_s);
-  PMIx_Finalize(nullptr, 0);
-  return 0;
+  end.join();
 }

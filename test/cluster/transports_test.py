@@ -169,7 +169,10 @@ def test_stopped_rank(cluster):
     stopped = next(group for group in failure["ranks"] if 3 in group["ranks"])
     assert stopped["ranks"] == [3] and stopped["states"][0]["process_state"] == "T", failure["ranks"]
     others = str([group["stack"] for group in failure["ranks"] if 3 not in group["ranks"]])
-    assert "dstrain::Executor::" in str(stopped["stack"]) and "GlooCommunicator" in others, failure["ranks"]
+    # A function of MKL has no unwind tables: its callers are not known.
+    in_mkl = stopped["stack"][1].endswith(" in libtorch_cpu.so") and "::" not in stopped["stack"][1]
+    assert in_mkl or "dstrain::Executor::" in str(stopped["stack"]), failure["ranks"]
+    assert "GlooCommunicator" in others, failure["ranks"]
     cluster.hosts.wait_gone(f"DSTRAIN_RUN_DIR={only_run(output)}", 2)
     print(f"  ended {seconds:.1f} s after SIGSTOP, limit {limit} s: {failure['summary']}")
     assert seconds < limit + 4, seconds
