@@ -71,6 +71,7 @@ class BufferChecker {
   [[nodiscard]] std::vector<Content*> touched(int i, int id);
   void read(int i, int id, Content& content);
   void write(int i, int id, Content& content);
+  [[nodiscard]] bool completes_fetch(const Action& a) const;
   [[nodiscard]] bool updates_in_slot(const Action& a, BufferRole role) const;
   void free(int i, int id);
   void count_gradients(int i);
@@ -129,6 +130,13 @@ std::string BufferChecker::buffer_name(int id) const {
                            : " of " + cost_.groups[owner].name;
   }
   return text + ")";
+}
+
+/// A gather of what rests on the host, but for one from the second shard.
+bool BufferChecker::completes_fetch(const Action& a) const {
+  return a.kind == ActionKind::gather &&
+         layout_.groups[to_index(a.group)].parameter_place != Place::device &&
+         program_.find(a.reads, BufferRole::second_shard) < 0;
 }
 
 /// A slot is changed by an update in which what was fetched or evicted is in it.
@@ -213,8 +221,7 @@ void BufferChecker::write(int i, int id, Content& content) {
   const bool sums = (runs_backward(a.kind) || a.kind == ActionKind::backward_weight) &&
                     role == BufferRole::whole_gradient;
   // The own shard is there and others are gathered around it; a part is updated where it is.
-  const bool changes = (a.kind == ActionKind::gather && role == BufferRole::gathered &&
-                        layout_.groups[to_index(a.group)].parameter_place != Place::device) ||
+  const bool changes = (role == BufferRole::gathered && completes_fetch(a)) ||
                        (a.kind == ActionKind::update && updates_in_slot(a, role));
   const bool adds = sums || changes;
   if (changes && (!content.filled || content.group != a.group || content.part != a.part))
@@ -324,13 +331,9 @@ void BufferChecker::run() {
     const Action& a = action(i);
     if (a.kind == ActionKind::gather || a.kind == ActionKind::fetch_parameters) {
       int& holder = held_[to_index(a.group)];
-      const bool rests_elsewhere =
-          layout_.groups[to_index(a.group)].parameter_place != Place::device;
       if (a.kind == ActionKind::gather && !layout_.gathered(a.group))
         problem("{}: every rank has the whole group", name(i));
-      // A gather completes what a fetch has begun.
-      const bool completes = a.kind == ActionKind::gather && rests_elsewhere;
-      if (completes) {
+      if (completes_fetch(a)) {
         if (holder == kNoAction || action(holder).kind != ActionKind::fetch_parameters)
           problem("{} without a fetch of the own shard", name(i));
       } else if (holder != kNoAction) {

@@ -154,24 +154,25 @@ void BufferNeeds::gather_needs(int i, Needs& needs) const {
   using enum BufferRole;
   const int group = program_.actions[to_index(i)].group;
   const std::int64_t padded = layout_.flat[to_index(group)].padded();
-  if (layout_.groups[to_index(group)].parameter_place != Place::device) {
-    needs.writes.push_back({gathered, -1, group, -1, padded});
-    return;
-  }
   if (!layout_.gathered_into_slot(group)) {
     needs.writes.push_back({parameters, group, -1, -1, padded});
     return;
   }
-  needs.writes.push_back({gathered, -1, -1, -1, padded});
   const Turn& turn = turns_[to_index(i) % turns_.size()];
   const bool keeps = layout_.second_degree > 1 && turn.count > 1;
   const Need second = {second_shard, group, -1, -1, layout_.second_elements(group)};
   if (keeps && turn.index > 0) {
+    needs.writes.push_back({gathered, -1, -1, -1, padded});
     needs.reads.push_back(second);
     if (turn.index + 1 == turn.count) needs.frees.push_back(second);
     return;
   }
-  needs.reads.push_back({parameters, group});
+  if (layout_.groups[to_index(group)].parameter_place == Place::device) {
+    needs.writes.push_back({gathered, -1, -1, -1, padded});
+    needs.reads.push_back({parameters, group});
+  } else {
+    needs.writes.push_back({gathered, -1, group, -1, padded});  // a fetch has begun it
+  }
   if (keeps) needs.writes.push_back(second);
   if (const Bytes codes = layout_.gather_scratch(group); codes > 0)
     needs.writes.push_back({coded_parameters, -1, -1, -1, codes});

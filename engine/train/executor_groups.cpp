@@ -39,15 +39,15 @@ void Executor::gather(const Prepared& prepared, const Action& action) {
     return;
   }
   Communicator& shards = ranks_of(action);
+  // What rests on the host was fetched to its place.
+  const bool fetched = layout_.groups[to_index(group)].parameter_place != Place::device;
+  const Range shard = states_.own_range(group);
+  const at::Tensor own =
+      fetched ? whole.narrow(0, shard.begin, shard.size()) : states_.own_parameters(group);
   if (at::Tensor codes = buffer(action.writes, BufferRole::coded_parameters); codes.defined()) {
-    all_gather_quantized(shards, layout_.coded(group, *layout_.gather_format),
-                         states_.own_parameters(group), whole, codes);
+    all_gather_quantized(shards, layout_.coded(group, *layout_.gather_format), own, whole, codes);
   } else {
-    // What rests on the host was fetched to its place.
-    const bool fetched = layout_.groups[to_index(group)].parameter_place != Place::device;
-    const Range own = states_.own_range(group);
-    shards.all_gather(
-        whole, fetched ? whole.narrow(0, own.begin, own.size()) : states_.own_parameters(group));
+    shards.all_gather(whole, own);
   }
   if (const at::Tensor second = buffer(action.writes, BufferRole::second_shard); second.defined()) {
     const Range kept = ShardGroups(layout_.shard_degree, layout_.second_degree)

@@ -273,19 +273,6 @@ void second_shard_needs_stage_3(const Recipe& r, RuleContext& context) {
                 "set parallel.zero.stage: 3, or leave second_shard out");
 }
 
-/// What is fetched lies in the gathered slot already.
-void gathered_codes_rest_on_the_device(const Recipe& r, RuleContext& context) {
-  if (r.memory.offload.parameters == OffloadPlace::none) return;
-  const bool second = r.parallel.zero.second_shard > 1;
-  if (r.precision.gather == GatherType::compute && !second) return;
-  context.error(
-      "memory.offload.parameters",
-      fmt::format("{} cannot be together with {}", spelling(r.memory.offload.parameters),
-                  second ? "parallel.zero.second_shard"
-                         : fmt::format("precision.gather {}", spelling(r.precision.gather))),
-      "leave one of the two out; memory.offload.optimizer may stay");
-}
-
 bool places_files(const OffloadConfig& offload) {
   return offload.optimizer == OffloadPlace::file || offload.parameters == OffloadPlace::file ||
          offload.activations == OffloadPlace::file;
@@ -369,8 +356,6 @@ const std::vector<Rule>& rules() {
        {"precision.gather", "precision.compute", "parallel.zero.stage"}},
       {reduced_codes_need_slots, {"precision.reduce", "parallel.zero.stage"}},
       {second_shard_needs_stage_3, {"parallel.zero.second_shard", "parallel.zero.stage"}},
-      {gathered_codes_rest_on_the_device,
-       {"precision.gather", "parallel.zero.second_shard", "memory.offload.parameters"}},
       {files_have_a_path,
        {"memory.offload.optimizer", "memory.offload.parameters", "memory.offload.activations",
         "memory.offload.path"}},

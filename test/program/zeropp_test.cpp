@@ -35,6 +35,16 @@ Case wired(Case c, const Wires& wires) {
   return c;
 }
 
+/// Parameters and states rest in pinned host memory, and the device updates them.
+Case on_host(Case c) {
+  c.layout.chunk = 1024;
+  for (GroupLayout& kind : c.layout.groups) {
+    kind.state_place = kind.parameter_place = Place::pinned;
+    kind.update_method = UpdateMethod::streamed;
+  }
+  return c;
+}
+
 std::vector<Wires> all_wires(int stage, int shard) {
   std::vector<Wires> list;
   const std::optional<CodeFormat> none;
@@ -71,7 +81,11 @@ void for_each_wired_case(const std::function<void(const Case&)>& visit) {
                                 << " blocks " << blocks << " micro-batches " << micro_batches
                                 << " prefetch " << prefetch << " recompute " << recompute << ": "
                                 << name(wires));
-                  visit(wired(plain, wires));
+                  const Case c = wired(plain, wires);
+                  visit(c);
+                  if (stage < 3 || replicas > 1 || prefetch > 1) continue;
+                  INFO("parameters on the host");
+                  visit(on_host(c));
                 }
               }
             }
@@ -104,13 +118,16 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
           "[program][property]") {
   const int degree = GENERATE(1, 2, 4);
   const bool gather = GENERATE(false, true), reduce = GENERATE(false, true);
-  const Case c = small_case({gather ? std::optional(CodeFormat::int8) : std::nullopt,
-                             reduce ? std::optional(CodeFormat::int4) : std::nullopt, degree});
+  const bool host = GENERATE(false, true);
+  const Case on_device = small_case({gather ? std::optional(CodeFormat::int8) : std::nullopt,
+                                     reduce ? std::optional(CodeFormat::int4) : std::nullopt,
+                                     degree});
+  const Case c = host ? on_host(on_device) : on_device;
   const Program program = training_program(c.layout, c.cost, c.options);
   REQUIRE(problems(program, c) == "");
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    CAPTURE(degree, gather, reduce, i, describe(action, c.cost));
+    CAPTURE(degree, gather, reduce, host, i, describe(action, c.cost));
     const auto broken = [&](const std::function<void(Action&)>& mutate) {
       Program copy = program;
       mutate(copy.actions[i]);
@@ -154,7 +171,9 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
 
 TEST_CASE("the second shard is this step's: its first gather fills it, the last frees it",
           "[program]") {
-  const Case plain = small_case({}), c = small_case({.second_degree = 2});
+  const bool host = GENERATE(false, true);
+  const auto placed = [&](const Case& c) { return host ? on_host(c) : c; };
+  const Case plain = placed(small_case({})), c = placed(small_case({.second_degree = 2}));
   const Program program = training_program(c.layout, c.cost, c.options),
                 before = training_program(plain.layout, plain.cost, plain.options);
   Bytes held = 0;
@@ -164,6 +183,10 @@ TEST_CASE("the second shard is this step's: its first gather fills it, the last 
       if (a.kind == ActionKind::gather && a.group == g) gathers.push_back(&a);
     }
     REQUIRE(!gathers.empty());
+    const auto fetches = std::ranges::count_if(program.actions, [&](const Action& a) {
+      return a.kind == ActionKind::fetch_parameters && a.group == g;
+    });
+    CHECK(fetches == (host ? 1 : 0));
     CHECK(gathers.front()->comm.front().axis == CommAxis::shard);
     for (std::size_t k = 1; k < gathers.size(); ++k) {
       CHECK(gathers[k]->comm.front().axis == CommAxis::shard_inner);

@@ -124,6 +124,19 @@ TEST_CASE("codes change losses little, and the same in every run", "[train][zero
   CHECK(trained(ranks, all, kZeroppSteps) == found);
 }
 
+TEST_CASE("codes and second shards of parameters that rest on the host are the same bits",
+          "[train][zeropp]") {
+  const Overrides form =
+      GENERATE(Overrides{"parallel.zero.second_shard=2"}, Overrides{"precision.gather=int4"},
+               Overrides{"precision.gather=fp8", "precision.compute=bf16"}, kAll);
+  const char* place = GENERATE("pinned", "pageable");
+  CAPTURE(place, fmt::format("{}", fmt::join(form, " ")));
+  const ZeroppOutcome expected = trained(4, form, 4);
+  const Overrides host = {fmt::format("memory.offload.parameters={}", place),
+                          fmt::format("memory.offload.optimizer={}", place)};
+  CHECK(trained(4, joined(form, host), 4) == expected);
+}
+
 TEST_CASE("copies of the state and frozen groups go with codes", "[train][zeropp]") {
   const Overrides base = GENERATE(Overrides{"parallel.zero.shard=2"}, Overrides{"lora.rank=4"});
   CAPTURE(fmt::format("{}", fmt::join(base, " ")));

@@ -13,7 +13,8 @@ Parameters::Parameters(Writer& writer, const std::vector<GroupUse>& uses)
       uses_(uses),
       lookahead_(writer.options.prefetch),
       own_slot_(uses.size(), -1),
-      held_(uses.size()) {
+      held_(uses.size()),
+      filled_(uses.size()) {
   add_slots();
 }
 
@@ -96,7 +97,9 @@ int Parameters::fill(int group, int buffer, std::vector<int> after) {
   const Layout& layout = writer_.layout;
   const int resting = writer_.resting[to_index(group)].parameters;
   Action gather{.group = group, .writes = {buffer}};
-  if (layout.groups[to_index(group)].parameter_place != Place::device) {
+  const bool from_second = layout.second_degree > 1 && filled_[to_index(group)];
+  filled_[to_index(group)] = true;
+  if (layout.groups[to_index(group)].parameter_place != Place::device && !from_second) {
     // The own shard goes to its place in the slot, and the other ones are gathered around it.
     const int fetch = writer_.add(
         ActionKind::fetch_parameters,
@@ -187,7 +190,7 @@ void Parameters::close(const std::vector<int>& committed) {
   std::vector<bool> read(committed.size());  // by group that rests whole on the device
   for (Action& action : writer_.program.actions) {
     if (action.kind == ActionKind::gather || action.kind == ActionKind::fetch_parameters) {
-      const bool fetched = action.kind == ActionKind::gather &&
+      const bool fetched = action.kind == ActionKind::gather && action.reads.empty() &&
                            layout.groups[to_index(action.group)].parameter_place != Place::device;
       if (fetched) continue;
       if (committed[to_index(action.group)] >= 0)

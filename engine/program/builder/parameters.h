@@ -51,6 +51,7 @@ class Parameters {
   int codes_ = -1;                   ///< scratch of gathers, -1: nothing travels as codes
   std::vector<int> own_slot_;        ///< by group: of a shared one
   std::vector<Held> held_;           ///< by group
+  std::vector<bool> filled_;         ///< by group: its parameters have been whole in this program
   std::deque<FreeSlot> free_slots_;  ///< longest free first
 };
 
