@@ -11,7 +11,8 @@
 #include "test/support/catch.h"
 #include "test/train/small_runs.h"
 
-/// Drawn combinations of all axes, ZeRO stages, schedules and recomputation against one rank.
+/// Drawn combinations of all axes, ZeRO stages, schedules, recomputation, offload and adapters
+/// against one rank.
 namespace dstrain::test {
 namespace {
 
@@ -64,6 +65,7 @@ Combination draw(Draw& random) {
     c.sizes.push_back(fmt::format("model.kv_heads={}", random.of<int>({1, 2, 4})));
     if (c.model == "qwen3-0.6b") c.sizes.push_back("model.head_dim=16");
   }
+  if (random.one_in(5)) c.sizes.push_back("lora.rank=4");
   std::map<std::string, int> degrees;
   const auto take = [&](const std::string& axis, const std::vector<int>& values) {
     const int degree = random.of(values);
@@ -78,9 +80,21 @@ Combination draw(Draw& random) {
   c.ranks *= c.ranks <= 4 ? random.of<int>({1, 2}) : 1;
   for (const auto& [axis, degree] : degrees)
     c.layout.push_back(fmt::format("parallel.{}={}", axis, degree));
-  c.layout.push_back(fmt::format("parallel.zero.stage={}", random.of<int>({0, 1, 2, 3})));
+  const int stage = random.of<int>({0, 1, 2, 3});
+  c.layout.push_back(fmt::format("parallel.zero.stage={}", stage));
   c.layout.push_back(fmt::format("batch.micro={}", random.of<int>({1, 2, 4})));
-  if (random.one_in(3)) c.layout.push_back("memory.recompute=blocks");
+  const bool recompute = random.one_in(3);
+  if (recompute) c.layout.push_back("memory.recompute=blocks");
+  const auto place = [&](const std::string& what) {
+    if (!random.one_in(4)) return;
+    const auto where = random.of<std::string>({"pinned", "pageable"});
+    c.layout.push_back(fmt::format("memory.offload.{}={}", what, where));
+  };
+  place("optimizer");
+  if (stage == 3) place("parameters");
+  if (recompute) place("activations");
+  // Several parts of each group, and no more threads than cores.
+  c.layout.insert(c.layout.end(), {"memory.offload.chunk=1024", "memory.offload.threads=1"});
   if (degrees["pipeline"] > 1) {
     c.layout.push_back("parallel.stages.schedule=" +
                        random.of<std::string>({"gpipe", "1f1b", "zero_bubble", "auto"}));
