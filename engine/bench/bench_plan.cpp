@@ -121,6 +121,7 @@ std::string turn_fingerprint(const BenchPlan& plan, const Turn& turn) {
   const Case one = cases(plan).at(turn.index);
   std::string text = read_file(plan.recipes.at(one.recipe));
   for (const std::string& override : turn_overrides(plan, turn)) text += '\n' + override;
+  for (const std::string& variable : plan.environment) text += '\n' + variable;
   return fmt::format("{:016x}", stable_hash(text));
 }
 
@@ -132,6 +133,8 @@ std::vector<std::string> launch_arguments(const BenchPlan& plan, const Turn& tur
                                         "--run-name", run_name(plan, turn)};
   for (const std::string& override : turn_overrides(plan, turn))
     arguments.insert(arguments.end(), {"--set", override});
+  for (const std::string& variable : plan.environment)
+    arguments.insert(arguments.end(), {"--env", variable});
   arguments.insert(arguments.end(), {"--set", "run.output=" + folder.string()});
   return arguments;
 }
@@ -147,6 +150,7 @@ nlohmann::ordered_json plan_json(const BenchPlan& plan) {
   json["steps"] = plan.steps;
   json["warmup"] = plan.warmup;
   json["overrides"] = plan.overrides;
+  if (!plan.environment.empty()) json["environment"] = plan.environment;
   if (plan.samples_per_rank > 0) json["samples_per_rank"] = plan.samples_per_rank;
   return json;
 }

@@ -35,7 +35,8 @@ struct BenchPlan {
   int repeat = 3;
   int steps = 60;   ///< that count; 0: the recipe's own length, which counts as a whole
   int warmup = 20;  ///< before these
-  std::vector<std::string> overrides = {};  ///< of every run
+  std::vector<std::string> overrides = {};    ///< of every run
+  std::vector<std::string> environment = {};  ///< NAME=VALUE, of every run's ranks
   /// Training samples of a run, times its ranks; 0: the recipe's.
   std::int64_t samples_per_rank = 0;
   /// In the order of cases(); empty: every recipe, variant and number of ranks.

@@ -29,7 +29,10 @@ constexpr const char* kNotes =
     "the collectives of tensor, sequence and expert ranks, which are a part of them. Gather, "
     "reduce, stages, norm and input: the compute lane stands still for parameters, for gradients, "
     "for other stages, for the sum over all ranks before the update, for samples. Means of the "
-    "ranks. Bubble: stages and norm, share of the step, as the simulation counts it. Peaks are "
+    "ranks. Exchanges: what a step is longer than the median of five steps without gathers and "
+    "reductions of parameters and gradients at the end of the run; contention: what of that is no "
+    "wait for them, since kernels beside them are slower. "
+    "Bubble: stages and norm, share of the step, as the simulation counts it. Peaks are "
     "what dstrain allocates. Collectives are those of a rank of the fullest stage; transfers "
     "between stages are planned by boundary and counted by tensor, include waits and have no rate. "
     "Experts get as many bytes as are routed to them. planned: what `dstrain plan` says.";
@@ -72,6 +75,8 @@ std::vector<std::pair<const char*, Json>> flat(const ParallelResult& r) {
           {"exposed_blocks_s", number(r.exposed.blocks)},
           {"bubble", number(r.bubble)},
           {"planned_bubble", number(r.planned_bubble)},
+          {"exchange_s", number(r.exchange_s())},
+          {"contention_s", number(r.contention_s())},
           {"peak_bytes", number(r.memory)},
           {"planned_bytes", number(r.planned_memory)},
           {"weak_efficiency", number(r.weak_efficiency)},

@@ -74,21 +74,22 @@ std::vector<ParallelWay> parallel_ways(const ParallelOptions& options) {
 }
 
 BenchPlan parallel_plan(const ParallelOptions& options, const std::vector<ParallelWay>& ways) {
-  constexpr int kTraceWarmup = 1;
   const int counted = options.warmup + options.steps;
+  const int last = first_lone_step(counted) + kLoneSteps - 1;
   BenchPlan plan{.recipes = options.recipes,
                  .variants = {},
                  .ranks = options.ranks,
                  .repeat = options.repeat,
-                 .steps = options.steps + kTraceWarmup + kTracedSteps,
+                 .steps = last - options.warmup,
                  .warmup = options.warmup};
   plan.overrides = {"run.evaluate=never",
                     fmt::format("trace.steps={}", kTracedSteps),
-                    fmt::format("trace.first={}", counted + kTraceWarmup + 1),
-                    fmt::format("trace.warmup={}", kTraceWarmup),
+                    fmt::format("trace.first={}", first_traced_step(counted)),
+                    "trace.warmup=1",
                     "trace.compress=gzip",
                     "trace.merge=false",
                     "trace.output=\"\""};
+  plan.environment = {fmt::format("DSTRAIN_SKIP_EXCHANGES={}", first_lone_step(counted) - 1)};
   plan.overrides.insert(plan.overrides.end(), options.overrides.begin(), options.overrides.end());
   for (const ParallelWay& way : ways) {
     Variant variant{.name = fmt::format("batch{}", way.samples),

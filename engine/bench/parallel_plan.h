@@ -39,7 +39,15 @@ struct ParallelWay {
   std::vector<std::string> settings = {};  ///< of the row
 };
 
-inline constexpr int kTracedSteps = 3;  ///< of every run, behind one warm-up step
+/// Every run ends with these behind the steps that count: one of warm-up and kTracedSteps that are
+/// traced, then one of warm-up and kLoneSteps in which ranks exchange no parameters or gradients.
+inline constexpr int kTracedSteps = 3;
+inline constexpr int kLoneSteps = 5;
+/// Behind the steps that count, `counted` with their warm-up: the first traced and the first lone.
+[[nodiscard]] constexpr int first_traced_step(int counted) { return counted + 2; }
+[[nodiscard]] constexpr int first_lone_step(int counted) {
+  return first_traced_step(counted) + kTracedSteps + 1;
+}
 
 /// The recipes' own layouts by recipe and ranks. Error{usage} where tokens are given and are no
 /// whole number of samples, or of a recipe of images.
@@ -47,7 +55,7 @@ inline constexpr int kTracedSteps = 3;  ///< of every run, behind one warm-up st
 /// Samples of a step of strong scaling.
 [[nodiscard]] int strong_samples(const ParallelOptions& options, std::size_t recipe);
 /// Cases in the order of `ways`, in which those of a recipe and number of ranks must stand
-/// together. Every run ends with kTracedSteps steps that are traced and count in no rate.
+/// together.
 [[nodiscard]] BenchPlan parallel_plan(const ParallelOptions& options,
                                       const std::vector<ParallelWay>& ways);
 

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/bench/parallel_collectives.h"
 #include "engine/bench/parallel_ranks.h"
+#include "engine/report/statistics.h"
 
 namespace dstrain::bench {
 namespace {
@@ -124,29 +125,46 @@ int fullest_stage(const ParallelResult& result) {
   return most == result.stages.end() ? 0 : most->stage;
 }
 
+struct MeasuredRun {
+  report::RunFigures figures;     ///< over the steps that count
+  double lone_step_s = kUnknown;  ///< median
+};
+
 /// The run of the middle step time.
-std::size_t median_run(const std::vector<report::RunFigures>& runs) {
+std::size_t median_run(const std::vector<MeasuredRun>& runs) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < runs.size(); ++i) order.push_back(i);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return runs[i].step_s.value; });
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return runs[i].figures.step_s.value; });
   return order[(order.size() - 1) / 2];
 }
 
-/// The run's figures over the steps that count; nothing where the run is no good, and why.
-std::optional<report::RunFigures> read_figures(const std::filesystem::path& folder, int warmup,
-                                               int steps, std::string& reason) {
+/// Nothing where the run is no good, and why.
+std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, int warmup, int steps,
+                                         std::string& reason) {
   try {
     report::RunData data = report::read_run(folder);
     data.warmup = warmup;
+    MeasuredRun run;
+    std::vector<double> lone;
+    for (const report::StepRow& row : data.steps) {
+      if (row.step >= first_lone_step(warmup + steps)) lone.push_back(row.step_s);
+    }
+    if (!lone.empty()) run.lone_step_s = report::median(std::move(lone));
     std::erase_if(data.steps,
                   [&](const report::StepRow& row) { return row.step > warmup + steps; });
-    report::RunFigures figures = report::run_figures(std::move(data));
-    if (figures.not_finite == 0) return figures;
-    reason = fmt::format("the loss of {} steps is not finite", figures.not_finite);
+    run.figures = report::run_figures(std::move(data));
+    if (run.figures.not_finite == 0) return run;
+    reason = fmt::format("the loss of {} steps is not finite", run.figures.not_finite);
   } catch (const Error& error) {
     reason = error.what();
   }
   return std::nullopt;
+}
+
+bool exchanges_groups(const ParallelResult& result) {
+  return std::ranges::any_of(result.collectives, [](const CollectiveFigures& one) {
+    return one.purpose == "parameters" || one.purpose == "gradients";
+  });
 }
 
 void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::* scaling,
@@ -211,23 +229,24 @@ std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
   std::vector<ParallelResult> results;
   for (std::size_t i = 0; i < ways.size(); ++i) {
     ParallelResult result{.way = ways[i], .recipe = recipe_name(plan, ways[i].recipe)};
-    std::vector<report::RunFigures> runs;
+    std::vector<MeasuredRun> runs;
     for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
       const auto record = log.find(run_name(plan, {.index = i, .repeat = repeat}));
       if (!record) continue;
       std::string reason = record->reason;
       if (reason.empty()) {
         if (auto run =
-                read_figures(log.runs() / record->run, options.warmup, options.steps, reason))
+                read_measured(log.runs() / record->run, options.warmup, options.steps, reason))
           runs.push_back(std::move(*run));
       }
       if (result.failure.empty()) result.failure = reason;
     }
     result.runs = runs.size();
     if (!runs.empty()) {
-      const report::RunFigures& run = runs[median_run(runs)];
-      add_plan(result, run.data.plan);
-      add_run(result, run, options.steps);
+      const MeasuredRun& run = runs[median_run(runs)];
+      add_plan(result, run.figures.data.plan);
+      add_run(result, run.figures, options.steps);
+      if (exchanges_groups(result)) result.lone_step_s = run.lone_step_s;
     }
     results.push_back(std::move(result));
   }

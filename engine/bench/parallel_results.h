@@ -74,6 +74,7 @@ struct ParallelResult {
   double weight_s = kUnknown;    ///< gradients of matrices that come later; 0: they do not
   double optimizer_s = kUnknown;
   ExposedTime exposed = {};
+  double lone_step_s = kUnknown;  ///< of a step without gathers and reductions, where it has some
   std::vector<StageFigures> stages = {};
   std::vector<CollectiveFigures> collectives = {};
   // Rate of a rank beside that on the fewest ranks that ran, of the same recipe.
@@ -81,6 +82,12 @@ struct ParallelResult {
   double strong_efficiency = kUnknown;
 
   [[nodiscard]] double rank_rate() const;  ///< tokens, else samples, per second and rank
+  /// What gathers and reductions make a step longer, and what of it is no wait: kernels beside them
+  /// are slower.
+  [[nodiscard]] double exchange_s() const { return step_s - lone_step_s; }
+  [[nodiscard]] double contention_s() const {
+    return exchange_s() - exposed.gather - exposed.reduce;
+  }
 };
 
 /// Takes what `plan`, the JSON of `dstrain plan`, says of a way.

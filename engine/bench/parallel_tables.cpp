@@ -78,16 +78,17 @@ ParallelTable parts_table(const std::vector<ParallelResult>& results) {
   ParallelTable made{.file = "2-parts", .title = "Parts of a step"};
   made.table = with_header({"Forward ms", "Backward ms", "Weight ms", "Optimizer ms", "in blocks",
                             "Gather ms", "Reduce ms", "Stages ms", "Norm ms", "Input ms",
-                            "Bubble %", "simulated"});
+                            "Bubble %", "simulated", "Exchanges ms", "Contention ms"});
   for (const ParallelResult& r : results) {
     if (r.runs == 0) continue;
     const ExposedTime& e = r.exposed;
-    add_row(made.table, r,
-            {milliseconds(r.forward_s), milliseconds(r.backward_s),
-             r.weight_s > 0 ? milliseconds(r.weight_s) : text_cell("-"),
-             milliseconds(r.optimizer_s), milliseconds(e.blocks), milliseconds(e.gather),
-             milliseconds(e.reduce), milliseconds(e.stages), milliseconds(e.norm),
-             milliseconds(e.input), percents(r.bubble), percents(r.planned_bubble)});
+    add_row(
+        made.table, r,
+        {milliseconds(r.forward_s), milliseconds(r.backward_s),
+         r.weight_s > 0 ? milliseconds(r.weight_s) : text_cell("-"), milliseconds(r.optimizer_s),
+         milliseconds(e.blocks), milliseconds(e.gather), milliseconds(e.reduce),
+         milliseconds(e.stages), milliseconds(e.norm), milliseconds(e.input), percents(r.bubble),
+         percents(r.planned_bubble), milliseconds(r.exchange_s()), milliseconds(r.contention_s())});
   }
   return made;
 }

@@ -13,6 +13,7 @@
 #include "engine/base/open_files.h"
 #include "engine/comm/group.h"
 #include "engine/comm/peer_copies.h"
+#include "engine/comm/skipping.h"
 
 namespace dstrain {
 namespace comm {
@@ -71,6 +72,18 @@ void wait_for_all(Store& store, const Group& group) {
   }
 }
 
+namespace {
+
+std::unique_ptr<Communicator> make_by_backend(const std::shared_ptr<Store>& store,
+                                              const Group& group,
+                                              const CommunicatorOptions& options) {
+  if (options.backend == CommBackend::gloo) return make_gloo(store, group);
+  auto nccl = make_nccl(*store, group, options);
+  if (options.copied_bytes == 0) return nccl;
+  return with_peer_copies(std::move(nccl), *store, group, options.copied_bytes);
+}
+
+}  // namespace
 }  // namespace comm
 
 std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& store,
@@ -78,13 +91,8 @@ std::unique_ptr<Communicator> make_communicator(const std::shared_ptr<Store>& st
   const comm::Group group = comm::Group::of(options);
   if (group.size == 1) return comm::make_single();
   comm::wait_for_all(*store, group);
-  if (options.backend == CommBackend::nccl) {
-    auto nccl = comm::make_nccl(*store, group, options);
-    return options.copied_bytes == 0
-               ? std::move(nccl)
-               : comm::with_peer_copies(std::move(nccl), *store, group, options.copied_bytes);
-  }
-  return comm::make_gloo(store, group);
+  auto made = comm::make_by_backend(store, group, options);
+  return options.skips ? comm::make_skipping(std::move(made), options.skips) : std::move(made);
 }
 
 }  // namespace dstrain

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -92,6 +93,8 @@ struct CommunicatorOptions {
   /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
   /// the host wait for the peer; otherwise the first one may.
   bool link = false;
+  /// While it is true, collectives do nothing (skipping.h); null: they never do.
+  std::shared_ptr<const std::atomic<bool>> skips = nullptr;
   double timeout_s = 600;
 };
 /// Collective over `ranks`. A group of one needs no backend: every operation is then a copy or

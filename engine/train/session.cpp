@@ -162,6 +162,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   compare_programs(world, record);
   record.enter(-1, "open communicators");
   open_communicators(world, record);
+  if (const std::string note = skipped_.note(); !note.empty()) notes_.push_back(note);
 
   require_host_memory(world);
   record.enter(-1, "initialize parameters");
@@ -328,7 +329,8 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
          .ranks = group.ranks,
          .max_ctas = link ? kLinkCtas : 0,
          .copied_bytes = beside ? largest_exchange(cost_, group.channel.axis) : 0,
-         .link = link});
+         .link = link,
+         .skips = skipped_.flag(group.channel)});
     // On the CPU threads of their own wait in links, and the executor says so.
     if (!link || device_.is_cuda()) communicator->watch(record);
     communicators_.add(group.channel, std::move(communicator));
@@ -444,6 +446,7 @@ void Session::seek(std::int64_t step) {
 void Session::enqueue_step(const StepRequests& requests) {
   if (!rehearsed_ && device_.is_cuda() && strategy_->layout.pipeline_degree() > 1) rehearse();
   const std::int64_t step = next_step_++;
+  skipped_.enter(step);
   executor_->enqueue({.step = step,
                       .lr = learning_rate(step),
                       .targets = targets_of_step(step),

@@ -13,6 +13,7 @@
 #include "engine/program/strategy.h"
 #include "engine/train/executor.h"
 #include "engine/train/generate.h"
+#include "engine/train/skipped_exchanges.h"
 #include "engine/train/world.h"
 
 namespace dstrain {
@@ -117,6 +118,7 @@ class Session {
   ModelCost cost_;
   std::unique_ptr<Strategy> strategy_;
   int data_rank_ = 0;
+  SkippedExchanges skipped_;
   Communicators communicators_;
   ParameterGroups groups_;
   std::unique_ptr<StateStore> states_;

@@ -126,7 +126,8 @@ TEST_CASE("weak and strong scaling are one run where their batches are equal", "
   CHECK_THROWS_AS(parallel_ways(options), Error);
 }
 
-TEST_CASE("a run of bench parallel ends with three traced steps behind one of warm-up", "[bench]") {
+TEST_CASE("a run of bench parallel ends with traced steps and with some without exchanges",
+          "[bench]") {
   ParallelOptions options = parallel_options();
   options.steps = 10;
   options.warmup = 3;
@@ -138,10 +139,15 @@ TEST_CASE("a run of bench parallel ends with three traced steps behind one of wa
   const auto has = [&](const char* one) {
     return std::ranges::find(overrides, one) != overrides.end();
   };
-  CHECK(has("run.steps=17"));
+  CHECK(has("run.steps=23"));
   CHECK(has("trace.first=15"));
   CHECK(has("trace.steps=3"));
   CHECK(has("trace.warmup=1"));
+  // One of warm-up, and the last five.
+  CHECK(plan.environment == std::vector<std::string>{"DSTRAIN_SKIP_EXCHANGES=18"});
+  const std::vector<std::string> words = launch_arguments(plan, {.index = 0}, "runs");
+  CHECK(std::ranges::search(words, std::vector<std::string>{"--env", plan.environment.front()})
+            .size() == 2);
   CHECK(has("batch.global=64"));
   CHECK(has("parallel.pipeline=2"));
   CHECK(run_name(plan, {.index = 0}) == "qwen2.5-3b_random-batch64-2-ranks-1");
@@ -180,6 +186,9 @@ TEST_CASE("a step that is timed behind those that count stands in for them", "[b
   REQUIRE(measures.size() == 4);
   CHECK(measures[3].stage == 1);
   CHECK(measures[3].exposed.stages == Approx(5.004));
+  for (report::RankTimings& rank : run.ranks) rank.rows.back().step = 9;  // without exchanges
+  CHECK(rank_measures(run, 2).empty());
+  for (report::RankTimings& rank : run.ranks) rank.rows.back().step = 5;
   run.warmup = 5;
   CHECK(rank_measures(run, 2).empty());
 }

@@ -1,6 +1,7 @@
 """dstrain bench parallel: a run for each layout, number of ranks and batch beside its plan; profiles; the order of plan --auto."""
 import csv
 import json
+import os
 import pathlib
 import tempfile
 
@@ -15,7 +16,7 @@ precision: { compute: fp32 }
 parallel:  { backend: gloo, zero: { stage: 2 } }
 run:       { epochs: 0, steps: 1000, evaluate: 100, checkpoint: { every: 10 } }
 """
-STEPS, WARMUP, TRACED = 5, 2, 3
+STEPS, WARMUP, TRACED, LONE = 5, 2, 3, 5
 
 
 def rows_of(folder):
@@ -62,7 +63,7 @@ with tempfile.TemporaryDirectory() as scratch:
         directory = folder / "runs" / f"{key[0]}-batch{key[2]}-{key[1]}-ranks-1"
         plan = json.loads((directory / "plan.json").read_text())
         steps = metrics(directory)
-        assert len(steps) == WARMUP + STEPS + 1 + TRACED and plan["batch"]["global"] == key[2], directory
+        assert len(steps) == WARMUP + STEPS + 1 + TRACED + 1 + LONE and plan["batch"]["global"] == key[2], directory
         counted = sorted(steps[step]["step_s"] for step in range(WARMUP + 1, WARMUP + STEPS + 1))
         assert counted[0] <= row["step_s"] <= counted[-1] and row["planned_step_s"] == plan["step_s"], row
         assert row["runs"] == 1 and row["reason"] == "" and row["mfu"] is None and row["device"] == "CPU", row
@@ -76,6 +77,23 @@ with tempfile.TemporaryDirectory() as scratch:
     assert both["weak"] and both["strong"] and one["weak"] and not one["strong"] and one["weak_efficiency"] == 1
     assert abs(both["weak_efficiency"] - both["rate_per_rank"] / one["rate_per_rank"]) < 1e-9 and both["layout"].startswith("shard 2"), both
     assert both["bubble"] is None and both["weight_s"] == 0 and len(both["stages"]) == 1
+
+    # Without gathers and reductions at the end of each run: on CPUs no kernel runs beside them.
+    for key, row in rows.items():
+        if row["runs"] == 0 or key[0] == "pipe" or key[1] == 1:
+            assert row["exchange_s"] is None and row["contention_s"] is None, row
+            continue
+        directory = folder / "runs" / f"{key[0]}-batch{key[2]}-{key[1]}-ranks-1"
+        alone = sorted(metrics(directory)[step]["step_s"] for step in range(WARMUP + STEPS + TRACED + 3, WARMUP + STEPS + TRACED + 3 + LONE))
+        assert abs(row["step_s"] - row["exchange_s"] - alone[LONE // 2]) < 1e-9, (row, alone)
+        assert abs(row["contention_s"] - (row["exchange_s"] - row["exposed_gather_s"] - row["exposed_reduce_s"])) < 1e-9, row
+        timed = [json.loads(line) for line in (directory / "ranks" / "rank0000.jsonl").read_text().splitlines()]
+        waits = {t["step"]: t["wait_s"]["gather"] + t["wait_s"]["reduce"] for t in timed}
+        assert waits[WARMUP + STEPS + TRACED + 3] < 0.5 * waits[WARMUP + STEPS], waits
+        said = (folder / "runs" / f"{directory.name}.log").read_text()
+        assert f"from step {WARMUP + STEPS + TRACED + 2} on ranks exchange no parameters and no gradients" in said, said
+    wrong = run("launch", data, "--ranks", 1, "--set", "run.steps=1", "--set", f"run.output={scratch / 'none'}", env=os.environ | {"DSTRAIN_SKIP_EXCHANGES": "soon"})
+    assert wrong.returncode == 64 and "DSTRAIN_SKIP_EXCHANGES: 'soon' is no step" in wrong.stdout + wrong.stderr, wrong
 
     stage = rows["pipe", 2, 8, None]
     plan = json.loads((folder / "runs" / "pipe-batch8-2-ranks-1" / "plan.json").read_text())

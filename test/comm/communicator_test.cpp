@@ -1,13 +1,18 @@
 #include "engine/comm/communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 
 #include "engine/base/error.h"
+#include "engine/comm/skipping.h"
 #include "engine/comm/thread_world.h"
 #include "test/comm/forwarding.h"
 #include "test/comm/operations.h"
@@ -159,6 +164,38 @@ TEST_CASE("a silent peer ends a Gloo call after the timeout", "[comm]") {
     } else {
       (void)world.store()->get("done", std::chrono::seconds(20));
     }
+  });
+}
+
+TEST_CASE("collectives that are skipped leave outputs as they are, and do the work meanwhile",
+          "[comm]") {
+  with_world("threads", 2, [](Communicator& plain) {
+    const auto skips = std::make_shared<std::atomic<bool>>(true);
+    const auto comm = comm::make_skipping(std::make_unique<test::Forwarding>(plain), skips);
+    at::Tensor one = at::full({2}, 7), whole = at::full({4}, 7);
+    const at::Tensor own = at::full({2}, 1), all = at::full({4}, 1);
+    const auto call_all = [&] {
+      int done = 0;
+      comm->all_reduce(one, ReduceOp::sum);
+      comm->broadcast(one, 0);
+      comm->reduce_scatter(one, all);
+      comm->reduce_scatter(one, all, [&] { ++done; });
+      comm->all_gather(whole, own);
+      comm->all_gather(whole, own, [&] { ++done; });
+      comm->all_to_all(whole, all);
+      at::Tensor rows = whole.view({4, 1});
+      comm->all_to_all(rows, all.view({4, 1}), {.sent = {2, 2}, .received = {2, 2}});
+      return done;
+    };
+    // One rank alone would wait for the other.
+    if (comm->rank() == 0) {
+      expect(call_all() == 2, "work that goes on meanwhile");
+      expect(at::equal(one, at::full({2}, 7)) && at::equal(whole, at::full({4}, 7)), "outputs");
+    }
+    comm->barrier();
+    *skips = false;
+    expect(call_all() == 2, "work that goes on meanwhile");
+    expect(at::equal(one, at::full({2}, 2)) && at::equal(whole, all), "sums and parts");
   });
 }
 

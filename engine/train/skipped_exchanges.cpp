@@ -1,0 +1,47 @@
+#include "engine/train/skipped_exchanges.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/base/error.h"
+
+namespace dstrain {
+namespace {
+constexpr const char* kVariable = "DSTRAIN_SKIP_EXCHANGES";
+}  // namespace
+
+SkippedExchanges::SkippedExchanges() {
+  const char* value = std::getenv(kVariable);
+  if (value == nullptr) return;
+  const std::string_view text = value;
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error != std::errc() || end != text.data() + text.size() || step < 1) {
+    throw Error(ErrorKind::usage, fmt::format("{}: '{}' is no step", kVariable, text),
+                "name the first step whose exchanges are skipped, such as 20, or unset it");
+  }
+  first_ = step - 1;
+  skips_ = std::make_shared<std::atomic<bool>>(false);
+}
+
+std::shared_ptr<const std::atomic<bool>> SkippedExchanges::flag(const CommChannel& channel) const {
+  const bool of_groups = channel.lane == Lane::gather || channel.lane == Lane::reduce;
+  return of_groups ? skips_ : nullptr;
+}
+
+void SkippedExchanges::enter(std::int64_t step) {
+  if (first_) *skips_ = step >= *first_;
+}
+
+std::string SkippedExchanges::note() const {
+  if (!first_) return {};
+  return fmt::format(
+      "{}: from step {} on ranks exchange no parameters and no gradients; what they train is of no "
+      "use",
+      kVariable, *first_ + 1);
+}
+
+}  // namespace dstrain

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/program/program.h"
+
+namespace dstrain {
+
+/// For measurements: from the step on that DSTRAIN_SKIP_EXCHANGES names (the first is 1), ranks
+/// exchange no parameters and no gradients, and what they train is of no use.
+class SkippedExchanges {
+ public:
+  /// As the environment says. Error{usage} where that is no step.
+  SkippedExchanges();
+
+  /// For CommunicatorOptions::skips of a communicator of `channel`; null: it skips nothing.
+  [[nodiscard]] std::shared_ptr<const std::atomic<bool>> flag(const CommChannel& channel) const;
+  /// `step`, from 0, is enqueued next.
+  void enter(std::int64_t step);
+  /// What the user is to know of it; empty where nothing is skipped.
+  [[nodiscard]] std::string note() const;
+
+ private:
+  std::optional<std::int64_t> first_;  ///< from 0
+  std::shared_ptr<std::atomic<bool>> skips_;
+};
+
+}  // namespace dstrain
