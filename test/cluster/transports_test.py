@@ -1,6 +1,7 @@
 """Real training by each way of starting it over hosts: `launch --slurm`, `--ship` of an installed tree, `launch` once per node by
 srun and mpirun, plain ranks. Two ranks each, so that all losses equal those of two ranks here, bit for bit. Without arguments all
 tests; with names only those."""
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -139,9 +140,13 @@ def test_ranks_that_never_come(cluster):
     begin = time.monotonic()
     jobs = [cluster.start([*start, early, DSTRAIN, "engine", RECIPE, *settings(cluster.folder(f"early{i}"), STEPS)],
                           env=cluster.environment | {"GONE": gone}) for i, (start, gone, _) in enumerate(cases)]
-    for (start, gone, said), job in zip(cases, jobs):
-        text = job.communicate(timeout=90)[0]
-        seconds = time.monotonic() - begin
+
+    def finish(job):
+        return job.communicate(timeout=90)[0], time.monotonic() - begin
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        ends = list(pool.map(finish, jobs))
+    for (start, gone, said), job, (text, seconds) in zip(cases, jobs, ends):
         assert job.returncode == 69 and said in text, (job.returncode, text)
         if gone != "0":
             assert re.search(rf"ranks? {gone.replace(' ', ', ')}$", text, re.MULTILINE), text
