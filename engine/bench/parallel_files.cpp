@@ -76,6 +76,7 @@ std::vector<std::pair<const char*, Json>> flat(const ParallelResult& r) {
           {"bubble", number(r.bubble)},
           {"planned_bubble", number(r.planned_bubble)},
           {"exchange_s", number(r.exchange_s())},
+          {"planned_exchange_s", number(r.planned_exchange_s())},
           {"contention_s", number(r.contention_s())},
           {"peak_bytes", number(r.memory)},
           {"planned_bytes", number(r.planned_memory)},

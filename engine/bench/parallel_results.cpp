@@ -161,12 +161,6 @@ std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, in
   return std::nullopt;
 }
 
-bool exchanges_groups(const ParallelResult& result) {
-  return std::ranges::any_of(result.collectives, [](const CollectiveFigures& one) {
-    return one.purpose == "parameters" || one.purpose == "gradients";
-  });
-}
-
 void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::* scaling,
                     double ParallelResult::* efficiency) {
   for (ParallelResult& result : results) {
@@ -202,6 +196,7 @@ void add_plan(ParallelResult& result, const json& plan) {
   result.micro = number(child(plan, "batch"), "micro");
   result.micro_batches = number(child(plan, "batch"), "micro_batches");
   result.planned_step_s = number(plan, "step_s");
+  result.planned_lone_step_s = number(plan, "step_without_exchanges_s");
   result.planned_memory = number(child(plan, "memory"), "allocated_bytes");
   add_stages(result, plan);
   result.collectives = planned_collectives(plan);
@@ -246,7 +241,7 @@ std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
       const MeasuredRun& run = runs[median_run(runs)];
       add_plan(result, run.figures.data.plan);
       add_run(result, run.figures, options.steps);
-      if (exchanges_groups(result)) result.lone_step_s = run.lone_step_s;
+      if (std::isfinite(result.planned_lone_step_s)) result.lone_step_s = run.lone_step_s;
     }
     results.push_back(std::move(result));
   }

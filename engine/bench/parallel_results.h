@@ -58,6 +58,7 @@ struct ParallelResult {
   double micro = kUnknown;
   double micro_batches = kUnknown;
   double planned_step_s = kUnknown;
+  double planned_lone_step_s = kUnknown;
   double planned_bubble = kUnknown;  ///< share of a step, mean of the stages
   double planned_memory = kUnknown;  ///< bytes that the fullest rank allocates
   // Measured.
@@ -82,9 +83,10 @@ struct ParallelResult {
   double strong_efficiency = kUnknown;
 
   [[nodiscard]] double rank_rate() const;  ///< tokens, else samples, per second and rank
-  /// What gathers and reductions make a step longer, and what of it is no wait: kernels beside them
-  /// are slower.
+  /// What gathers and reductions of groups make a step longer, and what of it is no wait: kernels
+  /// beside them are slower.
   [[nodiscard]] double exchange_s() const { return step_s - lone_step_s; }
+  [[nodiscard]] double planned_exchange_s() const { return planned_step_s - planned_lone_step_s; }
   [[nodiscard]] double contention_s() const {
     return exchange_s() - exposed.gather - exposed.reduce;
   }

@@ -78,7 +78,7 @@ ParallelTable parts_table(const std::vector<ParallelResult>& results) {
   ParallelTable made{.file = "2-parts", .title = "Parts of a step"};
   made.table = with_header({"Forward ms", "Backward ms", "Weight ms", "Optimizer ms", "in blocks",
                             "Gather ms", "Reduce ms", "Stages ms", "Norm ms", "Input ms",
-                            "Bubble %", "simulated", "Exchanges ms", "Contention ms"});
+                            "Bubble %", "simulated", "Exchanges ms", "planned", "Contention ms"});
   for (const ParallelResult& r : results) {
     if (r.runs == 0) continue;
     const ExposedTime& e = r.exposed;
@@ -88,7 +88,8 @@ ParallelTable parts_table(const std::vector<ParallelResult>& results) {
          r.weight_s > 0 ? milliseconds(r.weight_s) : text_cell("-"), milliseconds(r.optimizer_s),
          milliseconds(e.blocks), milliseconds(e.gather), milliseconds(e.reduce),
          milliseconds(e.stages), milliseconds(e.norm), milliseconds(e.input), percents(r.bubble),
-         percents(r.planned_bubble), milliseconds(r.exchange_s()), milliseconds(r.contention_s())});
+         percents(r.planned_bubble), milliseconds(r.exchange_s()),
+         milliseconds(r.planned_exchange_s()), milliseconds(r.contention_s())});
   }
   return made;
 }

@@ -284,6 +284,22 @@ std::string form_lines(const PlanReport& plan) {
   return text;
 }
 
+/// What it takes where ranks exchange no parameters and no gradients.
+std::optional<double> lone_step(const Strategy& strategy, const ModelCost& cost,
+                                const Machine& machine) {
+  std::vector<Program> line = strategy.line;
+  bool exchanges = false;
+  for (Program& program : line) {
+    for (Action& action : program.actions) {
+      if (action.lane != Lane::gather && action.lane != Lane::reduce) continue;
+      exchanges = exchanges || !action.comm.empty();
+      action.comm.clear();
+    }
+  }
+  if (!exchanges) return std::nullopt;
+  return simulate(line, strategy.layout, cost, machine).front().step_s;
+}
+
 }  // namespace
 
 PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const Strategy& strategy,
@@ -298,7 +314,8 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .machine = machine,
                   .step = std::move(*fullest),
                   .forms = forms_of(strategy, cost, machine),
-                  .stages = std::move(stages)};
+                  .stages = std::move(stages),
+                  .lone_step_s = lone_step(strategy, cost, machine)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory = memory_limit(recipe, strategy.training, cost, machine).bytes;
   add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
@@ -438,6 +455,7 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"compute_s", step.compute_s},
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
+  if (plan.lone_step_s) json["step_without_exchanges_s"] = *plan.lone_step_s;
   if (!plan.stages.empty()) json["pipeline"] = pipeline_json(plan, strategy);
   return json_text(json, 2) + "\n";
 }

@@ -86,6 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
         directory = folder / "runs" / f"{key[0]}-batch{key[2]}-{key[1]}-ranks-1"
         alone = sorted(metrics(directory)[step]["step_s"] for step in range(WARMUP + STEPS + TRACED + 3, WARMUP + STEPS + TRACED + 3 + LONE))
         assert abs(row["step_s"] - row["exchange_s"] - alone[LONE // 2]) < 1e-9, (row, alone)
+        plan = json.loads((directory / "plan.json").read_text())
+        assert 0 <= row["planned_exchange_s"] == plan["step_s"] - plan["step_without_exchanges_s"], row
         assert abs(row["contention_s"] - (row["exchange_s"] - row["exposed_gather_s"] - row["exposed_reduce_s"])) < 1e-9, row
         timed = [json.loads(line) for line in (directory / "ranks" / "rank0000.jsonl").read_text().splitlines()]
         waits = {t["step"]: t["wait_s"]["gather"] + t["wait_s"]["reduce"] for t in timed}

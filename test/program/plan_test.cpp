@@ -94,6 +94,12 @@ TEST_CASE("the JSON plan holds the numbers of the simulation", "[plan]") {
   CHECK(json["host_memory"]["host_bytes"] == 4 * host);
   CHECK(json["fits"] == true);
   CHECK(json["step_s"].get<double>() == Approx(report.step.step_s));
+  // What a rank computes stays; of a group of one nothing is exchanged.
+  const auto lone = json["step_without_exchanges_s"].get<double>();
+  CHECK(lone < report.step.step_s);
+  CHECK(lone > 0.99 * report.step.compute_s);
+  const Planned one = planned(3, 1, 512);
+  CHECK_FALSE(make_plan("one", one.recipe, one.strategy(), one.cost, h200()).lone_step_s);
   Bytes sum = 0;
   for (const auto& [key, value] : json["memory"].items()) {
     if (key != "allocated_bytes" && key != "total_bytes" && key != "device_bytes")
