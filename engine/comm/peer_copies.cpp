@@ -57,7 +57,7 @@ class PeerCopies final : public Communicator {
     }
     // After a failure a peer may never come. The memory is left to the end of the process: to free
     // it would wait for work of other groups, too.
-    memory_->give_up();
+    memory_->give_up(copies_.handle());
     (void)memory_.release();
   }
   PeerCopies(const PeerCopies&) = delete;
@@ -143,6 +143,13 @@ class PeerCopies final : public Communicator {
   void send(const at::Tensor& x, int peer) override { inner_->send(x, peer); }
   void receive(at::Tensor& x, int peer) override { inner_->receive(x, peer); }
   void barrier() override { inner_->barrier(); }
+  void settle() override {
+    if (memory_->settled()) return;
+    const Stream compute = begin();
+    exchange("settle", {}, 0);
+    arrived_.record(copies_);
+    arrived_.wait(compute);
+  }
   void cancel() override { inner_->cancel(); }
 
  private:
