@@ -85,11 +85,11 @@ BenchPlan parallel_plan(const ParallelOptions& options, const std::vector<Parall
   plan.overrides = {"run.evaluate=never",
                     fmt::format("trace.steps={}", kTracedSteps),
                     fmt::format("trace.first={}", first_traced_step(counted)),
-                    "trace.warmup=1",
+                    fmt::format("trace.warmup={}", kEndWarmup),
                     "trace.compress=gzip",
                     "trace.merge=false",
                     "trace.output=\"\""};
-  plan.environment = {fmt::format("DSTRAIN_SKIP_EXCHANGES={}", first_lone_step(counted) - 1)};
+  plan.environment = {fmt::format("DSTRAIN_SKIP_EXCHANGES={}", first_skipping_step(counted))};
   plan.overrides.insert(plan.overrides.end(), options.overrides.begin(), options.overrides.end());
   for (const ParallelWay& way : ways) {
     Variant variant{.name = fmt::format("batch{}", way.samples),

@@ -41,12 +41,17 @@ struct ParallelWay {
 
 /// Every run ends with these behind the steps that count: one of warm-up and kTracedSteps that are
 /// traced, then one of warm-up and kLoneSteps in which ranks exchange no parameters or gradients.
+inline constexpr int kEndWarmup = 1;
 inline constexpr int kTracedSteps = 3;
 inline constexpr int kLoneSteps = 5;
-/// Behind the steps that count, `counted` with their warm-up: the first traced and the first lone.
-[[nodiscard]] constexpr int first_traced_step(int counted) { return counted + 2; }
+/// Behind the steps that count, `counted` with their warm-up: the first that is traced, the first
+/// without exchanges, and the first of those that are measured.
+[[nodiscard]] constexpr int first_traced_step(int counted) { return counted + kEndWarmup + 1; }
+[[nodiscard]] constexpr int first_skipping_step(int counted) {
+  return first_traced_step(counted) + kTracedSteps;
+}
 [[nodiscard]] constexpr int first_lone_step(int counted) {
-  return first_traced_step(counted) + kTracedSteps + 1;
+  return first_skipping_step(counted) + kEndWarmup;
 }
 
 /// The recipes' own layouts by recipe and ranks. Error{usage} where tokens are given and are no

@@ -48,7 +48,7 @@ std::vector<const report::TimingRow*> counted_rows(const report::RankTimings& ra
   std::vector<const report::TimingRow*> counted, later;
   for (const report::TimingRow& row : rank.rows) {
     if (row.step <= warmup) continue;
-    if (row.step < first_lone_step(static_cast<int>(warmup) + steps) - 1) later.push_back(&row);
+    if (row.step < first_skipping_step(static_cast<int>(warmup) + steps)) later.push_back(&row);
     if (row.step <= warmup + steps && !row.traced) counted.push_back(&row);
   }
   return counted.empty() ? later : counted;

@@ -84,7 +84,7 @@ void all_gather_quantized(Communicator& comm, const CodedGroup& group, const at:
   const int shard = comm.rank();
   if (group.quantized == 0) {
     at::Tensor part = shard_of(group, whole, shard);
-    if (!part.is_same_size(own) || part.data_ptr() != own.data_ptr()) part.copy_(own);
+    if (part.data_ptr() != own.data_ptr()) part.copy_(own);
     return comm.all_gather(whole, part);
   }
   const Messages messages(group, scratch, 0, group.shards, whole.scalar_type());

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/index.h"
 #include "engine/comm/checks.h"
+#include "engine/comm/forwarding.h"
 #include "engine/comm/peer_memory.h"
 #include "engine/comm/peer_sum.h"
 #include "engine/device/stream.h"
@@ -38,11 +39,12 @@ std::optional<SumType> sum_type(at::ScalarType dtype) {
   }
 }
 
-class PeerCopies final : public Communicator {
+class PeerCopies final : public Forwarding {
  public:
   PeerCopies(std::unique_ptr<Communicator> inner, std::unique_ptr<PeerMemory> memory,
              const Group& group)
-      : inner_(std::move(inner)),
+      : Forwarding(*inner),
+        owned_(std::move(inner)),
         memory_(std::move(memory)),
         group_(group),
         device_(at::kCUDA, c10::cuda::current_device()),
@@ -63,8 +65,6 @@ class PeerCopies final : public Communicator {
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   bool overlaps() const override { return true; }
 
   void all_gather(at::Tensor& output, const at::Tensor& input) override {
@@ -73,7 +73,7 @@ class PeerCopies final : public Communicator {
 
   void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
     check_parts("all_gather", output, input, size());
-    if (input.nbytes() < kMinPart) return inner_->all_gather(output, input, meanwhile);
+    if (input.nbytes() < kMinPart) return inner_.all_gather(output, input, meanwhile);
     const Stream compute = begin();
     const auto* from = static_cast<const char*>(input.const_data_ptr());
     auto* to = static_cast<char*>(output.mutable_data_ptr());
@@ -101,7 +101,7 @@ class PeerCopies final : public Communicator {
     const std::optional<SumType> type = sum_type(input.scalar_type());
     if (output.nbytes() < kMinPart || !type) {
       meanwhile();
-      return inner_->reduce_scatter(output, input);
+      return inner_.reduce_scatter(output, input);
     }
     const bool whole = output.nbytes() <= memory_->capacity();
     if (!whole) meanwhile();
@@ -132,19 +132,6 @@ class PeerCopies final : public Communicator {
     arrived_.wait(compute);
   }
 
-  void all_reduce(at::Tensor& x, ReduceOp op) override { inner_->all_reduce(x, op); }
-  void broadcast(at::Tensor& x, int root) override { inner_->broadcast(x, root); }
-  void all_to_all(at::Tensor& output, const at::Tensor& input) override {
-    inner_->all_to_all(output, input);
-  }
-  void all_to_all(at::Tensor& output, const at::Tensor& input, const ExchangedRows& rows) override {
-    inner_->all_to_all(output, input, rows);
-  }
-  void send(const at::Tensor& x, int peer) override { inner_->send(x, peer); }
-  void receive(at::Tensor& x, int peer) override { inner_->receive(x, peer); }
-  void barrier() override { inner_->barrier(); }
-  void cancel() override { inner_->cancel(); }
-
  private:
   /// The caller's stream, after whose present work copies may begin.
   Stream begin() {
@@ -168,7 +155,7 @@ class PeerCopies final : public Communicator {
     check(operation, result == cudaSuccess ? nullptr : cudaGetErrorString(result));
   }
 
-  std::unique_ptr<Communicator> inner_;
+  std::unique_ptr<Communicator> owned_;
   std::unique_ptr<PeerMemory> memory_;
   Group group_;
   at::Device device_;

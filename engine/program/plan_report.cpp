@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -314,8 +315,7 @@ PlanReport make_plan(const std::string& recipe_name, const Recipe& recipe, const
                   .machine = machine,
                   .step = std::move(*fullest),
                   .forms = forms_of(strategy, cost, machine),
-                  .stages = std::move(stages),
-                  .lone_step_s = lone_step(strategy, cost, machine)};
+                  .stages = std::move(stages)};
   if (recipe.memory.limit > 0)
     plan.machine.device_memory = memory_limit(recipe, strategy.training, cost, machine).bytes;
   add_host_memory(plan.step.ledger, recipe, strategy.layout, machine);
@@ -455,7 +455,8 @@ std::string plan_json(const PlanReport& plan, const Strategy& strategy, const Mo
       {"compute_s", step.compute_s},
       {"exposed_comm_s", step.exposed_comm_s},
       {"samples_per_s", samples_per_s(plan, batch)}};
-  if (plan.lone_step_s) json["step_without_exchanges_s"] = *plan.lone_step_s;
+  if (const auto lone_s = lone_step(strategy, cost, plan.machine))
+    json["step_without_exchanges_s"] = *lone_s;
   if (!plan.stages.empty()) json["pipeline"] = pipeline_json(plan, strategy);
   return json_text(json, 2) + "\n";
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +30,6 @@ struct PlanReport {
     double bubble_s = 0;
   };
   std::vector<Stage> stages{};
-  /// Of a step without gathers and reductions of groups; nothing where there are none.
-  std::optional<double> lone_step_s{};
 
   [[nodiscard]] bool fits() const { return step.ledger.total() <= machine.device_memory; }
 };

@@ -17,13 +17,11 @@ SkippedExchanges::SkippedExchanges() {
   const char* value = std::getenv(kVariable);
   if (value == nullptr) return;
   const std::string_view text = value;
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-  if (error != std::errc() || end != text.data() + text.size() || step < 1) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), first_);
+  if (error != std::errc() || end != text.data() + text.size() || first_ < 1) {
     throw Error(ErrorKind::usage, fmt::format("{}: '{}' is no step", kVariable, text),
                 "name the first step whose exchanges are skipped, such as 20, or unset it");
   }
-  first_ = step - 1;
   skips_ = std::make_shared<std::atomic<bool>>(false);
 }
 
@@ -33,15 +31,15 @@ std::shared_ptr<const std::atomic<bool>> SkippedExchanges::flag(const CommChanne
 }
 
 void SkippedExchanges::enter(std::int64_t step) {
-  if (first_) *skips_ = step >= *first_;
+  if (skips_) *skips_ = step + 1 >= first_;
 }
 
 std::string SkippedExchanges::note() const {
-  if (!first_) return {};
+  if (!skips_) return {};
   return fmt::format(
       "{}: from step {} on ranks exchange no parameters and no gradients; what they train is of no "
       "use",
-      kVariable, *first_ + 1);
+      kVariable, first_);
 }
 
 }  // namespace dstrain

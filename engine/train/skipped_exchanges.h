@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "engine/program/program.h"
@@ -25,8 +24,8 @@ class SkippedExchanges {
   [[nodiscard]] std::string note() const;
 
  private:
-  std::optional<std::int64_t> first_;  ///< from 0
-  std::shared_ptr<std::atomic<bool>> skips_;
+  std::shared_ptr<std::atomic<bool>> skips_;  ///< null: nothing is ever skipped
+  std::int64_t first_ = 0;                    ///< step, from 1
 };
 
 }  // namespace dstrain

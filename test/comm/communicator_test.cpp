@@ -12,9 +12,9 @@
 #include <mutex>
 
 #include "engine/base/error.h"
+#include "engine/comm/forwarding.h"
 #include "engine/comm/skipping.h"
 #include "engine/comm/thread_world.h"
-#include "test/comm/forwarding.h"
 #include "test/comm/operations.h"
 #include "test/support/catch.h"
 
@@ -171,7 +171,7 @@ TEST_CASE("collectives that are skipped leave outputs as they are, and do the wo
           "[comm]") {
   with_world("threads", 2, [](Communicator& plain) {
     const auto skips = std::make_shared<std::atomic<bool>>(true);
-    const auto comm = comm::make_skipping(std::make_unique<test::Forwarding>(plain), skips);
+    const auto comm = comm::make_skipping(std::make_unique<comm::Forwarding>(plain), skips);
     at::Tensor one = at::full({2}, 7), whole = at::full({4}, 7);
     const at::Tensor own = at::full({2}, 1), all = at::full({4}, 1);
     const auto call_all = [&] {
@@ -201,7 +201,7 @@ TEST_CASE("collectives that are skipped leave outputs as they are, and do the wo
 
 TEST_CASE("the counter counts calls, full buffers and time per operation", "[comm]") {
   with_world("threads", 2, [](Communicator& plain) {
-    const auto comm = make_counting(std::make_unique<test::Forwarding>(plain), {});
+    const auto comm = make_counting(std::make_unique<comm::Forwarding>(plain), {});
     expect(comm->counts().empty(), "counts before the first call");
     RankRecordFile record = RankRecordFile::anonymous();
     comm->watch(record);

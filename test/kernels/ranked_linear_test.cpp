@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/comm/forwarding.h"
 #include "engine/kernels/activation/ops_gated_linear.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/tensor/ops_tensor.h"
-#include "test/comm/forwarding.h"
 #include "test/kernels/on_ranks.h"
 #include "test/kernels/tensors.h"
 #include "test/support/catch.h"
@@ -25,7 +25,7 @@ constexpr std::int64_t kRankedRows = 24, kRankedWidth = 16, kRankedHidden = 32;
 
 /// What is gathered is there after the work, and not before; others' parts of a sum have left
 /// before it.
-class Strict final : public test::Forwarding {
+class Strict final : public comm::Forwarding {
  public:
   Strict(Communicator& inner, bool overlaps) : Forwarding(inner), overlaps_(overlaps) {}
   bool overlaps() const override { return overlaps_; }
@@ -66,7 +66,7 @@ struct RankedWeights {
 struct RankedForm {
   std::string name;
   /// Of this rank's rows [m, kWidth], to this rank's rows.
-  std::function<at::Tensor(const at::Tensor&x, RankedWeights&w, Communicator*ranks)> together,
+  std::function<at::Tensor(const at::Tensor& x, RankedWeights& w, Communicator* ranks)> together,
       apart;
 };
 

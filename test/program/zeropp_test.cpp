@@ -136,7 +136,7 @@ TEST_CASE("no action, buffer or collective of a program of ZeRO++ can be left ou
     Program twice = program;
     twice.actions.push_back(action);
     CHECK(problems(twice, c) != "");
-    for (std::vector<int> Action::*ids : {&Action::reads, &Action::writes, &Action::frees}) {
+    for (std::vector<int> Action::* ids : {&Action::reads, &Action::writes, &Action::frees}) {
       CHECK(broken([&](Action& a) { (a.*ids).push_back(0); }));
       for (std::size_t k = 0; k < (action.*ids).size(); ++k) {
         CHECK(broken([&](Action& a) { (a.*ids).erase((a.*ids).begin() + std::ptrdiff_t(k)); }));

@@ -162,8 +162,10 @@ TEST_CASE("codes and second shards are refused where nothing is gathered or redu
                 "precision.gather"));
   CHECK(refused({"precision.reduce=int4", "parallel.zero.stage=1"}, "precision.reduce"));
   CHECK(refused({"parallel.zero.second_shard=2"}, "parallel.zero.second_shard"));
-  for (const char* key : {"precision.gather=fp8", "parallel.zero.second_shard=2"})
+  for (const char* key : {"precision.gather=fp8", "parallel.zero.second_shard=2"}) {
     CHECK_FALSE(refused({key, "parallel.zero.stage=3", "memory.offload.parameters=pinned"}, ""));
+    CHECK_FALSE(refused({key, "parallel.zero.stage=3", "memory.offload.optimizer=pinned"}, ""));
+  }
   CHECK_FALSE(refused({"precision.reduce=int4"}, ""));
 }
 
