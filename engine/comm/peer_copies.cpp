@@ -59,7 +59,7 @@ class PeerCopies final : public Forwarding {
     }
     // After a failure a peer may never come. The memory is left to the end of the process: to free
     // it would wait for work of other groups, too.
-    memory_->give_up();
+    memory_->give_up(copies_.handle());
     (void)memory_.release();
   }
   PeerCopies(const PeerCopies&) = delete;
@@ -128,6 +128,14 @@ class PeerCopies final : public Forwarding {
       check("reduce_scatter", add_parts(sum, (whole ? compute : copies_).handle()));
     }
     if (whole) return;
+    arrived_.record(copies_);
+    arrived_.wait(compute);
+  }
+
+  void settle() override {
+    if (memory_->settled()) return;
+    const Stream compute = begin();
+    exchange("settle", {}, 0);
     arrived_.record(copies_);
     arrived_.wait(compute);
   }

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/host_name.h"
@@ -19,6 +21,7 @@ namespace dstrain::comm {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
+static_assert(2 * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
 
 /// Functions of the driver, which a machine without a GPU lacks: not linked, but asked for.
 struct Driver {
@@ -91,12 +94,20 @@ PeerMemory::~PeerMemory() {
   }
 }
 
-void PeerMemory::give_up() {
-  // By a stream of its own, as those of exchanges wait.
-  cudaStream_t stream = nullptr;
-  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
-  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
-    (void)Driver::get().write(stream, word(rank_, peer), exchanges_, 0);
+void PeerMemory::give_up(void* stream) {
+  // By a stream of its own, as that of exchanges waits. Each exchange sets its words back.
+  constexpr int kTurns = 2000;
+  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 1'000'000};
+  cudaStream_t own = nullptr;
+  if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (cudaStreamQuery(static_cast<cudaStream_t>(stream)) != cudaErrorNotReady) return;
+    for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
+      for (const std::size_t slot : {0, 1})
+        (void)Driver::get().write(own, word(rank_, peer, slot), 1, 0);
+    }
+    (void)::nanosleep(&kPause, nullptr);
+  }
 }
 
 std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part) {
@@ -134,12 +145,12 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
 }
 
 std::size_t PeerMemory::offset(int rank) const {
-  return (exchanges_ % 2) * slot_ + to_index(rank) * part_;
+  return last_ * slot_ + to_index(rank) * part_;
 }
 
-std::uintptr_t PeerMemory::word(int at, int of) const {
+std::uintptr_t PeerMemory::word(int at, int of, std::size_t slot) const {
   return reinterpret_cast<std::uintptr_t>(memory_[to_index(at)] + flags()) +
-         to_index(of) * sizeof(std::uint32_t);
+         (slot * kMaxPeers + to_index(of)) * sizeof(std::uint32_t);
 }
 
 const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
@@ -147,11 +158,11 @@ const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)
 const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size_t bytes,
                                  void* stream) {
   DSTRAIN_CHECK(bytes <= part_, fmt::format("a part of {} bytes in room for {}", bytes, part_));
-  ++exchanges_;
+  last_ = std::exchange(next_, 1 - next_);
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
   // Each begins with the rank behind it, so that no two write to one GPU at first.
-  for (int step = 1; step < size; ++step) {
+  for (int step = 1; step < size && bytes > 0; ++step) {
     const int peer = (rank_ + step) % size;
     const cudaError_t result = cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_),
                                                from[to_index(peer)], bytes, cudaMemcpyDefault, on);
@@ -165,11 +176,14 @@ const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size
   };
   const Driver& driver = Driver::get();
   CUresult result =
-      each_peer([&](int peer) { return driver.write(on, word(peer, rank_), exchanges_, 0); });
+      each_peer([&](int peer) { return driver.write(on, word(peer, rank_, last_), 1, 0); });
   if (result == CUDA_SUCCESS) {
     result = each_peer([&](int peer) {
-      return driver.wait(on, word(rank_, peer), exchanges_, CU_STREAM_WAIT_VALUE_GEQ);
+      return driver.wait(on, word(rank_, peer, last_), 1, CU_STREAM_WAIT_VALUE_EQ);
     });
+  }
+  if (result == CUDA_SUCCESS) {
+    result = each_peer([&](int peer) { return driver.write(on, word(rank_, peer, last_), 0, 0); });
   }
   if (result == CUDA_SUCCESS) return nullptr;
   const char* text = "unknown error of the driver";

@@ -14,8 +14,11 @@ namespace dstrain::comm {
 /// the ranks of a group tell each other what has arrived. No kernel is needed for either, so no
 /// multiprocessor.
 ///
-/// Of its two slots an exchange uses one and the next exchange the other. A rank begins its
-/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k.
+/// Of its two slots an exchange uses one and the next exchange the other, each with words of its
+/// own: 1 says that a part has arrived, and the receiver sets it back to 0. A rank begins its
+/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k
+/// and set the words of k - 1 back. No word counts, so that a CUDA graph can hold exchanges: an even
+/// number of them (settle), as it always begins with the same slot.
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
@@ -25,8 +28,8 @@ class PeerMemory {
                                                         Bytes part);
   /// The stream of the last exchange must have ended.
   ~PeerMemory();
-  /// Ends the waits of exchanges whose peers may never come; what arrived is of no use.
-  void give_up();
+  /// Ends the waits on `stream` of exchanges whose peers may never come; what arrived is of no use.
+  void give_up(void* stream);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
@@ -39,17 +42,19 @@ class PeerMemory {
                                      void* stream);
   /// Of the last exchange.
   [[nodiscard]] const void* arrived(int rank) const;
+  /// The next exchange uses the first slot.
+  [[nodiscard]] bool settled() const { return next_ == 0; }
 
  private:
   PeerMemory(const Group& group, std::size_t part);
   [[nodiscard]] std::size_t offset(int rank) const;
   [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
-  /// Address of the word in rank `at`'s memory that says which exchange rank `of` has sent.
-  [[nodiscard]] std::uintptr_t word(int at, int of) const;
+  /// Address of the word in rank `at`'s memory that says that rank `of` has filled a slot.
+  [[nodiscard]] std::uintptr_t word(int at, int of, std::size_t slot) const;
 
   int rank_;
   std::size_t part_ = 0, slot_ = 0;
-  std::uint32_t exchanges_ = 0;
+  std::size_t next_ = 0, last_ = 1;  ///< slots of the next and of the last exchange
   std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped
 };
 
