@@ -116,6 +116,8 @@ class CountingCommunicator : public Communicator {
   /// be told apart by who came how far. A group of one leaves it alone.
   virtual void watch(RankRecordFile& record) = 0;
   [[nodiscard]] virtual std::vector<CallCount> counts() const = 0;
+  /// Counts calls once more that a CUDA graph repeats.
+  virtual void add(const std::vector<CallCount>& calls) = 0;
 };
 /// `options`: of `inner`.
 [[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <optional>
@@ -97,6 +98,13 @@ class Counting final : public CountingCommunicator {
       if (count.calls > 0) called.push_back(count);
     }
     return called;
+  }
+  void add(const std::vector<CallCount>& calls) override {
+    for (const CallCount& call : calls) {
+      const auto entry = std::ranges::find(counts_, call.operation, &CallCount::operation);
+      entry->calls += call.calls;
+      entry->bytes += call.bytes;
+    }
   }
 
  private:

@@ -118,11 +118,13 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
     list.push_back(std::move(heads));
   }
   // Scores, and the sum of the values. In a zigzag each rank has an equal part of a sample's.
+  const Flops flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
+                      static_cast<double>(tokens * tokens * splits_.sequence.count) *
+                      static_cast<double>(shape_.width());
   list.push_back({.name = "softmax attention",
-                  .forward_flops = (shape_.causal ? 2.0 : 4.0) * static_cast<double>(batch) *
-                                   static_cast<double>(tokens * tokens * splits_.sequence.count) *
-                                   static_cast<double>(shape_.width()),
-                  .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes)});
+                  .forward_flops = flops,
+                  .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
+                  .attention_flops = flops});
   list.push_back(output_.cost(rows, compute_bytes, true));
   return list;
 }

@@ -52,6 +52,7 @@ struct LayerCost {
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
   Flops fp8_flops = 0;     ///< of forward: in FP8
+  Flops attention_flops = 0;                    ///< of forward: scores and sums of values
   Bytes forward_casts = 0, backward_casts = 0;  ///< as in BlockCost
 
   LayerCost& operator+=(const LayerCost& other) {
@@ -63,6 +64,7 @@ struct LayerCost {
     weight_flops += other.weight_flops;
     held_bytes += other.held_bytes;
     fp8_flops += other.fp8_flops;
+    attention_flops += other.attention_flops;
     forward_casts += other.forward_casts;
     backward_casts += other.backward_casts;
     return *this;
@@ -104,7 +106,8 @@ struct BlockCost {
   /// In forward, and in backward; empty: products of all FLOPs, and passes over its parameters,
   /// input, output and what it saves.
   std::vector<KernelCost> forward_kernels = {}, backward_kernels = {};
-  Flops fp8_flops = 0;  ///< of forward_flops: in FP8
+  Flops fp8_flops = 0;        ///< of forward_flops: in FP8
+  Flops attention_flops = 0;  ///< of forward_flops: scores and sums of values, at their own rate
   /// Moved beside all that to read operands of those and to write their codes.
   Bytes forward_casts = 0, backward_casts = 0;
   int product_streams = 1;               ///< on which its products run at once
@@ -122,6 +125,7 @@ struct BlockCost {
     saved_bytes = sum.saved_bytes;
     made_again = sum.made_again;
     fp8_flops = sum.fp8_flops;
+    attention_flops = sum.attention_flops;
     forward_casts = sum.forward_casts;
     backward_casts = sum.backward_casts;
   }

@@ -12,19 +12,21 @@ namespace dstrain {
 Machine h200() {
   return {
       .name = "h200",
-      // bf16 products inside a step of ViT-B/16, micro-batch 128, 33.6 ms (8192^3 in a burst:
-      // 790e12).
-      .flops_per_s = 540e12,
-      // FP8 products inside a step of Qwen2.5-3B, 4 x 4096 tokens.
-      .fp8_flops_per_s = 1330e12,
+      // These and the rate of memory are fitted to steps of Qwen2.5-3B, BLOOM-560m, ViT-H and ViT-B,
+      // 2026-11-22 to -26, which they meet within 9 % (8192^3 in a burst: 790e12).
+      .flops_per_s = 670e12,
+      .fp8_flops_per_s = 1250e12,
+      // Causal attention of 1,024 tokens reaches 220e12, of 4,096 tokens 362e12, backward counted as
+      // twice forward.
+      .attention_flops_per_s = 300e12,
       // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes
       // on an H100, which has the same processors (engine/kernels/README.md).
       .vector_flops_per_s = 14e12,
       // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
       // 0.5 (EfficientNet-B0, 128 images, H100).
       .launch_s = 4.9e-6,
-      // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach somewhat less.
-      .memory_bytes_per_s = 4.0e12,
+      // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach less.
+      .memory_bytes_per_s = 3.6e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
       .link_bytes_per_s = 325e9,
       // One 400 Gbit/s adapter for each of 8 GPUs at 90 % of its rate; not measured.
@@ -38,6 +40,9 @@ Machine h200() {
       .file_read_bytes_per_s = 1.0e9,
       .file_write_bytes_per_s = 1.4e9,
       .collective_latency_s = 20e-6,
+      // Qwen2.5-3B on two GPUs: 37 ms beside 300 ms of collectives under ZeRO-2, 58 beside 600 under
+      // ZeRO-3 (the contention of `dstrain bench parallel`, 2026-11-26).
+      .collective_compute_share = 0.11,
       .ranks_per_node = 8,
       .peer_copies = true,
       .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it
@@ -56,13 +61,11 @@ Machine h200() {
 Machine h100() {
   Machine machine = h200();
   machine.name = "h100";
-  // Products and attention inside steps of Qwen2.5-3B, ViT-H, ViT-B and BLOOM-560m: 590e12 to
-  // 655e12, what memory takes left out.
-  machine.flops_per_s = 630e12;
-  // FP8 products of a layer of Qwen2.5-3B reach 1,420e12 alone, its bf16 products 743e12: the same
-  // share of it inside a step.
-  machine.fp8_flops_per_s = 1200e12;
-  // 0.94 of the device copy of 3.02e12, as on an H200.
+  // Fitted in the same way.
+  machine.flops_per_s = 660e12;
+  // FP8 products of a layer of Qwen2.5-3B reach 1,420e12 alone, its bf16 products 743e12.
+  machine.fp8_flops_per_s = 1180e12;
+  // 0.94 of the device copy of 3.02e12.
   machine.memory_bytes_per_s = 2.85e12;
   machine.device_memory = 85'017'493'504;  // 79.2 GiB as the driver reports it
   return machine;

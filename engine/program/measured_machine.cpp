@@ -116,8 +116,11 @@ Machine to_machine(const MeasuredRates& rates) {
   const auto take = [](auto& known, auto found) {
     if (found > 0) known = found;
   };
-  // What was measured before FP8 was has the built-in ratio of the two.
-  if (rates.flops_per_s > 0) machine.fp8_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
+  // Attention is not measured, nor was FP8 once: they have the built-in ratios to other products.
+  if (rates.flops_per_s > 0) {
+    machine.fp8_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
+    machine.attention_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
+  }
   take(machine.flops_per_s, rates.flops_per_s);
   take(machine.fp8_flops_per_s, rates.fp8_flops_per_s);
   take(machine.memory_bytes_per_s, rates.memory_bytes_per_s);

@@ -97,13 +97,18 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   const bool backward = runs_backward(action.kind);
   if (!block.forward_kernels.empty())
     return add_kernels(backward ? block.backward_kernels : block.forward_kernels, demand);
-  // Backward has the same share of FP8 as forward. Products and element-wise kernels take turns;
-  // each is bound by one of the two.
+  // Backward has the same share of FP8 as forward, and all of attention in its first part. Products
+  // and element-wise kernels take turns; each is bound by one of the two.
   const double in_fp8 =
       block.fp8_flops > 0 ? action.flops * block.fp8_flops / block.forward_flops : 0;
-  const double fp8_rate =
-      machine_.fp8_flops_per_s > 0 ? machine_.fp8_flops_per_s : machine_.flops_per_s;
-  const double product_s = (action.flops - in_fp8) / machine_.flops_per_s + in_fp8 / fp8_rate;
+  const bool attends = action.kind != ActionKind::backward_weight;
+  const double in_attention = attends ? (backward ? 2 : 1) * block.attention_flops : 0;
+  const auto seconds_at = [&](double flops, double rate) {
+    return flops / (rate > 0 ? rate : machine_.flops_per_s);
+  };
+  const double product_s = seconds_at(action.flops - in_fp8 - in_attention, machine_.flops_per_s) +
+                           seconds_at(in_fp8, machine_.fp8_flops_per_s) +
+                           seconds_at(in_attention, machine_.attention_flops_per_s);
   const double memory_s = block_bytes(action) / machine_.memory_bytes_per_s;
   demand.busy_s += product_s + memory_s;
   demand.use(Medium::sm, product_s);

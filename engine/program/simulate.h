@@ -14,6 +14,7 @@ struct Machine {
   std::string name;
   double flops_per_s = 0;              ///< matrix products in the compute dtype
   double fp8_flops_per_s = 0;          ///< and in FP8; 0: as fast as others
+  double attention_flops_per_s = 0;    ///< and inside attention; 0: as fast as others
   double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted
   double launch_s = 0;                 ///< of a kernel that has nothing to do
   double memory_bytes_per_s = 0;       ///< device memory, read + write

@@ -389,6 +389,28 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
   }
 }
 
+namespace {
+
+/// What `after` has more than `before`.
+std::vector<CallCount> difference(std::vector<CallCount> after,
+                                  const std::vector<CallCount>& before) {
+  for (CallCount& count : after) {
+    const auto earlier = std::ranges::find(before, count.operation, &CallCount::operation);
+    if (earlier == before.end()) continue;
+    count.calls -= earlier->calls;
+    count.bytes -= earlier->bytes;
+  }
+  return after;
+}
+
+}  // namespace
+
+CountingCommunicator* Executor::sequence_ranks() const {
+  constexpr CommChannel kChannel = {CommAxis::sequence, Lane::compute};
+  const auto found = std::ranges::find(communicators_, kChannel, &Communicators::Opened::first);
+  return found == communicators_.end() ? nullptr : found->second.get();
+}
+
 void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
   const Stream& compute = lane(Lane::compute);
   std::vector<Recorded>& recorded = graphs_[first_loaded_];
@@ -397,8 +419,12 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
     synchronize(options_.device);
     release_cached_memory(options_.device);  // or eager and captured memory would both be held
   }
-  auto& [graph, actions] = recorded[segment];
-  if (!graph.captured()) {
+  auto& [graph, actions, calls] = recorded[segment];
+  CountingCommunicator* const ranks = sequence_ranks();
+  if (graph.captured()) {
+    if (ranks != nullptr) ranks->add(calls);
+  } else {
+    if (ranks != nullptr) calls = ranks->counts();
     const auto work = [&] {
       std::int64_t before = 0;
       for (const int i : segments_[segment].actions) {
@@ -419,6 +445,7 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
     // All graphs share the memory of the first one: they run in this order, in every step.
     graph.capture(compute, work, first_graph_);
     if (first_graph_ == nullptr) first_graph_ = &graph;
+    if (ranks != nullptr) calls = difference(ranks->counts(), calls);
   }
   graph.replay(compute);
   if (observer_ != nullptr) observer_->replayed(actions);

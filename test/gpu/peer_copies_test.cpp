@@ -67,10 +67,11 @@ TEST_CASE("a rank that copies", "[.child]") {
   StoreOptions options{.port = number("COPIES_TEST_PORT"), .serve = rank == 0};
   if (rank == 0) options.listen_fd = number("COPIES_TEST_FD");
   const auto store = make_tcp_store(options);
-  check_copies(store, rank, number("COPIES_TEST_SIZE"));
-  // The server ends last.
-  if (store->add("done", 1) == number("COPIES_TEST_SIZE")) store->set("all done", "yes");
-  (void)store->get("all done", std::chrono::seconds(60));
+  const int size = number("COPIES_TEST_SIZE");
+  check_copies(store, rank, size);
+  if (store->add("done", 1) == size) store->set("all done", "yes");
+  // The server, which is in rank 0, ends last.
+  if (rank == 0) (void)store->get("all done", std::chrono::seconds(60));
 }
 
 pid_t start_rank(int rank, int size, const test::Listener& listener) {

@@ -78,6 +78,8 @@ TEST_CASE("what was measured replaces the built-in figure, what was not stays",
   CHECK(machine.flops_per_s == 500e12);
   // FP8 was not measured: as many times faster as on the built-in machine.
   CHECK(machine.fp8_flops_per_s == Approx(500e12 * h100().fp8_flops_per_s / h100().flops_per_s));
+  CHECK(machine.attention_flops_per_s ==
+        Approx(500e12 * h100().attention_flops_per_s / h100().flops_per_s));
   CHECK(machine.ranks_per_node == 4);
   CHECK(machine.network_bytes_per_s == h200().network_bytes_per_s);
   MeasuredRates alone = example();

@@ -66,6 +66,16 @@ TEST_CASE("a block's FP8 products take the time of their own rate, its casts tha
   CHECK(play(c, machine).compute_s == Approx(before - (2 - 0.5) - (4 - 1) + 0.2 + 0.7));
 }
 
+TEST_CASE("a block's attention takes the time of its own rate, in both directions", "[simulate]") {
+  Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
+  Machine machine = round_machine();
+  const double before = play(c, machine).compute_s;
+  c.cost.blocks[2].attention_flops = 1e9;
+  CHECK(play(c, machine).compute_s == Approx(before));  // no rate of it is known
+  machine.attention_flops_per_s = 0.5e9;
+  CHECK(play(c, machine).compute_s == Approx(before + (2 - 1) + (4 - 2)));
+}
+
 TEST_CASE("each kernel of a block is bound by products, other arithmetic or memory", "[simulate]") {
   Case c = make_case(0, 1, 1, 3, {.micro_batches = 1, .prefetch = 1});
   Machine machine = round_machine();

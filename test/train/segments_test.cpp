@@ -94,6 +94,31 @@ TEST_CASE("graphs hold eight micro-batches of an ensemble on one rank", "[train]
   CHECK_FALSE(worth_recording(two, cost));
 }
 
+TEST_CASE("graphs hold exchanges of sequence ranks, and none of tensor ranks",
+          "[train][segments]") {
+  const bool sequence = GENERATE(true, false);
+  CAPTURE(sequence);
+  Recipe recipe;
+  recipe.model.name = "qwen2.5-0.5b";
+  recipe.model.layers = 3;
+  recipe.batch = {.global = 4, .micro = 2};
+  (sequence ? recipe.parallel.sequence : recipe.parallel.tensor) = 2;
+  const AxisPart first = {.index = 0, .count = 2};
+  Model model = make_trainable_model(
+      recipe,
+      {.sequence = 64, .splits = sequence ? Splits{.sequence = first} : Splits{.tensor = first}});
+  const ModelCost cost = model_cost(model, {.micro_batch = recipe.batch.micro, .compute_bytes = 2});
+  const Program program = make_strategy(recipe, cost, /*world_size=*/2, h100()).training;
+  CHECK(worth_recording(program, cost) == sequence);
+  std::int64_t exchanging = 0;
+  for (const Segment& segment : find_segments(program)) {
+    exchanging += std::ranges::count_if(
+        segment.actions, [&](int i) { return !program.actions[to_index(i)].comm.empty(); });
+  }
+  // Three layers, forward and backward of two micro-batches.
+  CHECK(exchanging == (sequence ? 12 : 0));
+}
+
 TEST_CASE("graphs are left out where there would be too many", "[train][segments]") {
   const auto worth = [](int micro_batches) {
     const test::Case c =
