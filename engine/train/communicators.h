@@ -31,11 +31,15 @@ class Communicators {
   void add(const CommChannel& channel, std::unique_ptr<CountingCommunicator> communicator) {
     opened_.emplace_back(channel, std::move(communicator));
   }
-  /// Of an opened channel.
-  [[nodiscard]] CountingCommunicator& at(const CommChannel& channel) const {
+  /// Null: the channel is not opened.
+  [[nodiscard]] CountingCommunicator* find(const CommChannel& channel) const {
     const auto found = std::ranges::find(opened_, channel, &Opened::first);
-    DSTRAIN_CHECK(found != opened_.end(), "a channel is opened before it is used");
-    return *found->second;
+    return found == opened_.end() ? nullptr : found->second.get();
+  }
+  [[nodiscard]] CountingCommunicator& at(const CommChannel& channel) const {
+    CountingCommunicator* found = find(channel);
+    DSTRAIN_CHECK(found != nullptr, "a channel is opened before it is used");
+    return *found;
   }
   [[nodiscard]] auto begin() const { return opened_.begin(); }
   [[nodiscard]] auto end() const { return opened_.end(); }
@@ -43,5 +47,17 @@ class Communicators {
  private:
   std::vector<Opened> opened_;
 };
+
+/// What `after` has more than `before`, counts of one communicator.
+[[nodiscard]] inline std::vector<CallCount> difference(std::vector<CallCount> after,
+                                                       const std::vector<CallCount>& before) {
+  for (CallCount& count : after) {
+    const auto earlier = std::ranges::find(before, count.operation, &CallCount::operation);
+    if (earlier == before.end()) continue;
+    count.calls -= earlier->calls;
+    count.bytes -= earlier->bytes;
+  }
+  return after;
+}
 
 }  // namespace dstrain

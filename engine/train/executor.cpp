@@ -389,28 +389,6 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
   }
 }
 
-namespace {
-
-/// What `after` has more than `before`.
-std::vector<CallCount> difference(std::vector<CallCount> after,
-                                  const std::vector<CallCount>& before) {
-  for (CallCount& count : after) {
-    const auto earlier = std::ranges::find(before, count.operation, &CallCount::operation);
-    if (earlier == before.end()) continue;
-    count.calls -= earlier->calls;
-    count.bytes -= earlier->bytes;
-  }
-  return after;
-}
-
-}  // namespace
-
-CountingCommunicator* Executor::sequence_ranks() const {
-  constexpr CommChannel kChannel = {CommAxis::sequence, Lane::compute};
-  const auto found = std::ranges::find(communicators_, kChannel, &Communicators::Opened::first);
-  return found == communicators_.end() ? nullptr : found->second.get();
-}
-
 void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
   const Stream& compute = lane(Lane::compute);
   std::vector<Recorded>& recorded = graphs_[first_loaded_];
@@ -420,7 +398,7 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
     release_cached_memory(options_.device);  // or eager and captured memory would both be held
   }
   auto& [graph, actions, calls] = recorded[segment];
-  CountingCommunicator* const ranks = sequence_ranks();
+  CountingCommunicator* const ranks = communicators_.find({CommAxis::sequence, Lane::compute});
   if (graph.captured()) {
     if (ranks != nullptr) ranks->add(calls);
   } else {

@@ -219,8 +219,6 @@ class Executor {
   void wait_for_transfers(const Prepared& prepared, std::size_t i);
   /// Empty tensors for what the block before or after the boundary sends.
   [[nodiscard]] Tensors boundary_tensors(int block) const;
-  /// Those that exchange inside blocks; null: none.
-  [[nodiscard]] CountingCommunicator* sequence_ranks() const;
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
