@@ -74,6 +74,8 @@ class Communicator {
   virtual void receive(at::Tensor& x, int peer) = 0;
   /// Returns when all ranks have called it (waits also on a GPU).
   virtual void barrier() = 0;
+  /// A CUDA graph of which calls are a part begins and ends with it.
+  virtual void settle() {}
   /// On the CPU: a send or receive that another thread is in, and later ones, end with an
   /// Error{again}.
   virtual void cancel() {}
@@ -116,6 +118,8 @@ class CountingCommunicator : public Communicator {
   /// be told apart by who came how far. A group of one leaves it alone.
   virtual void watch(RankRecordFile& record) = 0;
   [[nodiscard]] virtual std::vector<CallCount> counts() const = 0;
+  /// Counts calls once more that a CUDA graph repeats.
+  virtual void add(const std::vector<CallCount>& calls) = 0;
 };
 /// `options`: of `inner`.
 [[nodiscard]] std::unique_ptr<CountingCommunicator> make_counting(

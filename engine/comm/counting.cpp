@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <optional>
@@ -87,6 +88,7 @@ class Counting final : public CountingCommunicator {
   void barrier() override {
     count(kBarrier, 0, {}, {}, [&](Profiled&) { inner_->barrier(); });
   }
+  void settle() override { inner_->settle(); }
   void cancel() override { inner_->cancel(); }
 
   void watch(RankRecordFile& record) override { record_ = &record; }
@@ -97,6 +99,13 @@ class Counting final : public CountingCommunicator {
       if (count.calls > 0) called.push_back(count);
     }
     return called;
+  }
+  void add(const std::vector<CallCount>& calls) override {
+    for (const CallCount& call : calls) {
+      const auto entry = std::ranges::find(counts_, call.operation, &CallCount::operation);
+      entry->calls += call.calls;
+      entry->bytes += call.bytes;
+    }
   }
 
  private:

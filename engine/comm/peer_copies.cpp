@@ -16,8 +16,8 @@
 #include "engine/base/index.h"
 #include "engine/comm/checks.h"
 #include "engine/comm/forwarding.h"
+#include "engine/comm/peer_kernels.h"
 #include "engine/comm/peer_memory.h"
-#include "engine/comm/peer_sum.h"
 #include "engine/device/stream.h"
 
 namespace dstrain::comm {
@@ -49,17 +49,19 @@ class PeerCopies final : public Forwarding {
         group_(group),
         device_(at::kCUDA, c10::cuda::current_device()),
         copies_(Stream::from_pool(device_, StreamPriority::high)),
+        caller_(copies_),
         ready_(device_),
-        arrived_(device_) {}
+        sent_(device_) {}
 
   ~PeerCopies() override {
     if (std::uncaught_exceptions() == 0) {
+      caller_.synchronize();
       copies_.synchronize();
       return;
     }
     // After a failure a peer may never come. The memory is left to the end of the process: to free
     // it would wait for work of other groups, too.
-    memory_->give_up();
+    memory_->give_up(caller_.handle());
     (void)memory_.release();
   }
   PeerCopies(const PeerCopies&) = delete;
@@ -74,22 +76,22 @@ class PeerCopies final : public Forwarding {
   void all_gather(at::Tensor& output, const at::Tensor& input, const Work& meanwhile) override {
     check_parts("all_gather", output, input, size());
     if (input.nbytes() < kMinPart) return inner_.all_gather(output, input, meanwhile);
-    const Stream compute = begin();
     const auto* from = static_cast<const char*>(input.const_data_ptr());
     auto* to = static_cast<char*>(output.mutable_data_ptr());
     const std::size_t part = input.nbytes();
     for (std::size_t first = 0; first < part; first += memory_->capacity()) {
       const std::size_t bytes = std::min(part - first, memory_->capacity());
-      exchange("all_gather", {to_index(size()), from + first}, bytes);
+      begin("all_gather", {to_index(size()), from + first}, bytes);
+      if (first == 0) {
+        meanwhile();
+        if (char* own = to + to_index(rank()) * part; own != from) copy(own, from, part);
+      }
+      finish("all_gather");
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        copy("all_gather", to + to_index(peer) * part + first, memory_->arrived(peer), bytes);
+        copy(to + to_index(peer) * part + first, memory_->arrived(peer), bytes);
       }
     }
-    if (char* own = to + to_index(rank()) * part; own != from) copy("all_gather", own, from, part);
-    arrived_.record(copies_);
-    meanwhile();
-    arrived_.wait(compute);
   }
 
   void reduce_scatter(at::Tensor& output, const at::Tensor& input) override {
@@ -103,56 +105,59 @@ class PeerCopies final : public Forwarding {
       meanwhile();
       return inner_.reduce_scatter(output, input);
     }
-    const bool whole = output.nbytes() <= memory_->capacity();
-    if (!whole) meanwhile();
-    const Stream compute = begin();
     for (std::size_t first = 0; first < output.nbytes(); first += memory_->capacity()) {
       const std::size_t bytes = std::min(output.nbytes() - first, memory_->capacity());
       const auto* from = static_cast<const char*>(input.const_data_ptr()) + first;
       std::vector<const void*> parts;
       for (int peer = 0; peer < size(); ++peer)
         parts.push_back(from + to_index(peer) * output.nbytes());
-      exchange("reduce_scatter", parts, bytes);
-      if (whole) {
-        arrived_.record(copies_);
-        meanwhile();
-        arrived_.wait(compute);
-      }
+      begin("reduce_scatter", parts, bytes);
+      if (first == 0) meanwhile();
+      finish("reduce_scatter");
       PeerSum sum{.count = size(),
                   .sum = static_cast<char*>(output.mutable_data_ptr()) + first,
                   .n = static_cast<std::int64_t>(bytes / input.element_size()),
                   .type = *type};
       for (int peer = 0; peer < size(); ++peer)
         sum.parts[peer] = peer == rank() ? parts[to_index(peer)] : memory_->arrived(peer);
-      // The next exchange waits for this stream, so nothing overwrites what is read here.
-      check("reduce_scatter", add_parts(sum, (whole ? compute : copies_).handle()));
+      check("reduce_scatter", add_parts(sum, caller_.handle()));
     }
-    if (whole) return;
-    arrived_.record(copies_);
-    arrived_.wait(compute);
+  }
+
+  void settle() override {
+    if (!memory_->settled()) {
+      begin("settle", {}, 0);
+      finish("settle");
+    }
+    if (!joined_) {
+      sent_.record(copies_);
+      sent_.wait(Stream::current(device_));
+    }
+    joined_ = true;
   }
 
  private:
-  /// The caller's stream, after whose present work copies may begin.
-  Stream begin() {
-    const Stream compute = Stream::current(device_);
-    ready_.record(compute);
+  /// Copies begin behind the present work of the caller's stream.
+  void begin(const char* operation, const std::vector<const void*>& from, std::size_t bytes) {
+    caller_ = Stream::current(device_);
+    ready_.record(caller_);
     ready_.wait(copies_);
-    return compute;
+    joined_ = false;
+    check(operation, memory_->send(from, bytes, copies_.handle()));
   }
 
-  void exchange(const char* operation, const std::vector<const void*>& from, std::size_t bytes) {
-    check(operation, memory_->exchange(from, bytes, copies_.handle()));
-  }
+  /// The next exchange begins behind what the caller enqueues up to it, so nothing overwrites what
+  /// is read until then.
+  void finish(const char* operation) { check(operation, memory_->receive(caller_.handle())); }
 
   void check(const char* operation, const char* error) const {
     if (error != nullptr) group_.fail(operation, error);
   }
 
-  void copy(const char* operation, void* to, const void* from, std::size_t bytes) const {
+  void copy(void* to, const void* from, std::size_t bytes) const {
     const cudaError_t result = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
-                                               static_cast<cudaStream_t>(copies_.handle()));
-    check(operation, result == cudaSuccess ? nullptr : cudaGetErrorString(result));
+                                               static_cast<cudaStream_t>(caller_.handle()));
+    check("all_gather", result == cudaSuccess ? nullptr : cudaGetErrorString(result));
   }
 
   std::unique_ptr<Communicator> owned_;
@@ -160,7 +165,9 @@ class PeerCopies final : public Forwarding {
   Group group_;
   at::Device device_;
   Stream copies_;
-  Event ready_, arrived_;
+  Stream caller_;  ///< of the last call
+  Event ready_, sent_;
+  bool joined_ = true;  ///< the caller's stream has waited for all copies
 };
 
 }  // namespace

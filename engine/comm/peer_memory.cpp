@@ -7,23 +7,25 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/host_name.h"
 #include "engine/base/index.h"
 #include "engine/base/system_files.h"
-#include "engine/comm/peer_sum.h"
+#include "engine/comm/peer_kernels.h"
 
 namespace dstrain::comm {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
+static_assert(2 * kMaxPeers * sizeof(std::uint32_t) <= kAlignment);
 
 /// Functions of the driver, which a machine without a GPU lacks: not linked, but asked for.
 struct Driver {
-  decltype(&cuStreamWriteValue32) write = nullptr;
-  decltype(&cuStreamWaitValue32) wait = nullptr;
+  decltype(&cuStreamBatchMemOp) operate = nullptr;
   decltype(&cuGetErrorString) error_string = nullptr;
 
   static const Driver& get() {
@@ -31,13 +33,12 @@ struct Driver {
     return driver;
   }
   [[nodiscard]] bool complete() const {
-    return write != nullptr && wait != nullptr && error_string != nullptr;
+    return operate != nullptr && error_string != nullptr;
   }
 
  private:
   Driver() {
-    find("cuStreamWriteValue32", write);
-    find("cuStreamWaitValue32", wait);
+    find("cuStreamBatchMemOp", operate);
     find("cuGetErrorString", error_string);
   }
   template <class Function>
@@ -50,6 +51,24 @@ struct Driver {
       function = reinterpret_cast<Function>(found);
   }
 };
+
+/// Writes 1 to all words behind what `stream` did before. Error text; null: none.
+const char* write_ones(const std::vector<std::uintptr_t>& words, cudaStream_t stream) {
+  std::vector<CUstreamBatchMemOpParams> writes;
+  for (const std::uintptr_t word : words) {
+    CUstreamBatchMemOpParams& write = writes.emplace_back();
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = word;
+    write.writeValue.value = 1;
+  }
+  const Driver& driver = Driver::get();
+  const CUresult result =
+      driver.operate(stream, static_cast<unsigned>(writes.size()), writes.data(), 0);
+  if (result == CUDA_SUCCESS) return nullptr;
+  const char* text = "unknown error of the driver";
+  (void)driver.error_string(result, &text);
+  return text;
+}
 
 /// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
 std::string host_id() {
@@ -91,12 +110,21 @@ PeerMemory::~PeerMemory() {
   }
 }
 
-void PeerMemory::give_up() {
-  // By a stream of its own, as those of exchanges wait.
-  cudaStream_t stream = nullptr;
-  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
-  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer)
-    (void)Driver::get().write(stream, word(rank_, peer), exchanges_, 0);
+void PeerMemory::give_up(void* stream) {
+  // By a stream of its own, as that of exchanges waits. Each wait sets its words back.
+  constexpr int kTurns = 2000;
+  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 1'000'000};
+  cudaStream_t own = nullptr;
+  if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (cudaStreamQuery(static_cast<cudaStream_t>(stream)) != cudaErrorNotReady) return;
+    std::vector<std::uintptr_t> words;
+    for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
+      for (const std::size_t slot : {0, 1}) words.push_back(word(rank_, peer, slot));
+    }
+    (void)write_ones(words, own);
+    (void)::nanosleep(&kPause, nullptr);
+  }
 }
 
 std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, Bytes part) {
@@ -134,47 +162,38 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
 }
 
 std::size_t PeerMemory::offset(int rank) const {
-  return (exchanges_ % 2) * slot_ + to_index(rank) * part_;
+  return last_ * slot_ + to_index(rank) * part_;
 }
 
-std::uintptr_t PeerMemory::word(int at, int of) const {
+std::uintptr_t PeerMemory::word(int at, int of, std::size_t slot) const {
   return reinterpret_cast<std::uintptr_t>(memory_[to_index(at)] + flags()) +
-         to_index(of) * sizeof(std::uint32_t);
+         (slot * kMaxPeers + to_index(of)) * sizeof(std::uint32_t);
 }
 
 const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)] + offset(rank); }
 
-const char* PeerMemory::exchange(const std::vector<const void*>& from, std::size_t bytes,
-                                 void* stream) {
+const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t bytes,
+                             void* stream) {
   DSTRAIN_CHECK(bytes <= part_, fmt::format("a part of {} bytes in room for {}", bytes, part_));
-  ++exchanges_;
+  last_ = std::exchange(next_, 1 - next_);
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
+  std::vector<std::uintptr_t> words;
   // Each begins with the rank behind it, so that no two write to one GPU at first.
-  for (int step = 1; step < size; ++step) {
+  for (int step = 1; step <= size; ++step) {
     const int peer = (rank_ + step) % size;
+    words.push_back(word(peer, rank_, last_));
+    if (peer == rank_ || bytes == 0) continue;
     const cudaError_t result = cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_),
                                                from[to_index(peer)], bytes, cudaMemcpyDefault, on);
     if (result != cudaSuccess) return cudaGetErrorString(result);
   }
-  const auto each_peer = [&](const auto& call) {
-    CUresult result = CUDA_SUCCESS;
-    for (int step = 1; step < size && result == CUDA_SUCCESS; ++step)
-      result = call((rank_ + step) % size);
-    return result;
-  };
-  const Driver& driver = Driver::get();
-  CUresult result =
-      each_peer([&](int peer) { return driver.write(on, word(peer, rank_), exchanges_, 0); });
-  if (result == CUDA_SUCCESS) {
-    result = each_peer([&](int peer) {
-      return driver.wait(on, word(rank_, peer), exchanges_, CU_STREAM_WAIT_VALUE_GEQ);
-    });
-  }
-  if (result == CUDA_SUCCESS) return nullptr;
-  const char* text = "unknown error of the driver";
-  (void)driver.error_string(result, &text);
-  return text;
+  return write_ones(words, on);
+}
+
+const char* PeerMemory::receive(void* stream) {
+  auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
+  return await_words(words, static_cast<int>(memory_.size()), stream);
 }
 
 }  // namespace dstrain::comm

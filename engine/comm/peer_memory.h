@@ -11,11 +11,13 @@
 namespace dstrain::comm {
 
 /// Device memory that the other GPUs of a host write into, by copy engines, and the words by which
-/// the ranks of a group tell each other what has arrived. No kernel is needed for either, so no
-/// multiprocessor.
+/// the ranks of a group tell each other what has arrived.
 ///
-/// Of its two slots an exchange uses one and the next exchange the other. A rank begins its
-/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k.
+/// Of its two slots an exchange uses one and the next exchange the other, each with words of its
+/// own: 1 says that a part has arrived, and the receiver sets it back to 0. A rank begins its
+/// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k
+/// and set the words of k - 1 back. No word counts, so that a CUDA graph can hold exchanges: an even
+/// number of them, as it always begins with the same slot.
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
@@ -23,33 +25,37 @@ class PeerMemory {
   /// `part` bytes of each rank.
   [[nodiscard]] static std::unique_ptr<PeerMemory> open(Store& store, const Group& group,
                                                         Bytes part);
-  /// The stream of the last exchange must have ended.
+  /// The streams of the last exchange must have ended.
   ~PeerMemory();
-  /// Ends the waits of exchanges whose peers may never come; what arrived is of no use.
-  void give_up();
+  /// Ends the waits on `stream` for peers that may never come; what arrived is of no use.
+  void give_up(void* stream);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
   /// Bytes of one rank's part that a slot holds.
   [[nodiscard]] std::size_t capacity() const { return part_; }
-  /// Enqueues on `stream` (a cudaStream_t) one exchange: from[i], of `bytes`, goes to rank i, and
-  /// what comes from it lies in arrived(i) until the next exchange but one begins. from[this rank]
-  /// is not read. Error text of the driver; null: none.
-  [[nodiscard]] const char* exchange(const std::vector<const void*>& from, std::size_t bytes,
-                                     void* stream);
-  /// Of the last exchange.
+  /// Begins an exchange: enqueues on `stream` (a cudaStream_t) copies of from[i], of `bytes`, to
+  /// rank i; from[this rank] is not read. Copy engines do it, no multiprocessor. Error text of the
+  /// driver; null: none.
+  [[nodiscard]] const char* send(const std::vector<const void*>& from, std::size_t bytes,
+                                 void* stream);
+  /// Ends it: `stream` waits until what was sent has left and what others send has come. That lies
+  /// in arrived(i) until the next exchange but one begins.
+  [[nodiscard]] const char* receive(void* stream);
   [[nodiscard]] const void* arrived(int rank) const;
+  /// The next exchange uses the first slot.
+  [[nodiscard]] bool settled() const { return next_ == 0; }
 
  private:
   PeerMemory(const Group& group, std::size_t part);
   [[nodiscard]] std::size_t offset(int rank) const;
   [[nodiscard]] std::size_t flags() const { return 2 * slot_; }
-  /// Address of the word in rank `at`'s memory that says which exchange rank `of` has sent.
-  [[nodiscard]] std::uintptr_t word(int at, int of) const;
+  /// Address of the word in rank `at`'s memory that says that rank `of` has filled a slot.
+  [[nodiscard]] std::uintptr_t word(int at, int of, std::size_t slot) const;
 
   int rank_;
   std::size_t part_ = 0, slot_ = 0;
-  std::uint32_t exchanges_ = 0;
+  std::size_t next_ = 0, last_ = 1;  ///< slots of the next and of the last exchange
   std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped
 };
 

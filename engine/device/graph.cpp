@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/device/graph_fills.h"
+
 namespace dstrain {
 
 struct Graph::State {
-  at::cuda::CUDAGraph graph;
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};
 };
 
 Graph::Graph() = default;
@@ -27,6 +29,8 @@ void Graph::capture(const Stream& stream, const std::function<void()>& work, con
                               cudaStreamCaptureModeThreadLocal);
   work();
   state_->graph.capture_end();
+  C10_CUDA_CHECK(replace_small_fills(state_->graph.raw_cuda_graph()));
+  state_->graph.instantiate();
   captured_ = true;
 }
 
@@ -48,7 +52,11 @@ std::int64_t Graph::captured_work(const Stream& stream) {
   C10_CUDA_CHECK(::cudaGraphGetNodes(graph, nodes.data(), &count));
   return std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
     cudaGraphNodeType type{};
-    C10_CUDA_CHECK(::cudaGraphNodeGetType(node, &type));
+    // The runtime knows no type of the driver's stream memory operations.
+    if (::cudaGraphNodeGetType(node, &type) != cudaSuccess) {
+      (void)::cudaGetLastError();
+      return false;
+    }
     return type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
            type == cudaGraphNodeTypeMemset;
   });

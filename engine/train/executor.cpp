@@ -389,6 +389,31 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
   }
 }
 
+namespace {
+
+/// What `after` has more than `before`.
+std::vector<CallCount> difference(std::vector<CallCount> after,
+                                  const std::vector<CallCount>& before) {
+  for (CallCount& count : after) {
+    const auto earlier = std::ranges::find(before, count.operation, &CallCount::operation);
+    if (earlier == before.end()) continue;
+    count.calls -= earlier->calls;
+    count.bytes -= earlier->bytes;
+  }
+  return after;
+}
+
+}  // namespace
+
+std::vector<CountingCommunicator*> Executor::communicators_inside_blocks() const {
+  std::vector<CountingCommunicator*> list;
+  for (const auto& [channel, ranks] : communicators_) {
+    const bool inside = channel.axis == CommAxis::tensor || channel.axis == CommAxis::sequence;
+    if (inside && channel.lane == Lane::compute) list.push_back(ranks.get());
+  }
+  return list;
+}
+
 void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
   const Stream& compute = lane(Lane::compute);
   std::vector<Recorded>& recorded = graphs_[first_loaded_];
@@ -397,8 +422,17 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
     synchronize(options_.device);
     release_cached_memory(options_.device);  // or eager and captured memory would both be held
   }
-  auto& [graph, actions] = recorded[segment];
-  if (!graph.captured()) {
+  auto& [graph, actions, calls] = recorded[segment];
+  const std::vector<CountingCommunicator*> inside = communicators_inside_blocks();
+  {
+    const StreamScope scope(compute);
+    for (CountingCommunicator* ranks : inside) ranks->settle();
+  }
+  if (graph.captured()) {
+    for (const auto& [ranks, made] : calls) ranks->add(made);
+  } else {
+    std::vector<std::vector<CallCount>> before_calls;
+    for (const CountingCommunicator* ranks : inside) before_calls.push_back(ranks->counts());
     const auto work = [&] {
       std::int64_t before = 0;
       for (const int i : segments_[segment].actions) {
@@ -415,10 +449,13 @@ void Executor::replay(std::size_t segment, const BatchSource& source, const Step
         actions.push_back({.action = to_index(i), .device_events = now - before});
         before = now;
       }
+      for (CountingCommunicator* ranks : inside) ranks->settle();
     };
     // All graphs share the memory of the first one: they run in this order, in every step.
     graph.capture(compute, work, first_graph_);
     if (first_graph_ == nullptr) first_graph_ = &graph;
+    for (std::size_t k = 0; k < inside.size(); ++k)
+      calls.emplace_back(inside[k], difference(inside[k]->counts(), before_calls[k]));
   }
   graph.replay(compute);
   if (observer_ != nullptr) observer_->replayed(actions);

@@ -11,9 +11,14 @@ namespace {
 /// About 20 kernels each: some 100 MiB of graphs.
 constexpr std::size_t kMaxRecorded = 8192;
 
+/// A graph holds collectives of blocks, whose bytes stay the same.
+bool inside_block(const Comm& comm) {
+  return comm.axis == CommAxis::tensor || comm.axis == CommAxis::sequence;
+}
+
 bool recordable(const Action& action) {
   using enum ActionKind;
-  return action.comm.empty() &&
+  return std::ranges::all_of(action.comm, inside_block) &&
          (action.kind == forward || action.kind == recompute || action.kind == backward ||
           action.kind == backward_input || action.kind == backward_weight || action.kind == clear ||
           action.kind == release);
@@ -63,7 +68,7 @@ std::vector<Segment> find_segments(const Program& program) {
 
 bool worth_recording(const Program& program, const ModelCost& cost) {
   const auto communicates = [](const Action& a) {
-    return transfers(a.kind) || (runs_block(a.kind) && !a.comm.empty());
+    return transfers(a.kind) || (runs_block(a.kind) && !std::ranges::all_of(a.comm, inside_block));
   };
   if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
       std::ranges::any_of(program.actions, communicates))

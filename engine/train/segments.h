@@ -15,13 +15,13 @@ struct Segment {
 };
 
 /// The segments of forward, recompute, clear, backward and release, each with the work of at least
-/// one block. What communicates is in none, nor are norm and updates, whose work changes from step
-/// to step.
+/// one block, and the collectives of tensor and sequence ranks inside it. Other collectives are in
+/// none, nor are norm and updates, whose work changes from step to step.
 [[nodiscard]] std::vector<Segment> find_segments(const Program& program);
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
-/// batch buffers, and keep it. Never where a block communicates or reads on the host
-/// (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns. Nor
+/// batch buffers, and keep it. Never where a block reads on the host (BlockCost::host_reads): it
+/// runs without a graph, and would not see what a graph returns. Nor
 /// under a pipeline: recording waits for the whole device, where a receive may wait for this rank.
 [[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
 

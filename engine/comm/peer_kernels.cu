@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/comm/peer_sum.h"
+#include "engine/comm/peer_kernels.h"
 
 namespace dstrain::comm {
 namespace {
@@ -56,7 +56,31 @@ void launch(const PeerSum& args, cudaStream_t stream) {
   add_parts_kernel<T><<<blocks, kThreads, 0, stream>>>(args, packs);
 }
 
+constexpr int kWarp = 32;
+static_assert(kMaxPeers <= kWarp);
+
+__global__ void __launch_bounds__(kWarp) await_words_kernel(std::uint32_t* words, int count) {
+  if (static_cast<int>(threadIdx.x) >= count) return;
+  std::uint32_t* const word = words + threadIdx.x;
+  std::uint32_t value = 0;
+  // What a peer wrote before the word is seen by whoever comes behind.
+  do {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  } while (value == 0);
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(0) : "memory");
+}
+
+const char* last_error() {
+  const cudaError_t result = cudaGetLastError();
+  return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
+}
+
 }  // namespace
+
+const char* await_words(std::uint32_t* words, int count, void* stream) {
+  await_words_kernel<<<1, kWarp, 0, static_cast<cudaStream_t>(stream)>>>(words, count);
+  return last_error();
+}
 
 const char* add_parts(const PeerSum& args, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
@@ -71,8 +95,7 @@ const char* add_parts(const PeerSum& args, void* stream) {
       launch<__half>(args, on);
       break;
   }
-  const cudaError_t result = cudaGetLastError();
-  return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
+  return last_error();
 }
 
 }  // namespace dstrain::comm

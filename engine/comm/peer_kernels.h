@@ -20,4 +20,8 @@ struct PeerSum {
 /// `stream`: a cudaStream_t. Error text of CUDA; null: none.
 [[nodiscard]] const char* add_parts(const PeerSum& args, void* stream);
 
+/// Waits until each of `count` words is 1 and sets it back to 0, by one warp, so that kernels of
+/// other streams keep all other multiprocessors. The rest as add_parts.
+[[nodiscard]] const char* await_words(std::uint32_t* words, int count, void* stream);
+
 }  // namespace dstrain::comm
