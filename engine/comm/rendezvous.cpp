@@ -176,6 +176,13 @@ std::shared_ptr<Store> in_slurm_step(const RankPlace& place, const Environment& 
                          .serve = place.rank == 0});
 }
 
+/// Returns when `count` ranks have added to `key`, or late.
+void stay_until(Store& store, const std::string& key, std::int64_t count) {
+  const auto end = Clock::now() + kFarewell;
+  while (store.add(key, 0) < count && Clock::now() < end)
+    std::this_thread::sleep_for(milliseconds(10));
+}
+
 }  // namespace
 
 RankPlace rank_from_environment(const Environment& environment) {
@@ -233,11 +240,7 @@ void wait_for_all(Store& store, const RankPlace& place, milliseconds limit) {
     }
     store.set("here/complaint", complaint);
     // The server ends with this rank: first the others must have heard.
-    const std::int64_t present = place.size - std::ssize(missing) - 1;
-    for (const auto end = Clock::now() + kFarewell;
-         !complaint.empty() && store.add("here/told", 0) < present && Clock::now() < end;) {
-      std::this_thread::sleep_for(milliseconds(10));
-    }
+    if (!complaint.empty()) stay_until(store, "here/told", place.size - std::ssize(missing) - 1);
   } else {
     // Rank 0 may have come later than this one.
     complaint = store.get("here/complaint", limit + kPmixPatience);
@@ -246,6 +249,16 @@ void wait_for_all(Store& store, const RankPlace& place, milliseconds limit) {
   if (complaint.empty()) return;
   throw Error(ErrorKind::hosts, complaint,
               "their own output says why; a firewall between the nodes keeps all away");
+}
+
+void leave(Store& store, const RankPlace& place) {
+  constexpr const char* kKey = "left";
+  if (place.rank == 0) return stay_until(store, kKey, place.size - 1);
+  try {
+    (void)store.add(kKey, 1);
+  } catch (const Error&) {
+    // Rank 0 has ended, since another rank was slow to leave: nothing is lost.
+  }
 }
 
 std::string first_host(std::string_view node_list) {

@@ -39,6 +39,10 @@ struct RankPlace {
 /// numbers of those that have not when rank 0 has waited for `limit`.
 void wait_for_all(Store& store, const RankPlace& place, std::chrono::milliseconds limit);
 
+/// Called by all ranks when all is done: rank 0, which may serve the store, returns when the others
+/// have called it, so that they have read what it said last, or after 3 s.
+void leave(Store& store, const RankPlace& place);
+
 /// First host of Slurm's node list: "n07" of "n[07-09,12],login".
 [[nodiscard]] std::string first_host(std::string_view node_list);
 /// The port of a plain step of Slurm.

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/job_environment.h"
 #include "engine/base/open_files.h"
+#include "engine/comm/rendezvous.h"
 #include "engine/train/memory_errors.h"
 #include "engine/train/stop_signal.h"
 #include "engine/train/trainer.h"
@@ -109,6 +110,7 @@ int train(const TrainOptions& options) {
       more = !trainer.stopped() && phase + 1 < num_phases(loaded.recipe);
       if (more) place = trainer.next_place();
     }
+    leave(*world.store, {.rank = world.rank, .size = world.size});
   });
   return code;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -166,6 +167,27 @@ TEST_CASE("ranks that all come go on at once", "[rendezvous]") {
   }
   for (std::thread& rank : ranks) rank.join();
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
+TEST_CASE("rank 0 leaves when all others have left, or late", "[rendezvous]") {
+  const auto store = make_memory_store();
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> left = 0;
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < 4; ++rank) {
+    others.emplace_back([&, rank] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100 * rank));
+      ++left;
+      leave(*store, {.rank = rank, .size = 4});
+    });
+  }
+  leave(*store, {.rank = 0, .size = 4});
+  CHECK(left == 3);
+  for (std::thread& other : others) other.join();
+  const auto alone = make_memory_store();
+  leave(*alone, {.rank = 0, .size = 2});  // the other has died
+  leave(*alone, {.rank = 0, .size = 1});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
 }
 
 TEST_CASE("ranks without a secret meet in c10d's store, as under torchrun", "[rendezvous]") {
