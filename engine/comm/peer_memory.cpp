@@ -7,9 +7,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <string>
-#include <utility>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/host_name.h"
@@ -32,9 +31,7 @@ struct Driver {
     static const Driver driver;
     return driver;
   }
-  [[nodiscard]] bool complete() const {
-    return operate != nullptr && error_string != nullptr;
-  }
+  [[nodiscard]] bool complete() const { return operate != nullptr && error_string != nullptr; }
 
  private:
   Driver() {
@@ -113,17 +110,16 @@ PeerMemory::~PeerMemory() {
 void PeerMemory::give_up(void* stream) {
   // By a stream of its own, as that of exchanges waits. Each wait sets its words back.
   constexpr int kTurns = 2000;
-  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 1'000'000};
   cudaStream_t own = nullptr;
   if (cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) != cudaSuccess) return;
+  std::vector<std::uintptr_t> words;
+  for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
+    for (const std::size_t slot : {0, 1}) words.push_back(word(rank_, peer, slot));
+  }
   for (int turn = 0; turn < kTurns; ++turn) {
     if (cudaStreamQuery(static_cast<cudaStream_t>(stream)) != cudaErrorNotReady) return;
-    std::vector<std::uintptr_t> words;
-    for (int peer = 0; peer < static_cast<int>(memory_.size()); ++peer) {
-      for (const std::size_t slot : {0, 1}) words.push_back(word(rank_, peer, slot));
-    }
     (void)write_ones(words, own);
-    (void)::nanosleep(&kPause, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -161,9 +157,7 @@ std::unique_ptr<PeerMemory> PeerMemory::open(Store& store, const Group& group, B
   return all ? std::move(made) : nullptr;
 }
 
-std::size_t PeerMemory::offset(int rank) const {
-  return last_ * slot_ + to_index(rank) * part_;
-}
+std::size_t PeerMemory::offset(int rank) const { return last_ * slot_ + to_index(rank) * part_; }
 
 std::uintptr_t PeerMemory::word(int at, int of, std::size_t slot) const {
   return reinterpret_cast<std::uintptr_t>(memory_[to_index(at)] + flags()) +
@@ -175,7 +169,7 @@ const void* PeerMemory::arrived(int rank) const { return memory_[to_index(rank_)
 const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t bytes,
                              void* stream) {
   DSTRAIN_CHECK(bytes <= part_, fmt::format("a part of {} bytes in room for {}", bytes, part_));
-  last_ = std::exchange(next_, 1 - next_);
+  last_ = 1 - last_;
   auto* const on = static_cast<cudaStream_t>(stream);
   const int size = static_cast<int>(memory_.size());
   std::vector<std::uintptr_t> words;

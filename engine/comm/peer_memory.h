@@ -52,7 +52,7 @@ class PeerMemory {
 
   int rank_;
   std::size_t part_ = 0, slot_ = 0;
-  std::size_t next_ = 0, last_ = 1;  ///< slots of the next and of the last exchange
+  std::size_t last_ = 1;       ///< slot of the last exchange; the first one uses slot 0
   std::vector<char*> memory_;  ///< of each rank, mapped here; null: not mapped
 };
 

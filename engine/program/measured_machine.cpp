@@ -118,8 +118,9 @@ Machine to_machine(const MeasuredRates& rates) {
   };
   // Attention is not measured, nor was FP8 once: they have the built-in ratios to other products.
   if (rates.flops_per_s > 0) {
-    machine.fp8_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
-    machine.attention_flops_per_s *= rates.flops_per_s / machine.flops_per_s;
+    const double ratio = rates.flops_per_s / machine.flops_per_s;
+    machine.fp8_flops_per_s *= ratio;
+    machine.attention_flops_per_s *= ratio;
   }
   take(machine.flops_per_s, rates.flops_per_s);
   take(machine.fp8_flops_per_s, rates.fp8_flops_per_s);

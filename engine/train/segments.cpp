@@ -12,12 +12,15 @@ namespace {
 constexpr std::size_t kMaxRecorded = 8192;
 
 /// Exchanges of experts read on the host. Those of tensor ranks were tried in graphs, by copies and
-/// by NCCL: no gain, 3 % longer steps on one machine (recipes/BENCHMARKS.md).
-bool in_graph(const Comm& comm) { return comm.axis == CommAxis::sequence; }
+/// by NCCL: no gain, 3 % longer steps on one machine (engine/kernels/README.md).
+bool exchanges_in_graph(const Action& action) {
+  return std::ranges::all_of(action.comm,
+                             [](const Comm& comm) { return comm.axis == CommAxis::sequence; });
+}
 
 bool recordable(const Action& action) {
   using enum ActionKind;
-  return std::ranges::all_of(action.comm, in_graph) &&
+  return exchanges_in_graph(action) &&
          (action.kind == forward || action.kind == recompute || action.kind == backward ||
           action.kind == backward_input || action.kind == backward_weight || action.kind == clear ||
           action.kind == release);
@@ -67,7 +70,7 @@ std::vector<Segment> find_segments(const Program& program) {
 
 bool worth_recording(const Program& program, const ModelCost& cost) {
   const auto communicates = [](const Action& a) {
-    return transfers(a.kind) || (runs_block(a.kind) && !std::ranges::all_of(a.comm, in_graph));
+    return transfers(a.kind) || (runs_block(a.kind) && !exchanges_in_graph(a));
   };
   if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
       std::ranges::any_of(program.actions, communicates))

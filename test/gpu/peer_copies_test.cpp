@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/comm/rendezvous.h"
 #include "engine/comm/tcp_store.h"
 #include "engine/device/device.h"
 #include "test/comm/child_process.h"
@@ -69,9 +70,7 @@ TEST_CASE("a rank that copies", "[.child]") {
   const auto store = make_tcp_store(options);
   const int size = number("COPIES_TEST_SIZE");
   check_copies(store, rank, size);
-  if (store->add("done", 1) == size) store->set("all done", "yes");
-  // The server, which is in rank 0, ends last.
-  if (rank == 0) (void)store->get("all done", std::chrono::seconds(60));
+  leave(*store, {.rank = rank, .size = size});
 }
 
 pid_t start_rank(int rank, int size, const test::Listener& listener) {
