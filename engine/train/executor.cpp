@@ -129,8 +129,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
-  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
-    segments_ = find_segments(strategy.training);
+  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, strategy.layout, cost))
+    segments_ = find_segments(strategy.training, strategy.layout);
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }
@@ -387,46 +387,6 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
     prepared.inputs[to_index(id)].clear();
     prepared.deferred[to_index(id)].clear();
   }
-}
-
-void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
-  const Stream& compute = lane(Lane::compute);
-  std::vector<Recorded>& recorded = graphs_[first_loaded_];
-  if (recorded.empty()) {
-    recorded = std::vector<Recorded>(segments_.size());
-    synchronize(options_.device);
-    release_cached_memory(options_.device);  // or eager and captured memory would both be held
-  }
-  auto& [graph, actions, calls] = recorded[segment];
-  CountingCommunicator* const ranks = communicators_.find({CommAxis::sequence, Lane::compute});
-  if (graph.captured()) {
-    if (ranks != nullptr) ranks->add(calls);
-  } else {
-    if (ranks != nullptr) calls = ranks->counts();
-    const auto work = [&] {
-      std::int64_t before = 0;
-      for (const int i : segments_[segment].actions) {
-        const Action& action = training_.program->actions[to_index(i)];
-        perform(training_, to_index(i), batch_of(action, source), inputs, context_);
-        free_activations(training_, action);
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
-          // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
-          for (const int group : cost_.blocks[to_index(action.block)].groups) {
-            if (states_.trainable(group)) states_.settle_gradients(group);
-          }
-        }
-        const std::int64_t now = Graph::captured_work(compute);
-        actions.push_back({.action = to_index(i), .device_events = now - before});
-        before = now;
-      }
-    };
-    // All graphs share the memory of the first one: they run in this order, in every step.
-    graph.capture(compute, work, first_graph_);
-    if (first_graph_ == nullptr) first_graph_ = &graph;
-    if (ranks != nullptr) calls = difference(ranks->counts(), calls);
-  }
-  graph.replay(compute);
-  if (observer_ != nullptr) observer_->replayed(actions);
 }
 
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,

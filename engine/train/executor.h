@@ -219,6 +219,7 @@ class Executor {
   void wait_for_transfers(const Prepared& prepared, std::size_t i);
   /// Empty tensors for what the block before or after the boundary sends.
   [[nodiscard]] Tensors boundary_tensors(int block) const;
+  [[nodiscard]] std::vector<CountingCommunicator*> exchanging_in_graphs() const;
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
@@ -298,7 +299,7 @@ class Executor {
   struct Recorded {
     Graph graph;
     std::vector<ReplayedAction> actions;
-    std::vector<CallCount> calls;  ///< of sequence ranks, each time
+    std::vector<std::vector<CallCount>> calls;  ///< of exchanging_in_graphs(), each time
   };
   std::map<std::size_t, std::vector<Recorded>> graphs_;
   const Graph* first_graph_ = nullptr;
