@@ -217,6 +217,7 @@ int bench_parallel(const BenchParallelOptions& options) {
     throw Error(ErrorKind::again, "stopped before all runs have ended",
                 "the same command goes on and keeps those that have");
   }
+  print_error("reading the traces of all runs\n");
   std::vector<ParallelResult> results = bench::parallel_results(parallel, ways, plan, log);
   bool ran = false;
   for (std::size_t i = 0; i < results.size(); ++i) {

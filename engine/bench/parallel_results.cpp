@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/bench/parallel_collectives.h"
@@ -161,6 +165,37 @@ std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, in
   return std::nullopt;
 }
 
+/// Traces of a run of four ranks take a core 5 s and some 100 MiB.
+std::size_t reading_threads(std::size_t runs) {
+  constexpr std::size_t kMaxThreads = 8;
+  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  return std::min({runs, kMaxThreads, (cores + 1) / 2});
+}
+
+ParallelResult result_of(const ParallelOptions& options, const ParallelWay& way, std::size_t index,
+                         const BenchPlan& plan, const BenchLog& log) {
+  ParallelResult result{.way = way, .recipe = recipe_name(plan, way.recipe)};
+  std::vector<MeasuredRun> runs;
+  for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
+    const auto record = log.find(run_name(plan, {.index = index, .repeat = repeat}));
+    if (!record) continue;
+    std::string reason = record->reason;
+    if (reason.empty()) {
+      if (auto run = read_measured(log.runs() / record->run, options.warmup, options.steps, reason))
+        runs.push_back(std::move(*run));
+    }
+    if (result.failure.empty()) result.failure = reason;
+  }
+  result.runs = runs.size();
+  if (!runs.empty()) {
+    const MeasuredRun& run = runs[median_run(runs)];
+    add_plan(result, run.figures.data.plan);
+    add_run(result, run.figures, options.steps);
+    if (std::isfinite(result.planned_lone_step_s)) result.lone_step_s = run.lone_step_s;
+  }
+  return result;
+}
+
 void add_efficiency(std::vector<ParallelResult>& results, bool ParallelWay::* scaling,
                     double ParallelResult::* efficiency) {
   for (ParallelResult& result : results) {
@@ -221,30 +256,26 @@ void add_run(ParallelResult& result, const report::RunFigures& run, int steps) {
 std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
                                              const std::vector<ParallelWay>& ways,
                                              const BenchPlan& plan, const BenchLog& log) {
-  std::vector<ParallelResult> results;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    ParallelResult result{.way = ways[i], .recipe = recipe_name(plan, ways[i].recipe)};
-    std::vector<MeasuredRun> runs;
-    for (int repeat = 1; repeat <= plan.repeat; ++repeat) {
-      const auto record = log.find(run_name(plan, {.index = i, .repeat = repeat}));
-      if (!record) continue;
-      std::string reason = record->reason;
-      if (reason.empty()) {
-        if (auto run =
-                read_measured(log.runs() / record->run, options.warmup, options.steps, reason))
-          runs.push_back(std::move(*run));
+  std::vector<ParallelResult> results(ways.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < ways.size(); i = next++) {
+      try {
+        results[i] = result_of(options, ways[i], i, plan, log);
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        failure = std::current_exception();
       }
-      if (result.failure.empty()) result.failure = reason;
     }
-    result.runs = runs.size();
-    if (!runs.empty()) {
-      const MeasuredRun& run = runs[median_run(runs)];
-      add_plan(result, run.figures.data.plan);
-      add_run(result, run.figures, options.steps);
-      if (std::isfinite(result.planned_lone_step_s)) result.lone_step_s = run.lone_step_s;
-    }
-    results.push_back(std::move(result));
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t k = 1; k < reading_threads(ways.size()); ++k) threads.emplace_back(work);
+    work();
   }
+  if (failure) std::rethrow_exception(failure);
   add_efficiency(results, &ParallelWay::weak, &ParallelResult::weak_efficiency);
   add_efficiency(results, &ParallelWay::strong, &ParallelResult::strong_efficiency);
   return results;

@@ -13,6 +13,11 @@
 namespace dstrain {
 namespace {
 
+/// Bytes of each row and column in forward: attention over few keys takes longer than its products,
+/// by what such traffic would take. Fitted with Machine::attention_flops_per_s to steps with 197 to
+/// 131,072 tokens a sample.
+constexpr Bytes kAttentionTraffic = 16;
+
 /// A key head is used by the query heads of several ranks.
 bool shares_heads(const ops::AttentionShape& shape, const AxisPart& tensor) {
   return shape.kv_heads % tensor.count != 0;
@@ -124,7 +129,9 @@ std::vector<LayerCost> SelfAttention::layers(std::int64_t batch, std::int64_t to
   list.push_back({.name = "softmax attention",
                   .forward_flops = flops,
                   .saved_bytes = ops::attention_saved_bytes(shape_, rows, compute_bytes),
-                  .attention_flops = flops});
+                  .attention_flops = flops,
+                  .forward_traffic = kAttentionTraffic * rows * shape_.width(),
+                  .backward_traffic = 2 * kAttentionTraffic * rows * shape_.width()});
   list.push_back(output_.cost(rows, compute_bytes, true));
   return list;
 }

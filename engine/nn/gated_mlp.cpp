@@ -25,9 +25,9 @@ std::vector<LayerCost> GatedMlp::layers(std::int64_t rows, int compute_bytes) co
     // One operator (ops::gated_linear): the product's largest values come with it, its codes by
     // columns and those of the gradients of gate and up are written by the kernel that makes these.
     const std::int64_t elements = rows * mlp_width_;
-    down.forward_casts = elements * (compute_bytes + 1);
-    gate_up.backward_casts = 0;
-    swiglu.backward_casts = 5 * elements;
+    down.forward_traffic = elements * (compute_bytes + 1);
+    gate_up.backward_traffic = 0;
+    swiglu.backward_traffic = 5 * elements;
   }
   return {std::move(gate_up), std::move(swiglu), std::move(down)};
 }

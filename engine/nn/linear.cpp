@@ -122,8 +122,8 @@ LayerCost Linear::cost(std::int64_t rows, int compute_bytes, bool input_is_kept)
     // weights are left out: the two are about as long at 16,384 tokens.
     const Bytes width = 2 * compute_bytes + (weight_.trainable ? 2 : 1);
     cost.fp8_flops = 2.0 * static_cast<double>(rows) * static_cast<double>(weight_.numel());
-    cost.forward_casts = rows * columns() * width;
-    cost.backward_casts = rows * weight_.shape[0] * width;
+    cost.forward_traffic = rows * columns() * width;
+    cost.backward_traffic = rows * weight_.shape[0] * width;
   }
   for (std::size_t i = 1; i < parts_.size(); ++i)
     cost.name += ", " + parts_[i].name.substr(parts_[i].name.rfind('.') + 1);

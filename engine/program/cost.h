@@ -52,8 +52,8 @@ struct LayerCost {
   Flops weight_flops = 0;  ///< of backward: gradients of matrices that can come later
   Bytes held_bytes = 0;    ///< what those need
   Flops fp8_flops = 0;     ///< of forward: in FP8
-  Flops attention_flops = 0;                    ///< of forward: scores and sums of values
-  Bytes forward_casts = 0, backward_casts = 0;  ///< as in BlockCost
+  Flops attention_flops = 0;                        ///< of forward: scores and sums of values
+  Bytes forward_traffic = 0, backward_traffic = 0;  ///< as in BlockCost
 
   LayerCost& operator+=(const LayerCost& other) {
     parameters += other.parameters;
@@ -65,8 +65,8 @@ struct LayerCost {
     held_bytes += other.held_bytes;
     fp8_flops += other.fp8_flops;
     attention_flops += other.attention_flops;
-    forward_casts += other.forward_casts;
-    backward_casts += other.backward_casts;
+    forward_traffic += other.forward_traffic;
+    backward_traffic += other.backward_traffic;
     return *this;
   }
 };
@@ -108,8 +108,8 @@ struct BlockCost {
   std::vector<KernelCost> forward_kernels = {}, backward_kernels = {};
   Flops fp8_flops = 0;        ///< of forward_flops: in FP8
   Flops attention_flops = 0;  ///< of forward_flops: scores and sums of values, at their own rate
-  /// Moved beside all that to read operands of those and to write their codes.
-  Bytes forward_casts = 0, backward_casts = 0;
+  /// Moved beside all that: to read operands of FP8 and to write their codes, and by attention.
+  Bytes forward_traffic = 0, backward_traffic = 0;
   int product_streams = 1;               ///< on which its products run at once
   std::vector<Exchange> exchanges = {};  ///< collectives inside the block, in their order
   /// The host reads numbers of the device while the block runs: no CUDA graph can hold it.
@@ -126,8 +126,8 @@ struct BlockCost {
     made_again = sum.made_again;
     fp8_flops = sum.fp8_flops;
     attention_flops = sum.attention_flops;
-    forward_casts = sum.forward_casts;
-    backward_casts = sum.backward_casts;
+    forward_traffic = sum.forward_traffic;
+    backward_traffic = sum.backward_traffic;
   }
 
   [[nodiscard]] Bytes boundary_bytes() const {

@@ -16,15 +16,17 @@ Machine h200() {
       // 2026-11-22 to -26, which they meet within 9 % (8192^3 in a burst: 790e12).
       .flops_per_s = 670e12,
       .fp8_flops_per_s = 1250e12,
-      // Causal attention of 1,024 tokens reaches 220e12, of 4,096 tokens 362e12, backward counted as
-      // twice forward.
-      .attention_flops_per_s = 300e12,
+      // Of long sequences, backward counted as twice forward: causal attention of 4,096 tokens
+      // reaches 362e12, of 1,024 tokens 220e12, for which kAttentionTraffic stands.
+      .attention_flops_per_s = 400e12,
       // Fitted, with the operations that ImageCosts counts, to depthwise convolutions of 20 shapes
       // on an H100, which has the same processors (engine/kernels/README.md).
       .vector_flops_per_s = 14e12,
       // The smallest kernels of batch norm inside a CUDA graph take 4.4 us, the gap behind a kernel
       // 0.5 (EfficientNet-B0, 128 images, H100).
       .launch_s = 4.9e-6,
+      // Backward takes twice that: Qwen2.5-3B on four tensor ranks, 918 ms for 16 micro-batches.
+      .host_block_s = 0.5e-3,
       // Device copy: 4.29e12 in a burst; mixed element-wise kernels reach less.
       .memory_bytes_per_s = 3.6e12,
       // Bus bandwidth of all-gather and reduce-scatter on 4 GPUs at 1 GiB (all-reduce: 354e9).
@@ -36,13 +38,16 @@ Machine h200() {
       // copies and updates reach together.
       .host_duplex_bytes_per_s = 88e9,
       .host_memory_bytes_per_s = 100e9,
+      // Fitted to nine runs of BLOOM-560m with states on the host on four ranks, 2026-11-26.
+      .host_total_bytes_per_s = 172e9,
       .host_update_bytes_per_s = 110e9,
       .file_read_bytes_per_s = 1.0e9,
       .file_write_bytes_per_s = 1.4e9,
       .collective_latency_s = 20e-6,
-      // Qwen2.5-3B on two GPUs: 37 ms beside 300 ms of collectives under ZeRO-2, 58 beside 600 under
-      // ZeRO-3 (the contention of `dstrain bench parallel`, 2026-11-26).
-      .collective_compute_share = 0.11,
+      // Over the time of collectives by the rates above, which they do not reach beside products.
+      // Qwen2.5-3B: 0.40 and 0.43 under ZeRO-3 and 2 on two GPUs, 0.33 and 0.32 on four, 0.24 under
+      // DDP (the contention of `dstrain bench parallel`, 2026-11-26).
+      .collective_compute_share = 0.3,
       .ranks_per_node = 8,
       .peer_copies = true,
       .device_memory = 150'109'000'000,  // 139.8 GiB as the driver reports it

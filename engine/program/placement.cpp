@@ -48,16 +48,18 @@ struct UpdateCost {
 
 /// A copy moves each byte through the host's memory once; the CPU reads and writes states, and its
 /// gradient comes and its result goes by a copy.
-UpdateCost streamed_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
-  const double bytes = 2.0 * state_slot_width(kind, w);
+UpdateCost streamed_cost(const GroupLayout& kind, const Layout& layout, const Machine& machine) {
+  const double bytes = 2.0 * state_slot_width(kind, layout.widths);
   return {.link_s = bytes / machine.host_duplex_bytes_per_s,
-          .memory_s = bytes / machine.host_memory_bytes_per_s};
+          .memory_s = bytes / host_memory_rate(layout, machine, machine.host_memory_bytes_per_s)};
 }
-UpdateCost host_cost(const GroupLayout& kind, const StateWidths& w, const Machine& machine) {
+UpdateCost host_cost(const GroupLayout& kind, const Layout& layout, const Machine& machine) {
+  const StateWidths& w = layout.widths;
   const double copied = gradient_slot_width(kind, w);
   const double updated = w.gradient + 2.0 * (w.master + w.moments) + w.compute;
   return {.cores_s = updated / machine.host_update_bytes_per_s,
-          .memory_s = (updated + copied) / machine.host_memory_bytes_per_s};
+          .memory_s = (updated + copied) /
+                      host_memory_rate(layout, machine, machine.host_memory_bytes_per_s)};
 }
 
 /// What the groups so far keep busy.
@@ -82,8 +84,8 @@ void divide(Layout& layout, const std::vector<int>& groups, OffloadUpdate update
     GroupLayout& kind = layout.groups[to_index(g)];
     if (!layout.offloaded(g)) continue;
     const auto elements = static_cast<double>(layout.own_elements(g));
-    const Load streamed = load.with(streamed_cost(kind, layout.widths, machine), elements),
-               host = load.with(host_cost(kind, layout.widths, machine), elements);
+    const Load streamed = load.with(streamed_cost(kind, layout, machine), elements),
+               host = load.with(host_cost(kind, layout, machine), elements);
     const bool device_can = reads_itself(kind.state_place) && reads_itself(kind.parameter_place);
     // States on the device are updated there.
     bool by_device = kind.state_place == Place::device || update == OffloadUpdate::gpu;

@@ -77,11 +77,13 @@ class Simulator {
   void add_block(const Action& action, Demand& demand) const;
   void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
   [[nodiscard]] double hidden_s(const Action& action) const;
+  [[nodiscard]] double host_s(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
   void add_update(const Action& action, Demand& demand) const;
   void add_copy(const Action& action, Demand& demand) const;
   void add_host_link(double bytes, bool in, Demand& demand) const;
+  [[nodiscard]] double host_memory_s(double bytes) const;
   void count(const Action& action);
 
   const Program& program_;
@@ -139,6 +141,15 @@ double Simulator::hidden_s(const Action& action) const {
   return sum;
 }
 
+/// What the host takes to enqueue a block that exchanges with tensor ranks, which is in no graph.
+double Simulator::host_s(const Action& action) const {
+  const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
+  const bool eager =
+      layout_.tensor_degree > 1 &&
+      std::ranges::find(exchanges, CommAxis::tensor, &Exchange::axis) != exchanges.end();
+  return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
+}
+
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
   double busy_s = 0, sm_s = 0, memory_s = 0;
   for (const KernelCost& kernel : kernels) {
@@ -166,7 +177,7 @@ double Simulator::block_bytes(const Action& action) const {
     bytes += layout_.flat[to_index(group)].padded() *
              (layout_.widths.compute + (trains ? 2 * layout_.widths.gradient : 0));
   }
-  bytes += runs_backward(action.kind) ? block.backward_casts : block.forward_casts;
+  bytes += runs_backward(action.kind) ? block.backward_traffic : block.forward_traffic;
   return static_cast<double>(bytes);
 }
 
@@ -196,6 +207,7 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::backward_input:
       add_block(action, demand);
       demand.comm_s -= hidden_s(action);
+      demand.busy_s = std::max(demand.busy_s, host_s(action) - demand.comm_s);
       break;
     case ActionKind::backward_weight: {
       const BlockCost& block = cost_.blocks[to_index(action.block)];
@@ -272,8 +284,8 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   }
   // What travels by DMA passes the host's memory in actions of its own.
   demand.busy_s += bytes / machine_.host_update_bytes_per_s;
-  demand.use(Medium::host_memory, seconds(bytes, std::max(machine_.host_memory_bytes_per_s,
-                                                          machine_.host_update_bytes_per_s)));
+  const double alone = std::max(machine_.host_memory_bytes_per_s, machine_.host_update_bytes_per_s);
+  demand.use(Medium::host_memory, seconds(bytes, host_memory_rate(layout_, machine_, alone)));
   const auto at_file = [&](Place place, int read, int written) {
     if (place != Place::file) return;
     const double read_s = static_cast<double>(elements) * read / machine_.file_read_bytes_per_s;
@@ -288,11 +300,16 @@ void Simulator::add_update(const Action& action, Demand& demand) const {
   at_file(kind.parameter_place, widths.master > 0 ? 0 : widths.compute, widths.compute);
 }
 
+/// Of copies.
+double Simulator::host_memory_s(double bytes) const {
+  return seconds(bytes, host_memory_rate(layout_, machine_, machine_.host_memory_bytes_per_s));
+}
+
 void Simulator::add_host_link(double bytes, bool in, Demand& demand) const {
   demand.use(in ? Medium::to_device : Medium::to_host,
              seconds(bytes, machine_.host_link_bytes_per_s));
   demand.use(Medium::duplex, seconds(bytes, machine_.host_duplex_bytes_per_s));
-  demand.use(Medium::host_memory, seconds(bytes, machine_.host_memory_bytes_per_s));
+  demand.use(Medium::host_memory, host_memory_s(bytes));
 }
 
 /// Between host and device: what the action reads, or a part of it.
@@ -324,8 +341,7 @@ void Simulator::add_copy(const Action& action, Demand& demand) const {
   add_host_link(bytes, in, demand);
   // What is not page-locked is copied once more by the CPU.
   if (place == Place::pageable)
-    demand.use(Medium::host_memory,
-               seconds(kCopyTransfers * bytes, machine_.host_memory_bytes_per_s));
+    demand.use(Medium::host_memory, host_memory_s(kCopyTransfers * bytes));
   if (place == Place::file) {
     demand.use(in ? Medium::file_read : Medium::file_write,
                bytes / (in ? machine_.file_read_bytes_per_s : machine_.file_write_bytes_per_s));
@@ -381,6 +397,12 @@ Demand demand_alone(Action action, const Layout& layout, const ModelCost& cost,
 }
 
 }  // namespace
+
+double host_memory_rate(const Layout& layout, const Machine& machine, double alone) {
+  const int ranks = std::min(layout.degree(kAllAxes), machine.ranks_per_node);
+  const double total = machine.host_total_bytes_per_s;
+  return total > 0 ? std::min(alone, total / ranks) : alone;
+}
 
 Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine& machine) {
   Bytes bytes = machine.fixed_overhead;

@@ -17,12 +17,14 @@ struct Machine {
   double attention_flops_per_s = 0;    ///< and inside attention; 0: as fast as others
   double vector_flops_per_s = 0;       ///< of kernels that no matrix unit helps; 0: not counted
   double launch_s = 0;                 ///< of a kernel that has nothing to do
+  double host_block_s = 0;             ///< to enqueue forward of a block outside CUDA graphs
   double memory_bytes_per_s = 0;       ///< device memory, read + write
   double link_bytes_per_s = 0;         ///< bus bandwidth of a collective inside a node
   double network_bytes_per_s = 0;      ///< between nodes, of all adapters of one node
   double host_link_bytes_per_s = 0;    ///< host to device, or back, alone
   double host_duplex_bytes_per_s = 0;  ///< both directions at once, together
-  double host_memory_bytes_per_s = 0;  ///< of one rank's share of the host's memory
+  double host_memory_bytes_per_s = 0;  ///< of the host's memory, of one rank alone
+  double host_total_bytes_per_s = 0;   ///< and of all ranks of a host together; 0: no limit
   double host_update_bytes_per_s = 0;  ///< the optimizer of one rank on its CPU threads
   double file_read_bytes_per_s = 0, file_write_bytes_per_s = 0;
   double collective_latency_s = 0;
@@ -110,6 +112,9 @@ struct Simulation {
 /// What one rank holds that dstrain does not allocate: Ledger::fixed.
 [[nodiscard]] Bytes fixed_memory(const Program& program, const ModelCost& cost,
                                  const Machine& machine);
+
+/// Of the host's memory, what a rank that could use `alone` has beside the other ranks of its host.
+[[nodiscard]] double host_memory_rate(const Layout& layout, const Machine& machine, double alone);
 
 /// Bytes of the largest tensor that ranks along `axis` exchange inside a block.
 [[nodiscard]] Bytes largest_exchange(const ModelCost& cost, CommAxis axis);

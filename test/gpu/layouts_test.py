@@ -20,7 +20,7 @@ import support  # noqa: E402
 
 CPU = os.environ.get("DSTRAIN_CPU") == "1"
 GPUS = 1 if CPU else max(1, support.num_gpus())
-RANKS_AT_ONCE = 8 if CPU else 12 * GPUS  # 12 and what NCCL holds for them fit into 80 GB
+RANKS_AT_ONCE = 8 if CPU else 12  # they and what NCCL holds for them fit into 80 GB; more of them take turns too slowly
 STEPS = 6  # graphs are recorded in the fourth
 SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.checkpoint.every": "never", "batch.global": 8,
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}

@@ -136,7 +136,7 @@ TEST_CASE("a backward in two parts holds the bytes that its cost states, with th
   }
 }
 
-TEST_CASE("inner layers of an FP8 model state their FP8 products and what coding moves",
+TEST_CASE("layers state what attention, and inner ones what coding in FP8, moves",
           "[models][cost]") {
   Recipe recipe;
   recipe.model = test::small_qwen2_config();
@@ -145,13 +145,16 @@ TEST_CASE("inner layers of an FP8 model state their FP8 products and what coding
   Model model = make_trainable_model(recipe, {.sequence = 16});
   const ModelCost cost = model_cost(model, {.micro_batch = 6, .compute_bytes = 2});
   constexpr Bytes kRows = 6 * 16;
+  const Bytes attention = 16 * kRows * recipe.model.width;
   for (const std::size_t outer : {0u, 1u, 4u, 5u}) {
+    const bool attends = outer == 1 || outer == 4;
     CHECK(cost.blocks[outer].fp8_flops == 0);
-    CHECK(cost.blocks[outer].forward_casts == 0);
+    CHECK(cost.blocks[outer].forward_traffic == (attends ? attention : 0));
+    CHECK(cost.blocks[outer].backward_traffic == (attends ? 2 * attention : 0));
   }
   for (const std::size_t inner : {2u, 3u}) {
     std::int64_t elements = 0;
-    Bytes forward = 0, backward = 0;
+    Bytes forward = attention, backward = 2 * attention;
     for (Linear* linear : model.blocks[inner]->linears()) {
       const auto& shape = linear->weight().shape;
       elements += shape[0] * shape[1];
@@ -165,8 +168,8 @@ TEST_CASE("inner layers of an FP8 model state their FP8 products and what coding
       if (down) backward += kRows * shape[1] * 5;
     }
     CHECK(cost.blocks[inner].fp8_flops == 2.0 * kRows * static_cast<double>(elements));
-    CHECK(cost.blocks[inner].forward_casts == forward);
-    CHECK(cost.blocks[inner].backward_casts == backward);
+    CHECK(cost.blocks[inner].forward_traffic == forward);
+    CHECK(cost.blocks[inner].backward_traffic == backward);
   }
 }
 

@@ -27,6 +27,25 @@ struct Candidate {
   std::string refusal = {};
 };
 
+/// Steps that differ by less than this factor are equal, as predictions are no better.
+constexpr double kEqual = 1.01;
+
+int split_axes(const PlanChoice& c) {
+  return (c.pipeline > 1 ? 1 : 0) + (c.tensor > 1 ? 1 : 0) + (c.sequence > 1 ? 1 : 0) +
+         (c.expert > 1 ? 1 : 0);
+}
+
+/// By step; of those that are equal to the shortest, the ones with the fewest axes come first.
+template <class Items, class Step, class Choice>
+void sort_by_step(Items& items, Step step, Choice choice) {
+  if (items.empty()) return;
+  std::ranges::stable_sort(items, {}, step);
+  const double equal = kEqual * step(items.front());
+  const auto end = std::ranges::find_if(items, [&](const auto& i) { return step(i) > equal; });
+  std::ranges::stable_sort(items.begin(), end, {},
+                           [&](const auto& i) { return split_axes(choice(i)); });
+}
+
 /// Choices that the report speaks of by one name.
 struct Family {
   std::string name;
@@ -156,7 +175,9 @@ void Search::estimate_all() {
   std::vector<double> times;  // of those that fit, ascending
   const std::size_t wanted = to_index(options_.top);
   for (Candidate& candidate : candidates_) {
-    if (times.size() >= wanted && candidate.bound.step_s > times[wanted - 1]) return;
+    if (times.size() >= wanted &&
+        candidate.bound.step_s > std::max(times[wanted - 1], kEqual * times.front()))
+      return;
     if (!estimate(candidate)) continue;
     const double time = candidate.estimate->step_s;
     times.insert(std::ranges::upper_bound(times, time), time);
@@ -191,7 +212,9 @@ void Search::build_best() {
   for (Candidate& candidate : candidates_) {
     if (candidate.estimate && candidate.estimate->fits()) order.push_back(&candidate);
   }
-  std::ranges::stable_sort(order, {}, [](const Candidate* c) { return c->estimate->step_s; });
+  sort_by_step(
+      order, [](const Candidate* c) { return c->estimate->step_s; },
+      [](const Candidate* c) { return c->choice; });
   for (Candidate* candidate : order) {
     if (rows_.size() == to_index(options_.top)) break;
     build(*candidate);
@@ -255,9 +278,11 @@ void Search::add_families(const std::vector<PlanChoice>& choices) {
   }
 }
 
-/// The shortest steps of all that were built; families of the first are none that lost.
+/// The first of all that were built; families of the first are none that lost.
 void Search::rank_rows() {
-  std::ranges::stable_sort(rows_, {}, &AutoRow::step_s);
+  sort_by_step(
+      rows_, [](const AutoRow& row) { return row.step_s; },
+      [](const AutoRow& row) { return row.choice; });
   const std::size_t top = std::min(rows_.size(), to_index(options_.top));
   plan_.rows.assign(rows_.begin(), rows_.begin() + static_cast<std::ptrdiff_t>(top));
   const PlanChoice first = rows_.front().choice;

@@ -25,7 +25,8 @@ struct AutoFamily {
 struct AutoPlan {
   int ranks = 1;
   Machine machine;
-  std::vector<AutoRow> rows;         ///< by time
+  /// By time; of those within 1 % of the shortest, the ones with the fewest axes come first.
+  std::vector<AutoRow> rows;
   std::vector<AutoRow> defaults;     ///< default layouts (is_default_layout) that are not in `rows`
   std::vector<AutoFamily> families;  ///< all but those of the first row
   int choices = 0;                   ///< of the space
