@@ -141,7 +141,7 @@ double Simulator::hidden_s(const Action& action) const {
   return sum;
 }
 
-/// What the host takes to enqueue a block that exchanges with tensor ranks, which is in no graph.
+/// What the host takes to enqueue a block that exchanges with tensor ranks and is in no graph.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
   const bool eager =

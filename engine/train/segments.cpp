@@ -12,14 +12,10 @@ namespace {
 /// About 20 kernels each: some 100 MiB of graphs.
 constexpr std::size_t kMaxRecorded = 8192;
 
-/// Of tensor ranks: fewer are kept busy without graphs, and their steps are 3 % longer with them
-/// (engine/kernels/README.md).
-constexpr int kMinTensorRanks = 4;
-
 /// Exchanges of experts read on the host.
 bool exchanges_in_graph(const Action& action, const Layout& layout) {
   static const char* least = std::getenv("DSTRAIN_GRAPH_TENSOR");
-  const int ranks = least != nullptr ? std::atoi(least) : kMinTensorRanks;
+  const int ranks = least != nullptr ? std::atoi(least) : kMinGraphedTensorRanks;
   return std::ranges::all_of(action.comm, [&](const Comm& comm) {
     return comm.axis == CommAxis::sequence ||
            (comm.axis == CommAxis::tensor && layout.tensor_degree >= ranks);
