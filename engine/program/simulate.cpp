@@ -144,10 +144,12 @@ double Simulator::hidden_s(const Action& action) const {
 /// What the host takes to enqueue a block that exchanges with tensor ranks and is in no graph.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
-  const bool eager =
+  const bool graphed =
+      layout_.tensor_degree >= kMinGraphedTensorRanks && layout_.pipeline_degree() == 1;
+  const bool exchanging =
       layout_.tensor_degree > 1 &&
       std::ranges::find(exchanges, CommAxis::tensor, &Exchange::axis) != exchanges.end();
-  return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
+  return exchanging && !graphed ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
 }
 
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
