@@ -129,7 +129,8 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
-  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, strategy.layout, cost))
+  if (options.graphs && options.device.is_cuda() &&
+      worth_recording(strategy.training, strategy.layout, cost))
     segments_ = find_segments(strategy.training, strategy.layout);
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
