@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef ssize_t (*Write)(int, const void*, size_t, off64_t);
@@ -32,19 +31,12 @@ __attribute__((constructor)) static void read_order(void) {
     how[0] = 0;
 }
 
-static void tell(void) {
+__attribute__((destructor)) static void tell(void) {
   if (how[0] == 0 || number != 0 || calls == 0) return;
   FILE* file = fopen(mark, "w");
   if (file == NULL) return;
   fprintf(file, "%ld", calls);
   fclose(file);
-}
-
-// dstrain ends so, without destructors.
-void _exit(int code) {
-  tell();
-  syscall(SYS_exit_group, code);
-  __builtin_unreachable();
 }
 
 static int breaks(int fd, int read) {
