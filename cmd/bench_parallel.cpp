@@ -196,6 +196,7 @@ void write_tables(const fs::path& folder, const BenchPlan& plan,
 }
 
 int bench_parallel(const BenchParallelOptions& options) {
+  auto interrupts = std::make_unique<BenchInterrupts>();
   const bench::ParallelOptions parallel = checked(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
   std::vector<std::string> notes;
@@ -213,10 +214,8 @@ int bench_parallel(const BenchParallelOptions& options) {
       plan, log,
       {.refusal = [&](const bench::Turn& turn) { return planned(turn.index).refusal; },
        .retry = options.retry});
-  if (!runner.run_all()) {
-    throw Error(ErrorKind::again, "stopped before all runs have ended",
-                "the same command goes on and keeps those that have");
-  }
+  const bool all = runner.run_all(*interrupts);
+  interrupts.reset();
   print_error("reading the traces of all runs\n");
   std::vector<ParallelResult> results = bench::parallel_results(parallel, ways, plan, log);
   bool ran = false;
@@ -228,6 +227,10 @@ int bench_parallel(const BenchParallelOptions& options) {
   }
   write_tables(folder, plan, results);
   write_profiles(parallel, plan, results, log.runs());
+  if (!all) {
+    throw Error(ErrorKind::again, "stopped before all runs have ended",
+                "the same command goes on and keeps those that have");
+  }
   return ran ? 0 : 1;
 }
 
@@ -283,7 +286,8 @@ Command add_bench_parallel(CLI::App& root) {
       "the most ranks goes there, a rank{r}_trace.json each.\n"
       "A layout that does not fit a number of ranks is left out with its reason. Runs that have "
       "ended are kept: the same\n"
-      "command goes on. Writes parallel.md, parallel.csv (a row for each run) and parallel.json.\n"
+      "command goes on, also after Ctrl-C. Writes parallel.md, parallel.csv (a row for each run) "
+      "and parallel.json.\n"
       "Example: dstrain bench parallel recipes/qwen/qwen2.5-3b_metamathqa_{1d,2d,3d}.yaml --ranks "
       "1,2,4,8 --auto 3");
   add_options(*app, *options);

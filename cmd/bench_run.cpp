@@ -68,7 +68,7 @@ int bench_run(const BenchRunOptions& options) {
   const BenchPlan plan = plan_of(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
   BenchLog log(folder, plan, options.resume ? bench::Existing::same : bench::Existing::refuse);
-  if (!BenchRunner(plan, log).run_all()) {
+  if (BenchInterrupts interrupts; !BenchRunner(plan, log).run_all(interrupts)) {
     throw Error(ErrorKind::again,
                 fmt::format("stopped; {} of {} runs have ended", log.records().size(),
                             bench::turns(plan).size()),

@@ -77,7 +77,7 @@ bool BenchRunner::is_done(const bench::Turn& turn) const {
   }
 }
 
-bool BenchRunner::run_all() {
+bool BenchRunner::run_all(BenchInterrupts& interrupts) {
   const std::vector<bench::Turn> turns = bench::turns(plan_);
   std::size_t number = 0;
   for (const bench::Turn& turn : turns) {
@@ -88,12 +88,13 @@ bool BenchRunner::run_all() {
       print_text("{}: {}: left out: {}\n", place, bench::run_name(plan_, turn), why);
       continue;
     }
-    if (!run(turn, place)) return false;
+    if (!run(turn, place, interrupts)) return false;
   }
   return true;
 }
 
-bool BenchRunner::run(const bench::Turn& turn, const std::string& place) {
+bool BenchRunner::run(const bench::Turn& turn, const std::string& place,
+                      BenchInterrupts& interrupts) {
   bench::Record record{.run = bench::run_name(plan_, turn)};
   const fs::path folder = log_.runs() / record.run;
   const fs::path output = log_.runs() / (record.run + ".log");
@@ -106,7 +107,7 @@ bool BenchRunner::run(const bench::Turn& turn, const std::string& place) {
     record.fingerprint = bench::turn_fingerprint(plan_, turn);
     std::vector<std::string> command = bench::launch_arguments(plan_, turn, log_.runs());
     command.insert(command.begin(), fs::read_symlink("/proc/self/exe").string());
-    if (!wait_for(command, output, record)) return false;
+    if (!wait_for(command, output, record, interrupts)) return false;
   } catch (const Error& error) {
     record.exit_code = exit_code(error.kind());
     record.reason = error.what();
@@ -118,7 +119,7 @@ bool BenchRunner::run(const bench::Turn& turn, const std::string& place) {
 }
 
 bool BenchRunner::wait_for(const std::vector<std::string>& command, const fs::path& output,
-                           bench::Record& record) {
+                           bench::Record& record, BenchInterrupts& interrupts) {
   const UniqueFd in(above_two(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
   const UniqueFd out(
       above_two(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)));
@@ -128,9 +129,9 @@ bool BenchRunner::wait_for(const std::vector<std::string>& command, const fs::pa
   launcher::ChildProcess child(command, {.in = in.get(), .out = out.get(), .error = out.get()});
   bool asked = false;
   while (!child.ended()) {
-    pollfd entry{interrupts_.fd(), POLLIN, 0};
+    pollfd entry{interrupts.fd(), POLLIN, 0};
     ::poll(&entry, 1, 20);
-    while (const int number = interrupts_.next()) {
+    while (const int number = interrupts.next()) {
       child.send(number);
       asked = true;
     }

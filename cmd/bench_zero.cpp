@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -85,7 +86,7 @@ class PartRun {
                 {.refusal = [this](const bench::Turn& turn) { return planned(turn).refusal; },
                  .retry = retry}) {}
 
-  bool run_all() { return runner_.run_all(); }
+  bool run_all(BenchInterrupts& interrupts) { return runner_.run_all(interrupts); }
 
   void collect(std::vector<ZeroCell>& cells, std::vector<fs::path>& runs) {
     std::vector<bench::CaseResult> results = bench::bench_results(part_.plan, log_);
@@ -123,6 +124,7 @@ class PartRun {
 };
 
 int bench_zero(const BenchZeroOptions& options) {
+  auto interrupts = std::make_unique<BenchInterrupts>();
   const bench::ZeroOptions zero = checked(options);
   const fs::path folder = fs::absolute(options.output).lexically_normal();
   std::vector<Part> parts;
@@ -134,16 +136,16 @@ int bench_zero(const BenchZeroOptions& options) {
                      folder / "scaling",
                      true});
   }
+  std::deque<PartRun> part_runs;
+  bool stopped = false;
+  for (const Part& part : parts) {
+    part_runs.emplace_back(part, options.retry);
+    stopped = stopped || !part_runs.back().run_all(*interrupts);
+  }
+  interrupts.reset();
   std::vector<ZeroCell> cells;
   std::vector<fs::path> runs;
-  for (const Part& part : parts) {
-    PartRun run(part, options.retry);
-    if (!run.run_all()) {
-      throw Error(ErrorKind::again, "stopped before all cells have ended",
-                  "the same command goes on and keeps those that have");
-    }
-    run.collect(cells, runs);
-  }
+  for (PartRun& part : part_runs) part.collect(cells, runs);
   const bench::ZeroTables tables = bench::zero_tables(cells);
   const report::Document document = bench::zero_document(tables, cells);
   write_file_atomically(folder / "zero.md", report::document_markdown(document));
@@ -156,6 +158,10 @@ int bench_zero(const BenchZeroOptions& options) {
   print_text(report::document_text(document, kZeroColumns));
   print_text("\ntables: {}, with zero.csv, zero_memory.csv and zero.json beside it\n",
              (folder / "zero.md").string());
+  if (stopped) {
+    throw Error(ErrorKind::again, "stopped before all cells have ended",
+                "the same command goes on and keeps those that have");
+  }
   return runs.empty() ? 1 : 0;
 }
 
