@@ -38,7 +38,8 @@ Machine h200() {
       // copies and updates reach together.
       .host_duplex_bytes_per_s = 88e9,
       .host_memory_bytes_per_s = 100e9,
-      // Fitted to nine runs of BLOOM-560m with states on the host on four ranks, 2026-11-26.
+      // Fitted to nine runs of BLOOM-560m with states on the host on four ranks, 2026-11-26; not
+      // measured with eight.
       .host_total_bytes_per_s = 172e9,
       .host_update_bytes_per_s = 110e9,
       .file_read_bytes_per_s = 1.0e9,
