@@ -181,6 +181,21 @@ MemoryRange gpu_memory(std::vector<report::GpuSample> samples, int gpus,
   return range_of(values);
 }
 
+std::optional<RunFigures> read_figures(const std::filesystem::path& folder,
+                                       const std::function<void(report::RunData&)>& count,
+                                       std::string& reason) {
+  try {
+    report::RunData data = report::read_run(folder);
+    count(data);
+    RunFigures figures = report::run_figures(std::move(data));
+    if (figures.not_finite == 0) return figures;
+    reason = fmt::format("the loss of {} steps is not finite", figures.not_finite);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  return std::nullopt;
+}
+
 std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log) {
   const std::vector<Case> list = cases(plan);
   std::vector<CaseResult> results;
@@ -198,20 +213,17 @@ std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log
       if (!record) continue;
       std::string reason = record->reason;
       if (reason.empty()) {
-        try {
-          report::RunData data = report::read_run(log.runs() / record->run);
-          data.warmup = plan.steps > 0 ? std::optional<std::int64_t>(plan.warmup) : std::nullopt;
-          RunFigures figures = report::run_figures(std::move(data));
-          if (figures.not_finite > 0) {
-            reason = fmt::format("the loss of {} steps is not finite", figures.not_finite);
-          } else {
-            runs_of[c].push_back(runs.size());
-            runs.push_back(std::move(figures));
-            before.push_back(record->gpus_before_mib);
-            seconds.push_back(record->seconds);
-          }
-        } catch (const Error& error) {
-          reason = error.what();
+        const auto count = [&](report::RunData& data) {
+          if (plan.steps > 0)
+            data.warmup = plan.warmup;
+          else
+            data.warmup.reset();
+        };
+        if (auto figures = read_figures(log.runs() / record->run, count, reason)) {
+          runs_of[c].push_back(runs.size());
+          runs.push_back(std::move(*figures));
+          before.push_back(record->gpus_before_mib);
+          seconds.push_back(record->seconds);
         }
       }
       if (result.failure.empty()) result.failure = reason;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +56,11 @@ struct CaseResult {
   std::string verdict = {};
   double efficiency = kUnknown;  ///< rate / (n / n0 x rate of n0 ranks), of the same variant
 };
+
+/// Figures of a run, of the steps that `count` leaves in it; nothing where it is no good, and why.
+[[nodiscard]] std::optional<report::RunFigures> read_figures(
+    const std::filesystem::path& folder, const std::function<void(report::RunData&)>& count,
+    std::string& reason);
 
 /// Of all cases, those without a run included.
 [[nodiscard]] std::vector<CaseResult> bench_results(const BenchPlan& plan, const BenchLog& log);

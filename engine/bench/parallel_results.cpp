@@ -4,14 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
-#include <mutex>
 #include <optional>
 #include <thread>
 
-#include "engine/base/error.h"
+#include "engine/base/side_by_side.h"
+#include "engine/bench/bench_results.h"
 #include "engine/bench/parallel_collectives.h"
 #include "engine/bench/parallel_ranks.h"
 #include "engine/report/statistics.h"
@@ -145,10 +143,9 @@ std::size_t median_run(const std::vector<MeasuredRun>& runs) {
 /// Nothing where the run is no good, and why.
 std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, int warmup, int steps,
                                          std::string& reason) {
-  try {
-    report::RunData data = report::read_run(folder);
+  MeasuredRun run;
+  const auto count = [&](report::RunData& data) {
     data.warmup = warmup;
-    MeasuredRun run;
     std::vector<double> lone;
     for (const report::StepRow& row : data.steps) {
       if (row.step >= first_lone_step(warmup + steps)) lone.push_back(row.step_s);
@@ -156,20 +153,17 @@ std::optional<MeasuredRun> read_measured(const std::filesystem::path& folder, in
     if (!lone.empty()) run.lone_step_s = report::median(std::move(lone));
     std::erase_if(data.steps,
                   [&](const report::StepRow& row) { return row.step > warmup + steps; });
-    run.figures = report::run_figures(std::move(data));
-    if (run.figures.not_finite == 0) return run;
-    reason = fmt::format("the loss of {} steps is not finite", run.figures.not_finite);
-  } catch (const Error& error) {
-    reason = error.what();
-  }
-  return std::nullopt;
+  };
+  std::optional<report::RunFigures> figures = read_figures(folder, count, reason);
+  if (!figures) return std::nullopt;
+  run.figures = std::move(*figures);
+  return run;
 }
 
 /// Traces of a run of four ranks take a core 5 s and some 100 MiB.
-std::size_t reading_threads(std::size_t runs) {
+std::size_t reading_threads() {
   constexpr std::size_t kMaxThreads = 8;
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  return std::min({runs, kMaxThreads, (cores + 1) / 2});
+  return std::min<std::size_t>(kMaxThreads, (std::thread::hardware_concurrency() + 1) / 2);
 }
 
 ParallelResult result_of(const ParallelOptions& options, const ParallelWay& way, std::size_t index,
@@ -257,25 +251,8 @@ std::vector<ParallelResult> parallel_results(const ParallelOptions& options,
                                              const std::vector<ParallelWay>& ways,
                                              const BenchPlan& plan, const BenchLog& log) {
   std::vector<ParallelResult> results(ways.size());
-  std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < ways.size(); i = next++) {
-      try {
-        results[i] = result_of(options, ways[i], i, plan, log);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        failure = std::current_exception();
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t k = 1; k < reading_threads(ways.size()); ++k) threads.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  side_by_side(ways.size(), reading_threads(),
+               [&](std::size_t i) { results[i] = result_of(options, ways[i], i, plan, log); });
   add_efficiency(results, &ParallelWay::weak, &ParallelResult::weak_efficiency);
   add_efficiency(results, &ParallelWay::strong, &ParallelResult::strong_efficiency);
   return results;

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <set>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/side_by_side.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/weights/weight_folder.h"
 
@@ -21,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPart = std::size_t{64} << 20;  ///< bytes hashed by one thread at a time
-constexpr unsigned kMostThreads = 8;
+constexpr std::size_t kMostThreads = 8;
 
 /// The files that hold the tensors of the folder, in the order of their names.
 std::vector<MappedFile> weight_files(const fs::path& folder) {
@@ -41,21 +40,11 @@ std::string hash_of(const std::vector<MappedFile>& files) {
       parts.push_back(file.bytes().subspan(begin, std::min(kPart, file.bytes().size() - begin)));
   }
   std::vector<std::string> hashes(parts.size());
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < parts.size(); i = next++) {
-      FileHash hash;
-      hash.update(parts[i]);
-      hashes[i] = hash.hex();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const unsigned most = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
-    for (std::size_t i = 1; i < std::min<std::size_t>(most, parts.size()); ++i)
-      threads.emplace_back(work);
-    work();
-  }
+  side_by_side(parts.size(), kMostThreads, [&](std::size_t i) {
+    FileHash hash;
+    hash.update(parts[i]);
+    hashes[i] = hash.hex();
+  });
   FileHash all;
   for (const std::string& hash : hashes) all.update(std::as_bytes(std::span(hash)));
   return all.hex();

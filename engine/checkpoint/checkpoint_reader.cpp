@@ -2,17 +2,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/finite.h"
 #include "engine/base/index.h"
 #include "engine/base/run_layout.h"
+#include "engine/base/side_by_side.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 
@@ -60,24 +59,15 @@ class Reader final : public CheckpointReader {
   }
 
   void verify_all() const {
-    std::atomic<std::size_t> next{0};
+    constexpr std::size_t kMaxThreads = 8;
     std::vector<std::string> problems(manifest_.files.size());
-    const auto work = [&] {
-      for (std::size_t file = next++; file < problems.size(); file = next++) {
-        try {
-          const Descriptor fd(open_verified(file));
-        } catch (const std::exception& error) {
-          problems[file] = error.what();
-        }
+    side_by_side(problems.size(), kMaxThreads, [&](std::size_t file) {
+      try {
+        const Descriptor fd(open_verified(file));
+      } catch (const std::exception& error) {
+        problems[file] = error.what();
       }
-    };
-    {
-      const std::size_t num_threads = std::min<std::size_t>(
-          {std::max(1u, std::thread::hardware_concurrency()), problems.size(), 8});
-      std::vector<std::jthread> threads;
-      for (std::size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
-      work();
-    }
+    });
     std::erase(problems, "");
     if (problems.empty()) return;
     throw Error(ErrorKind::checkpoint,

@@ -8,17 +8,14 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
+#include "engine/base/side_by_side.h"
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
 #include "engine/models/random_weights.h"
@@ -318,36 +315,18 @@ void StateStore::refresh_own_parameters() {
 /// Elements [range) of the flat group `parameters` lies in, padding zero, by several threads.
 void StateStore::read_flat(const WeightSource& source, int group, Range range, float* out) const {
   constexpr std::int64_t kPiece = 1 << 20;
-  std::atomic<std::int64_t> next = range.begin;
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    try {
-      for (std::int64_t begin = next.fetch_add(kPiece); begin < range.end;
-           begin = next.fetch_add(kPiece)) {
-        const Range piece{begin, std::min(begin + kPiece, range.end)};
-        const std::span values(out + (begin - range.begin), static_cast<std::size_t>(piece.size()));
-        std::ranges::fill(values, 0.0F);
-        for_each_met(groups_[to_index(group)], flat(group), piece,
-                     [&](const Parameter& parameter, Range part, std::int64_t offset) {
-                       source.read(parameter, part,
-                                   values.subspan(to_index(offset), to_index(part.size())));
-                     });
-      }
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      if (!error) error = std::current_exception();
-      next = range.end;
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const std::int64_t pieces = (range.size() + kPiece - 1) / kPiece;
-    const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-    for (std::int64_t i = 1; i < std::min(pieces, cores); ++i) threads.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
+  const auto pieces = static_cast<std::size_t>((range.size() + kPiece - 1) / kPiece);
+  side_by_side(pieces, pieces, [&](std::size_t i) {
+    const std::int64_t begin = range.begin + static_cast<std::int64_t>(i) * kPiece;
+    const Range piece{begin, std::min(begin + kPiece, range.end)};
+    const std::span values(out + (begin - range.begin), static_cast<std::size_t>(piece.size()));
+    std::ranges::fill(values, 0.0F);
+    for_each_met(groups_[to_index(group)], flat(group), piece,
+                 [&](const Parameter& parameter, Range part, std::int64_t offset) {
+                   source.read(parameter, part,
+                               values.subspan(to_index(offset), to_index(part.size())));
+                 });
+  });
 }
 
 /// Elements [range) of the flat group, drawn on the GPU where the states rest.

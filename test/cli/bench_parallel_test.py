@@ -149,7 +149,11 @@ with tempfile.TemporaryDirectory() as scratch:
     assert set(searched) >= {1, 2} and log.read_text().startswith(before), searched.keys()
     for number, row in searched.items():
         assert row["runs"] == 1 and row["settings"] and abs(row["planned_step_s"] / row["auto_step_s"] - 1) < 0.01, row
-    assert searched[1]["auto_step_s"] <= 1.01 * searched[2]["auto_step_s"]
+    # Within 1 % of the shortest the layout of fewer axes comes first.
+    first, second = ([s for s in searched[row]["settings"] if s.split("=")[0] in ("parallel.pipeline", "parallel.tensor", "parallel.sequence") and s[-2:] != "=1"]
+                     for row in (1, 2))
+    times = [searched[row]["auto_step_s"] for row in (1, 2)]
+    assert times[0] <= times[1] or (times[0] <= 1.01 * times[1] and len(first) < len(second)), searched
     assert "Order of plan --auto" in said and "2 ranks: the measured order" in said, said
     order = next(table for table in json.loads((folder / "parallel.json").read_text())["tables"] if table["name"] == "7-auto")
     assert {(line[0], line[2].split()[0]) for line in order["rows"]} >= {("data", "1"), ("data", "recipe"), ("pipe", "recipe")}, order

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "engine/base/error.h"
 #include "engine/program/auto/auto_report.h"
@@ -123,8 +124,15 @@ TEST_CASE("a search finds what trying all choices finds", "[program][auto]") {
     best = std::min(best, simulated_row(choice, recipe, cost, strategy, searched.machine).step_s);
   }
   CHECK(plan.rows.front().step_s <= best * 1.02);
-  for (std::size_t i = 1; i < plan.rows.size(); ++i)
-    CHECK(plan.rows[i - 1].step_s <= plan.rows[i].step_s * 1.01);
+  // Steps within 1 % of the shortest are equal: the layouts of fewer axes come first.
+  const double shortest = std::ranges::min(plan.rows, {}, &AutoRow::step_s).step_s;
+  const auto place = [&](const AutoRow& row) {
+    const PlanChoice& c = row.choice;
+    const int axes = (c.pipeline > 1) + (c.tensor > 1) + (c.sequence > 1) + (c.expert > 1);
+    const bool equal = row.step_s <= 1.01 * shortest;
+    return std::tuple(!equal, equal ? axes : 0, row.step_s);
+  };
+  CHECK(std::ranges::is_sorted(plan.rows, {}, place));
 }
 
 TEST_CASE("4,096 ranks are searched with few simulations", "[program][auto]") {
@@ -143,7 +151,7 @@ TEST_CASE("the default layouts are rows whatever their time", "[program][auto]")
   CHECK(two.defaults.front().choice.pipeline == 2);
   CHECK(two.defaults.front().choice.data_ranks(2) == 1);
   CHECK(two.defaults.front().bubble_s > 0);
-  CHECK(two.defaults.front().step_s >= two.rows.front().step_s / 1.01);
+  CHECK(two.defaults.front().step_s >= two.rows.front().step_s);
 }
 
 TEST_CASE("a search says why other layouts lost", "[program][auto]") {
