@@ -134,6 +134,8 @@ class Executor {
   void rehearse(const StepInputs& inputs, BatchSource& source);
   /// The same of one micro-batch of an evaluation. Collective.
   void rehearse_evaluation(BatchSource& source);
+  /// The same of `next_tokens`, whose batches are not those of an evaluation. Collective.
+  void rehearse_next_tokens(const Batch& batch, const at::Tensor& last);
   /// Enqueues one optimizer step and returns; on a GPU nothing waits for it.
   void enqueue(const StepInputs& inputs, BatchSource& source);
   /// Outcome of the oldest step enqueued and not yet taken; waits for it.
@@ -198,6 +200,7 @@ class Executor {
   void wait(const Prepared& prepared, std::size_t i);
   /// Before the first evaluation after an update: what rests whole is made whole.
   void gather_resident();
+  [[nodiscard]] BlockContext generation_context(const at::Tensor& last) const;
   /// Action `i` of the program; loads and the events of other lanes are left to the caller.
   void perform(Prepared& prepared, std::size_t i, const Batch* batch, const StepInputs& inputs,
                const BlockContext& context);

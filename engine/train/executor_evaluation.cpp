@@ -8,6 +8,20 @@
 
 /// What the executor does between training steps.
 namespace dstrain {
+namespace {
+
+/// One batch that lies on the device already.
+class FixedBatch final : public BatchSource {
+ public:
+  explicit FixedBatch(const Batch& only) : batch_(only) {}
+  std::size_t load(const Stream&) override { return 0; }
+  [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
+
+ private:
+  const Batch& batch_;
+};
+
+}  // namespace
 
 void Executor::finish_updates() {
   synchronize(options_.device);
@@ -55,20 +69,25 @@ EvaluationTotals Executor::evaluate_average(BatchSource& source, std::int64_t mi
   return totals;
 }
 
-at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
-  /// One batch that lies on the device already.
-  struct Fixed final : BatchSource {
-    explicit Fixed(const Batch& only) : batch_(only) {}
-    std::size_t load(const Stream&) override { return 0; }
-    [[nodiscard]] const Batch& batch(std::size_t) const override { return batch_; }
-    const Batch& batch_;
-  };
-  Fixed source(batch);
+BlockContext Executor::generation_context(const at::Tensor& last) const {
   synchronize(options_.device);
   BlockContext context = evaluation_context_;
   context.mode = Mode::generate;
   context.next_tokens = last.to(options_.device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
   synchronize(options_.device);
+  return context;
+}
+
+void Executor::rehearse_next_tokens(const Batch& batch, const at::Tensor& last) {
+  FixedBatch source(batch);
+  const BlockContext context = generation_context(last);
+  gather_resident();
+  rehearse(evaluation_, source, {}, context);
+}
+
+at::Tensor Executor::next_tokens(const Batch& batch, const at::Tensor& last) {
+  FixedBatch source(batch);
+  const BlockContext context = generation_context(last);
   gather_resident();
   run(evaluation_, source, {}, context);
   finish_updates();

@@ -64,11 +64,12 @@ void agree(Communicator& ranks, int speaker, at::Tensor& tokens, c10::Device dev
 }
 
 void complete(std::vector<Row>& rows, std::span<const TextSample> samples, Executor& executor,
-              Communicator& ranks, const GenerateOptions& options) {
+              Communicator& ranks, const GenerateOptions& options, bool rehearse) {
   for (int token = 0; token < options.most_tokens; ++token) {
     if (std::ranges::all_of(rows, &Row::ended)) return;
     at::Tensor last;
     const Batch batch = batch_of(rows, options, last);
+    if (rehearse && token == 0) executor.rehearse_next_tokens(batch, last);
     at::Tensor next = executor.next_tokens(batch, last);
     agree(ranks, options.speaker, next, options.device);
     for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -93,7 +94,7 @@ std::vector<GeneratedAnswer> generate(Executor& executor, Communicator& ranks,
         std::span(samples).subspan(first, std::min(step, samples.size() - first));
     std::vector<Row> rows;
     for (const TextSample& sample : some) rows.push_back(start_row(sample, options));
-    complete(rows, some, executor, ranks, options);
+    complete(rows, some, executor, ranks, options, options.rehearse && first == 0);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const std::vector<std::int32_t> ids(
           rows[r].tokens.begin() + static_cast<std::ptrdiff_t>(rows[r].answer_begin),

@@ -18,6 +18,7 @@ struct GenerateOptions {
   std::int64_t sequence = 0;     ///< tokens that the model takes
   Zigzag own = {};               ///< of these, what this rank has
   int most_tokens = 0;           ///< of an answer
+  bool rehearse = false;         ///< before the first pass
 };
 
 struct GeneratedAnswer {

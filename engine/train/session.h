@@ -61,7 +61,8 @@ class Session {
   /// Enqueues the step that comes next.
   /// The first one under a pipeline on a GPU rehearses.
   void enqueue_step(const StepRequests& requests = {});
-  /// Executor::rehearse with the samples of the next step, which come again.
+  /// Executor::rehearse with the samples of the next step, which come again. Then the first
+  /// generate rehearses, too.
   void rehearse();
   [[nodiscard]] std::int64_t next_step() const { return next_step_; }
   /// Time that the host has waited for training data since the last seek.
@@ -126,6 +127,7 @@ class Session {
   std::unique_ptr<Feeder> feeder_;
   std::int64_t next_step_ = 0;
   bool rehearsed_ = false;
+  bool answered_ = false;  ///< generate has run
 };
 
 }  // namespace dstrain

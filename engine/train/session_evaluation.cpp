@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "engine/base/error.h"
 #include "engine/data/order.h"
 #include "engine/train/session.h"
@@ -51,7 +53,8 @@ std::vector<GeneratedAnswer> Session::generate() {
                             .micro_batch = recipe_.batch.micro,
                             .sequence = model_.sequence,
                             .own = own_tokens(),
-                            .most_tokens = recipe_.run.generate_tokens});
+                            .most_tokens = recipe_.run.generate_tokens,
+                            .rehearse = rehearsed_ && !std::exchange(answered_, true)});
 }
 
 }  // namespace dstrain

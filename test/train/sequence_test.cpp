@@ -77,7 +77,7 @@ struct Run {
   Weights before, after;
 };
 
-Run run(const Recipe& recipe, int ranks) {
+Run run(const Recipe& recipe, int ranks, bool rehearse = false) {
   std::vector<Run> by_rank(static_cast<std::size_t>(ranks));
   test::with_sessions(
       ranks, [&](int) { return recipe; },
@@ -85,6 +85,7 @@ Run run(const Recipe& recipe, int ranks) {
         Run& own = by_rank[static_cast<std::size_t>(rank)];
         own.before = session.gathered_weights();
         session.seek(0);
+        if (rehearse) session.rehearse();
         for (int step = 0; step < kSequenceSteps; ++step) {
           session.enqueue_step();
           const StepOutcome outcome = session.executor().take_outcome();
@@ -169,7 +170,7 @@ TEST_CASE("samples spread over ranks train, evaluate and answer as on one rank",
   }
 }
 
-TEST_CASE("a stage with the head alone answers as one rank", "[train][parity][sequence][tensor]") {
+TEST_CASE("a stage with the head alone answers as one rank, rehearsed or not", "[train][parity][sequence][tensor]") {
   const test::TempDir folder;
   write_data(folder);
   const Way way = GENERATE(Way{6, {"parallel.pipeline=3", "parallel.sequence=2"}},
@@ -183,6 +184,9 @@ TEST_CASE("a stage with the head alone answers as one rank", "[train][parity][se
   const Run found = run(recipe_of(folder, "qwen2.5-7b", all), way.ranks);
   test::check_near(found.losses, expected.losses);
   CHECK(found.answers == expected.answers);
+  const Run rehearsed = run(recipe_of(folder, "qwen2.5-7b", all), way.ranks, /*rehearse=*/true);
+  CHECK(rehearsed.answers == found.answers);
+  CHECK(rehearsed.after == found.after);
 }
 
 }  // namespace dstrain
