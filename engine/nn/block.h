@@ -111,6 +111,9 @@ class Block {
   /// scalar: the weighted sum of the samples' losses, fp32.
   [[nodiscard]] virtual Tensors forward(const Tensors& input, const Batch& batch,
                                         const BlockContext& context) = 0;
+  /// Runs products whose size differs from call to call once in each way that they may take, in
+  /// `compute`'s dtype on its device: on a GPU the first time may wait for the whole device.
+  virtual void rehearse(const BatchShape& /*shape*/, const at::TensorOptions& /*compute*/) {}
   /// Cost of one micro-batch; `groups` and `state_bytes` are left to the caller.
   [[nodiscard]] virtual BlockCost cost(const BatchShape& shape) const = 0;
 };

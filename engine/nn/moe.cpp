@@ -14,8 +14,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
-#include "engine/device/pinned.h"
-#include "engine/device/stream.h"
 #include "engine/nn/call.h"
 #include "engine/nn/exchange_rows.h"
 #include "engine/nn/layer_cost.h"
@@ -24,28 +22,6 @@ namespace dstrain {
 namespace {
 
 constexpr Bytes kIndexBytes = 4;
-
-/// A few whole numbers of the device, on their way to the host.
-class HostNumbers {
- public:
-  explicit HostNumbers(const at::Tensor& numbers)
-      : host_(host_tensor(numbers.sizes(), numbers.scalar_type(), numbers.device())),
-        there_(numbers.device()) {
-    host_.copy_(numbers, /*non_blocking=*/true);
-    there_.record(Stream::current(numbers.device()));
-  }
-
-  /// Waits for them.
-  [[nodiscard]] std::vector<std::int64_t> take() const {
-    there_.synchronize();
-    const auto* numbers = host_.const_data_ptr<std::int32_t>();
-    return {numbers, numbers + host_.numel()};
-  }
-
- private:
-  at::Tensor host_;
-  Event there_;
-};
 
 /// `call` for a tensor rank's own rows, which stay there; dropout needs to know their places.
 Call call_of_part(Call call, const at::Tensor& x_mD, AxisPart part) {
@@ -140,13 +116,12 @@ at::Tensor Moe::forward(const at::Tensor& x_mD, const Batch& batch, const BlockC
   Communicator* peers = context.peers.along(expert_ranks());
   DSTRAIN_CHECK((peers == nullptr ? 1 : peers->size()) == ranks(),
                 fmt::format("{}: its experts are shared by {} ranks", name_, ranks()));
-  const HostNumbers sent_counts(order.counts);
+  sent_counts_.fetch(order.counts);
   at::Tensor received;
-  std::optional<HostNumbers> received_counts;
   if (peers != nullptr) {
     received = at::empty_like(order.counts);
     peers->all_to_all(received, order.counts);
-    received_counts.emplace(received);
+    received_counts_.fetch(received);
   }
   at::Tensor shared_mD, gate_m1;
   if (shared_) {
@@ -154,11 +129,11 @@ at::Tensor Moe::forward(const at::Tensor& x_mD, const Batch& batch, const BlockC
     gate_m1 = shared_gate_->forward(x_mD, call);
   }
   at::Tensor rows = ops::spread_rows(x_mD, order.place);
-  const std::vector<std::int64_t> sent = sent_counts.take();
+  const std::vector<std::int64_t> sent = sent_counts_.take();
   const at::Tensor y =
       peers == nullptr
           ? ops::expert_mlps(rows, sent, gate_up_, down_)
-          : run_among_ranks(std::move(rows), sent, received_counts->take(), received, *peers);
+          : run_among_ranks(std::move(rows), sent, received_counts_.take(), received, *peers);
   return ops::combine_rows(y, order.place, routes.weights, shared_mD, gate_m1);
 }
 
@@ -210,6 +185,11 @@ at::Tensor Moe::run_own_experts(at::Tensor rows, const ExchangedRows& there,
   const at::Tensor sorted = ops::spread_rows(std::exchange(own_rows, {}), place);
   const at::Tensor y = ops::expert_mlps(sorted, of_expert, gate_up_, down_);
   return exchange_rows(ops::gather_rows(y, place), back, peers);
+}
+
+void Moe::rehearse(std::int64_t all_rows, const at::TensorOptions& compute) const {
+  ops::rehearse_expert_mlps(own_rows(all_rows) * shape_.router.chosen * ranks(), shape_.width,
+                            shape_.expert_width, compute, gate_up_.trainable || down_.trainable);
 }
 
 void Moe::add_parameters(std::vector<Parameter*>& list) {

@@ -12,6 +12,7 @@
 #include "engine/mesh/split.h"
 #include "engine/nn/block.h"
 #include "engine/nn/gated_mlp.h"
+#include "engine/nn/host_numbers.h"
 #include "engine/nn/linear.h"
 #include "engine/nn/workspace.h"
 
@@ -62,6 +63,9 @@ class Moe {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_mD, const Batch& batch,
                                    const BlockContext& context);
 
+  /// The experts' products for all numbers of rows that M rows of x on each rank may lead to.
+  void rehearse(std::int64_t all_rows, const at::TensorOptions& compute) const;
+
   void add_parameters(std::vector<Parameter*>& list);
   /// Of the shared expert.
   void add_linears(std::vector<Linear*>& list);
@@ -109,6 +113,7 @@ class Moe {
   Parameter down_;     ///< [E * D, I]
   std::optional<GatedMlp> shared_;
   std::optional<Linear> shared_gate_;  ///< [1, D]
+  HostNumbers sent_counts_, received_counts_;
 };
 
 }  // namespace dstrain

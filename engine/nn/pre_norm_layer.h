@@ -83,6 +83,10 @@ class PreNormLayer final : public Block {
     return {y_mD, kept(feed_forward({g_mD, after}, batch, context, call), samples, 1, call)};
   }
 
+  void rehearse(const BatchShape& shape, const at::TensorOptions& compute) override {
+    if constexpr (kExperts) mlp_.rehearse(shape.micro_batch * place_.tokens, compute);
+  }
+
   [[nodiscard]] BlockCost cost(const BatchShape& shape) const override {
     const std::int64_t rows = shape.micro_batch * place_.tokens,
                        own_rows = rows / place_.tensor.count;

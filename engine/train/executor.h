@@ -129,8 +129,10 @@ class Executor {
 
   /// Runs the work of a step of `source` without what crosses between stages, and without norm and
   /// updates, and waits for it: kernels are loaded and algorithms chosen. States stay as they are.
-  /// Before the first step under a pipeline on a GPU: the first launch of a kernel may wait for the
-  /// whole device, on which a receive may wait for a send that this rank has to come to first.
+  /// Before the first step under a pipeline on a GPU: the first call of an algorithm of cuBLASLt or
+  /// cuDNN waits for the whole device (so do cudaFree and cudaFreeHost, not the first launch of other
+  /// kernels, cudaMalloc and cudaHostAlloc: measured, driver 580), on which a receive may wait for a
+  /// send that this rank has to come to first.
   void rehearse(const StepInputs& inputs, BatchSource& source);
   /// The same of one micro-batch of an evaluation. Collective.
   void rehearse_evaluation(BatchSource& source);

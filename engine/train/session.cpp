@@ -134,6 +134,12 @@ Machine planned_machine(const Recipe& recipe, const World& world, RankRecordFile
   return machine;
 }
 
+BatchShape batch_shape(const Recipe& recipe) {
+  const at::ScalarType compute = scalar_type(recipe.precision.compute);
+  return {.micro_batch = recipe.batch.micro,
+          .compute_bytes = static_cast<int>(c10::elementSize(compute))};
+}
+
 }  // namespace
 
 Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& record,
@@ -150,8 +156,7 @@ Session::Session(const Recipe& all_phases, const World& world, RankRecordFile& r
   }
   check_phases(all_phases, {.classes = model_.classes, .sequence = model_.sequence});
   const at::ScalarType compute = scalar_type(recipe.precision.compute);
-  cost_ = model_cost(model_, {.micro_batch = recipe.batch.micro,
-                              .compute_bytes = static_cast<int>(c10::elementSize(compute))});
+  cost_ = model_cost(model_, batch_shape(recipe));
   const Machine machine = planned_machine(recipe, world, record);
   strategy_ =
       std::make_unique<Strategy>(make_strategy(recipe, cost_, world.size, machine, world.rank));
@@ -457,6 +462,9 @@ void Session::enqueue_step(const StepRequests& requests) {
 }
 
 void Session::rehearse() {
+  const at::ScalarType compute = scalar_type(recipe_.precision.compute);
+  for (const auto& block : model_.blocks)
+    block->rehearse(batch_shape(recipe_), at::TensorOptions(compute).device(device_.device));
   executor_->rehearse({.step = next_step_}, *feeder_);
   seek(next_step_);
   if (evaluates(recipe_)) {

@@ -56,6 +56,15 @@ TEST_CASE("experts over expert and tensor ranks train as on one rank", "[train][
   check_near(small_run(model, ranks.count, mixture_of(model, ranks.overrides)), expected);
 }
 
+TEST_CASE("a rehearsal of experts under a pipeline changes no bit of what follows",
+          "[train][experts]") {
+  const std::vector<std::string> all = mixture_of("qwen2.5-3b-moe", kPipelineExpert.overrides);
+  const Trace expected = small_run("qwen2.5-3b-moe", kPipelineExpert.count, all),
+              found = small_run("qwen2.5-3b-moe", kPipelineExpert.count, all, /*rehearse=*/true);
+  CHECK(found.losses == expected.losses);
+  CHECK(found.weights == expected.weights);
+}
+
 TEST_CASE("all ranks report the balance loss of one rank", "[train][experts]") {
   const ExpertRanks ranks = GENERATE(kTensorExpert, kSequenceTensor, kAll, kPipelineExpert);
   CAPTURE(ranks.count, ranks.overrides);

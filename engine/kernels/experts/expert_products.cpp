@@ -3,13 +3,13 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/index.h"
-#include "engine/device/pinned.h"
 #include "engine/device/stream.h"
 #include "engine/kernels/linear/gemm.h"
 #include "engine/kernels/linear/linear_map.h"
@@ -68,7 +68,9 @@ ExpertRows expert_rows(std::vector<std::int64_t> counts, const at::Tensor& x, Ex
                        (kernel == ExpertKernel::automatic && grouped_pays(x, experts));
   ExpertRows rows{.counts = std::move(counts), .ends = {}};
   if (!grouped) return rows;
-  const at::Tensor host = host_tensor({experts}, at::kInt, x.device());
+  // Pageable memory, which needs no allocation by the driver: it takes a copy of so few bytes at
+  // once.
+  const at::Tensor host = at::empty({experts}, at::kInt);
   auto* ends = host.mutable_data_ptr<std::int32_t>();
   std::int64_t end = 0;
   for (std::size_t e = 0; e < rows.counts.size(); ++e) {
@@ -119,6 +121,24 @@ void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& 
                       own.zero_();
                     }
                   });
+}
+
+void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
+                              const at::TensorOptions& options, bool trains) {
+  const at::Tensor matrix = at::zeros({shape.rows, shape.columns}, options);
+  at::Tensor gradient;
+  if (trains) gradient = at::zeros(matrix.sizes(), options.dtype(at::kFloat));
+  // The algorithm is that of the next power of two.
+  for (std::int64_t power = 1; power < 2 * max_rows; power *= 2) {
+    const std::int64_t rows = std::min(power, max_rows);
+    const at::Tensor x = at::zeros({rows, shape.columns}, options),
+                     y = at::zeros({rows, shape.rows}, options);
+    multiply(x, matrix.t(), y, {.rows_vary = true});
+    multiply(y, matrix, x, {.rows_vary = true});
+    if (!trains) continue;
+    for (const bool add : {false, true})
+      multiply(y.t(), x, gradient, {.add = add, .rows_vary = true});
+  }
 }
 
 }  // namespace dstrain::ops

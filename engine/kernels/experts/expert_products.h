@@ -40,4 +40,8 @@ struct ExpertMatrix {
 void add_expert_gradients(const at::Tensor& x, const at::Tensor& dy, Parameter& weight,
                           const ExpertRows& rows);
 
+/// The products of up to `max_rows` rows with a matrix [rows, columns] of one expert.
+void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
+                              const at::TensorOptions& options, bool trains);
+
 }  // namespace dstrain::ops

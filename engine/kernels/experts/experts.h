@@ -81,6 +81,13 @@ struct ExpertOrder {
                                      const std::vector<std::int64_t>& counts, Parameter& gate_up,
                                      Parameter& down);
 
+/// One product of each kind that expert_mlps and its gradients take, for each number of rows of an
+/// expert that has an algorithm of its own, up to `max_rows`: D = `width`, I = `expert_width`, dtype
+/// and device of `options`; `trains`: also those for gradients of weights. On a GPU the first
+/// product by an algorithm may wait for the whole device.
+void rehearse_expert_mlps(std::int64_t max_rows, std::int64_t width, std::int64_t expert_width,
+                          const at::TensorOptions& options, bool trains);
+
 /// Sum of the experts' rows: weights[m, j] * y[place[m, j]] + sigmoid(gate[m]) * shared[m], in
 /// fp32, rounded once. y [M * k, D], shared [M, D] and gate [M, 1], or both undefined -> [M, D].
 [[nodiscard]] at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& place_Mk,

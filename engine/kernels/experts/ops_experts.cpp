@@ -263,6 +263,13 @@ at::Tensor expert_mlps(const at::Tensor& x_RD, const std::vector<std::int64_t>& 
                            &gate_up, &down);
 }
 
+void rehearse_expert_mlps(std::int64_t max_rows, std::int64_t width, std::int64_t expert_width,
+                          const at::TensorOptions& options, bool trains) {
+  for (const ExpertMatrix& shape :
+       {ExpertMatrix{2 * expert_width, width}, ExpertMatrix{width, expert_width}})
+    rehearse_expert_products(max_rows, shape, options, trains);
+}
+
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& place_Mk,
                         const at::Tensor& weights_Mk, const at::Tensor& shared_MD,
                         const at::Tensor& gate_M1) {
