@@ -86,10 +86,17 @@ class BufferChecker {
   const BufferNeeds needs_;
   std::vector<std::string>& problems_;
   std::vector<std::vector<Content>> contents_;  ///< by buffer, and by part of a group at rest
-  std::vector<int> cleared_;                    ///< by group: clear of the gradient it collects now
-  std::vector<int> added_;                      ///< by group: backwards that added to it
-  std::vector<int> held_;                       ///< by group: gather that holds it now
-  std::vector<std::vector<int>> reduces_;       ///< by group
+  /// A gradient that collects: one of a group, and in slots of each micro-batch.
+  struct Collecting {
+    int cleared = kNoAction;  ///< action
+    int added = 0;            ///< backwards that added to it
+  };
+  [[nodiscard]] Collecting& collecting(int group, int micro_batch) {
+    return collecting_[{group, layout_.reduced_from_slot(group) ? micro_batch : 0}];
+  }
+  std::map<std::pair<int, int>, Collecting> collecting_;
+  std::vector<int> held_;                  ///< by group: gather that holds it now
+  std::vector<std::vector<int>> reduces_;  ///< by group
 };
 
 BufferChecker::BufferChecker(const Program& program, int run_length, const Layout& layout,
@@ -104,8 +111,6 @@ BufferChecker::BufferChecker(const Program& program, int run_length, const Layou
       needs_(program, run_length, layout, cost),
       problems_(problems),
       contents_(program.buffers.size()),
-      cleared_(cost.groups.size(), kNoAction),
-      added_(cost.groups.size()),
       held_(cost.groups.size(), kNoAction),
       reduces_(cost.groups.size()) {
   for (std::size_t id = 0; id < contents_.size(); ++id) {
@@ -268,26 +273,26 @@ void BufferChecker::free(int i, int id) {
 void BufferChecker::count_gradients(int i) {
   const Action& a = action(i);
   if (a.kind == ActionKind::clear) {
-    const std::size_t g = to_index(a.group);
+    Collecting& gradient = collecting(a.group, a.micro_batch);
     if (!trainable(a.group)) problem("{}: the group is frozen", name(i));
-    if (cleared_[g] != kNoAction)
-      problem("{} while the gradient of {} is not reduced", name(i), name(cleared_[g]));
-    cleared_[g] = i;
-    added_[g] = 0;
+    if (gradient.cleared != kNoAction)
+      problem("{} while the gradient of {} is not reduced", name(i), name(gradient.cleared));
+    gradient = {.cleared = i};
   } else if (runs_backward(a.kind) || a.kind == ActionKind::backward_weight) {
     for (const int group : cost_.blocks[to_index(a.block)].groups) {
       if (!trainable(group)) continue;
-      if (cleared_[to_index(group)] == kNoAction)
+      Collecting& gradient = collecting(group, a.micro_batch);
+      if (gradient.cleared == kNoAction)
         problem("{} has no buffer for the gradient of {}", name(i),
                 cost_.groups[to_index(group)].name);
       // In two parts, the second completes it.
-      added_[to_index(group)] += int{a.kind != ActionKind::backward_input};
+      gradient.added += int{a.kind != ActionKind::backward_input};
     }
   } else if (a.kind == ActionKind::reduce) {
-    const std::size_t g = to_index(a.group);
+    Collecting& gradient = collecting(a.group, a.micro_batch);
     if (!layout_.reduced(a.group)) problem("{}: no other rank has the group", name(i));
-    if (cleared_[g] == kNoAction) problem("{}: no buffer holds that gradient", name(i));
-    reduces_[g].push_back(i);
+    if (gradient.cleared == kNoAction) problem("{}: no buffer holds that gradient", name(i));
+    reduces_[to_index(a.group)].push_back(i);
     std::int64_t readers = 0;
     for (std::size_t b = 0; b < cost_.blocks.size(); ++b) {
       if (own_.local(static_cast<int>(b)))
@@ -295,11 +300,12 @@ void BufferChecker::count_gradients(int i) {
     }
     const std::int64_t expected =
         readers * (layout_.reduced_from_slot(a.group) ? 1 : program_.micro_batches);
-    if (added_[g] != expected)
-      problem("{} comes after {} of {} backwards that add to it", name(i), added_[g], expected);
-    cleared_[g] = kNoAction;
+    if (gradient.added != expected)
+      problem("{} comes after {} of {} backwards that add to it", name(i), gradient.added,
+              expected);
+    gradient.cleared = kNoAction;
   } else if (a.kind == ActionKind::update) {
-    cleared_[to_index(a.group)] = kNoAction;
+    collecting(a.group, 0).cleared = kNoAction;
   }
 }
 

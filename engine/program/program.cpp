@@ -89,6 +89,8 @@ const char* lane_name(Lane lane) {
       return "host";
     case Lane::host_in:
       return "host_in";
+    case Lane::compute_beside:
+      return "compute_beside";
   }
   return "?";
 }
@@ -114,11 +116,12 @@ bool runs_backward(ActionKind kind) {
 
 std::span<const Lane> lanes_of(ActionKind kind) {
   using enum ActionKind;
-  static constexpr Lane kCompute[] = {Lane::compute}, kGather[] = {Lane::gather},
-                        kReduce[] = {Lane::reduce}, kCopyIn[] = {Lane::copy_in},
-                        kCopyOut[] = {Lane::copy_out}, kSendDown[] = {Lane::send_down},
-                        kSendUp[] = {Lane::send_up}, kReceiveDown[] = {Lane::receive_down},
-                        kReceiveUp[] = {Lane::receive_up},
+  static constexpr Lane kCompute[] = {Lane::compute},
+                        kBlocks[] = {Lane::compute, Lane::compute_beside},
+                        kGather[] = {Lane::gather}, kReduce[] = {Lane::reduce},
+                        kCopyIn[] = {Lane::copy_in}, kCopyOut[] = {Lane::copy_out},
+                        kSendDown[] = {Lane::send_down}, kSendUp[] = {Lane::send_up},
+                        kReceiveDown[] = {Lane::receive_down}, kReceiveUp[] = {Lane::receive_up},
                         kUpdate[] = {Lane::compute, Lane::update, Lane::host},
                         kFetch[] = {Lane::fetch, Lane::host_in},
                         kEvict[] = {Lane::evict, Lane::host_out};
@@ -147,12 +150,13 @@ std::span<const Lane> lanes_of(ActionKind kind) {
       return kEvict;
     case update:
       return kUpdate;
-    case release:
-    case discard:
     case forward:
     case recompute:
-    case clear:
     case backward:
+    case clear:
+    case release:
+      return kBlocks;
+    case discard:
     case backward_input:
     case backward_weight:
     case norm:
@@ -224,6 +228,11 @@ int Program::find(const std::vector<int>& ids, BufferRole role) const {
   const auto found = std::ranges::find_if(
       ids, [&](int id) { return buffers.at(static_cast<std::size_t>(id)).role == role; });
   return found == ids.end() ? -1 : *found;
+}
+
+bool runs_two_at_once(const Program& program) {
+  return std::ranges::find(program.actions, Lane::compute_beside, &Action::lane) !=
+         program.actions.end();
 }
 
 int state_slot_width(const GroupLayout& group, const StateWidths& widths) {

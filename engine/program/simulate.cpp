@@ -63,11 +63,20 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
          extent.ranks * extent.stride <= machine.ranks_per_node;
 }
 
+/// And of one beside another micro-batch, for each other rank: copies, one after the other, and
+/// kernels that start when those of the other micro-batch leave room. Fitted to steps of Qwen2.5-3B
+/// on two and four H200 (recipes/BENCHMARKS.md).
+constexpr double kBesideAnother = 18e-6;
+
 class Simulator {
  public:
   Simulator(const Program& program, const Layout& layout, const ModelCost& cost,
             const Machine& machine)
-      : program_(program), layout_(layout), cost_(cost), machine_(machine) {}
+      : program_(program),
+        layout_(layout),
+        cost_(cost),
+        machine_(machine),
+        two_at_once_(runs_two_at_once(program)) {}
 
   [[nodiscard]] Demand demand(const Action& action) const;
   /// Takes the times from its playback.
@@ -76,7 +85,9 @@ class Simulator {
  private:
   void add_block(const Action& action, Demand& demand) const;
   void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
+  [[nodiscard]] std::vector<const Exchange*> copied(const Action& action) const;
   [[nodiscard]] double hidden_s(const Action& action) const;
+  void run_beside(const Action& action, Demand& demand) const;
   [[nodiscard]] double host_s(const Action& action) const;
   [[nodiscard]] double block_bytes(const Action& action) const;
   [[nodiscard]] double code_bytes(const Action& action) const;
@@ -90,6 +101,7 @@ class Simulator {
   const Layout& layout_;
   const ModelCost& cost_;
   const Machine& machine_;
+  const bool two_at_once_;
   Simulation result_;
 };
 
@@ -117,14 +129,32 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   demand.use(Medium::memory, memory_s);
 }
 
+/// The action's exchanges by copies.
+std::vector<const Exchange*> Simulator::copied(const Action& action) const {
+  std::vector<const Exchange*> list;
+  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
+    if ((exchange.pass == ExchangePass::backward) == runs_backward(action.kind) &&
+        copies_rows(exchange.axis, layout_, machine_))
+      list.push_back(&exchange);
+  }
+  return list;
+}
+
+/// A block while another micro-batch runs, too: kernels take turns, and exchanges go on beside
+/// those of the other one but for a part.
+void Simulator::run_beside(const Action& action, Demand& demand) const {
+  const double shown = std::min(demand.comm_s, static_cast<double>(copied(action).size()) *
+                                                   (layout_.tensor_degree - 1) * kBesideAnother);
+  demand.comm_s -= shown;
+  demand.busy_s += shown;
+  demand.use(Medium::sm, demand.busy_s - demand.seconds_of(Medium::sm));
+}
+
 /// Of the action's exchanges, what is hidden beside its products.
 double Simulator::hidden_s(const Action& action) const {
-  const bool backward = runs_backward(action.kind);
   double sum = 0;
-  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
-    if ((exchange.pass == ExchangePass::backward) != backward ||
-        !copies_rows(exchange.axis, layout_, machine_))
-      continue;
+  for (const Exchange* copy : copied(action)) {
+    const Exchange& exchange = *copy;
     // A split backward leaves the products for weights, beside which sums travel, to another
     // action.
     if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
@@ -207,7 +237,11 @@ Demand Simulator::demand(const Action& action) const {
     case ActionKind::backward_input:
       add_block(action, demand);
       demand.comm_s -= hidden_s(action);
-      demand.busy_s = std::max(demand.busy_s, host_s(action) - demand.comm_s);
+      if (two_at_once_) {
+        run_beside(action, demand);
+      } else {
+        demand.busy_s = std::max(demand.busy_s, host_s(action) - demand.comm_s);
+      }
       break;
     case ActionKind::backward_weight: {
       const BlockCost& block = cost_.blocks[to_index(action.block)];
@@ -409,7 +443,7 @@ Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine&
   for (const CommChannel& channel : channels(program)) {
     bytes += machine.communicator_overhead;
     // Two slots of an exchange (PeerMemory), where the ranks are of one node.
-    if (channel == CommChannel{CommAxis::tensor, Lane::compute} && machine.peer_copies)
+    if (channel.axis == CommAxis::tensor && computes(channel.lane) && machine.peer_copies)
       bytes += 2 * largest_exchange(cost, channel.axis);
   }
   return bytes;

@@ -66,7 +66,7 @@ LaneTime compute_lane_time(const RankEvents& rank, const ActionRuns& runs) {
   std::int64_t free = 0;
   for (std::size_t i = 0; i < runs.runs().size(); ++i) {
     const ActionRun& run = runs.runs()[i];
-    if (runs.action(run).lane != "compute") continue;
+    if (!runs_blocks(runs.action(run).lane)) continue;
     compute.push_back({run.start_ns, run.end_ns});
     if (begun && run.start_ns > free) {
       std::int64_t launched = free;

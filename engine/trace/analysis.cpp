@@ -48,7 +48,7 @@ void leave_out_early(std::vector<GpuEvent>& events, const RankEvents& rank, cons
   if (rank.actions.empty() || rank.cpu) return;
   const auto computes = [&](const GpuEvent& event) {
     const auto info = rank.actions.find(names[event.action]);
-    return info == rank.actions.end() || info->second.lane == "compute";
+    return info == rank.actions.end() || runs_blocks(info->second.lane);
   };
   std::int64_t begin = std::numeric_limits<std::int64_t>::max();
   for (const GpuEvent& event : events)

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -69,6 +70,11 @@ struct ActionInfo {
   std::vector<int> after = {};           ///< actions of other lanes that it waits for
   std::vector<int> after_previous = {};  ///< the same, of the step before
 };
+
+/// The lanes of the program that run blocks.
+[[nodiscard]] inline bool runs_blocks(std::string_view lane) {
+  return lane == "compute" || lane == "compute_beside";
+}
 
 /// All that an action did on the device in one step.
 struct ActionRun {

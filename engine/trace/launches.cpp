@@ -23,7 +23,7 @@ bool computes(const RankEvents& rank, const std::vector<const GpuEvent*>& events
         events, [](const GpuEvent* event) { return event->type == EventType::compute; });
   }
   return std::ranges::any_of(rank.runs, [&](const ActionRun& run) {
-    return run.stream == stream && rank.program[run.action].lane == "compute";
+    return run.stream == stream && runs_blocks(rank.program[run.action].lane);
   });
 }
 

@@ -72,6 +72,7 @@ class BlockTimer final : public StepObserver {
 std::vector<BlockTime> measure_blocks(Recipe recipe, const World& world, int warmup, int steps,
                                       RankRecordFile& record) {
   use_random_data(recipe, warmup + steps);
+  recipe.batch.concurrent = 1;  // else blocks of two micro-batches share the device
   Session session(recipe, world, record);
   session.seek(0);
   const SectionScope section(record, RankSection::step);

@@ -144,6 +144,13 @@ void describe(BatchConfig& c, Visitor& v) {
            .min = 1,
            .max = kMaxBatchSize,
            .required = true});
+  v.field(
+      "concurrent", c.concurrent,
+      {.text = "Micro-batches that run at once, each on a stream of its own: while one waits for "
+               "what tensor ranks exchange the other computes. 2 holds the activations of two.",
+       .unit = "micro-batches",
+       .min = 1,
+       .max = 2});
 }
 
 }  // namespace dstrain

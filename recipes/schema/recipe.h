@@ -188,6 +188,7 @@ struct DataConfig {
 struct BatchConfig {
   int global = 0;
   int micro = 0;
+  int concurrent = 1;  ///< micro-batches that run at once
 
   bool operator==(const BatchConfig&) const = default;
 };

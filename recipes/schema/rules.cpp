@@ -126,6 +126,21 @@ void micro_fits_in_global(const Recipe& r, RuleContext& context) {
                 fmt::format("use at most {}, or raise batch.global", r.batch.global));
 }
 
+void two_micro_batches_run_alone(const Recipe& r, RuleContext& context) {
+  if (r.batch.concurrent == 1) return;
+  const OffloadConfig& offload = r.memory.offload;
+  const ModelFamily* family = family_of(r.model.name);
+  const char* with = r.parallel.pipeline > 1                      ? "parallel.pipeline above 1"
+                     : offload.parameters != OffloadPlace::none   ? "memory.offload.parameters"
+                     : offload.activations != OffloadPlace::none  ? "memory.offload.activations"
+                     : family != nullptr && family->has_experts() ? "a mixture of experts"
+                                                                  : nullptr;
+  if (with == nullptr) return;
+  context.error("batch.concurrent",
+                fmt::format("{} micro-batches at once do not go with {}", r.batch.concurrent, with),
+                "use batch.concurrent: 1");
+}
+
 /// Each rank has two of the 2 x `parallel.sequence` parts of a sample.
 void ranks_split_the_sequence(const Recipe& r, RuleContext& context) {
   const int ranks = r.parallel.sequence, tokens = r.data.sequence;
@@ -342,6 +357,9 @@ const std::vector<Rule>& rules() {
       {samples_have_templates, {"data.name", "data.response"}},
       {data_has_a_path, {"data.name", "data.path"}},
       {micro_fits_in_global, {"batch.global", "batch.micro"}},
+      {two_micro_batches_run_alone,
+       {"batch.concurrent", "parallel.pipeline", "memory.offload.parameters",
+        "memory.offload.activations", "model.name"}},
       {tokens_find_their_experts, {"model.experts", "model.experts_per_token"}},
       {upcycling_has_a_source, {"experts.upcycle", "model.weights", "model.name"}},
       {convolutions_are_whole, {"model.name", "parallel.tensor", "lora.rank", "precision.compute"}},

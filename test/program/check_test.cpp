@@ -18,20 +18,27 @@ using test::Case;
 using test::problems;
 
 void for_each_case(const std::function<void(const Case&)>& visit) {
+  struct MicroBatches {
+    int number;
+    bool two_at_once;
+  };
   for (const int stage : {0, 1, 2, 3}) {
     for (const int shard : {1, 2, 4}) {
       for (const int replicas : {1, 2}) {
         for (const int blocks : {1, 2, 3, 4, 5, 6}) {
-          for (const int micro_batches : {1, 2, 3}) {
+          for (const auto& [number, two] :
+               {MicroBatches{1, false}, MicroBatches{2, false}, MicroBatches{2, true},
+                MicroBatches{3, false}, MicroBatches{3, true}}) {
             for (const int prefetch : {0, 1, 2, 3}) {
               for (const bool recompute : {false, true}) {
                 INFO("stage " << stage << " shard " << shard << " replicas " << replicas
-                              << " blocks " << blocks << " micro-batches " << micro_batches
-                              << " prefetch " << prefetch << " recompute " << recompute);
+                              << " blocks " << blocks << " micro-batches " << number << " two "
+                              << two << " prefetch " << prefetch << " recompute " << recompute);
                 visit(test::make_case(stage, shard, replicas, blocks,
-                                      {.micro_batches = micro_batches,
+                                      {.micro_batches = number,
                                        .prefetch = prefetch,
-                                       .recompute = test::recomputed(recompute)}));
+                                       .recompute = test::recomputed(recompute),
+                                       .two_at_once = two}));
               }
             }
           }
@@ -46,7 +53,7 @@ Program without(const Program& program, int index) {
   Program copy = program;
   copy.actions.erase(copy.actions.begin() + index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
       std::vector<int> after;
       for (const int other : action.*waits) {
         if (other != index) after.push_back(other > index ? other - 1 : other);
@@ -83,7 +90,7 @@ TEST_CASE("every program of every strategy is sound", "[program][property]") {
     ++cases;
     test::require_sound(c);
   });
-  CHECK(cases == 3456);
+  CHECK(cases == 5760);
 }
 
 TEST_CASE("no wait of any program can be left out", "[program][property]") {

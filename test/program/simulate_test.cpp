@@ -384,5 +384,40 @@ TEST_CASE("a machine is found by name", "[simulate]") {
   CHECK_THROWS_WITH(find_machine("tpu"), "no machine is called 'tpu'");
 }
 
+TEST_CASE("one of two micro-batches computes while the other one exchanges", "[program]") {
+  ModelCost cost = test::small_model_cost(4);
+  for (BlockCost& block : cost.blocks) {
+    for (const ExchangePass pass : {ExchangePass::forward, ExchangePass::backward})
+      block.exchanges.push_back({.op = CommOp::all_gather,
+                                 .axis = CommAxis::tensor,
+                                 .bytes = 640,
+                                 .width = 2,
+                                 .pass = pass});
+  }
+  const Mesh mesh(2, {.tensor = 2});
+  Case c = {zero_layout(0, mesh, cost, {}), cost, {.micro_batches = 6, .prefetch = 1}};
+  // Norm exchanges, too, and is left out.
+  const auto blocks_end = [&](const Machine& machine) {
+    const Program program = training_program(c.layout, c.cost, c.options);
+    const Simulation played = simulate(program, c.layout, c.cost, machine);
+    double end = 0;
+    for (std::size_t i = 0; i < program.actions.size(); ++i)
+      if (runs_block(program.actions[i].kind)) end = std::max(end, played.action_end_s[i]);
+    return end;
+  };
+  Machine machine = round_machine();
+  machine.link_bytes_per_s = 1e30;
+  const double computing = blocks_end(machine);
+  // Exchanges take as long as products.
+  machine.link_bytes_per_s = 1;
+  machine.link_bytes_per_s = (blocks_end(machine) - computing) / computing;
+  const double in_turn = blocks_end(machine);
+  REQUIRE(in_turn > 1.9 * computing);
+  c.options.two_at_once = true;
+  const double at_once = blocks_end(machine);
+  CHECK(at_once > computing);
+  CHECK(at_once < 0.7 * in_turn);
+}
+
 }  // namespace
 }  // namespace dstrain

@@ -95,6 +95,21 @@ TEST_CASE("errors of the schema and of the rules are reported in one run, in fil
   }
 }
 
+TEST_CASE("two micro-batches at once are refused beside what has its own order", "[recipe]") {
+  const auto text = [](const std::string& model, const std::string& more) {
+    return error_of("model: { name: " + model + " }\ndata: { name: random, samples: 64 }\n" +
+                    "batch: { global: 8, micro: 2, concurrent: 2 }\noptimizer: { lr: 1 }\n" +
+                    "run: { epochs: 1 }\n" + more);
+  };
+  CHECK(text("vit-tiny", "parallel: { pipeline: 2 }\n")
+            .find("r.yaml:3:43: error: batch.concurrent: 2 micro-batches at once do not go with "
+                  "parallel.pipeline above 1") != std::string::npos);
+  CHECK(text("qwen2.5-3b-moe", "").find("do not go with a mixture of experts") !=
+        std::string::npos);
+  CHECK(text("vit-tiny", "memory: { recompute: blocks, offload: { activations: pinned } }\n")
+            .find("do not go with memory.offload.activations") != std::string::npos);
+}
+
 TEST_CASE("a rule is silent about a field that was refused", "[recipe]") {
   const std::string text = error_of(
       "model: { name: vit-tiny }\ndata: { name: digits }\nbatch: { global: x, micro: 16 }\n"

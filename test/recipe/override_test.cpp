@@ -45,7 +45,7 @@ TEST_CASE("a mistake in --set names the option as it was typed", "[recipe]") {
         "  hint: Samples of one optimizer step over all ranks.");
   CHECK(error_of_overrides({"batch.globl=8"}) ==
         "--set batch.globl=8: error: batch.globl: no such key\n"
-        "  hint: did you mean 'global'? known here: global, micro");
+        "  hint: did you mean 'global'? known here: concurrent, global, micro");
   CHECK(error_of_overrides({"batch"}) ==
         "--set batch: error: not of the form path.to.key=value\n"
         "  hint: for example --set optimizer.lr=3e-4");

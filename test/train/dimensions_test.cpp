@@ -83,6 +83,7 @@ Combination draw(Draw& random) {
   const int stage = random.of<int>({0, 1, 2, 3});
   c.layout.push_back(fmt::format("parallel.zero.stage={}", stage));
   c.layout.push_back(fmt::format("batch.micro={}", random.of<int>({1, 2, 4})));
+  if (!moe && degrees["pipeline"] < 2 && random.one_in(2)) c.layout.push_back("batch.concurrent=2");
   const bool recompute = random.one_in(3);
   if (recompute) c.layout.push_back("memory.recompute=blocks");
   const auto place = [&](const std::string& what) {

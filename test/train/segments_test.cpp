@@ -94,14 +94,16 @@ TEST_CASE("graphs hold eight micro-batches of an ensemble on one rank", "[train]
   CHECK_FALSE(worth_recording(two, cost));
 }
 
-TEST_CASE("graphs hold exchanges of sequence ranks, and none of tensor ranks",
+TEST_CASE("graphs hold exchanges of sequence ranks, and of tensor ranks if two micro-batches run",
           "[train][segments]") {
   const bool sequence = GENERATE(true, false);
-  CAPTURE(sequence);
+  const int concurrent = GENERATE(1, 2);
+  const bool held = sequence || concurrent == 2;
+  CAPTURE(sequence, concurrent);
   Recipe recipe;
   recipe.model.name = "qwen2.5-0.5b";
   recipe.model.layers = 3;
-  recipe.batch = {.global = 4, .micro = 2};
+  recipe.batch = {.global = 4, .micro = 2, .concurrent = concurrent};
   (sequence ? recipe.parallel.sequence : recipe.parallel.tensor) = 2;
   const AxisPart first = {.index = 0, .count = 2};
   Model model = make_trainable_model(
@@ -109,14 +111,17 @@ TEST_CASE("graphs hold exchanges of sequence ranks, and none of tensor ranks",
       {.sequence = 64, .splits = sequence ? Splits{.sequence = first} : Splits{.tensor = first}});
   const ModelCost cost = model_cost(model, {.micro_batch = recipe.batch.micro, .compute_bytes = 2});
   const Program program = make_strategy(recipe, cost, /*world_size=*/2, h100()).training;
-  CHECK(worth_recording(program, cost) == sequence);
+  CHECK(worth_recording(program, cost) == held);
   std::int64_t exchanging = 0;
   for (const Segment& segment : find_segments(program)) {
+    for (const int i : segment.actions)
+      CHECK(program.actions[to_index(i)].lane ==
+            program.actions[to_index(segment.actions.front())].lane);
     exchanging += std::ranges::count_if(
         segment.actions, [&](int i) { return !program.actions[to_index(i)].comm.empty(); });
   }
-  // Three layers, forward and backward of two micro-batches.
-  CHECK(exchanging == (sequence ? 12 : 0));
+  // Three layers, forward and backward of two micro-batches; tensor ranks also of table and head.
+  CHECK(exchanging == (sequence ? 12 : held ? 18 : 0));
 }
 
 TEST_CASE("graphs are left out where there would be too many", "[train][segments]") {

@@ -7,9 +7,10 @@ namespace dstrain::builder {
 Gradients::Gradients(Writer& writer, const std::vector<GroupUse>& uses)
     : writer_(writer),
       uses_(uses),
-      own_slot_(uses.size(), -1),
-      cleared_(uses.size(), -1),
-      buffer_(uses.size(), -1),
+      compute_{.own_slot = std::vector(uses.size(), -1),
+               .cleared = std::vector(uses.size(), -1),
+               .buffer = std::vector(uses.size(), -1)},
+      beside_(compute_),
       backwards_(uses.size()) {
   if (!writer.training()) return;
   add_slots();
@@ -32,8 +33,10 @@ void Gradients::add_slots() {
   const int slots = std::min(2 * max_own_groups(writer_, uses_), pooled);
   for (int slot = 0; slot < slots; ++slot) pool_.push_back(add(largest));
   for (int g = 0; g < writer_.num_groups(); ++g) {
-    if (uses_[to_index(g)].shared && layout.reduced_from_slot(g))
-      own_slot_[to_index(g)] = add(layout.flat[to_index(g)].padded());
+    if (!uses_[to_index(g)].shared || !layout.reduced_from_slot(g)) continue;
+    compute_.own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
+    if (writer_.options.two_at_once)
+      beside_.own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
   }
 }
 
@@ -62,22 +65,30 @@ void Gradients::add_reduction_buffers() {
 
 void Gradients::clear(int group, int micro_batch) {
   const bool from_slot = writer_.layout.reduced_from_slot(group);
-  int& cleared = cleared_[to_index(group)];
+  Collecting& own = of_lane(micro_batch);
+  const int cleared = own.cleared[to_index(group)];
   if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
-  cleared = micro_batch;
-  Action action{.group = group, .micro_batch = micro_batch};
-  int buffer = writer_.resting[to_index(group)].gradient;
+  own.cleared[to_index(group)] = micro_batch;
+  if (!from_slot) {
+    // All micro-batches add to the gradient at rest.
+    const int resting = writer_.resting[to_index(group)].gradient;
+    for (Collecting* lane : {&compute_, &beside_}) {
+      lane->cleared[to_index(group)] = micro_batch;
+      lane->buffer[to_index(group)] = resting;
+    }
+  }
+  Action action{.lane = writer_.lane_of(micro_batch), .group = group, .micro_batch = micro_batch};
   if (from_slot) {
-    buffer = own_slot_[to_index(group)];
+    int buffer = own.own_slot[to_index(group)];
     if (buffer < 0) {
       buffer = pool_[next_];
       next_ = (next_ + 1) % pool_.size();
     }
     if (const auto reader = last_reduce_of_.find(buffer); reader != last_reduce_of_.end())
       action.after.push_back(reader->second);
+    own.buffer[to_index(group)] = buffer;
   }
-  buffer_[to_index(group)] = buffer;
-  action.writes = {buffer};
+  action.writes = {buffer(group, micro_batch)};
   writer_.add(ActionKind::clear, std::move(action));
 }
 
@@ -97,7 +108,7 @@ void Gradients::after(const Visit& visit, int index) {
 }
 
 void Gradients::reduce(int group, int micro_batch, int after) {
-  const int whole = buffer_[to_index(group)];
+  const int whole = buffer(group, micro_batch);
   const bool from_slot = writer_.layout.reduced_from_slot(group);
   Action action{.group = group,
                 .micro_batch = micro_batch,
@@ -123,6 +134,11 @@ int Gradients::finish() {
     if (resting.gradient >= 0) norm.reads.push_back(resting.gradient);
   }
   if (last_reduce_) norm.after.push_back(*last_reduce_);
+  for (int i = static_cast<int>(writer_.program.actions.size()) - 1; i >= 0; --i) {
+    if (writer_.action(i).lane != Lane::compute_beside) continue;
+    norm.after.push_back(i);
+    break;
+  }
   return writer_.add(ActionKind::norm, std::move(norm));
 }
 

@@ -15,29 +15,40 @@ class Gradients {
 
   /// Gives the group's gradient an empty buffer unless it has one that it still collects in.
   void clear(int group, int micro_batch);
-  /// The buffer in which the group's gradient collects now.
-  [[nodiscard]] int buffer(int group) const { return buffer_[to_index(group)]; }
+  /// The buffer in which the group's gradient of the micro-batch collects now.
+  [[nodiscard]] int buffer(int group, int micro_batch) const {
+    return of_lane(micro_batch).buffer[to_index(group)];
+  }
   /// After the backward `index` of the visit: reduces what is complete.
   void after(const Visit& visit, int index);
   /// Returns norm.
   int finish();
 
  private:
+  /// Where the micro-batches of a lane collect, by group.
+  struct Collecting {
+    std::vector<int> own_slot;  ///< of a group that needs one of its own
+    std::vector<int> cleared;   ///< micro-batch whose gradient its buffer collects, -1: none
+    std::vector<int> buffer;
+  };
+  [[nodiscard]] const Collecting& of_lane(int micro_batch) const {
+    return writer_.lane_of(micro_batch) == Lane::compute ? compute_ : beside_;
+  }
+  [[nodiscard]] Collecting& of_lane(int micro_batch) {
+    return writer_.lane_of(micro_batch) == Lane::compute ? compute_ : beside_;
+  }
   void add_slots();
   void add_reduction_buffers();
   void reduce(int group, int micro_batch, int after);
 
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
-  std::vector<int> own_slot_;  ///< by group: of a shared one
-  std::vector<int> pool_;      ///< buffers that groups share
-  std::size_t next_ = 0;       ///< in the pool
-  int shard_sum_ = -1;         ///< buffers of the reduction, -1: it needs none
+  Collecting compute_, beside_;
+  std::vector<int> pool_;  ///< buffers that groups share
+  std::size_t next_ = 0;   ///< in the pool
+  int shard_sum_ = -1;     ///< buffers of the reduction, -1: it needs none
   int wire_ = -1;
   int codes_ = -1;
-  /// By group: micro-batch whose gradient its buffer collects, -1: none.
-  std::vector<int> cleared_;
-  std::vector<int> buffer_;            ///< by group
   std::vector<int> backwards_;         ///< by group: added to its whole gradient so far
   std::map<int, int> last_reduce_of_;  ///< by buffer
   std::optional<int> last_reduce_;

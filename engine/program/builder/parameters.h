@@ -1,7 +1,9 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "engine/program/builder/writer.h"
@@ -18,6 +20,8 @@ class Parameters {
   void before(int visit);
   /// Adds to `action`, the first of a visit that reads the block's parameters, its waits.
   void wait(int block, Action& action);
+  /// Action `index` reads the block's parameters.
+  void read_by(int block, int index);
   /// After visit `visit`: what no visit needs next is released.
   void after(int visit);
   /// After the whole list: what the gathers and first readers of one run wait for in the run before
@@ -31,8 +35,10 @@ class Parameters {
   struct Held {
     bool held = false;
     int buffer = -1;
-    int last_visit = -1;         ///< known so far
-    std::optional<int> awaited;  ///< gather that no compute action has waited for yet
+    int last_visit = -1;          ///< known so far
+    std::optional<int> awaited;   ///< gather
+    std::set<Lane> waited;        ///< lanes that have waited for it
+    std::map<Lane, int> readers;  ///< by lane: the last action so far
   };
   struct FreeSlot {
     int slot = -1;
