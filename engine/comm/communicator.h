@@ -74,6 +74,8 @@ class Communicator {
   virtual void receive(at::Tensor& x, int peer) = 0;
   /// Returns when all ranks have called it (waits also on a GPU).
   virtual void barrier() = 0;
+  /// A CUDA graph of which calls are a part begins and ends with it.
+  virtual void settle() {}
   /// On the CPU: a send or receive that another thread is in, and later ones, end with an
   /// Error{again}.
   virtual void cancel() {}

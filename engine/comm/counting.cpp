@@ -88,6 +88,7 @@ class Counting final : public CountingCommunicator {
   void barrier() override {
     count(kBarrier, 0, {}, {}, [&](Profiled&) { inner_->barrier(); });
   }
+  void settle() override { inner_->settle(); }
   void cancel() override { inner_->cancel(); }
 
   void watch(RankRecordFile& record) override { record_ = &record; }

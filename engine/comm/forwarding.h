@@ -32,6 +32,7 @@ class Forwarding : public Communicator {
   void send(const at::Tensor& x, int peer) override { inner_.send(x, peer); }
   void receive(at::Tensor& x, int peer) override { inner_.receive(x, peer); }
   void barrier() override { inner_.barrier(); }
+  void settle() override { inner_.settle(); }
   void cancel() override { inner_.cancel(); }
 
  protected:

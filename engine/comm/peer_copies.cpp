@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -50,7 +51,8 @@ class PeerCopies final : public Forwarding {
         device_(at::kCUDA, c10::cuda::current_device()),
         copies_(Stream::from_pool(device_, StreamPriority::high)),
         caller_(copies_),
-        ready_(device_) {}
+        ready_(device_),
+        sent_(device_) {}
 
   ~PeerCopies() override {
     if (std::uncaught_exceptions() == 0) {
@@ -86,10 +88,7 @@ class PeerCopies final : public Forwarding {
         if (char* own = to + to_index(rank()) * part; own != from) copy(own, from, part);
       }
       finish("all_gather");
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer == rank()) continue;
-        copy(to + to_index(peer) * part + first, memory_->arrived(peer), bytes);
-      }
+      place(to + first, part, bytes);
     }
   }
 
@@ -123,12 +122,25 @@ class PeerCopies final : public Forwarding {
     }
   }
 
+  void settle() override {
+    if (!memory_->settled()) {
+      begin("settle", {}, 0);
+      finish("settle");
+    }
+    if (!joined_) {
+      sent_.record(copies_);
+      sent_.wait(Stream::current(device_));
+    }
+    joined_ = true;
+  }
+
  private:
   /// Copies begin behind the present work of the caller's stream.
   void begin(const char* operation, const std::vector<const void*>& from, std::size_t bytes) {
     caller_ = Stream::current(device_);
     ready_.record(caller_);
     ready_.wait(copies_);
+    joined_ = false;
     check(operation, memory_->send(from, bytes, copies_.handle()));
   }
 
@@ -138,6 +150,21 @@ class PeerCopies final : public Forwarding {
 
   void check(const char* operation, const char* error) const {
     if (error != nullptr) group_.fail(operation, error);
+  }
+
+  /// What has arrived, to `to` and, by rank, `stride` bytes behind it.
+  void place(char* to, std::size_t stride, std::size_t bytes) const {
+    PeerParts parts{.bytes = static_cast<std::int64_t>(bytes)};
+    bool whole = bytes % 16 == 0;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      char* const there = to + to_index(peer) * stride;
+      whole = whole && reinterpret_cast<std::uintptr_t>(there) % 16 == 0;
+      parts.parts[parts.count] = memory_->arrived(peer);
+      parts.to[parts.count++] = there;
+    }
+    if (whole && parts.count > 1) return check("all_gather", place_parts(parts, caller_.handle()));
+    for (int i = 0; i < parts.count; ++i) copy(parts.to[i], parts.parts[i], bytes);
   }
 
   void copy(void* to, const void* from, std::size_t bytes) const {
@@ -152,7 +179,8 @@ class PeerCopies final : public Forwarding {
   at::Device device_;
   Stream copies_;
   Stream caller_;  ///< of the last call
-  Event ready_;
+  Event ready_, sent_;
+  bool joined_ = true;  ///< the caller's stream has waited for all copies
 };
 
 }  // namespace

@@ -56,6 +56,15 @@ void launch(const PeerSum& args, cudaStream_t stream) {
   add_parts_kernel<T><<<blocks, kThreads, 0, stream>>>(args, packs);
 }
 
+__global__ void __launch_bounds__(512) place_parts_kernel(PeerParts args) {
+  const std::int64_t packs = args.bytes / std::int64_t{sizeof(uint4)};
+  const auto* from = static_cast<const uint4*>(args.parts[blockIdx.y]);
+  auto* to = static_cast<uint4*>(args.to[blockIdx.y]);
+  for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < packs;
+       i += std::int64_t{gridDim.x} * blockDim.x)
+    to[i] = from[i];
+}
+
 constexpr int kWarp = 32;
 static_assert(kMaxPeers <= kWarp);
 
@@ -70,6 +79,12 @@ __global__ void __launch_bounds__(kWarp) await_words_kernel(std::uint32_t* words
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(0) : "memory");
 }
 
+__global__ void __launch_bounds__(kWarp) write_words_kernel(PeerWords args) {
+  if (static_cast<int>(threadIdx.x) >= args.count) return;
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(args.words[threadIdx.x]), "r"(1)
+               : "memory");
+}
+
 const char* last_error() {
   const cudaError_t result = cudaGetLastError();
   return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
@@ -79,6 +94,21 @@ const char* last_error() {
 
 const char* await_words(std::uint32_t* words, int count, void* stream) {
   await_words_kernel<<<1, kWarp, 0, static_cast<cudaStream_t>(stream)>>>(words, count);
+  return last_error();
+}
+
+const char* write_words(const PeerWords& args, void* stream) {
+  write_words_kernel<<<1, kWarp, 0, static_cast<cudaStream_t>(stream)>>>(args);
+  return last_error();
+}
+
+const char* place_parts(const PeerParts& args, void* stream) {
+  constexpr int kThreads = 512;
+  const std::int64_t packs = args.bytes / std::int64_t{sizeof(uint4)};
+  const auto blocks = static_cast<unsigned>(
+      std::clamp<std::int64_t>((packs + kThreads - 1) / kThreads, 1, 132 * 4 / args.count));
+  place_parts_kernel<<<dim3(blocks, static_cast<unsigned>(args.count)), kThreads, 0,
+                       static_cast<cudaStream_t>(stream)>>>(args);
   return last_error();
 }
 

@@ -177,12 +177,17 @@ const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t b
   for (int step = 1; step <= size; ++step) {
     const int peer = (rank_ + step) % size;
     words.push_back(word(peer, rank_, last_));
-    if (peer == rank_) continue;
+    if (peer == rank_ || bytes == 0) continue;
     const cudaError_t result = cudaMemcpyAsync(memory_[to_index(peer)] + offset(rank_),
                                                from[to_index(peer)], bytes, cudaMemcpyDefault, on);
     if (result != cudaSuccess) return cudaGetErrorString(result);
   }
-  return write_ones(words, on);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone; (void)cudaStreamIsCapturing(on, &status); const bool by_kernel = status != cudaStreamCaptureStatusNone;
+  if (!by_kernel) return write_ones(words, on);
+  PeerWords args{.count = size};
+  for (int i = 0; i < size; ++i)
+    args.words[i] = reinterpret_cast<std::uint32_t*>(words[to_index(i)]);
+  return write_words(args, stream);
 }
 
 const char* PeerMemory::receive(void* stream) {

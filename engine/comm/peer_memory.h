@@ -16,7 +16,8 @@ namespace dstrain::comm {
 /// Of its two slots an exchange uses one and the next exchange the other, each with words of its
 /// own: 1 says that a part has arrived, and the receiver sets it back to 0. A rank begins its
 /// exchange k + 1 when it has every rank's part of k, so when everyone has read what came before k
-/// and set the words of k - 1 back.
+/// and set the words of k - 1 back. No word counts, so that a CUDA graph can hold exchanges: an even
+/// number of them, as it always begins with the same slot.
 class PeerMemory {
  public:
   /// Collective over the group. Null on all ranks where the GPUs are of several hosts, cannot reach
@@ -42,6 +43,8 @@ class PeerMemory {
   /// in arrived(i) until the next exchange but one begins.
   [[nodiscard]] const char* receive(void* stream);
   [[nodiscard]] const void* arrived(int rank) const;
+  /// The next exchange uses the first slot.
+  [[nodiscard]] bool settled() const { return last_ == 1; }
 
  private:
   PeerMemory(const Group& group, std::size_t part);

@@ -79,6 +79,10 @@ struct MatrixRule {
   int direction = 2;   ///< of what is gathered and orthogonalised
 };
 
+/// Exchanges of so many tensor ranks are held by CUDA graphs, but under a pipeline; those of fewer
+/// gain nothing from it (engine/kernels/README.md).
+inline constexpr int kMinGraphedTensorRanks = 4;
+
 /// Who holds which part of the training state, and in which width it rests and travels.
 struct Layout {
   std::vector<GroupLayout> groups;

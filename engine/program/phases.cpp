@@ -36,12 +36,12 @@ std::vector<Phase> phases(const Program& program) {
   std::vector<std::optional<Phase>> found(actions.size());
   Phase present = Phase::forward;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].lane != Lane::compute) continue;
+    if (!computes(actions[i].lane)) continue;
     present = phase_of(actions[i].kind).value_or(present);
     found[i] = present;
     for (const int other : actions[i].after) {
       auto& served = found[to_index(other)];
-      const bool elsewhere = actions[to_index(other)].lane != Lane::compute;
+      const bool elsewhere = !computes(actions[to_index(other)].lane);
       if (elsewhere && !served) served = present;
     }
   }
@@ -58,7 +58,7 @@ std::vector<Phase> phases(const Program& program) {
     } else {
       all[i] = found[i].value_or(present);
     }
-    if (actions[i].lane == Lane::compute) present = all[i];
+    if (computes(actions[i].lane)) present = all[i];
   }
   return all;
 }

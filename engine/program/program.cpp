@@ -89,6 +89,8 @@ const char* lane_name(Lane lane) {
       return "host";
     case Lane::host_in:
       return "host_in";
+    case Lane::compute_beside:
+      return "compute_beside";
   }
   return "?";
 }
@@ -114,7 +116,8 @@ bool runs_backward(ActionKind kind) {
 
 std::span<const Lane> lanes_of(ActionKind kind) {
   using enum ActionKind;
-  static constexpr Lane kCompute[] = {Lane::compute}, kGather[] = {Lane::gather},
+  static constexpr Lane kCompute[] = {Lane::compute}, kBlocks[] = {Lane::compute, Lane::compute_beside},
+                        kGather[] = {Lane::gather},
                         kReduce[] = {Lane::reduce}, kCopyIn[] = {Lane::copy_in},
                         kCopyOut[] = {Lane::copy_out}, kSendDown[] = {Lane::send_down},
                         kSendUp[] = {Lane::send_up}, kReceiveDown[] = {Lane::receive_down},
@@ -147,12 +150,13 @@ std::span<const Lane> lanes_of(ActionKind kind) {
       return kEvict;
     case update:
       return kUpdate;
-    case release:
-    case discard:
     case forward:
     case recompute:
-    case clear:
     case backward:
+    case clear:
+    case release:
+      return kBlocks;
+    case discard:
     case backward_input:
     case backward_weight:
     case norm:

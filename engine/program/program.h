@@ -68,9 +68,16 @@ enum class Lane {
   host_out,
   host,
   host_in,
+  /// Blocks of every other micro-batch (ProgramOptions::two_at_once): they compute while those of
+  /// the other one exchange.
+  compute_beside,
 };
-inline constexpr int kNumLanes = 15;
+inline constexpr int kNumLanes = 16;
 [[nodiscard]] const char* lane_name(Lane lane);
+/// The two lanes that run blocks.
+[[nodiscard]] inline bool computes(Lane lane) {
+  return lane == Lane::compute || lane == Lane::compute_beside;
+}
 /// Work of the lane goes on beside the next step: updates of offloaded states.
 [[nodiscard]] bool outlasts_step(Lane lane);
 /// The lanes that an action of the kind may run on; the first is the usual one.
@@ -172,6 +179,9 @@ struct ProgramOptions {
   std::vector<bool> recompute{};
   PipelineSchedule schedule = {};  ///< of a training step of a pipeline; empty: 1F1B
   Place inputs = Place::device;    ///< of recomputed blocks, until their backward
+  /// Micro-batches run two at once, each on a lane of its own: while one exchanges inside a block
+  /// the other computes. For groups that rest whole, without a pipeline or offload.
+  bool two_at_once = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

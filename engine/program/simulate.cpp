@@ -141,13 +141,15 @@ double Simulator::hidden_s(const Action& action) const {
   return sum;
 }
 
-/// What the host takes to enqueue a block that exchanges with tensor ranks, which is in no graph.
+/// What the host takes to enqueue a block that exchanges with tensor ranks and is in no graph.
 double Simulator::host_s(const Action& action) const {
   const auto& exchanges = cost_.blocks[to_index(action.block)].exchanges;
-  const bool eager =
+  const bool graphed =
+      layout_.tensor_degree >= kMinGraphedTensorRanks && layout_.pipeline_degree() == 1;
+  const bool exchanging =
       layout_.tensor_degree > 1 &&
       std::ranges::find(exchanges, CommAxis::tensor, &Exchange::axis) != exchanges.end();
-  return eager ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
+  return exchanging && !graphed ? (runs_backward(action.kind) ? 2 : 1) * machine_.host_block_s : 0;
 }
 
 void Simulator::add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const {
@@ -409,7 +411,7 @@ Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine&
   for (const CommChannel& channel : channels(program)) {
     bytes += machine.communicator_overhead;
     // Two slots of an exchange (PeerMemory), where the ranks are of one node.
-    if (channel == CommChannel{CommAxis::tensor, Lane::compute} && machine.peer_copies)
+    if (channel.axis == CommAxis::tensor && computes(channel.lane) && machine.peer_copies)
       bytes += 2 * largest_exchange(cost, channel.axis);
   }
   return bytes;

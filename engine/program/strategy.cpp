@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -247,6 +248,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
     set_stages(layout, cost, stages->cut.stages);
     options.schedule = stages->cut.visits;
   }
+  options.two_at_once = std::getenv("DSTRAIN_TWO") != nullptr && mesh.degree(Axis::tensor) > 1 && mesh.degree(Axis::pipeline) == 1 && batch.micro_batches > 1;
   const PlacementReport placement = place_states(layout, cost, recipe, options, machine);
   std::optional<RecomputeChoice> choice;
   if (recipe.memory.recompute == Recompute::automatic) {

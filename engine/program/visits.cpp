@@ -35,6 +35,24 @@ std::vector<Visit> block_visits(const std::vector<ChunkVisit>& visits, const Lay
   return list;
 }
 
+std::vector<Visit> two_at_once(const std::vector<Visit>& visits) {
+  std::vector<Visit> list;
+  for (auto first = visits.begin(); first != visits.end();) {
+    const auto other = [&](auto begin) {
+      return std::find_if(begin, visits.end(), [&](const Visit& visit) {
+        return visit.micro_batch != begin->micro_batch;
+      });
+    };
+    const auto second = other(first), end = second == visits.end() ? second : other(second);
+    for (auto own = first, beside = second; own != second || beside != end;) {
+      if (own != second) list.push_back(*own++);
+      if (beside != end) list.push_back(*beside++);
+    }
+    first = end;
+  }
+  return list;
+}
+
 std::vector<Arrival> arrivals(const PipelineSchedule& schedule, const Stages& stages, int blocks,
                               int first_trained, int coordinate) {
   const VisitTimes times = time_visits(schedule, stages, equal_costs(stages));

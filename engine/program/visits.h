@@ -26,6 +26,10 @@ struct Visit {
                                               const Layout& layout, const ModelCost& cost,
                                               int first_trained);
 
+/// The same visits, those of each two micro-batches in turn: block after block, the first one's and
+/// then the second one's. `visits` run one micro-batch after the other.
+[[nodiscard]] std::vector<Visit> two_at_once(const std::vector<Visit>& visits);
+
 /// What coordinate `coordinate` receives, in the order in which the other ranks send it, and after
 /// how many of its own visits at the latest it should begin to.
 struct Arrival {

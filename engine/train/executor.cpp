@@ -97,7 +97,7 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
       timer_(options.device, options.timed_every, record) {
   for (int name = 0; name < kNumLanes; ++name) {
     // Communication is short and others wait for it; compute is long.
-    const bool urgent = static_cast<Lane>(name) != Lane::compute;
+    const bool urgent = !computes(static_cast<Lane>(name));
     lanes_.push_back(
         Stream::from_pool(options.device, urgent ? StreamPriority::high : StreamPriority::normal));
   }
@@ -120,8 +120,10 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
   context_.totals = sums_.narrow(0, kTotals, kNumTotals);
   evaluation_context_.mode = Mode::evaluate;
   evaluation_context_.totals = context_.totals;
-  for (auto& [channel, ranks] : communicators)
+  for (auto& [channel, ranks] : communicators) {
     if (channel.lane == Lane::compute) context_.peers.set(channel.axis, ranks.get());
+    if (channel.lane == Lane::compute_beside) peers_beside_.set(channel.axis, ranks.get());
+  }
   evaluation_context_.peers = context_.peers;
   seed_ = at::zeros({}, fp32);
   context_.sample_seed = at::zeros({}, fp32);
@@ -129,8 +131,9 @@ Executor::Executor(Model& model, const ModelCost& cost, const Strategy& strategy
     dropout_seeds_ = at::zeros({strategy.training.micro_batches}, fp32.dtype(at::kLong));
   loaded_.resize(strategy.training.buffers_of(BufferRole::batch).size());
   segment_of_.resize(strategy.training.actions.size());
-  if (options.graphs && options.device.is_cuda() && worth_recording(strategy.training, cost))
-    segments_ = find_segments(strategy.training);
+  if (options.graphs && options.device.is_cuda() &&
+      worth_recording(strategy.training, strategy.layout, cost))
+    segments_ = find_segments(strategy.training, strategy.layout);
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const int i : segments_[s].actions) segment_of_[to_index(i)] = s;
   }
@@ -290,7 +293,7 @@ void Executor::observe(StepObserver* observer) {
   if (observer == nullptr || observer->keeps_graphs() || graphs_.empty()) return;
   synchronize(options_.device);
   graphs_.clear();
-  first_graph_ = nullptr;
+  first_graph_.clear();
   release_cached_memory(options_.device);
 }
 
@@ -364,7 +367,7 @@ void Executor::run(Prepared& prepared, BatchSource& source, const StepInputs& in
       const StreamScope scope(stream);
       // What goes on beside the next step has no end when this one is summed up.
       const bool on_thread = transfers(action.kind) && !options_.device.is_cuda();
-      const bool timed = training && action.lane != Lane::compute && !on_thread &&
+      const bool timed = training && !computes(action.lane) && !on_thread &&
                          !(options_.device.is_cuda() && outlasts_step(action.lane));
       if (timed) timer_.begin_action(action.lane, stream);
       if (action.kind == ActionKind::load) {
@@ -389,50 +392,11 @@ void Executor::free_activations(Prepared& prepared, const Action& action) {
   }
 }
 
-void Executor::replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs) {
-  const Stream& compute = lane(Lane::compute);
-  std::vector<Recorded>& recorded = graphs_[first_loaded_];
-  if (recorded.empty()) {
-    recorded = std::vector<Recorded>(segments_.size());
-    synchronize(options_.device);
-    release_cached_memory(options_.device);  // or eager and captured memory would both be held
-  }
-  auto& [graph, actions, calls] = recorded[segment];
-  CountingCommunicator* const ranks = communicators_.find({CommAxis::sequence, Lane::compute});
-  if (graph.captured()) {
-    if (ranks != nullptr) ranks->add(calls);
-  } else {
-    if (ranks != nullptr) calls = ranks->counts();
-    const auto work = [&] {
-      std::int64_t before = 0;
-      for (const int i : segments_[segment].actions) {
-        const Action& action = training_.program->actions[to_index(i)];
-        perform(training_, to_index(i), batch_of(action, source), inputs, context_);
-        free_activations(training_, action);
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
-          // What the host knows of a gradient is not replayed: nothing may be left for a reduction.
-          for (const int group : cost_.blocks[to_index(action.block)].groups) {
-            if (states_.trainable(group)) states_.settle_gradients(group);
-          }
-        }
-        const std::int64_t now = Graph::captured_work(compute);
-        actions.push_back({.action = to_index(i), .device_events = now - before});
-        before = now;
-      }
-    };
-    // All graphs share the memory of the first one: they run in this order, in every step.
-    graph.capture(compute, work, first_graph_);
-    if (first_graph_ == nullptr) first_graph_ = &graph;
-    if (ranks != nullptr) calls = difference(ranks->counts(), calls);
-  }
-  graph.replay(compute);
-  if (observer_ != nullptr) observer_->replayed(actions);
-}
-
 void Executor::perform(Prepared& prepared, std::size_t i, const Batch* batch,
                        const StepInputs& inputs, const BlockContext& context) {
   const Action& action = prepared.program->actions[i];
   BlockContext of_micro_batch = context;
+  if (action.lane == Lane::compute_beside) of_micro_batch.peers = peers_beside_;
   if (action.kind == ActionKind::recompute) of_micro_batch.mode = Mode::recompute;
   if (&prepared == &training_ && action.block >= 0)
     of_micro_batch.dropout_seed = dropout_seed(action.micro_batch);
@@ -545,8 +509,9 @@ void Executor::backward(Prepared& prepared, const Action& action) {
   const Tensors& inputs = prepared.inputs[to_index(program.find(action.frees, BufferRole::saved))];
   const int ends_chunk = program.find(action.reads, BufferRole::output_gradient),
             begins_chunk = program.find(action.writes, BufferRole::output_gradient);
+  Tensors& handed_on = output_gradients_[action.lane];
   Tensors seeds = ends_chunk >= 0 ? prepared.outputs[to_index(ends_chunk)]
-                                  : std::exchange(output_gradients_, {});
+                                  : std::exchange(handed_on, {});
   if (to_index(action.block) + 1 == model_.blocks.size()) seeds = {seed_};
   const int held = program.find(action.writes, BufferRole::held);
   const LaterScope scope(model_.blocks[to_index(action.block)]->parameters(),
@@ -556,7 +521,7 @@ void Executor::backward(Prepared& prepared, const Action& action) {
     return;
   }
   Tensors& gradients =
-      begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : output_gradients_;
+      begins_chunk >= 0 ? prepared.outputs[to_index(begins_chunk)] : handed_on;
   gradients = torch::autograd::grad(outputs, inputs, seeds);
 }
 

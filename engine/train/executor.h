@@ -222,6 +222,7 @@ class Executor {
   void wait_for_transfers(const Prepared& prepared, std::size_t i);
   /// Empty tensors for what the block before or after the boundary sends.
   [[nodiscard]] Tensors boundary_tensors(int block) const;
+  [[nodiscard]] std::vector<CountingCommunicator*> exchanging_in_graphs(Lane lane) const;
   /// The work of a segment of the training program, from a graph, which is recorded the first time.
   void replay(std::size_t segment, const BatchSource& source, const StepInputs& inputs);
   [[nodiscard]] const Batch* batch_of(const Action& action, const BatchSource& source) const;
@@ -288,6 +289,7 @@ class Executor {
   at::Tensor reduced_sums_;  ///< [sums of running statistics | sums_]
   std::optional<RunningStates> running_states_;
   BlockContext context_;
+  Peers peers_beside_;  ///< on Lane::compute_beside
   BlockContext evaluation_context_;  ///< without label smoothing, so that losses of recipes compare
 
   at::Tensor seed_;           ///< [] fp32: gradient of the summed loss, loss scale / targets
@@ -301,17 +303,18 @@ class Executor {
   struct Recorded {
     Graph graph;
     std::vector<ReplayedAction> actions;
-    std::vector<CallCount> calls;  ///< of sequence ranks, each time
+    std::vector<std::vector<CallCount>> calls;  ///< of exchanging_in_graphs(), each time
   };
   std::map<std::size_t, std::vector<Recorded>> graphs_;
-  const Graph* first_graph_ = nullptr;
+  std::map<Lane, const Graph*> first_graph_;
   /// By the source's buffer of the first micro-batch and the evict or send of an output: where
   /// graphs write it.
   std::map<std::pair<std::size_t, const Action*>, Tensors> written_by_graphs_;
   std::int64_t eager_steps_ = 0;
   bool rehearsing_ = false;
 
-  Tensors output_gradients_;  ///< of the block whose backward is next, inside a chunk
+  /// By lane: of the block whose backward is next, inside a chunk.
+  std::map<Lane, Tensors> output_gradients_;
   std::function<void(int block, const Tensors& output)> after_forward_;  ///< of find_non_finite
   std::vector<std::size_t> loaded_;  ///< buffer of the source of micro-batch m at m % size
   std::size_t first_loaded_ = 0;     ///< that of micro-batch 0

@@ -1,6 +1,7 @@
 #include "engine/train/segments.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/base/index.h"
 #include "engine/program/phases.h"
@@ -11,16 +12,19 @@ namespace {
 /// About 20 kernels each: some 100 MiB of graphs.
 constexpr std::size_t kMaxRecorded = 8192;
 
-/// Exchanges of experts read on the host. Those of tensor ranks were tried in graphs, by copies and
-/// by NCCL: no gain, 3 % longer steps on one machine (engine/kernels/README.md).
-bool exchanges_in_graph(const Action& action) {
-  return std::ranges::all_of(action.comm,
-                             [](const Comm& comm) { return comm.axis == CommAxis::sequence; });
+/// Exchanges of experts read on the host.
+bool exchanges_in_graph(const Action& action, const Layout& layout) {
+  static const char* least = std::getenv("DSTRAIN_GRAPH_TENSOR");
+  const int ranks = least != nullptr ? std::atoi(least) : kMinGraphedTensorRanks;
+  return std::ranges::all_of(action.comm, [&](const Comm& comm) {
+    return comm.axis == CommAxis::sequence ||
+           (comm.axis == CommAxis::tensor && layout.tensor_degree >= ranks);
+  });
 }
 
-bool recordable(const Action& action) {
+bool recordable(const Action& action, const Layout& layout) {
   using enum ActionKind;
-  return exchanges_in_graph(action) &&
+  return exchanges_in_graph(action, layout) &&
          (action.kind == forward || action.kind == recompute || action.kind == backward ||
           action.kind == backward_input || action.kind == backward_weight || action.kind == clear ||
           action.kind == release);
@@ -28,7 +32,10 @@ bool recordable(const Action& action) {
 
 }  // namespace
 
-std::vector<Segment> find_segments(const Program& program) {
+namespace {
+
+/// Those of one lane.
+std::vector<Segment> segments_of(Lane lane, const Program& program, const Layout& layout) {
   std::vector<bool> awaited(program.actions.size());
   for (const Action& action : program.actions) {
     for (const int other : action.after) awaited[to_index(other)] = true;
@@ -46,8 +53,8 @@ std::vector<Segment> find_segments(const Program& program) {
   };
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     const Action& action = program.actions[to_index(i)];
-    if (action.lane != Lane::compute) continue;
-    if (!recordable(action)) {
+    if (action.lane != lane) continue;
+    if (!recordable(action, layout)) {
       close();
       continue;
     }
@@ -68,15 +75,24 @@ std::vector<Segment> find_segments(const Program& program) {
   return segments;
 }
 
-bool worth_recording(const Program& program, const ModelCost& cost) {
-  const auto communicates = [](const Action& a) {
-    return transfers(a.kind) || (runs_block(a.kind) && !exchanges_in_graph(a));
+}  // namespace
+
+std::vector<Segment> find_segments(const Program& program, const Layout& layout) {
+  std::vector<Segment> all = segments_of(Lane::compute, program, layout);
+  for (Segment& segment : segments_of(Lane::compute_beside, program, layout))
+    all.push_back(std::move(segment));
+  return all;
+}
+
+bool worth_recording(const Program& program, const Layout& layout, const ModelCost& cost) {
+  const auto communicates = [&](const Action& a) {
+    return transfers(a.kind) || (runs_block(a.kind) && !exchanges_in_graph(a, layout));
   };
   if (std::ranges::any_of(cost.blocks, &BlockCost::host_reads) ||
       std::ranges::any_of(program.actions, communicates))
     return false;
   const auto recorded = static_cast<std::size_t>(std::ranges::count_if(
-      program.actions, [&](const Action& a) { return a.block >= 0 && recordable(a); }));
+      program.actions, [&](const Action& a) { return a.block >= 0 && recordable(a, layout); }));
   const std::size_t buffers = program.buffers_of(BufferRole::batch).size();
   const bool one_phase = to_index(program.micro_batches) % buffers == 0;
   return recorded * (one_phase ? 1 : buffers) <= kMaxRecorded;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/program/cost.h"
+#include "engine/program/layout.h"
 #include "engine/program/program.h"
 
 namespace dstrain {
@@ -15,15 +16,16 @@ struct Segment {
 };
 
 /// The segments of forward, recompute, clear, backward and release, each with the work of at least
-/// one block, and the collectives of sequence ranks inside it. Other collectives are in none, nor
-/// are norm and updates, whose work changes from step to step.
-[[nodiscard]] std::vector<Segment> find_segments(const Program& program);
+/// one block, and the collectives of sequence ranks, and of four or more tensor ranks, inside it.
+/// Other collectives are in none, nor are norm and updates, whose work changes from step to step.
+[[nodiscard]] std::vector<Segment> find_segments(const Program& program, const Layout& layout);
 
 /// Whether graphs pay: the host has to record each segment of the step, once for each phase of the
-/// batch buffers, and keep it. Never where a block exchanges with other than sequence ranks or reads
-/// on the host (BlockCost::host_reads): it runs without a graph, and would not see what a graph
-/// returns. Nor under a pipeline: recording waits for the whole device, where a receive may wait for
-/// this rank.
-[[nodiscard]] bool worth_recording(const Program& program, const ModelCost& cost);
+/// batch buffers, and keep it. Never where a block exchanges with other ranks than those or reads on
+/// the host (BlockCost::host_reads): it runs without a graph, and would not see what a graph returns.
+/// Nor under a pipeline: recording waits for the whole device, where a receive may wait for this
+/// rank.
+[[nodiscard]] bool worth_recording(const Program& program, const Layout& layout,
+                                   const ModelCost& cost);
 
 }  // namespace dstrain

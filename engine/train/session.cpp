@@ -323,7 +323,7 @@ void Session::open_communicators(const World& world, RankRecordFile& record) {
                                 static_cast<int>(group.ranks.size()));
     const bool link = group.channel.axis == CommAxis::pipeline;
     // Rows of a product's input and output travel beside it.
-    const bool beside = group.channel == CommChannel{CommAxis::tensor, Lane::compute};
+    const bool beside = group.channel.axis == CommAxis::tensor && computes(group.channel.lane);
     auto communicator = world.communicator(
         {.name = group.name,
          .ranks = group.ranks,

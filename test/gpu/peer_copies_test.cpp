@@ -13,6 +13,8 @@
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/tcp_store.h"
 #include "engine/device/device.h"
+#include "engine/device/graph.h"
+#include "engine/device/stream.h"
 #include "test/comm/child_process.h"
 #include "test/comm/operations.h"
 #include "test/store/listener.h"
@@ -62,6 +64,41 @@ void check_copies(const std::shared_ptr<Store>& store, int rank, int size) {
   for (const at::Tensor& any : wrong) test::expect(!any.item<bool>(), "the sum of all parts");
 }
 
+/// An odd number of exchanges in a CUDA graph, with others between its launches.
+void check_graph(Communicator& comm, const at::Device& gpu) {
+  const int rank = comm.rank(), size = comm.size();
+  const auto on = at::TensorOptions(at::kBFloat16).device(gpu);
+  const Stream stream = Stream::from_pool(gpu);
+  const StreamScope scope(stream);
+  at::Tensor own = at::full({4 << 20}, 1, on), sum = at::full_like(own, -1),
+             all = at::full({size * own.numel()}, -1, on), sums = at::full_like(all, -1);
+  const auto work = [&] {
+    comm.all_gather(all, own);
+    comm.reduce_scatter(sum, all);
+    comm.all_gather(sums, sum);
+    comm.settle();
+  };
+  work();
+  Graph graph;
+  const auto count_work = [&] {
+    work();
+    test::expect(Graph::captured_work(stream) > 0, "copies and sums are work");
+  };
+  graph.capture(stream, count_work, nullptr);
+  std::vector<at::Tensor> wrong;
+  for (int i = 0; i < 30; ++i) {
+    own.fill_(rank + i % 7);
+    comm.settle();
+    graph.replay(stream);
+    wrong.push_back(sum.ne(size * (rank + i % 7)).any());
+    wrong.push_back(sums.narrow(0, 0, own.numel()).ne(size * (i % 7)).any());
+    if (i % 3 != 0) continue;
+    comm.all_gather(all, sum);
+    wrong.push_back(all.narrow(0, 0, own.numel()).ne(size * (i % 7)).any());
+  }
+  for (const at::Tensor& any : wrong) test::expect(!any.item<bool>(), "what a graph exchanged");
+}
+
 TEST_CASE("a rank that copies", "[.child]") {
   if (std::getenv("COPIES_TEST_RANK") == nullptr) return;
   const int rank = number("COPIES_TEST_RANK");
@@ -70,6 +107,15 @@ TEST_CASE("a rank that copies", "[.child]") {
   const auto store = make_tcp_store(options);
   const int size = number("COPIES_TEST_SIZE");
   check_copies(store, rank, size);
+  for (const Bytes copied : {Bytes{0}, Bytes{64} << 20}) {
+    const auto comm = make_communicator(store, {.backend = CommBackend::nccl,
+                                                .name = copied > 0 ? "graph" : "graph by NCCL",
+                                                .ranks = test::all_ranks(size),
+                                                .rank = rank,
+                                                .copied_bytes = copied,
+                                                .timeout_s = 60});
+    check_graph(*comm, at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(rank)));
+  }
   leave(*store, {.rank = rank, .size = size});
 }
 

@@ -31,7 +31,7 @@ TEST_CASE("segments hold the work of all blocks and wait for nothing that comes 
   }
   std::set<int> held;
   int last = -1;
-  for (const Segment& segment : find_segments(program)) {
+  for (const Segment& segment : find_segments(program, c.layout)) {
     bool runs_a_block = false;
     std::set<Phase> phases;
     for (const int i : segment.actions) {
@@ -66,7 +66,7 @@ TEST_CASE("one rank's forward is a segment after each load, and so is its backwa
         test::make_case(0, 1, 1, 4, {.micro_batches = micro_batches, .prefetch = 1});
     const Program program = training_program(c.layout, c.cost, c.options);
     CAPTURE(micro_batches);
-    CHECK(find_segments(program).size() <= 3 * to_index(micro_batches));
+    CHECK(find_segments(program, c.layout).size() <= 3 * to_index(micro_batches));
   }
 }
 
@@ -80,50 +80,55 @@ TEST_CASE("graphs hold eight micro-batches of an ensemble on one rank", "[train]
   recipe.parallel.zero.stage = 1;
   Model model = make_trainable_model(recipe, {});
   const ModelCost cost = model_cost(model, {.micro_batch = recipe.batch.micro, .compute_bytes = 2});
-  const Program program = make_strategy(recipe, cost, /*world_size=*/1, h100()).training;
+  const Strategy one = make_strategy(recipe, cost, /*world_size=*/1, h100());
+  const Program& program = one.training;
   REQUIRE(program.micro_batches == 8);
-  CHECK(worth_recording(program, cost));
+  CHECK(worth_recording(program, one.layout, cost));
   std::set<int> held;
-  for (const Segment& segment : find_segments(program))
+  for (const Segment& segment : find_segments(program, one.layout))
     held.insert(segment.actions.begin(), segment.actions.end());
   for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
     if (runs_block(program.actions[to_index(i)].kind)) CHECK(held.contains(i));
   }
   // Two ranks exchange statistics inside the blocks.
-  const Program two = make_strategy(recipe, cost, /*world_size=*/2, h100()).training;
-  CHECK_FALSE(worth_recording(two, cost));
+  const Strategy two = make_strategy(recipe, cost, /*world_size=*/2, h100());
+  CHECK_FALSE(worth_recording(two.training, two.layout, cost));
 }
 
-TEST_CASE("graphs hold exchanges of sequence ranks, and none of tensor ranks",
+TEST_CASE("graphs hold exchanges of sequence ranks and of four tensor ranks, and none of two",
           "[train][segments]") {
-  const bool sequence = GENERATE(true, false);
-  CAPTURE(sequence);
+  const int sequence = GENERATE(2, 1), tensor = sequence > 1 ? 1 : GENERATE(2, 4);
+  const bool held = sequence > 1 || tensor > 2;
+  CAPTURE(sequence, tensor);
   Recipe recipe;
   recipe.model.name = "qwen2.5-0.5b";
   recipe.model.layers = 3;
+  recipe.model.heads = 16;
   recipe.batch = {.global = 4, .micro = 2};
-  (sequence ? recipe.parallel.sequence : recipe.parallel.tensor) = 2;
-  const AxisPart first = {.index = 0, .count = 2};
+  recipe.parallel.sequence = sequence;
+  recipe.parallel.tensor = tensor;
   Model model = make_trainable_model(
-      recipe,
-      {.sequence = 64, .splits = sequence ? Splits{.sequence = first} : Splits{.tensor = first}});
+      recipe, {.sequence = 64,
+               .splits = {.tensor = {.count = tensor}, .sequence = {.count = sequence}}});
   const ModelCost cost = model_cost(model, {.micro_batch = recipe.batch.micro, .compute_bytes = 2});
-  const Program program = make_strategy(recipe, cost, /*world_size=*/2, h100()).training;
-  CHECK(worth_recording(program, cost) == sequence);
+  const Strategy strategy = make_strategy(recipe, cost, sequence * tensor, h100());
+  const Program& program = strategy.training;
+  CHECK(worth_recording(program, strategy.layout, cost) == held);
   std::int64_t exchanging = 0;
-  for (const Segment& segment : find_segments(program)) {
+  for (const Segment& segment : find_segments(program, strategy.layout)) {
     exchanging += std::ranges::count_if(
         segment.actions, [&](int i) { return !program.actions[to_index(i)].comm.empty(); });
   }
   // Three layers, forward and backward of two micro-batches.
-  CHECK(exchanging == (sequence ? 12 : 0));
+  CHECK((exchanging >= 12) == held);
+  CHECK((exchanging == 0) == !held);
 }
 
 TEST_CASE("graphs are left out where there would be too many", "[train][segments]") {
   const auto worth = [](int micro_batches) {
     const test::Case c =
         test::make_case(0, 1, 1, 6, {.micro_batches = micro_batches, .prefetch = 1});
-    return worth_recording(training_program(c.layout, c.cost, c.options), c.cost);
+    return worth_recording(training_program(c.layout, c.cost, c.options), c.layout, c.cost);
   };
   CHECK(worth(1));
   CHECK(worth(16));

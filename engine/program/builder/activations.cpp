@@ -68,7 +68,7 @@ void Batches::close() {
 }
 
 int Activations::take(BufferRole role, int block, int micro_batch) {
-  std::vector<int>& empty = empty_[{role, block}];
+  std::vector<int>& empty = empty_[{role, block, writer_.lane_of(micro_batch)}];
   int id = -1;
   if (empty.empty()) {
     const BlockCost& cost = writer_.cost.blocks[to_index(block)];
@@ -98,7 +98,7 @@ int Activations::at(BufferRole role, int block, int micro_batch) const {
 int Activations::give_back(BufferRole role, int block, int micro_batch) {
   const int id = at(role, block, micro_batch);
   taken_.erase({role, block, micro_batch});
-  empty_[{role, block}].push_back(id);
+  empty_[{role, block, writer_.lane_of(micro_batch)}].push_back(id);
   return id;
 }
 

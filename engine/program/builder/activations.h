@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "engine/program/builder/writer.h"
@@ -62,7 +63,8 @@ class Activations {
   Writer& writer_;
   std::map<Key, int> taken_;
   std::map<int, int> freed_by_;
-  std::map<std::pair<BufferRole, int>, std::vector<int>> empty_;  ///< by role and block
+  /// By role, block and the lane that uses them in turn.
+  std::map<std::tuple<BufferRole, int, Lane>, std::vector<int>> empty_;
 };
 
 }  // namespace dstrain::builder

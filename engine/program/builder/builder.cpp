@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/program/builder/activations.h"
@@ -104,7 +106,13 @@ class Builder {
   [[nodiscard]] std::vector<int> inputs_of(const Visit& visit) const;
   int add(ActionKind kind, const Visit& visit, Action action);
 
+  /// Adds to `action` the wait for the same of the micro-batch before, which runs on another lane: a
+  /// sum of fp32 numbers depends on their order.
+  void follow(ActionKind kind, Action& action) const;
+
   Writer& writer_;
+  std::map<std::pair<ActionKind, int>, int> newest_;  ///< by kind and block, of all micro-batches
+  std::map<int, int> added_by_;  ///< by gradient buffer: the backward that added to it last
   Batches batches_;
   Parameters parameters_;
   Gradients gradients_;
@@ -128,9 +136,21 @@ std::vector<int> Builder::inputs_of(const Visit& visit) const {
   return reads;
 }
 
+void Builder::follow(ActionKind kind, Action& action) const {
+  const auto wait_for = [&](int other) {
+    if (writer_.action(other).lane != action.lane) action.after.push_back(other);
+  };
+  if (const auto before = newest_.find({kind, action.block}); before != newest_.end())
+    wait_for(before->second);
+  for (const int id : action.writes)
+    if (const auto before = added_by_.find(id); before != added_by_.end()) wait_for(before->second);
+}
+
 int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   action.block = visit.block;
   action.micro_batch = visit.micro_batch;
+  action.lane = writer_.lane_of(visit.micro_batch);
+  if (kind != ActionKind::recompute) follow(kind, action);
   const bool keeps = writer_.program.find(action.writes, BufferRole::saved) >= 0;
   action.workspace = workspace_of(kind, writer_.cost.blocks[to_index(visit.block)], keeps);
   batches_.wait(visit.micro_batch, action);
@@ -138,6 +158,11 @@ int Builder::add(ActionKind kind, const Visit& visit, Action action) {
   transfers_.wait(BufferRole::output, visit.block - 1, visit.micro_batch, action);
   inputs_.wait(visit.block - 1, visit.micro_batch, action);
   const int index = writer_.add(kind, std::move(action));
+  newest_[{kind, visit.block}] = index;
+  if (kind == ActionKind::backward)
+    for (const int group : writer_.groups_of(visit.block))
+      added_by_[gradients_.buffer(group)] = index;
+  parameters_.read_by(visit.block, index);
   // The batch is read until the last of these: labels by the head, images by a recomputed stem.
   batches_.read_by(visit.micro_batch, index);
   for (const int id : writer_.action(index).frees) activations_.set_freed(id, index);

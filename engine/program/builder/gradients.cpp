@@ -65,7 +65,8 @@ void Gradients::clear(int group, int micro_batch) {
   int& cleared = cleared_[to_index(group)];
   if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
   cleared = micro_batch;
-  Action action{.group = group, .micro_batch = micro_batch};
+  Action action{
+      .lane = writer_.lane_of(micro_batch), .group = group, .micro_batch = micro_batch};
   int buffer = writer_.resting[to_index(group)].gradient;
   if (from_slot) {
     buffer = own_slot_[to_index(group)];
@@ -123,6 +124,11 @@ int Gradients::finish() {
     if (resting.gradient >= 0) norm.reads.push_back(resting.gradient);
   }
   if (last_reduce_) norm.after.push_back(*last_reduce_);
+  for (int i = static_cast<int>(writer_.program.actions.size()) - 1; i >= 0; --i) {
+    if (writer_.action(i).lane != Lane::compute_beside) continue;
+    norm.after.push_back(i);
+    break;
+  }
   return writer_.add(ActionKind::norm, std::move(norm));
 }
 

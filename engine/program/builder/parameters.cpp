@@ -88,7 +88,9 @@ bool Parameters::gather(int group, int visit) {
   held = {.held = true,
           .buffer = buffer,
           .last_visit = use.shared ? use.last_visit : visit,
-          .awaited = {}};
+          .awaited = {},
+          .waited = {},
+          .readers = {}};
   held.awaited = fill(group, buffer, std::move(after));
   return true;
 }
@@ -129,18 +131,26 @@ void Parameters::before(int visit) {
 void Parameters::wait(int block, Action& action) {
   for (const int group : writer_.groups_of(block)) {
     Held& held = held_[to_index(group)];
-    if (held.awaited) action.after.push_back(*held.awaited);
-    held.awaited.reset();
+    if (held.awaited && held.waited.insert(action.lane).second)
+      action.after.push_back(*held.awaited);
   }
 }
 
+void Parameters::read_by(int block, int index) {
+  for (const int group : writer_.groups_of(block))
+    held_[to_index(group)].readers[writer_.action(index).lane] = index;
+}
+
 void Parameters::after(int visit) {
+  const Lane lane = writer_.lane_of(writer_.visits[to_index(visit)].micro_batch);
   for (const int group : writer_.groups_of(writer_.visits[to_index(visit)].block)) {
     if (!writer_.layout.gathered_into_slot(group)) continue;
     Held& held = held_[to_index(group)];
     if (held.last_visit > visit) continue;
-    const int released_by =
-        writer_.add(ActionKind::release, {.group = group, .frees = {held.buffer}});
+    Action release{.lane = lane, .group = group, .frees = {held.buffer}};
+    for (const auto& [other, reader] : held.readers)
+      if (other != lane) release.after.push_back(reader);
+    const int released_by = writer_.add(ActionKind::release, std::move(release));
     if (!uses_[to_index(group)].shared) free_slots_.push_back({held.buffer, released_by});
     held = {};
   }

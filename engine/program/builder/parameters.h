@@ -1,6 +1,8 @@
 #pragma once
 
 #include <deque>
+#include <map>
+#include <set>
 #include <optional>
 #include <vector>
 
@@ -18,6 +20,8 @@ class Parameters {
   void before(int visit);
   /// Adds to `action`, the first of a visit that reads the block's parameters, its waits.
   void wait(int block, Action& action);
+  /// Action `index` reads the block's parameters.
+  void read_by(int block, int index);
   /// After visit `visit`: what no visit needs next is released.
   void after(int visit);
   /// After the whole list: what the gathers and first readers of one run wait for in the run before
@@ -32,7 +36,9 @@ class Parameters {
     bool held = false;
     int buffer = -1;
     int last_visit = -1;         ///< known so far
-    std::optional<int> awaited;  ///< gather that no compute action has waited for yet
+    std::optional<int> awaited;  ///< gather
+    std::set<Lane> waited;       ///< lanes that have waited for it
+    std::map<Lane, int> readers;  ///< by lane: the last action so far
   };
   struct FreeSlot {
     int slot = -1;

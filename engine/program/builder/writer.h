@@ -34,6 +34,7 @@ struct Writer {
         first_trained(kind == ProgramKind::training ? first_trained_block(cost_in) : 0) {
     if (!schedule.empty())
       visits = block_visits(schedule.at(to_index(coordinate)), layout, cost, first_trained);
+    if (options.two_at_once) visits = dstrain::two_at_once(visits);
     program.kind = kind;
     program.micro_batches = options.micro_batches;
     program.coordinate = coordinate;
@@ -50,7 +51,12 @@ struct Writer {
     program.buffers.push_back({.role = role, .owner = owner, .elements = elements, .width = width});
     return static_cast<int>(program.buffers.size()) - 1;
   }
+  [[nodiscard]] const Action& action(int index) const { return program.actions[to_index(index)]; }
   [[nodiscard]] Action& action(int index) { return program.actions[to_index(index)]; }
+  /// Of the blocks of a micro-batch.
+  [[nodiscard]] Lane lane_of(int micro_batch) const {
+    return options.two_at_once && micro_batch % 2 != 0 ? Lane::compute_beside : Lane::compute;
+  }
   [[nodiscard]] bool training() const { return program.kind == ProgramKind::training; }
   [[nodiscard]] int num_groups() const { return static_cast<int>(cost.groups.size()); }
   [[nodiscard]] int num_blocks() const { return static_cast<int>(cost.blocks.size()); }
