@@ -26,8 +26,11 @@ SHARED = {"run.steps": STEPS, "run.epochs": 0, "run.evaluate": "never", "run.che
           "optimizer.lr": 1e-3, "optimizer.clip_norm": 0.5, "optimizer.warmup_steps": 0, "data.samples": 200}
 TEXT = {"model.layers": 4, "model.width": 256, "model.heads": 8, "model.vocab_size": 1030, "data.sequence": 128,
         "batch.micro": 2}
+QWEN = {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2}
 MODELS = {
-    "qwen": ("recipes/qwen/qwen2.5-3b_random.yaml", {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2}),
+    "qwen": ("recipes/qwen/qwen2.5-3b_random.yaml", QWEN),
+    # What tensor ranks exchange is large enough for copies between GPUs.
+    "qwen, 1024 tokens": ("recipes/qwen/qwen2.5-3b_random.yaml", {**QWEN, "data.sequence": 1024}),
     "bloom": ("recipes/bloom/bloom-560m_random.yaml", TEXT),
     "moe": ("recipes/qwen/qwen2.5-3b-moe_random.yaml",
             {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2, "model.experts": 8, "model.experts_per_token": 2,
@@ -51,6 +54,12 @@ LAYOUTS = {
     "pipeline 2, BLOOM": (2, "bloom", {"parallel.pipeline": 2}),
     "tensor 2": (2, "qwen", {"parallel.tensor": 2}),
     "tensor 4, shared key heads": (4, "qwen", {"parallel.tensor": 4}),
+    "tensor 2, copies": (2, "qwen, 1024 tokens", {"parallel.tensor": 2}),
+    "tensor 2, copies, two at once": (2, "qwen, 1024 tokens", {"parallel.tensor": 2, "batch.concurrent": 2}),
+    "tensor 4, copies, two at once": (4, "qwen, 1024 tokens", {"parallel.tensor": 4, "batch.concurrent": 2}),
+    "tensor 2, two at once": (2, "qwen", {"parallel.tensor": 2, "batch.concurrent": 2}),
+    "tensor 2, data 2, stage 3, two at once": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 3, "batch.concurrent": 2, "batch.micro": 1}),
+    "sequence 2, two at once": (2, "qwen", {"parallel.sequence": 2, "batch.concurrent": 2}),
     "tensor 2, ViT": (2, "vit", {"parallel.tensor": 2}),
     "tensor 2, BLOOM": (2, "bloom", {"parallel.tensor": 2}),
     "sequence 2": (2, "qwen", {"parallel.sequence": 2}),
@@ -62,6 +71,7 @@ LAYOUTS = {
     "tensor 2, data 2, stage 3": (4, "qwen", {"parallel.tensor": 2, "parallel.zero.stage": 3}),
     "tensor 2, sequence 2": (4, "qwen", {"parallel.tensor": 2, "parallel.sequence": 2}),
     "pipeline 2, expert 2": (4, "moe", {"parallel.pipeline": 2, "parallel.expert": 2, "batch.micro": 1}),
+    "pipeline 2, expert 2, stage 1": (4, "moe", {"parallel.pipeline": 2, "parallel.expert": 2, "parallel.zero.stage": 1, "batch.micro": 1}),
     "tensor 2, expert 2": (4, "moe", {"parallel.tensor": 2, "parallel.expert": 2}),
     "pipeline 2, tensor 2, sequence 2": (8, "qwen", {"parallel.pipeline": 2, "parallel.tensor": 2, "parallel.sequence": 2, "batch.micro": 1}),
 }
