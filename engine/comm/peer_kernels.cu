@@ -10,6 +10,9 @@
 namespace dstrain::comm {
 namespace {
 
+/// Of kernels that read and write memory.
+constexpr int kThreads = 512, kMaxBlocks = 132 * 4;
+
 template <class T>
 struct alignas(16) Pack {
   static constexpr int kSize = 16 / sizeof(T);
@@ -18,7 +21,7 @@ struct alignas(16) Pack {
 
 /// Elements from 16 * packs bytes on are added one by one.
 template <class T>
-__global__ void __launch_bounds__(512) add_parts_kernel(PeerSum args, std::int64_t packs) {
+__global__ void __launch_bounds__(kThreads) add_parts_kernel(PeerSum args, std::int64_t packs) {
   constexpr int kSize = Pack<T>::kSize;
   const std::int64_t thread = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
   const std::int64_t threads = std::int64_t{gridDim.x} * blockDim.x;
@@ -44,7 +47,6 @@ __global__ void __launch_bounds__(512) add_parts_kernel(PeerSum args, std::int64
 
 template <class T>
 void launch(const PeerSum& args, cudaStream_t stream) {
-  constexpr int kThreads = 512, kMaxBlocks = 132 * 4;
   const auto whole = [](const void* x) {
     return reinterpret_cast<std::uintptr_t>(x) % sizeof(Pack<T>) == 0;
   };
@@ -56,7 +58,7 @@ void launch(const PeerSum& args, cudaStream_t stream) {
   add_parts_kernel<T><<<blocks, kThreads, 0, stream>>>(args, packs);
 }
 
-__global__ void __launch_bounds__(512) place_parts_kernel(PeerParts args) {
+__global__ void __launch_bounds__(kThreads) place_parts_kernel(PeerParts args) {
   const std::int64_t packs = args.bytes / std::int64_t{sizeof(uint4)};
   const auto* from = static_cast<const uint4*>(args.parts[blockIdx.y]);
   auto* to = static_cast<uint4*>(args.to[blockIdx.y]);
@@ -103,10 +105,9 @@ const char* write_words(const PeerWords& args, void* stream) {
 }
 
 const char* place_parts(const PeerParts& args, void* stream) {
-  constexpr int kThreads = 512;
   const std::int64_t packs = args.bytes / std::int64_t{sizeof(uint4)};
   const auto blocks = static_cast<unsigned>(
-      std::clamp<std::int64_t>((packs + kThreads - 1) / kThreads, 1, 132 * 4 / args.count));
+      std::clamp<std::int64_t>((packs + kThreads - 1) / kThreads, 1, kMaxBlocks / args.count));
   place_parts_kernel<<<dim3(blocks, static_cast<unsigned>(args.count)), kThreads, 0,
                        static_cast<cudaStream_t>(stream)>>>(args);
   return last_error();

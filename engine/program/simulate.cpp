@@ -85,7 +85,7 @@ class Simulator {
  private:
   void add_block(const Action& action, Demand& demand) const;
   void add_kernels(const std::vector<KernelCost>& kernels, Demand& demand) const;
-  [[nodiscard]] std::vector<const Exchange*> copied(const Action& action) const;
+  [[nodiscard]] bool copied(const Exchange& exchange, const Action& action) const;
   [[nodiscard]] double hidden_s(const Action& action) const;
   void run_beside(const Action& action, Demand& demand) const;
   [[nodiscard]] double host_s(const Action& action) const;
@@ -129,22 +129,20 @@ void Simulator::add_block(const Action& action, Demand& demand) const {
   demand.use(Medium::memory, memory_s);
 }
 
-/// The action's exchanges by copies.
-std::vector<const Exchange*> Simulator::copied(const Action& action) const {
-  std::vector<const Exchange*> list;
-  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
-    if ((exchange.pass == ExchangePass::backward) == runs_backward(action.kind) &&
-        copies_rows(exchange.axis, layout_, machine_))
-      list.push_back(&exchange);
-  }
-  return list;
+/// Whether the action runs that exchange of its block, by copies.
+bool Simulator::copied(const Exchange& exchange, const Action& action) const {
+  return (exchange.pass == ExchangePass::backward) == runs_backward(action.kind) &&
+         copies_rows(exchange.axis, layout_, machine_);
 }
 
 /// A block while another micro-batch runs, too: kernels take turns, and exchanges go on beside
 /// those of the other one but for a part.
 void Simulator::run_beside(const Action& action, Demand& demand) const {
-  const double shown = std::min(demand.comm_s, static_cast<double>(copied(action).size()) *
-                                                   (layout_.tensor_degree - 1) * kBesideAnother);
+  const auto copies =
+      std::ranges::count_if(cost_.blocks[to_index(action.block)].exchanges,
+                            [&](const Exchange& exchange) { return copied(exchange, action); });
+  const double shown = std::min(
+      demand.comm_s, static_cast<double>(copies * (layout_.tensor_degree - 1)) * kBesideAnother);
   demand.comm_s -= shown;
   demand.busy_s += shown;
   demand.use(Medium::sm, demand.busy_s - demand.seconds_of(Medium::sm));
@@ -153,8 +151,8 @@ void Simulator::run_beside(const Action& action, Demand& demand) const {
 /// Of the action's exchanges, what is hidden beside its products.
 double Simulator::hidden_s(const Action& action) const {
   double sum = 0;
-  for (const Exchange* copy : copied(action)) {
-    const Exchange& exchange = *copy;
+  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
+    if (!copied(exchange, action)) continue;
     // A split backward leaves the products for weights, beside which sums travel, to another
     // action.
     if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)

@@ -5,13 +5,9 @@
 namespace dstrain::builder {
 
 Gradients::Gradients(Writer& writer, const std::vector<GroupUse>& uses)
-    : writer_(writer),
-      uses_(uses),
-      compute_{.own_slot = std::vector(uses.size(), -1),
-               .cleared = std::vector(uses.size(), -1),
-               .buffer = std::vector(uses.size(), -1)},
-      beside_(compute_),
-      backwards_(uses.size()) {
+    : writer_(writer), uses_(uses), backwards_(uses.size()) {
+  const std::vector<int> none(uses.size(), -1);
+  collecting_.fill({.own_slot = none, .cleared = none, .buffer = none});
   if (!writer.training()) return;
   add_slots();
   add_reduction_buffers();
@@ -34,9 +30,8 @@ void Gradients::add_slots() {
   for (int slot = 0; slot < slots; ++slot) pool_.push_back(add(largest));
   for (int g = 0; g < writer_.num_groups(); ++g) {
     if (!uses_[to_index(g)].shared || !layout.reduced_from_slot(g)) continue;
-    compute_.own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
-    if (writer_.options.two_at_once)
-      beside_.own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
+    for (std::size_t lane = 0; lane < (writer_.options.two_at_once ? 2U : 1U); ++lane)
+      collecting_[lane].own_slot[to_index(g)] = add(layout.flat[to_index(g)].padded());
   }
 }
 
@@ -65,30 +60,23 @@ void Gradients::add_reduction_buffers() {
 
 void Gradients::clear(int group, int micro_batch) {
   const bool from_slot = writer_.layout.reduced_from_slot(group);
-  Collecting& own = of_lane(micro_batch);
-  const int cleared = own.cleared[to_index(group)];
+  Collecting& own = collecting_[place(group, micro_batch)];
+  int& cleared = own.cleared[to_index(group)];
   if (cleared == micro_batch || (cleared >= 0 && !from_slot)) return;
-  own.cleared[to_index(group)] = micro_batch;
-  if (!from_slot) {
-    // All micro-batches add to the gradient at rest.
-    const int resting = writer_.resting[to_index(group)].gradient;
-    for (Collecting* lane : {&compute_, &beside_}) {
-      lane->cleared[to_index(group)] = micro_batch;
-      lane->buffer[to_index(group)] = resting;
-    }
-  }
+  cleared = micro_batch;
   Action action{.lane = writer_.lane_of(micro_batch), .group = group, .micro_batch = micro_batch};
+  int buffer = writer_.resting[to_index(group)].gradient;
   if (from_slot) {
-    int buffer = own.own_slot[to_index(group)];
+    buffer = own.own_slot[to_index(group)];
     if (buffer < 0) {
       buffer = pool_[next_];
       next_ = (next_ + 1) % pool_.size();
     }
     if (const auto reader = last_reduce_of_.find(buffer); reader != last_reduce_of_.end())
       action.after.push_back(reader->second);
-    own.buffer[to_index(group)] = buffer;
   }
-  action.writes = {buffer(group, micro_batch)};
+  own.buffer[to_index(group)] = buffer;
+  action.writes = {buffer};
   writer_.add(ActionKind::clear, std::move(action));
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <vector>
@@ -17,7 +19,7 @@ class Gradients {
   void clear(int group, int micro_batch);
   /// The buffer in which the group's gradient of the micro-batch collects now.
   [[nodiscard]] int buffer(int group, int micro_batch) const {
-    return of_lane(micro_batch).buffer[to_index(group)];
+    return collecting_[place(group, micro_batch)].buffer[to_index(group)];
   }
   /// After the backward `index` of the visit: reduces what is complete.
   void after(const Visit& visit, int index);
@@ -25,17 +27,16 @@ class Gradients {
   int finish();
 
  private:
-  /// Where the micro-batches of a lane collect, by group.
+  /// By group: where gradients collect.
   struct Collecting {
     std::vector<int> own_slot;  ///< of a group that needs one of its own
     std::vector<int> cleared;   ///< micro-batch whose gradient its buffer collects, -1: none
     std::vector<int> buffer;
   };
-  [[nodiscard]] const Collecting& of_lane(int micro_batch) const {
-    return writer_.lane_of(micro_batch) == Lane::compute ? compute_ : beside_;
-  }
-  [[nodiscard]] Collecting& of_lane(int micro_batch) {
-    return writer_.lane_of(micro_batch) == Lane::compute ? compute_ : beside_;
+  /// In collecting_: slots of the micro-batches of each lane; all add to one gradient at rest.
+  [[nodiscard]] std::size_t place(int group, int micro_batch) const {
+    const bool beside = writer_.lane_of(micro_batch) == Lane::compute_beside;
+    return beside && writer_.layout.reduced_from_slot(group) ? 1 : 0;
   }
   void add_slots();
   void add_reduction_buffers();
@@ -43,7 +44,7 @@ class Gradients {
 
   Writer& writer_;
   const std::vector<GroupUse>& uses_;
-  Collecting compute_, beside_;
+  std::array<Collecting, 2> collecting_;
   std::vector<int> pool_;  ///< buffers that groups share
   std::size_t next_ = 0;   ///< in the pool
   int shard_sum_ = -1;     ///< buffers of the reduction, -1: it needs none

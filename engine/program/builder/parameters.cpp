@@ -89,7 +89,6 @@ bool Parameters::gather(int group, int visit) {
           .buffer = buffer,
           .last_visit = use.shared ? use.last_visit : visit,
           .awaited = {},
-          .waited = {},
           .readers = {}};
   held.awaited = fill(group, buffer, std::move(after));
   return true;
@@ -130,9 +129,8 @@ void Parameters::before(int visit) {
 
 void Parameters::wait(int block, Action& action) {
   for (const int group : writer_.groups_of(block)) {
-    Held& held = held_[to_index(group)];
-    if (held.awaited && held.waited.insert(action.lane).second)
-      action.after.push_back(*held.awaited);
+    const Held& held = held_[to_index(group)];
+    if (held.awaited && !held.readers.contains(action.lane)) action.after.push_back(*held.awaited);
   }
 }
 

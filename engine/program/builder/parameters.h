@@ -3,7 +3,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "engine/program/builder/writer.h"
@@ -36,8 +35,7 @@ class Parameters {
     bool held = false;
     int buffer = -1;
     int last_visit = -1;          ///< known so far
-    std::optional<int> awaited;   ///< gather
-    std::set<Lane> waited;        ///< lanes that have waited for it
+    std::optional<int> awaited;   ///< gather, by the first reader of each lane
     std::map<Lane, int> readers;  ///< by lane: the last action so far
   };
   struct FreeSlot {
