@@ -177,11 +177,7 @@ at::Tensor Moe::run_own_experts(at::Tensor rows, const ExchangedRows& there,
   at::Tensor own_rows = exchange_rows(std::exchange(rows, {}), there, peers);
   if (own_experts() == 1)
     return exchange_rows(ops::expert_mlps(own_rows, of_expert, gate_up_, down_), back, peers);
-  // They come sorted by rank, then by expert.
-  const at::Tensor expert = at::arange(own_experts(), received_there.options())
-                                .repeat({ranks()})
-                                .repeat_interleave(received_there, 0, own_rows.size(0));
-  const at::Tensor place = ops::sort_by_expert(expert.unsqueeze(1), own_experts()).place;
+  const at::Tensor place = ops::place_by_expert(received_there, own_experts(), own_rows.size(0));
   const at::Tensor sorted = ops::spread_rows(std::exchange(own_rows, {}), place);
   const at::Tensor y = ops::expert_mlps(sorted, of_expert, gate_up_, down_);
   return exchange_rows(ops::gather_rows(y, place), back, peers);

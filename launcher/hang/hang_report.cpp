@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxGroups = 6;
 constexpr std::size_t kMaxRootLines = 40;
-constexpr std::size_t kMaxOtherLines = 12;
+constexpr std::size_t kMaxOtherLines = 16;
 
 using Ranks = std::vector<const RankState*>;
 

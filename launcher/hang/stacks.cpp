@@ -113,10 +113,17 @@ std::string kernel_lines(const ThreadStack& thread) {
 
 std::string frame_lines(const ThreadStack& thread, std::size_t max) {
   std::string lines;
-  for (std::size_t i = 0; i < std::min(max, thread.frames.size()); ++i) {
-    lines += thread.frames[i] + "\n";
+  std::string_view last;
+  std::size_t shown = 0;
+  for (const std::string& frame : thread.frames) {
+    if (shown == max) break;
+    // Frames without names of one library say as much as one of them.
+    if (frame.starts_with("?? in ") && frame == last) continue;
+    last = frame;
+    ++shown;
+    lines += frame + "\n";
     // Below it is only how the C library starts a program.
-    if (thread.frames[i] == "main" || thread.frames[i].starts_with("main ")) break;
+    if (frame == "main" || frame.starts_with("main ")) break;
   }
   return lines;
 }

@@ -144,6 +144,20 @@ TEST_CASE("GPU: choices are sorted by expert as the reference sorts them",
   CHECK(gpu_counts.cpu().equal(counts));
 }
 
+TEST_CASE("GPU: rows of several ranks are placed by expert as the reference places them",
+          "[gpu][kernels][experts]") {
+  const std::int64_t ranks = GENERATE(1, 2, 8), experts = GENERATE(1, 4, 64, 300);
+  const int most = GENERATE(0, 1, 700);
+  CAPTURE(ranks, experts, most);
+  test::Random random(7);
+  const at::Tensor counts =
+      (random({ranks * experts}).abs() * 1e6).to(at::kLong).remainder(most + 1).to(at::kInt);
+  const auto rows = counts.sum().item<std::int64_t>();
+  CHECK(ops::place_by_expert(counts.to(at::kCUDA), experts, rows)
+            .cpu()
+            .equal(ops::place_by_expert(counts, experts, rows)));
+}
+
 TEST_CASE("GPU: rows by expert and their sums equal their references", "[gpu][kernels][experts]") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::int64_t rows = GENERATE(1, 9, 300), chosen = GENERATE(1, 2, 8),

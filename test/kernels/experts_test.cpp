@@ -175,6 +175,18 @@ TEST_CASE("rows are sorted by expert, those of an expert in their order", "[kern
   CHECK(order.counts.equal(at::tensor({2, 1, 0, 3, 0}, at::kInt)));
 }
 
+TEST_CASE("rows of several ranks are sorted by expert, those of an expert by rank",
+          "[kernels][experts]") {
+  // Rank 0: 1 row of expert 0, 2 of expert 1; rank 1: none and 1; rank 2: 2 and 0.
+  const at::Tensor counts = at::tensor({1, 2, 0, 1, 2, 0}, at::kInt);
+  CHECK(ops::place_by_expert(counts, 2, 6)
+            .equal(at::tensor({0, 3, 4, 5, 1, 2}, at::kInt).view({6, 1})));
+  // The same as to sort the rows by their experts.
+  const at::Tensor expert = at::tensor({0, 1, 1, 1, 0, 0}, at::kInt).view({6, 1});
+  CHECK(ops::place_by_expert(counts, 2, 6).equal(ops::sort_by_expert(expert, 2).place));
+  CHECK(ops::place_by_expert(at::zeros({4}, at::kInt), 2, 0).numel() == 0);
+}
+
 /// Rows and weights of a mixture whose choices are given.
 struct Mixture {
   std::int64_t experts;

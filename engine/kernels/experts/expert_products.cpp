@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -22,11 +23,15 @@ namespace {
 /// measured (`test_gpu "bench: products of experts"`).
 constexpr std::int64_t kRowsOfOwnProduct = 2048;
 
-bool grouped_pays(const at::Tensor& x, std::int64_t experts) {
-  if (!x.is_cuda() || x.scalar_type() != at::kBFloat16) return false;
-  const auto* device = at::cuda::getDeviceProperties(x.device().index());
+bool has_grouped_kernel(const at::TensorOptions& options) {
+  if (!options.device().is_cuda() || options.dtype() != at::kBFloat16) return false;
+  const auto* device = at::cuda::getDeviceProperties(options.device().index());
   // LibTorch has a kernel of its own for Hopper alone.
-  return device->major == 9 && device->minor == 0 && x.size(0) > 0 &&
+  return device->major == 9 && device->minor == 0;
+}
+
+bool grouped_pays(const at::Tensor& x, std::int64_t experts) {
+  return has_grouped_kernel(x.options()) && x.size(0) > 0 &&
          x.size(0) < experts * kRowsOfOwnProduct;
 }
 
@@ -128,13 +133,26 @@ void rehearse_expert_products(std::int64_t max_rows, const ExpertMatrix& shape,
   const at::Tensor matrix = at::zeros({shape.rows, shape.columns}, options);
   at::Tensor gradient;
   if (trains) gradient = at::zeros(matrix.sizes(), options.dtype(at::kFloat));
-  // The algorithm is that of the next power of two.
+  // The second stream and its workspace.
+  const at::Tensor two = at::zeros({2, shape.columns}, options);
+  for_each_expert({1, 1}, options.device(),
+                  [&](std::int64_t, std::int64_t first, std::int64_t count) {
+                    multiply(two.narrow(0, first, count), matrix.t(),
+                             at::empty({count, shape.rows}, options), {.rows_vary = true});
+                  });
+  const bool grouped = has_grouped_kernel(options);
+  // The algorithm is that of the next power of two; one that takes an odd number takes any.
   for (std::int64_t power = 1; power < 2 * max_rows; power *= 2) {
-    const std::int64_t rows = std::min(power, max_rows);
+    const std::int64_t rows = std::min(power > 2 ? power - 1 : power, max_rows);
     const at::Tensor x = at::zeros({rows, shape.columns}, options),
                      y = at::zeros({rows, shape.rows}, options);
     multiply(x, matrix.t(), y, {.rows_vary = true});
     multiply(y, matrix, x, {.rows_vary = true});
+    if (grouped) {
+      const at::Tensor end = at::full({1}, rows, options.dtype(at::kInt));
+      at::_grouped_mm(x, matrix.t().unsqueeze(0), end);
+      at::_grouped_mm(y, matrix.unsqueeze(0), end);
+    }
     if (!trains) continue;
     for (const bool add : {false, true})
       multiply(y.t(), x, gradient, {.add = add, .rows_vary = true});

@@ -66,6 +66,11 @@ struct ExpertOrder {
 };
 [[nodiscard]] ExpertOrder sort_by_expert(const at::Tensor& choices_Mk, std::int64_t experts);
 
+/// Of `rows` rows that come sorted by rank, those of a rank by expert, `counts` [ranks * E] int32
+/// of each: place [rows, 1] int32, sorted by expert, those of an expert by rank.
+[[nodiscard]] at::Tensor place_by_expert(const at::Tensor& counts, std::int64_t experts,
+                                         std::int64_t rows);
+
 /// Each row of x [M, D] at its places: [M * k, D].
 [[nodiscard]] at::Tensor spread_rows(const at::Tensor& x_MD, const at::Tensor& place_Mk);
 
@@ -82,8 +87,8 @@ struct ExpertOrder {
                                      Parameter& down);
 
 /// One product of each kind that expert_mlps and its gradients take, for each number of rows of an
-/// expert that has an algorithm of its own, up to `max_rows`: D = `width`, I = `expert_width`, dtype
-/// and device of `options`; `trains`: also those for gradients of weights. On a GPU the first
+/// expert that has an algorithm of its own, up to `max_rows`: D = `width`, I = `expert_width`,
+/// dtype and device of `options`; `trains`: also those for gradients of weights. On a GPU the first
 /// product by an algorithm may wait for the whole device.
 void rehearse_expert_mlps(std::int64_t max_rows, std::int64_t width, std::int64_t expert_width,
                           const at::TensorOptions& options, bool trains);

@@ -86,6 +86,14 @@ struct SortByExpert {
 };
 [[nodiscard]] std::int64_t sort_by_expert_scratch(std::int64_t choices, std::int64_t experts);
 
+/// The same for rows that come sorted by rank, those of a rank by expert: afterwards they are
+/// sorted by expert, those of an expert by rank.
+struct PlaceByExpert {
+  const std::int32_t* counts;  ///< [ranks, experts]
+  std::int32_t* place;         ///< [sum of counts]
+  std::int64_t ranks, experts;
+};
+
 /// out[place[m, j]] = x[m] for each of `chosen` places of a row.
 struct SpreadRows {
   const void* x;              ///< [rows, dim]
@@ -129,6 +137,7 @@ void expert_sums(const ExpertSums& args, cudaStream_t stream);
 void expert_shares(const ExpertShares& args, cudaStream_t stream);
 void route_backward(const RouteBackward& args, cudaStream_t stream);
 void sort_by_expert(const SortByExpert& args, cudaStream_t stream);
+void place_by_expert(const PlaceByExpert& args, cudaStream_t stream);
 void spread_rows(const SpreadRows& args, cudaStream_t stream);
 void combine_rows(const CombineRows& args, cudaStream_t stream);
 void combine_rows_backward(const CombineRowsBackward& args, cudaStream_t stream);
@@ -140,6 +149,7 @@ void expert_sums(const ExpertSums& args);
 void expert_shares(const ExpertShares& args);
 void route_backward(const RouteBackward& args);
 void sort_by_expert(const SortByExpert& args);
+void place_by_expert(const PlaceByExpert& args);
 void spread_rows(const SpreadRows& args);
 void combine_rows(const CombineRows& args);
 void combine_rows_backward(const CombineRowsBackward& args);

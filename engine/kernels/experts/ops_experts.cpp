@@ -235,6 +235,23 @@ ExpertOrder sort_by_expert(const at::Tensor& choices_Mk, std::int64_t experts) {
   return out;
 }
 
+at::Tensor place_by_expert(const at::Tensor& counts, std::int64_t experts, std::int64_t rows) {
+  DSTRAIN_CHECK(counts.scalar_type() == at::kInt && counts.is_contiguous() && experts > 0 &&
+                    counts.numel() % experts == 0,
+                fmt::format("place_by_expert: counts {} of {} experts", shape_of(counts), experts));
+  const at::Tensor place = at::empty({rows, 1}, counts.options());
+  const kernels::PlaceByExpert args{.counts = counts.const_data_ptr<std::int32_t>(),
+                                    .place = place.mutable_data_ptr<std::int32_t>(),
+                                    .ranks = counts.numel() / experts,
+                                    .experts = experts};
+  if (counts.is_cuda()) {
+    kernels::cuda::place_by_expert(args, current_stream());
+  } else {
+    kernels::reference::place_by_expert(args);
+  }
+  return place;
+}
+
 at::Tensor spread_rows(const at::Tensor& x_MD, const at::Tensor& place_Mk) {
   DSTRAIN_CHECK(x_MD.dim() == 2 && place_Mk.dim() == 2 && place_Mk.size(0) == x_MD.size(0),
                 fmt::format("spread_rows: x {}, place {}", shape_of(x_MD), shape_of(place_Mk)));

@@ -100,6 +100,27 @@ __global__ void __launch_bounds__(kSortThreads) place_choices_kernel(const SortB
         a.scratch[blockIdx.x * a.experts + expert] + before[warp * experts + expert] + in_warp;
 }
 
+constexpr int kPlaceThreads = 256;
+
+/// A block places the rows that one rank has for one expert.
+__global__ void __launch_bounds__(kPlaceThreads) place_by_expert_kernel(const PlaceByExpert a) {
+  __shared__ int first, place;  // of those rows
+  const int thread = static_cast<int>(threadIdx.x), own = static_cast<int>(blockIdx.x);
+  const int experts = static_cast<int>(a.experts), blocks = static_cast<int>(gridDim.x);
+  if (thread == 0) first = place = 0;
+  __syncthreads();
+  int rows_before = 0, places_before = 0;
+  for (int i = thread; i < blocks; i += kPlaceThreads) {
+    const int count = a.counts[i], order = i % experts - own % experts;
+    if (i < own) rows_before += count;
+    if (order < 0 || (order == 0 && i < own)) places_before += count;
+  }
+  atomicAdd(&first, rows_before);  // whole numbers: in any order
+  atomicAdd(&place, places_before);
+  __syncthreads();
+  for (int i = thread; i < a.counts[own]; i += kPlaceThreads) a.place[first + i] = place + i;
+}
+
 /// A warp copies a row to all its places.
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp) spread_rows_kernel(const SpreadRows a) {
@@ -211,6 +232,12 @@ void sort_by_expert(const SortByExpert& args, cudaStream_t stream) {
   const auto shared = static_cast<std::size_t>(kSortWarps * args.experts) * sizeof(int);
   place_choices_kernel<<<static_cast<unsigned>(chunks), kSortThreads, shared, stream>>>(args);
   check_launch("place_choices");
+}
+
+void place_by_expert(const PlaceByExpert& args, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(args.ranks * args.experts);
+  place_by_expert_kernel<<<blocks, kPlaceThreads, 0, stream>>>(args);
+  check_launch("place_by_expert");
 }
 
 void spread_rows(const SpreadRows& args, cudaStream_t stream) {

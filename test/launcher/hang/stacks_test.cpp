@@ -177,4 +177,14 @@ TEST_CASE("threads of our own are shown, equal ones once, those of libraries are
           "-- 1 threads of libraries\n");
 }
 
+TEST_CASE("frames without names of one library are one line", "[stacks]") {
+  const ThreadStack rank = {
+      .thread = 7,
+      .name = "rank",
+      .frames = {"?? in libcuda.so", "?? in libcuda.so", "cuLaunchKernel in libcuda.so",
+                 "?? in libcuda.so", "?? in rank", "main"}};
+  REQUIRE(to_text(7, {rank}) ==
+          "?? in libcuda.so\ncuLaunchKernel in libcuda.so\n?? in libcuda.so\n?? in rank\nmain\n");
+}
+
 }  // namespace dstrain::launcher
