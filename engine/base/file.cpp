@@ -94,6 +94,14 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::have_read(std::uint64_t bytes) const {
+  constexpr std::uint64_t kMaxHeld = 64 << 20;
+  if (held_.fetch_add(bytes) + bytes < kMaxHeld) return;
+  held_ = 0;
+  // Refused, it changes nothing but the memory that the process seems to have.
+  (void)::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {

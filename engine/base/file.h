@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -34,9 +35,13 @@ class MappedFile {
   [[nodiscard]] std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
+  /// Says that `bytes` were read. After 64 MiB the process lets go of the file's pages, which would
+  /// count as its memory; they stay in the system's cache. Others may be reading.
+  void have_read(std::uint64_t bytes) const;
 
  private:
   std::span<const std::byte> bytes_;
+  mutable std::atomic<std::uint64_t> held_ = 0;  ///< bytes read since pages were let go
 };
 
 }  // namespace dstrain

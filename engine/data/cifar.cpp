@@ -51,6 +51,7 @@ class Cifar final : public ImageDataset {
     const std::int64_t record = index % records_per_file_;
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(files_[file].bytes().data()) +
                         record * record_bytes();
+    files_[file].have_read(static_cast<std::uint64_t>(record_bytes()));
     const int label = bytes[label_bytes_ - 1];
     if (label >= classes_) {
       throw Error(

@@ -81,6 +81,7 @@ int PackedImages::label(std::int64_t sample) const {
 std::span<const std::byte> PackedImages::checked_bytes(const Entry& e) const {
   const auto number = static_cast<std::size_t>(&e - index_.data());
   const auto bytes = file_.bytes().subspan(e.offset, e.bytes);
+  file_.have_read(e.bytes);
   if (checked_[number].load(std::memory_order_relaxed)) return bytes;
   if (text::hash64(bytes) != e.hash) {
     throw Error(ErrorKind::data,

@@ -5,7 +5,6 @@
 #include "engine/weights/safetensors_header.h"
 
 namespace dstrain {
-
 const char* safetensors_name(DType dtype) {
   using enum DType;
   switch (dtype) {
@@ -38,8 +37,10 @@ std::span<const std::byte> SafetensorsFile::bytes(const Entry& entry) const {
 void SafetensorsFile::read_values(const std::string&, const Entry& entry, std::int64_t begin,
                                   std::span<float> out) const {
   const std::size_t width = entry.dtype == "F32" ? 4 : 2;
-  to_floats(entry.dtype,
-            bytes(entry).subspan(static_cast<std::size_t>(begin) * width, out.size() * width), out);
+  const auto values =
+      bytes(entry).subspan(static_cast<std::size_t>(begin) * width, out.size() * width);
+  to_floats(entry.dtype, values, out);
+  file_.have_read(values.size());
 }
 
 }  // namespace dstrain

@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/weights/safetensors_header.h"
 #include "test/support/catch.h"
 #include "test/support/hostile_json.h"
@@ -188,6 +192,34 @@ TEST_CASE("what the writer writes the reader reads", "[models][safetensors]") {
   file.read("empty", 0, {});
   CHECK_THROWS_WITH(file.read("scalar", 0, part), Catch::Contains("which has 1"));
   CHECK_THROWS_WITH(file.read("other", 0, part), path.string() + ": no tensor 'other'");
+}
+
+TEST_CASE("a file that was read does not stay in the process's memory", "[models][safetensors]") {
+  const test::TempDir dir;
+  constexpr std::size_t kValues = 64 << 20, kPiece = 1 << 20;
+  const std::vector<SafetensorsTensor> tensors = {
+      {.name = "w", .shape = {kValues}, .dtype = DType::f32}};
+  const std::string header = safetensors_header(tensors, {});
+  const auto path = dir.path() / "zeros.safetensors";
+  write_file_atomically(path, header);
+  std::filesystem::resize_file(path, header.size() + kValues * sizeof(float));
+  const SafetensorsFile file(path);
+  const auto held = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("RssFile:")) return std::stoll(line.substr(8)) << 10;
+    }
+    return 0LL;
+  };
+  std::vector<float> values(kPiece);
+  const long long before = held();
+  long long most = 0;
+  for (std::size_t begin = 0; begin < kValues; begin += kPiece) {
+    file.read("w", static_cast<std::int64_t>(begin), values);
+    most = std::max(most, held() - before);
+  }
+  CHECK(most > 0);
+  CHECK(most < 80LL << 20);
 }
 
 TEST_CASE("a value that is not finite is named with file, tensor and place",

@@ -74,6 +74,7 @@ void read_jsonl(const std::filesystem::path& path, const Template& prompt, const
   for (std::int64_t number = 1; !rest.empty(); ++number) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    file.have_read(line.size());
     if (is_blank(line)) continue;
     Record record{.number = number, .share = 1 - static_cast<double>(rest.size()) / size};
     record.problem = read_line(line, prompt, response, record);

@@ -63,6 +63,7 @@ std::string TokenFile::check() {
   if (stamp && read_stamped(stamp_file_of(path_), *stamp)) return "";
   if (h.tokens_hash != hash64(bytes.subspan(sizeof(h), token_bytes)))
     return "its tokens are damaged";
+  file_.have_read(token_bytes);
   if (stamp) write_stamped(stamp_file_of(path_), *stamp, "ok");
   return "";
 }
@@ -71,6 +72,7 @@ void TokenFile::copy(std::int64_t i, std::span<std::int64_t> tokens) const {
   DSTRAIN_CHECK(i >= 0 && i < size() && static_cast<std::int64_t>(tokens.size()) <= length(i),
                 "no such tokens");
   const std::byte* from = file_.bytes().data() + sizeof(header_) + begin(i) * header_.token_bytes;
+  file_.have_read(tokens.size() * header_.token_bytes);
   std::int64_t highest = 0;
   const auto convert = [&]<class Token>(Token) {
     for (std::size_t t = 0; t < tokens.size(); ++t) {
