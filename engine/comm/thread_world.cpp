@@ -35,11 +35,12 @@ struct Meeting {
   std::int64_t gate = 0;    ///< gates passed so far
   std::vector<Call> calls;  ///< by index
   std::map<std::pair<int, int>, std::deque<at::Tensor>> mail;  ///< by (from, to)
+  std::condition_variable changed;  ///< of its own: others' collectives wake nobody here
 };
 
 }  // namespace
 
-/// One mutex and one condition for all: worlds are small and live in tests.
+/// One mutex for all: worlds are small and live in tests.
 struct ThreadWorld::State {
   explicit State(int world_size)
       : size(world_size), ended(static_cast<std::size_t>(world_size), false) {}
@@ -47,21 +48,21 @@ struct ThreadWorld::State {
   const int size;
   const std::shared_ptr<Store> store = make_memory_store();
   std::mutex mutex;
-  std::condition_variable changed;
   std::vector<bool> ended;  ///< by global rank: its body has returned or thrown
   std::exception_ptr first_exception;
   std::map<std::string, std::shared_ptr<Meeting>> meetings;
 
   /// Waits for `ready`, or until one of `needed` has ended so that it can never be.
   template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, const comm::Group& group,
+  void wait(std::unique_lock<std::mutex>& lock, Meeting& meeting, const comm::Group& group,
             std::string_view operation, const std::vector<int>& needed, Ready&& ready) {
     const auto lost = [&] {
       return std::find_if(needed.begin(), needed.end(),
                           [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     };
     const auto timeout = std::chrono::duration<double>(group.timeout_s);
-    if (!changed.wait_for(lock, timeout, [&] { return ready() || lost() != needed.end(); })) {
+    if (!meeting.changed.wait_for(lock, timeout,
+                                  [&] { return ready() || lost() != needed.end(); })) {
       group.fail(operation, fmt::format("no end within {}", format_duration(group.timeout_s)));
     }
     if (!ready()) group.fail(operation, fmt::format("global rank {} has ended", *lost()));
@@ -188,7 +189,7 @@ class ThreadCommunicator final : public Communicator {
       const std::lock_guard lock(state_->mutex);
       meeting_->mail[{group_.rank, peer}].push_back(x.clone());
     }
-    state_->changed.notify_all();
+    meeting_->changed.notify_all();
   }
 
   void receive(at::Tensor& x, int peer) override {
@@ -197,7 +198,8 @@ class ThreadCommunicator final : public Communicator {
     const c10::NoGradGuard no_grad;
     std::unique_lock lock(state_->mutex);
     std::deque<at::Tensor>& box = meeting_->mail[{peer, group_.rank}];
-    state_->wait(lock, group_, "receive", {meeting_->ranks[static_cast<std::size_t>(peer)]},
+    state_->wait(lock, *meeting_, group_, "receive",
+                 {meeting_->ranks[static_cast<std::size_t>(peer)]},
                  [&] { return cancelled_ || !box.empty(); });
     if (cancelled_) group_.fail("receive", "this rank gives up");
     const at::Tensor sent = box.front();
@@ -217,7 +219,7 @@ class ThreadCommunicator final : public Communicator {
       const std::lock_guard lock(state_->mutex);
       cancelled_ = true;
     }
-    state_->changed.notify_all();
+    meeting_->changed.notify_all();
   }
 
  private:
@@ -251,10 +253,11 @@ class ThreadCommunicator final : public Communicator {
     if (++meeting_->waiting == size()) {
       meeting_->waiting = 0;
       ++meeting_->gate;
-      state_->changed.notify_all();
+      meeting_->changed.notify_all();
       return;
     }
-    state_->wait(lock, group_, operation, meeting_->ranks, [&] { return meeting_->gate != gate; });
+    state_->wait(lock, *meeting_, group_, operation, meeting_->ranks,
+                 [&] { return meeting_->gate != gate; });
   }
 
   std::shared_ptr<State> state_;
@@ -289,8 +292,8 @@ void ThreadWorld::run(const std::function<void(int rank)>& body) {
           const std::lock_guard lock(state.mutex);
           state.ended[static_cast<std::size_t>(rank)] = true;
           if (!state.first_exception) state.first_exception = exception;
+          for (const auto& [name, meeting] : state.meetings) meeting->changed.notify_all();
         }
-        state.changed.notify_all();
       });
     }
   }

@@ -6,6 +6,7 @@ counts at least with the median of its distances from tensors of the kind: of so
 
 usage: torchvision_cnn.py CNN_PROBE; exit code 77 where torchvision or timm is not installed."""
 
+import contextlib
 import json
 import math
 import os
@@ -85,6 +86,22 @@ class CnnLstm(torch.nn.Module):
     def forward(self, clips):
         features = self.trunk(clips.flatten(0, 1)).unflatten(0, clips.shape[:2])
         return self.classifier(self.lstm(features)[0][:, -1])
+
+
+@contextlib.contextmanager
+def undrawn():
+    """Models made here start with whatever is in memory: for those that get their values from elsewhere."""
+    drawing = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
+    drawers = {(module, name): getattr(module, name) for module in (torch.nn.init, timm.layers.weight_init)
+               for name in drawing if hasattr(module, name)}
+    drawers |= {(torch.Tensor, name): getattr(torch.Tensor, name) for name in ("uniform_", "normal_")}
+    for module, name in drawers:
+        setattr(module, name, lambda tensor, *_, **__: tensor)
+    try:
+        yield
+    finally:
+        for (module, name), drawer in drawers.items():
+            setattr(module, name, drawer)
 
 
 def make(name, classes):
@@ -181,7 +198,7 @@ def check_names(listed):
             wanted = {key: tuple(value.shape) for key, value in reference.state_dict().items()}
             if ours != wanted:
                 fail(f"{name}: not {whose}'s tensors: {sorted(set(ours.items()) ^ set(wanted.items()))[:6]}")
-        published = expected[-1][1] if name in NAMES else timm_model(name, 1000)
+            published = expected[-1][1] if name in NAMES else timm_model(name, 1000)
         if constants_of_norms(opened) != constants_of_norms(published):
             fail(f"{name}: config.json gives timm norms of {constants_of_norms(opened)}, not {constants_of_norms(published)}")
     print(f"{len(NAMES)} models have the names, shapes and norms of torchvision and timm, {len(TIMM_NAMES)} those of timm")
@@ -245,12 +262,11 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
         (weights / "config.json").write_text(json.dumps({"architecture": timm_name(name), "num_classes": classes, "model_args": OTHER_NORMS.get(name, {})}))
     if whose == "timm" and name in NAMES:
         head = dict(state)
-        reference = timm_model(name, classes)
-        state = {}
-        for ours, renamed, _, _ in listed[name][1]:
-            state[renamed] = head[ours].reshape(reference.state_dict()[renamed].shape)
-        reference.load_state_dict(state)
-        del reference
+        with torch.device("meta"):
+            shapes = {key: value.shape for key, value in timm_model(name, classes).state_dict().items()}
+        state = {renamed: head[ours].reshape(shapes[renamed]) for ours, renamed, _, _ in listed[name][1]}
+        if set(state) != set(shapes):
+            fail(f"{name}: other tensors than timm's: {sorted(set(state) ^ set(shapes))[:6]}")
     save_file({key: value.contiguous() for key, value in state.items()}, weights / "model.safetensors")
     save_file({"images": images, "labels": labels}, folder / "input.safetensors")
     subprocess.run([probe, "run", name, str(pixels), str(classes), weights, folder / "input.safetensors",
@@ -285,13 +301,15 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
                  f"by {theirs[key]:.3g}, mostly by {typical:.3g}")
 
     # What was exported has the statistics that the steps have left.
-    again = make(name, classes).eval()
+    with undrawn():
+        again = make(name, classes).eval()
     again.load_state_dict(load_file(folder / ("ours-timm" if name in TIMM_NAMES else "ours") / "model.safetensors"))
     pictures = images[0]
     with torch.no_grad():
         by_torchvision = again(pictures)
     if name in NAMES or name in TIMM_NAMES:
-        opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
+        with undrawn():
+            opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
         with torch.no_grad():
             by_timm = opened(pictures)
         if distance(by_timm, by_torchvision) > 1e-5:
