@@ -95,7 +95,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::have_read(std::uint64_t bytes) const {
-  constexpr std::uint64_t kMaxHeld = 64 << 20;
+  constexpr std::uint64_t kMaxHeld = 16 << 20;
   if (held_.fetch_add(bytes) + bytes < kMaxHeld) return;
   held_ = 0;
   // Refused, it changes nothing but the memory that the process seems to have.

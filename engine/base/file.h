@@ -35,7 +35,7 @@ class MappedFile {
   [[nodiscard]] std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
-  /// Says that `bytes` were read. After 64 MiB the process lets go of the file's pages, which would
+  /// Says that `bytes` were read. After 16 MiB the process lets go of the file's pages, which would
   /// count as its memory; they stay in the system's cache. Others may be reading.
   void have_read(std::uint64_t bytes) const;
 
