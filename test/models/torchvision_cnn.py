@@ -6,7 +6,6 @@ counts at least with the median of its distances from tensors of the kind: of so
 
 usage: torchvision_cnn.py CNN_PROBE; exit code 77 where torchvision or timm is not installed."""
 
-import contextlib
 import json
 import math
 import os
@@ -86,22 +85,6 @@ class CnnLstm(torch.nn.Module):
     def forward(self, clips):
         features = self.trunk(clips.flatten(0, 1)).unflatten(0, clips.shape[:2])
         return self.classifier(self.lstm(features)[0][:, -1])
-
-
-@contextlib.contextmanager
-def undrawn():
-    """Models made here start with whatever is in memory: for those that get their values from elsewhere."""
-    drawing = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
-    drawers = {(module, name): getattr(module, name) for module in (torch.nn.init, timm.layers.weight_init)
-               for name in drawing if hasattr(module, name)}
-    drawers |= {(torch.Tensor, name): getattr(torch.Tensor, name) for name in ("uniform_", "normal_")}
-    for module, name in drawers:
-        setattr(module, name, lambda tensor, *_, **__: tensor)
-    try:
-        yield
-    finally:
-        for (module, name), drawer in drawers.items():
-            setattr(module, name, drawer)
 
 
 def make(name, classes):
@@ -301,15 +284,13 @@ def check(probe, listed, name, pixels, samples, classes, whose, wanted_margin, f
                  f"by {theirs[key]:.3g}, mostly by {typical:.3g}")
 
     # What was exported has the statistics that the steps have left.
-    with undrawn():
-        again = make(name, classes).eval()
+    again = make(name, classes).eval()
     again.load_state_dict(load_file(folder / ("ours-timm" if name in TIMM_NAMES else "ours") / "model.safetensors"))
     pictures = images[0]
     with torch.no_grad():
         by_torchvision = again(pictures)
     if name in NAMES or name in TIMM_NAMES:
-        with undrawn():
-            opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
+        opened = timm.create_model(f"local-dir:{folder / 'ours-timm'}", pretrained=True).eval()
         with torch.no_grad():
             by_timm = opened(pictures)
         if distance(by_timm, by_torchvision) > 1e-5:
