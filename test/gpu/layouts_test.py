@@ -33,7 +33,7 @@ MODELS = {
     "qwen, 1024 tokens": ("recipes/qwen/qwen2.5-3b_random.yaml", {**QWEN, "data.sequence": 1024}),
     "bloom": ("recipes/bloom/bloom-560m_random.yaml", TEXT),
     "moe": ("recipes/qwen/qwen2.5-3b-moe_random.yaml",
-            {**TEXT, "model.mlp_width": 512, "model.kv_heads": 2, "model.experts": 8, "model.experts_per_token": 2,
+            {**QWEN, "model.experts": 8, "model.experts_per_token": 2,
              "model.expert_width": 128, "model.shared_width": 256, "precision.states": "fp32"}),
     "vit": ("recipes/vit/vit-base_random_ddp.yaml",
             {"model.layers": 4, "model.width": 256, "model.mlp_width": 512, "model.heads": 8, "model.image_size": 64,

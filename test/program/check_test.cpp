@@ -53,7 +53,7 @@ Program without(const Program& program, int index) {
   Program copy = program;
   copy.actions.erase(copy.actions.begin() + index);
   for (Action& action : copy.actions) {
-    for (std::vector<int> Action::*waits : {&Action::after, &Action::after_previous}) {
+    for (std::vector<int> Action::* waits : {&Action::after, &Action::after_previous}) {
       std::vector<int> after;
       for (const int other : action.*waits) {
         if (other != index) after.push_back(other > index ? other - 1 : other);

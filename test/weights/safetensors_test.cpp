@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/host_memory.h"
 #include "engine/weights/safetensors_header.h"
 #include "test/support/catch.h"
 #include "test/support/hostile_json.h"
@@ -204,22 +205,15 @@ TEST_CASE("a file that was read does not stay in the process's memory", "[models
   write_file_atomically(path, header);
   std::filesystem::resize_file(path, header.size() + kValues * sizeof(float));
   const SafetensorsFile file(path);
-  const auto held = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("RssFile:")) return std::stoll(line.substr(8)) << 10;
-    }
-    return 0LL;
-  };
   std::vector<float> values(kPiece);
-  const long long before = held();
-  long long most = 0;
+  const std::int64_t before = host_resident_bytes();
+  std::int64_t most = 0;
   for (std::size_t begin = 0; begin < kValues; begin += kPiece) {
     file.read("w", static_cast<std::int64_t>(begin), values);
-    most = std::max(most, held() - before);
+    most = std::max(most, host_resident_bytes() - before);
   }
   CHECK(most > 0);
-  CHECK(most < 32LL << 20);
+  CHECK(most < std::int64_t{32} << 20);
 }
 
 TEST_CASE("a value that is not finite is named with file, tensor and place",
