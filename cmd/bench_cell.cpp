@@ -29,7 +29,7 @@ CellPlan plan_cell(const bench::BenchPlan& plan, const bench::Turn& turn) {
       cell.refusal = fmt::format("needs {} GPU{}, this machine has {}", one.ranks,
                                  one.ranks == 1 ? "" : "s", gpus);
     }
-    const Machine machine = plan_machine("", on_cpu);
+    const Machine machine = plan_machine({}, on_cpu);
     const RecipePlan made = plan_recipe(loaded, one.ranks, machine);
     cell.plan = json_or_null(plan_json(made.report, made.strategy, made.cost));
     if (cell.refusal.empty() && !made.report.fits() &&

@@ -94,7 +94,7 @@ std::vector<ParallelWay> searched_ways(const bench::ParallelOptions& options, st
   std::vector<std::string> overrides = options.overrides;
   overrides.push_back(fmt::format("batch.global={}", samples));
   const AutoPlan found =
-      search_recipe(options.recipes[recipe], overrides, "", 0, {.ranks = ranks, .top = rows}).plan;
+      search_recipe(options.recipes[recipe], overrides, {}, {.ranks = ranks, .top = rows}).plan;
   std::vector<ParallelWay> ways;
   const auto add = [&](const AutoRow& row) {
     ways.push_back({.recipe = recipe,

@@ -30,7 +30,7 @@ int plan_auto(const PlanOptions& options) {
                             options.recipes.size()),
                 "give one");
   const AutoSearch search =
-      search_recipe(options.recipes.front(), options.overrides, options.machine, options.per_node,
+      search_recipe(options.recipes.front(), options.overrides, options.machine,
                     {.ranks = options.ranks, .top = options.top});
   print_text(options.json ? auto_json(search.plan, search.title)
                           : auto_text(search.plan, search.title));
@@ -96,21 +96,24 @@ Command add_plan(CLI::App& root) {
       ->check(CLI::Range(1, 1 << 20));
   add_overrides(*app, options->overrides);
   app->add_option(
-      "--machine", options->machine,
+      "--machine", options->machine.name,
       "Rates and memory of one rank: h200, h100, cpu, or a part of the name of a device "
       "that doctor --measure\n"
       "has measured, as in A100. Default: this machine's device if measured, else cpu "
       "under gloo, h100\n"
       "where there is one, and h200.");
+  app->add_option("--per-node", options->machine.per_node,
+                  "Ranks of a node. Default: the machine's, 8 for GPUs.")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--network", options->machine.network_gb_per_s,
+                  "GB/s that all ranks of a node together send to other nodes, and receive. "
+                  "Default: the machine's, 360\n"
+                  "for GPUs (eight adapters of 400 Gbit/s).")
+      ->check(CLI::PositiveNumber);
   app->add_flag("--json", options->json,
                 "Print one JSON object instead of tables, of several recipes a list of them.");
   CLI::Option* search = app->add_flag(
       "--auto", options->search, "Search the fastest layout of the ranks that fits their memory.");
-  app->add_option("--per-node", options->per_node,
-                  "Ranks of a node, within which tensor ranks lie. Default: the machine's, 8 for "
-                  "GPUs.")
-      ->needs(search)
-      ->check(CLI::Range(1, 1024));
   app->add_option("--top", options->top, "Layouts to show. Default: 10.")
       ->needs(search)
       ->check(CLI::Range(1, 100));

@@ -3,18 +3,16 @@
 #include <utility>
 
 #include "cmd/planned_model.h"
-#include "cmd/recipe_plan.h"
 #include "engine/base/output.h"
 #include "recipes/schema/families.h"
 
 namespace dstrain {
 
 AutoSearch search_recipe(const std::string& recipe, const std::vector<std::string>& overrides,
-                         const std::string& machine, int per_node, const AutoOptions& options) {
+                         const MachineOptions& machine, const AutoOptions& options) {
   const LoadedRecipe loaded = load_recipe(recipe, overrides);
   for (const Diagnostic& warning : loaded.warnings) print_error("{}\n", format(warning));
-  Machine rates = plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo);
-  if (per_node > 0) rates.ranks_per_node = per_node;
+  const Machine rates = plan_machine(machine, loaded.recipe.parallel.backend == Backend::gloo);
   // Once, so that its note is printed once.
   const std::string weights = with_known_sizes(loaded.recipe).model.weights;
   const PlanSource source = {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cmd/recipe_plan.h"
 #include "engine/program/auto/auto_plan.h"
 #include "engine/program/auto/auto_report.h"
 
@@ -13,11 +14,9 @@ struct AutoSearch {
   AutoPlan plan;
   AutoTitle title;
 };
-/// `overrides`: "path.to.key=value", as --set. `machine` and `per_node` as PlanOptions; 0: those of
-/// the machine.
+/// `overrides`: "path.to.key=value", as --set.
 [[nodiscard]] AutoSearch search_recipe(const std::string& recipe,
                                        const std::vector<std::string>& overrides,
-                                       const std::string& machine, int per_node,
-                                       const AutoOptions& options);
+                                       const MachineOptions& machine, const AutoOptions& options);
 
 }  // namespace dstrain

@@ -8,11 +8,22 @@
 
 namespace dstrain {
 
-Machine plan_machine(const std::string& name, bool on_cpu) {
+namespace {
+
+Machine named_machine(const std::string& name, bool on_cpu) {
   const std::vector<MeasuredRates> measured = read_measured(measured_file());
   if (!name.empty()) return choose_machine(name, measured);
   const auto found = find_measured(measured, on_cpu ? "CPU" : installed_gpu());
   return found ? *found : on_cpu ? cpu() : built_in_machine(installed_gpu());
+}
+
+}  // namespace
+
+Machine plan_machine(const MachineOptions& options, bool on_cpu) {
+  Machine machine = named_machine(options.name, on_cpu);
+  if (options.per_node > 0) machine.ranks_per_node = options.per_node;
+  if (options.network_gb_per_s > 0) machine.network_bytes_per_s = 1e9 * options.network_gb_per_s;
+  return machine;
 }
 
 RecipePlan plan_recipe(const LoadedRecipe& loaded, int ranks, const Machine& machine, int phase) {

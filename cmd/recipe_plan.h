@@ -7,9 +7,15 @@
 
 namespace dstrain {
 
+/// Which machine is planned for.
+struct MachineOptions {
+  std::string name;             ///< built in or measured; empty: plan_machine's choice
+  int per_node = 0;             ///< ranks of a node; 0: the machine's
+  double network_gb_per_s = 0;  ///< between nodes, 1e9 bytes a second of a node; 0: the machine's
+};
 /// As asked for; else what was measured for the device that this machine has, else the built-in
 /// one.
-[[nodiscard]] Machine plan_machine(const std::string& name, bool on_cpu);
+[[nodiscard]] Machine plan_machine(const MachineOptions& options, bool on_cpu);
 
 /// A recipe's step with all that its plan goes by.
 struct RecipePlan {

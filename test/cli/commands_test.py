@@ -56,6 +56,16 @@ for ranks, some in commented.items():
         assert abs(memory["total_bytes"] / 2**30 / gib - 1) < 0.02, (recipe, gib, ranks, memory)
         assert host is None or abs((memory["host_pinned_bytes"] + memory["host_pageable_bytes"]) / 2**30 / host - 1) < 0.02, (recipe, memory)
 
+# ZeRO++ pays between nodes of two ranks on a slow network only.
+zeropp = ROOT / "recipes/vit/vit-huge_food101_zeropp.yaml"
+steps = {}
+for per_node, network in ((2, 3), (2, 300), (4, 3)):
+    where = ["--machine", "h200", "--per-node", per_node, "--network", network]
+    for form, settings in (("codes", ()), ("plain", ("--set", "precision.gather=compute", "--set", "precision.reduce=fp32", "--set", "parallel.zero.second_shard=0"))):
+        steps[per_node, network, form] = plans([zeropp], 4, *where, *settings)[zeropp]["step_s"]
+assert steps[2, 3, "plain"] > 2 * steps[2, 3, "codes"] and steps[2, 3, "codes"] > steps[2, 300, "codes"], steps
+assert steps[2, 300, "plain"] < 1.05 * steps[2, 300, "codes"] and steps[4, 3, "plain"] <= steps[4, 3, "codes"], steps
+
 # A world far larger than this machine is planned at once. Time of the CPU, since other tests run beside this one.
 before = resource.getrusage(resource.RUSAGE_CHILDREN)
 expect_success(run("plan", recipes[-1], "--ranks", 4096))

@@ -96,25 +96,45 @@ class Job:
 
 # The others wait in an exchange by copies then, for which no kernel runs.
 TENSOR = [f"parallel.tensor={GPUS}", "batch.global=512", "batch.micro=512"]
+PIPELINE = ["parallel.pipeline=2", f"parallel.tensor={GPUS // 2}", "batch.global=512"]
+
+
+def on_the_host(folder):
+    """Settings by which most of a step is an update by the CPU, a fetch of parameters, or a write of files in `folder`."""
+    key = "memory.offload."
+    return {
+        "updates by the CPU": [f"{key}optimizer=pinned", f"{key}update=cpu", "parallel.zero.stage=2"],
+        "parameters fetched": [f"{key}optimizer=pinned", f"{key}parameters=pinned", "parallel.zero.stage=3"],
+        "files written": [f"{key}optimizer=file", f"{key}parameters=file", f"{key}path={folder}", "parallel.zero.stage=3"],
+    }
 
 
 def killed_rank(folder):
     ways = {f"ZeRO-{stage}": [f"parallel.zero.stage={stage}"] for stage in (0, 2, 3)}
-    for name, settings in {**ways, "tensor ranks": TENSOR}.items():
+    # On a disk, where /tmp may lie in memory.
+    files = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("DSTRAIN_TEST_DISK", "/var/tmp")))
+    for name, settings in {**ways, "tensor ranks": TENSOR, "pipeline and tensor ranks": PIPELINE, **on_the_host(files)}.items():
         job = Job(folder / name.replace(" ", "-"), settings=settings)
-        job.reach(60)
+        job.reach(20)
         os.kill(job.rank(GPUS - 1), signal.SIGKILL)
         text, took = job.finish(128 + signal.SIGKILL)
         root = job.failure()["root"]
         assert root["rank"] == GPUS - 1 and root["signal"] == signal.SIGKILL, (root, text)
         say(1, f"kill -9 of rank {GPUS - 1}, {name}: ended after {took:.2f} s")
         assert took < 1.5, took
+        assert not list(files.iterdir()), list(files.iterdir())
+    files.rmdir()
 
 
 def restart(folder):
-    whole = Job(folder / "whole", steps=600)
+    for name, steps, settings in (("data ranks", 600, ()), ("pipeline and tensor ranks", 300, PIPELINE)):
+        restart_of(folder / name.replace(" ", "-"), name, steps, settings)
+
+
+def restart_of(folder, name, steps, settings):
+    whole = Job(folder / "whole", steps=steps, settings=settings)
     whole.finish(0)
-    job = Job(folder / "broken", "--max-restarts", "1", steps=600)
+    job = Job(folder / "broken", "--max-restarts", "1", steps=steps, settings=settings)
     job.reach(CHECKPOINT_EVERY * 2 + 20)
     old = job.ranks()
     before = job.step()
@@ -129,10 +149,10 @@ def restart(folder):
     new = time.monotonic() - start
     job.finish(0)
     differ = [step for step, loss in whole.losses().items() if job.losses().get(step) != loss]
-    say(2, f"ranks gone after {stopped:.2f} s, resumed after {resumed:.2f} s, first new step after {new:.2f} s; "
+    say(2, f"{name}: ranks gone after {stopped:.2f} s, resumed after {resumed:.2f} s, first new step after {new:.2f} s; "
            f"{len(differ)} of {len(whole.losses())} losses differ from the unbroken run")
     assert not differ, differ[:5]
-    assert len(whole.losses()) == 600
+    assert len(whole.losses()) == steps
 
 
 def killed_agent(folder):

@@ -1,4 +1,4 @@
-"""The recipes of one to five dimensions (recipes/qwen/qwen2.5-3b_metamathqa_*d.yaml) on four GPUs, with eight layers of full width: training with
+"""The recipes of one to five dimensions (recipes/qwen/qwen2.5-3b_metamathqa_*d.yaml) on four GPUs, with four layers of full width: training with
 evaluation, answers and a checkpoint, the same from that checkpoint on, export, and `dstrain verify`. The fifth goes on from the first's model.
 
     DSTRAIN=dstrain python3 test/gpu/recipes_test.py [FOLDER [RECIPE...]]      # exit 77 with fewer than four GPUs
@@ -53,7 +53,7 @@ def main():
         scratch = pathlib.Path(scratch)
         data = files(scratch)
         common = [f"data.path={data}/MetaMathQA-395K.json", f"data.tokenizer={data}/qwen", f"data.cache={scratch}/cache", "data.workers=1",
-                  f"data.test_share={TEST_SHARE}", "model.layers=8", "batch.global=32", "optimizer.lr=1e-4", "optimizer.warmup_steps=2",
+                  f"data.test_share={TEST_SHARE}", "model.layers=4", "batch.global=32", "optimizer.lr=1e-4", "optimizer.warmup_steps=2",
                   "run.generate=2", "run.generate_tokens=16", "run.epochs=0", f"run.steps={STEPS}", f"run.evaluate={STEPS // 2}"]
         saves = [f"run.checkpoint.every={STEPS // 2}"]
         for name in sys.argv[2:] or CASES:
