@@ -19,6 +19,7 @@
 #include "engine/device/pinned.h"
 #include "engine/device/stream.h"
 #include "engine/models/random_weights.h"
+#include "engine/train/host_copies.h"
 
 namespace dstrain {
 namespace {
@@ -466,10 +467,10 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
   Bytes wanted = 0;
   for_each_saved([&](int, int, Range saved) { wanted += saved.size() * kFloatBytes; });
   CheckpointPart part;
+  HostCopies copies(options_.device, options_.pci_bus);
   for_each_saved([&](int g, int state, Range saved) {
     if (wanted <= room || at_rest(g, state).memory->place(g) == Place::device) {
-      const at::Tensor copy = load_state(g, state, saved)
-                                  .to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+      const at::Tensor copy = copies.copy(load_state(g, state, saved));
       part.copied_values += saved.size();
       for_each_state_box(g, state, saved, [&](Piece box, std::int64_t offset) {
         part.reads.emplace_back([copy, offset](Range range, std::span<float> into) {
@@ -499,6 +500,7 @@ CheckpointPart StateStore::snapshot(Bytes room) const {
     averaged.value = block_averages_[s];
     part.add(stored_part(averaged), stored_values(averaged));
   }
+  copies.finish();
   return part;
 }
 

@@ -29,6 +29,7 @@
 #include "engine/device/host_file.h"
 #include "engine/device/numa.h"
 #include "engine/device/staged_copy.h"
+#include "engine/train/host_copies.h"
 #include "test/support/catch.h"
 #include "test/support/temp_dir.h"
 
@@ -311,6 +312,27 @@ TEST_CASE("staged copies carry every byte between GPU, memory and file", "[gpu][
   }
 }
 
+TEST_CASE("copies in pageable memory are the values in fp32", "[gpu][host_work]") {
+  const DeviceFacts facts = choose_device(0);
+  const auto on_gpu = at::TensorOptions(facts.device);
+  HostCopies copies(facts.device, facts.pci_bus);
+  std::vector<at::Tensor> sources, made;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t count : {1, 65'537, 30'000'000})
+      sources.push_back(at::randint(1 << 20, {count}, on_gpu).to(dtype));
+    sources.push_back(at::randint(1 << 20, {300, 700}, on_gpu).to(dtype).t());
+  }
+  sources.push_back(at::randint(100, {5}, at::TensorOptions(at::kFloat)));  // rests on the host
+  for (const at::Tensor& source : sources) made.push_back(copies.copy(source));
+  copies.finish();
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE((made[i].is_cpu() && made[i].scalar_type() == at::kFloat && !made[i].is_pinned()));
+    REQUIRE(at::equal(made[i], sources[i].cpu().to(at::kFloat)));
+  }
+  REQUIRE(made.back().const_data_ptr() != sources.back().const_data_ptr());
+}
+
 TEST_CASE("many staged copies in both directions at once are all right", "[gpu][host_work]") {
   const c10::Device device = gpu();
   StagedCopy copy(device, {.buffer_bytes = Bytes{128} << 10, .work = {.threads = 2}});
@@ -405,6 +427,21 @@ TEST_CASE("rates of host memory and files", "[.bench][host_work_bench]") {
     both(file->direct() ? "file past the page cache" : "file", FilePart{.file = file.get()});
     copy.rethrow();
   }
+  const at::Tensor values =
+      at::zeros({bytes / 4}, at::TensorOptions(at::kFloat).device(facts.device));
+  const auto print_copies = [&](const char* name, const auto& copy) {
+    std::vector<at::Tensor> kept;  // each in new memory, as a checkpoint's
+    const auto start = Clock::now();
+    for (int i = 0; i < 4; ++i) kept.push_back(copy());
+    std::printf("| %s | %.1f |\n", name, 4e-9 * static_cast<double>(bytes) / seconds_since(start));
+  };
+  print_copies("values by the driver", [&] { return values.to(at::kCPU); });
+  HostCopies copies(facts.device, facts.pci_bus);
+  print_copies("values for a checkpoint", [&] {
+    const at::Tensor copy = copies.copy(values);
+    copies.finish();
+    return copy;
+  });
   HostWork work(facts.device, {});
   const auto begin = Clock::now();
   constexpr int kJobs = 10'000;
