@@ -80,7 +80,7 @@ std::unique_ptr<Communicator> make_by_backend(const std::shared_ptr<Store>& stor
   if (options.backend == CommBackend::gloo) return make_gloo(store, group);
   auto nccl = make_nccl(*store, group, options);
   if (options.copied_bytes == 0) return nccl;
-  return with_peer_copies(std::move(nccl), *store, group, options.copied_bytes);
+  return with_peer_copies(std::move(nccl), *store, group, options);
 }
 
 }  // namespace

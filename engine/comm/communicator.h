@@ -92,6 +92,9 @@ struct CommunicatorOptions {
   /// Gathers and reductions of up to so many bytes in one piece are to run by copies between the
   /// GPUs where these are of one host (peer_copies.h); 0: all by NCCL.
   Bytes copied_bytes = 0;
+  /// Peers often come late: the stream waits for copies without a kernel, which would keep a
+  /// multiprocessor, and sees them some microseconds later.
+  bool waits_long = false;
   /// Of two ranks, the first only sends and the second only receives. Then no send or receive makes
   /// the host wait for the peer; otherwise the first one may.
   bool link = false;

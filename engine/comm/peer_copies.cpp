@@ -43,11 +43,12 @@ std::optional<SumType> sum_type(at::ScalarType dtype) {
 class PeerCopies final : public Forwarding {
  public:
   PeerCopies(std::unique_ptr<Communicator> inner, std::unique_ptr<PeerMemory> memory,
-             const Group& group)
+             const Group& group, bool waits_long)
       : Forwarding(*inner),
         owned_(std::move(inner)),
         memory_(std::move(memory)),
         group_(group),
+        waits_long_(waits_long),
         device_(at::kCUDA, c10::cuda::current_device()),
         copies_(Stream::from_pool(device_, StreamPriority::high)),
         caller_(copies_),
@@ -122,6 +123,21 @@ class PeerCopies final : public Forwarding {
     }
   }
 
+  /// Each rank sums its part and hands it to the others.
+  void all_reduce(at::Tensor& x, ReduceOp op) override {
+    const std::size_t part = x.nbytes() / to_index(size());
+    if (op != ReduceOp::sum || !sum_type(x.scalar_type()) || x.numel() % size() != 0 ||
+        part < kMinPart)
+      return inner_.all_reduce(x, op);
+    const std::int64_t own = x.numel() / size();
+    at::Tensor flat = x.view({-1});
+    at::Tensor sum = flat.narrow(0, rank() * own, own);
+    // A peer hands out its sum after it has this rank's part of it, so nothing that is still to be
+    // sent is overwritten.
+    reduce_scatter(sum, flat);
+    all_gather(flat, sum);
+  }
+
   void settle() override {
     if (!memory_->settled()) {
       begin("settle", {}, 0);
@@ -146,7 +162,9 @@ class PeerCopies final : public Forwarding {
 
   /// The next exchange begins behind what the caller enqueues up to it, so nothing overwrites what
   /// is read until then.
-  void finish(const char* operation) { check(operation, memory_->receive(caller_.handle())); }
+  void finish(const char* operation) {
+    check(operation, memory_->receive(caller_.handle(), waits_long_));
+  }
 
   void check(const char* operation, const char* error) const {
     if (error != nullptr) group_.fail(operation, error);
@@ -176,6 +194,7 @@ class PeerCopies final : public Forwarding {
   std::unique_ptr<Communicator> owned_;
   std::unique_ptr<PeerMemory> memory_;
   Group group_;
+  bool waits_long_;
   at::Device device_;
   Stream copies_;
   Stream caller_;  ///< of the last call
@@ -186,10 +205,13 @@ class PeerCopies final : public Forwarding {
 }  // namespace
 
 std::unique_ptr<Communicator> with_peer_copies(std::unique_ptr<Communicator> inner, Store& store,
-                                               const Group& group, Bytes bytes) {
-  std::unique_ptr<PeerMemory> memory = PeerMemory::open(store, group, bytes / group.size);
+                                               const Group& group,
+                                               const CommunicatorOptions& options) {
+  std::unique_ptr<PeerMemory> memory =
+      PeerMemory::open(store, group, options.copied_bytes / group.size);
   if (memory == nullptr) return inner;
-  return std::make_unique<PeerCopies>(std::move(inner), std::move(memory), group);
+  return std::make_unique<PeerCopies>(std::move(inner), std::move(memory), group,
+                                      options.waits_long);
 }
 
 }  // namespace dstrain::comm

@@ -49,22 +49,51 @@ struct Driver {
   }
 };
 
-/// Writes 1 to all words behind what `stream` did before. Error text; null: none.
-const char* write_ones(const std::vector<std::uintptr_t>& words, cudaStream_t stream) {
-  std::vector<CUstreamBatchMemOpParams> writes;
+using Operations = std::vector<CUstreamBatchMemOpParams>;
+
+void add_writes(const std::vector<std::uintptr_t>& words, std::uint32_t value, Operations& to) {
   for (const std::uintptr_t word : words) {
-    CUstreamBatchMemOpParams& write = writes.emplace_back();
+    CUstreamBatchMemOpParams& write = to.emplace_back();
     write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     write.writeValue.address = word;
-    write.writeValue.value = 1;
+    write.writeValue.value = value;
   }
+}
+
+void add_waits(const std::vector<std::uintptr_t>& words, std::uint32_t value, Operations& to) {
+  for (const std::uintptr_t word : words) {
+    CUstreamBatchMemOpParams& wait = to.emplace_back();
+    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait.waitValue.address = word;
+    wait.waitValue.value = value;
+    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  }
+}
+
+/// In their order, behind what `stream` did before. Error text; null: none.
+const char* operate(Operations operations, cudaStream_t stream) {
   const Driver& driver = Driver::get();
   const CUresult result =
-      driver.operate(stream, static_cast<unsigned>(writes.size()), writes.data(), 0);
+      driver.operate(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
   if (result == CUDA_SUCCESS) return nullptr;
   const char* text = "unknown error of the driver";
   (void)driver.error_string(result, &text);
   return text;
+}
+
+const char* write_ones(const std::vector<std::uintptr_t>& words, cudaStream_t stream) {
+  Operations writes;
+  add_writes(words, 1, writes);
+  return operate(std::move(writes), stream);
+}
+
+/// Whether the stream is being captured, where operations of the driver on words cannot be a part
+/// of the graph; with an error's text, if there is one.
+std::pair<bool, const char*> capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t result = cudaStreamIsCapturing(stream, &status);
+  return {status != cudaStreamCaptureStatusNone,
+          result == cudaSuccess ? nullptr : cudaGetErrorString(result)};
 }
 
 /// Equal on the ranks of one host. NCCL_HOSTID, which tells NCCL so, counts here, too.
@@ -182,20 +211,30 @@ const char* PeerMemory::send(const std::vector<const void*>& from, std::size_t b
                                                from[to_index(peer)], bytes, cudaMemcpyDefault, on);
     if (result != cudaSuccess) return cudaGetErrorString(result);
   }
-  // Operations of the driver on words cannot be part of a graph.
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (const cudaError_t result = cudaStreamIsCapturing(on, &status); result != cudaSuccess)
-    return cudaGetErrorString(result);
-  if (status == cudaStreamCaptureStatusNone) return write_ones(words, on);
+  const auto [captured, error] = capturing(on);
+  if (error != nullptr) return error;
+  if (!captured) return write_ones(words, on);
   PeerWords args{.count = size};
   for (int i = 0; i < size; ++i)
     args.words[i] = reinterpret_cast<std::uint32_t*>(words[to_index(i)]);
   return write_words(args, stream);
 }
 
-const char* PeerMemory::receive(void* stream) {
-  auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
-  return await_words(words, static_cast<int>(memory_.size()), stream);
+const char* PeerMemory::receive(void* stream, bool by_driver) {
+  auto* const on = static_cast<cudaStream_t>(stream);
+  const int size = static_cast<int>(memory_.size());
+  const auto [captured, error] = capturing(on);
+  if (error != nullptr) return error;
+  if (captured || !by_driver) {
+    auto* const words = reinterpret_cast<std::uint32_t*>(word(rank_, 0, last_));
+    return await_words(words, size, stream);
+  }
+  std::vector<std::uintptr_t> words;
+  for (int peer = 0; peer < size; ++peer) words.push_back(word(rank_, peer, last_));
+  Operations operations;
+  add_waits(words, 1, operations);
+  add_writes(words, 0, operations);
+  return operate(std::move(operations), on);
 }
 
 }  // namespace dstrain::comm

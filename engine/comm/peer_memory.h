@@ -40,8 +40,9 @@ class PeerMemory {
   [[nodiscard]] const char* send(const std::vector<const void*>& from, std::size_t bytes,
                                  void* stream);
   /// Ends it: `stream` waits until what was sent has left and what others send has come. That lies
-  /// in arrived(i) until the next exchange but one begins.
-  [[nodiscard]] const char* receive(void* stream);
+  /// in arrived(i) until the next exchange but one begins. A warp waits; with `by_driver` nothing
+  /// runs meanwhile, but inside a graph.
+  [[nodiscard]] const char* receive(void* stream, bool by_driver);
   [[nodiscard]] const void* arrived(int rank) const;
   /// The next exchange uses the first slot.
   [[nodiscard]] bool settled() const { return last_ == 1; }

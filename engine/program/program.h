@@ -78,6 +78,10 @@ inline constexpr int kNumLanes = 16;
 [[nodiscard]] inline bool computes(Lane lane) {
   return lane == Lane::compute || lane == Lane::compute_beside;
 }
+/// The two lanes on which data ranks exchange parameters and gradients of groups.
+[[nodiscard]] inline bool exchanges_groups(Lane lane) {
+  return lane == Lane::gather || lane == Lane::reduce;
+}
 /// Work of the lane goes on beside the next step: updates of offloaded states.
 [[nodiscard]] bool outlasts_step(Lane lane);
 /// The lanes that an action of the kind may run on; the first is the usual one.
@@ -162,7 +166,8 @@ struct Program {
   std::vector<Action> actions;
   std::vector<Buffer> buffers;
   int micro_batches = 1;
-  int coordinate = 0;  ///< of the rank on the pipeline axis
+  int coordinate = 0;        ///< of the rank on the pipeline axis
+  bool peer_copies = false;  ///< ProgramOptions::peer_copies
 
   /// Indices of the buffers of one role, in order.
   [[nodiscard]] std::vector<int> buffers_of(BufferRole role) const;
@@ -185,6 +190,8 @@ struct ProgramOptions {
   /// Micro-batches run two at once, each on a lane of its own: while one exchanges inside a block
   /// the other computes. For groups that rest whole, without a pipeline or offload.
   bool two_at_once = false;
+  /// Data ranks on GPUs of one host gather and reduce by copies between their memories.
+  bool peer_copies = false;
 };
 
 /// One optimizer step under `layout`. Gathers and reductions overlap compute as far as `after`

@@ -116,8 +116,11 @@ struct Simulation {
 /// Of the host's memory, what a rank that could use `alone` has beside the other ranks of its host.
 [[nodiscard]] double host_memory_rate(const Layout& layout, const Machine& machine, double alone);
 
-/// Bytes of the largest tensor that ranks along `axis` exchange inside a block.
-[[nodiscard]] Bytes largest_exchange(const ModelCost& cost, CommAxis axis);
+/// Bytes of a whole tensor that ranks of a host exchange by copies on the channel in one piece
+/// (engine/comm/peer_copies.h): rows of tensor ranks in their blocks, and what data ranks gather
+/// and reduce where Program::peer_copies says so. 0: all of it goes by NCCL.
+[[nodiscard]] Bytes copied_bytes(const CommChannel& channel, const Program& program,
+                                 const ModelCost& cost);
 
 /// What it allocates beside the buffers of its program: Ledger::products.
 [[nodiscard]] Bytes product_memory(const ModelCost& cost, const Machine& machine);

@@ -239,6 +239,7 @@ Strategy make_strategy(const Recipe& recipe, const ModelCost& cost, int world_si
   ProgramOptions options = {.micro_batches = batch.micro_batches,
                             .prefetch = recipe.parallel.zero.prefetch};
   options.two_at_once = recipe.batch.concurrent == 2;
+  options.peer_copies = recipe.parallel.peer_copies;
   options.inputs = place_of(recipe.memory.offload.activations);
   if (recipe.memory.recompute == Recompute::blocks)
     options.recompute.assign(cost.blocks.size(), true);

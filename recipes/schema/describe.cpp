@@ -259,6 +259,11 @@ void describe(ParallelConfig& c, Visitor& v) {
            .unit = "MiB",
            .min = 0,
            .max = 65536});
+  v.field(
+      "peer_copies", c.peer_copies,
+      {.text = "What data ranks on GPUs of one host gather and reduce travels by copies between "
+               "their memories, not by kernels of NCCL, which take processors from the products "
+               "beside them. It takes memory for two pieces each, of up to 128 MiB."});
   v.field("backend", c.backend, {.text = "Library that moves data between ranks."});
 }
 

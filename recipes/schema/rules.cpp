@@ -550,6 +550,8 @@ std::vector<Inactive> inactive_fields(const Recipe& r) {
         fmt::format("only parallel.zero.stage 3 gathers parameters, here it is {}",
                     r.parallel.zero.stage));
   }
+  if (r.parallel.backend == Backend::gloo)
+    add({"parallel.peer_copies"}, "parallel.backend gloo: the ranks have no GPUs");
   if (r.parallel.sequence == 1)
     add({"parallel.sequence_attention"}, "parallel.sequence 1: each rank has whole samples");
   return fields;

@@ -31,18 +31,20 @@ int number(const char* variable) { return std::stoi(std::getenv(variable)); }
 void check_copies(const std::shared_ptr<Store>& store, int rank, int size) {
   const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(rank));
   make_current(gpu);
-  const auto open = [&](const std::string& name, Bytes bytes) {
+  const auto open = [&](const std::string& name, Bytes bytes, bool waits_long = false) {
     auto comm = make_communicator(store, {.backend = CommBackend::nccl,
                                           .name = name,
                                           .ranks = test::all_ranks(size),
                                           .rank = rank,
                                           .copied_bytes = bytes,
+                                          .waits_long = waits_long,
                                           .timeout_s = 60});
     test::expect(comm->overlaps(), "the GPUs of this host reach each other");
     return comm;
   };
-  const auto one = open("in one piece", Bytes{64} << 20), several = open("in several", 1 << 20);
-  for (Communicator* comm : {one.get(), several.get()}) {
+  const auto one = open("in one piece", Bytes{64} << 20), several = open("in several", 1 << 20),
+             long_waits = open("waits of the driver", 1 << 20, true);
+  for (Communicator* comm : {one.get(), several.get(), long_waits.get()}) {
     // Below what is worth a copy, and with an end that is no whole pack of 16 bytes.
     for (const std::int64_t count : {5, 1 << 18, (1 << 20) + 3}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong})

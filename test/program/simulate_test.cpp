@@ -292,6 +292,24 @@ TEST_CASE("the ledger holds what each stage says", "[simulate]") {
   CHECK(ledger(3, 4, 2).allocated() == three.allocated());
 }
 
+TEST_CASE("copies between GPUs hold two pieces of each channel's largest tensor", "[simulate]") {
+  const Bytes largest = 2560;
+  Machine machine = round_machine();
+  const auto fixed = [&](int stage, bool copies, int width = 4) {
+    Case c = make_case(stage, stage == 0 ? 1 : 4, stage == 0 ? 4 : 1, 3,
+                       {.micro_batches = 2, .prefetch = 1, .peer_copies = copies});
+    c.layout.widths.gradient = c.layout.widths.reduce_wire = width;
+    return play(c, machine).ledger.fixed;
+  };
+  CHECK(fixed(3, true) == 1000);  // a machine whose devices do not reach each other
+  machine.peer_copies = true;
+  CHECK(fixed(3, false) == 1000);
+  CHECK(fixed(3, true) == 1000 + 2 * largest * 2 + 2 * largest * 4);  // gathered, reduced
+  CHECK(fixed(0, true) == 1000 + 2 * Bytes{2176} * 4);                // padded for no shards
+  const int wide = 1 << 20;                                           // 2.5 GiB
+  CHECK(fixed(0, true, wide) == 1000 + 2 * (Bytes{128} << 20));
+}
+
 TEST_CASE("workspaces of products are a line of their own, one for each stream, and none on a CPU",
           "[simulate]") {
   Case c = make_case(0, 1, 1, 3, {});
