@@ -189,7 +189,9 @@ Command add_bench_zero(CLI::App& root) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1048576));
   app->add_option("--stages", options->zero.stages,
-                  "ZeRO stages, 0 to 3. The first is that of weak scaling. Default: 0,1,2,3.")
+                  "ZeRO stages, 0 to 3. The first is that of weak scaling, and of one rank, which "
+                  "divides nothing.\n"
+                  "Default: 0,1,2,3.")
       ->delimiter(',')
       ->check(CLI::Range(0, 3));
   app->add_option("--offload", options->offloads,

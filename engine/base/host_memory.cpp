@@ -97,6 +97,9 @@ std::int64_t host_resident_bytes() {
   return file ? resident * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
+// Not getrusage: a child takes over its parent's ru_maxrss.
+std::int64_t host_peak_bytes() { return read_kib("/proc/self/status", "VmHWM:"); }
+
 Error host_memory_error(std::int64_t wanted_bytes) {
   std::string text(kHostOutOfMemory);
   if (wanted_bytes > 0) {

@@ -16,8 +16,9 @@ inline constexpr std::string_view kHostOutOfMemory = "out of memory on the host"
 /// limits. Error{internal}.
 [[nodiscard]] Error host_memory_error(std::int64_t wanted_bytes);
 
-/// Resident memory of this process; 0 where the system does not say.
+/// Resident memory of this process, now and at its peak; 0 where the system does not say.
 [[nodiscard]] std::int64_t host_resident_bytes();
+[[nodiscard]] std::int64_t host_peak_bytes();
 
 /// Host memory that this process can still take, and what sets that bound.
 struct UsableMemory {

@@ -33,8 +33,9 @@ BenchPlan plan_of(const ZeroOptions& options) {
   return plan;
 }
 
-bool can_run(const ZeroWay& way, int ranks) {
-  return way.offload != ZeroOffload::optimizer_and_parameters || way.stage == 3 || ranks == 1;
+bool wanted(const ZeroWay& way, int ranks, const ZeroOptions& options) {
+  if (ranks == 1) return way.stage == options.stages.front();
+  return way.offload != ZeroOffload::optimizer_and_parameters || way.stage == 3;
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ BenchPlan zero_plan(const ZeroOptions& options) {
   for (std::size_t recipe = 0; recipe < plan.recipes.size(); ++recipe) {
     for (const int ranks : plan.ranks) {
       for (std::size_t way = 0; way < ways.size(); ++way) {
-        if (can_run(ways[way], ranks))
+        if (wanted(ways[way], ranks, options))
           plan.chosen.push_back({.recipe = recipe, .variant = way, .ranks = ranks});
       }
     }

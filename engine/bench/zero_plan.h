@@ -40,7 +40,8 @@ struct ZeroOptions {
 /// The ways whatever the number of ranks, in the order of BenchPlan::variants.
 [[nodiscard]] std::vector<ZeroWay> zero_ways(const ZeroOptions& options);
 /// Every recipe, number of ranks and way; parameters are offloaded under stage 3 or on one rank
-/// alone. Error{usage} where nothing is left.
+/// alone. One rank divides nothing and runs under the first stage alone. Error{usage} where nothing
+/// is left.
 [[nodiscard]] BenchPlan zero_plan(const ZeroOptions& options);
 /// Weak scaling under the first stage without offload: batch.global of the recipe is for the first
 /// number of ranks.

@@ -218,29 +218,8 @@ std::vector<std::string> scaling_sentences(const CellList& cells) {
 
 std::vector<std::string> one_rank_sentences(const CellList& cells) {
   std::vector<std::string> sentences = {
-      "With one rank nothing is divided: all stages are the same, and rows of equal offload differ "
-      "by chance alone."};
-  const CellList ran = those_that_ran(cells);
-  const auto seconds = [](const ZeroCell& c) { return c.result.step_s.value; };
-  for (const ZeroOffload offload :
-       {ZeroOffload::none, ZeroOffload::optimizer, ZeroOffload::optimizer_and_parameters}) {
-    for (const bool pinned : {true, false}) {
-      CellList same;
-      for (const ZeroCell* cell : ran) {
-        if (cell->way.offload == offload && cell->way.pinned == pinned) same.push_back(cell);
-      }
-      const Extremes found = extremes(same, seconds);
-      if (same.size() < 2 || found.least == nullptr) continue;
-      const std::string words = way_words(same.front()->way);
-      const std::size_t plus = words.find(" + ");
-      sentences.push_back(fmt::format(
-          "{}: steps of {} to {} over {} stages.",
-          plus == std::string::npos ? "Without offload" : "With " + words.substr(plus + 3),
-          report::time_words(seconds(*found.least)), report::time_words(seconds(*found.most)),
-          same.size()));
-    }
-  }
-  add_planned(sentences, ran);
+      "With one rank nothing is divided: all stages are the same, and one stands for them."};
+  add_planned(sentences, those_that_ran(cells));
   return sentences;
 }
 

@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/host_memory.h"
 
 namespace dstrain {
 namespace {
@@ -23,20 +22,6 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 
 Bytes machine_memory_bytes() {
   return static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-}
-
-/// VmHWM and not getrusage: a child takes over its parent's ru_maxrss.
-Bytes host_peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) {
-      std::istringstream number(line.substr(6));
-      Bytes kib = 0;
-      number >> kib;
-      return kib * 1024;
-    }
-  }
-  return 0;
 }
 
 }  // namespace

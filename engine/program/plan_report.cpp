@@ -292,7 +292,7 @@ std::optional<double> lone_step(const Strategy& strategy, const ModelCost& cost,
   bool exchanges = false;
   for (Program& program : line) {
     for (Action& action : program.actions) {
-      if (action.lane != Lane::gather && action.lane != Lane::reduce) continue;
+      if (!exchanges_groups(action.lane)) continue;
       exchanges = exchanges || !action.comm.empty();
       action.comm.clear();
     }

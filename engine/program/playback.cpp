@@ -153,7 +153,7 @@ void Player::count_waits(Rank& rank, const LaneState& lane, const Action& action
   double of_collectives = 0;
   const auto wait = [&](int other, int run) {
     const Action& awaited = rank.program->actions[to_index(other)];
-    const bool collective = awaited.lane == Lane::gather || awaited.lane == Lane::reduce;
+    const bool collective = exchanges_groups(awaited.lane);
     double& until = collective ? of_collectives : transfers(awaited.kind) ? of_others : ready;
     until = std::max(until, rank.ended(run, other));
   };

@@ -63,10 +63,23 @@ bool copies_rows(CommAxis axis, const Layout& layout, const Machine& machine) {
          extent.ranks * extent.stride <= machine.ranks_per_node;
 }
 
-/// And of one beside another micro-batch, for each other rank: copies, one after the other, and
-/// kernels that start when those of the other micro-batch leave room. Fitted to steps of Qwen2.5-3B
-/// on two and four H200 (recipes/BENCHMARKS.md).
-constexpr double kBesideAnother = 18e-6;
+/// Two slots of it are a part of the device's memory.
+constexpr Bytes kLargestPiece = Bytes{128} << 20;
+
+bool sums_or_gathers(CommOp op) {
+  return op == CommOp::all_gather || op == CommOp::reduce_scatter || op == CommOp::all_reduce;
+}
+
+/// And of one beside another micro-batch, for each other rank, as copies run one after the other,
+/// and kernels when those of the other micro-batch leave room; and for its bytes, which slow what
+/// runs beside it. Fitted to seven steps of Qwen2.5-3B on two and four H200, micro-batches of 4 to
+/// 32 samples (recipes/BENCHMARKS.md).
+constexpr double kBesideAnother = 8e-6, kBesideAnotherBytesPerS = 750e9;
+
+Comm comm_of(const Exchange& exchange) {
+  return {
+      .op = exchange.op, .axis = exchange.axis, .width = exchange.width, .bytes = exchange.bytes};
+}
 
 class Simulator {
  public:
@@ -138,11 +151,14 @@ bool Simulator::copied(const Exchange& exchange, const Action& action) const {
 /// A block while another micro-batch runs, too: kernels take turns, and exchanges go on beside
 /// those of the other one but for a part.
 void Simulator::run_beside(const Action& action, Demand& demand) const {
-  const auto copies =
-      std::ranges::count_if(cost_.blocks[to_index(action.block)].exchanges,
-                            [&](const Exchange& exchange) { return copied(exchange, action); });
-  const double shown = std::min(
-      demand.comm_s, static_cast<double>(copies * (layout_.tensor_degree - 1)) * kBesideAnother);
+  double shown = 0;
+  for (const Exchange& exchange : cost_.blocks[to_index(action.block)].exchanges) {
+    if (!copied(exchange, action)) continue;
+    const Comm comm = comm_of(exchange);
+    shown += (layout_.tensor_degree - 1) * kBesideAnother +
+             static_cast<double>(link_bytes(comm, layout_)) / kBesideAnotherBytesPerS;
+  }
+  shown = std::min(shown, demand.comm_s);
   demand.comm_s -= shown;
   demand.busy_s += shown;
   demand.use(Medium::sm, demand.busy_s - demand.seconds_of(Medium::sm));
@@ -158,11 +174,7 @@ double Simulator::hidden_s(const Action& action) const {
     if (action.kind == ActionKind::backward_input && exchange.op == CommOp::reduce_scatter)
       continue;
     Demand alone;
-    add_comm({.op = exchange.op,
-              .axis = exchange.axis,
-              .width = exchange.width,
-              .bytes = exchange.bytes},
-             layout_, machine_, alone);
+    add_comm(comm_of(exchange), layout_, machine_, alone);
     sum += std::max(
         std::min(alone.comm_s, exchange.beside_flops / machine_.flops_per_s) - kNeverHidden, 0.0);
   }
@@ -441,19 +453,28 @@ Bytes fixed_memory(const Program& program, const ModelCost& cost, const Machine&
   for (const CommChannel& channel : channels(program)) {
     bytes += machine.communicator_overhead;
     // Two slots of an exchange (PeerMemory), where the ranks are of one node.
-    if (channel.axis == CommAxis::tensor && computes(channel.lane) && machine.peer_copies)
-      bytes += 2 * largest_exchange(cost, channel.axis);
+    if (machine.peer_copies) bytes += 2 * copied_bytes(channel, program, cost);
   }
   return bytes;
 }
 
-Bytes largest_exchange(const ModelCost& cost, CommAxis axis) {
+Bytes copied_bytes(const CommChannel& channel, const Program& program, const ModelCost& cost) {
   Bytes bytes = 0;
-  for (const BlockCost& block : cost.blocks) {
-    for (const Exchange& exchange : block.exchanges)
-      if (exchange.axis == axis) bytes = std::max(bytes, exchange.bytes);
+  if (channel.axis == CommAxis::tensor && computes(channel.lane)) {
+    for (const BlockCost& block : cost.blocks) {
+      for (const Exchange& exchange : block.exchanges)
+        if (exchange.axis == channel.axis) bytes = std::max(bytes, exchange.bytes);
+    }
+    return bytes;
   }
-  return bytes;
+  if (!program.peer_copies || !exchanges_groups(channel.lane)) return 0;
+  for (const Action& action : program.actions) {
+    for (const Comm& comm : action.comm) {
+      if (CommChannel{comm.axis, action.lane} == channel && sums_or_gathers(comm.op))
+        bytes = std::max(bytes, comm.bytes);
+    }
+  }
+  return std::min(bytes, kLargestPiece);
 }
 
 Bytes product_memory(const ModelCost& cost, const Machine& machine) {

@@ -26,8 +26,7 @@ SkippedExchanges::SkippedExchanges() {
 }
 
 std::shared_ptr<const std::atomic<bool>> SkippedExchanges::flag(const CommChannel& channel) const {
-  const bool of_groups = channel.lane == Lane::gather || channel.lane == Lane::reduce;
-  return of_groups ? skips_ : nullptr;
+  return exchanges_groups(channel.lane) ? skips_ : nullptr;
 }
 
 void SkippedExchanges::enter(std::int64_t step) {

@@ -86,7 +86,6 @@ TEST_CASE("parameters are offloaded under stage 3 or on one rank alone", "[bench
   options.stages = {2, 3};
   CHECK(names_of(zero_plan(options)) ==
         std::vector<std::string>{"quickstart-zero2+optimizer+parameters+pinned-1-ranks-1",
-                                 "quickstart-zero3+optimizer+parameters+pinned-1-ranks-1",
                                  "quickstart-zero3+optimizer+parameters+pinned-2-ranks-1"});
   options.ranks = {2};
   options.stages = {0, 2};
@@ -230,16 +229,14 @@ TEST_CASE("weak scaling says whether memory stayed constant", "[bench]") {
 }
 
 TEST_CASE("on one rank all stages are the same, and the table says so", "[bench]") {
-  const std::vector<ZeroCell> cells = {cell({.stage = 1}, 1, 1000, 10),
-                                       cell({.stage = 2}, 1, 1000, 10.2),
+  const std::vector<ZeroCell> cells = {cell({.stage = 2}, 1, 1000, 10.2),
                                        cell({.stage = 2, .offload = optimizer}, 1, 500, 12)};
   const ZeroTables tables = zero_tables(cells);
   const ZeroTable& one = table(tables, "5-one-rank");
-  CHECK(row_text(one, 2) ==
+  CHECK(row_text(one, 1) ==
         "bloom, squad (a)|stage 2 + optimizer, pinned|500|505|200|64|17.0|1200.00|1080.00");
   CHECK(one.not_run.empty());
   CHECK(one.sentences[0].find("all stages are the same") != std::string::npos);
-  CHECK(one.sentences[1] == "Without offload: steps of 1.00 s to 1.02 s over 2 stages.");
 }
 
 TEST_CASE("a cell is a row of CSV and an object of JSON, whether it ran or not", "[bench]") {

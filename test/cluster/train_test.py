@@ -141,18 +141,20 @@ def train_by_slurm(slurm, nodes):
     print(f"{nodes} nodes: pre-empted at step {stopped_at}, put back, equal bit for bit", flush=True)
 
 
-parts = sys.argv[1:] or ["slurm", "hostfile"]
+parts = sys.argv[1:] or ["slurm", "lost", "crashed"]
 with Hosts(4) as hosts:
     if "slurm" in parts:
         slurm = Slurm(hosts)
         train_by_slurm(slurm, 2)
         train_by_slurm(slurm, 4)
         hosts.slurm_down()
-    if "hostfile" in parts:
+    if "lost" in parts or "crashed" in parts:
         cluster = Cluster(hosts)
         unbroken = train_by_hostfile(cluster)
+    if "lost" in parts:
         for in_save in (False, True):
             lose_host(cluster, unbroken, hosts.drop, hosts.undrop, in_save)
             lose_host(cluster, unbroken, hosts.cut, hosts.heal, in_save)
+    if "crashed" in parts:
         go_on_without_host(cluster, unbroken, "h3", in_save=False)
         go_on_without_host(cluster, unbroken, "h4", in_save=True)
