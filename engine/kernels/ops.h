@@ -205,7 +205,7 @@ struct SecondLabels {
 [[nodiscard]] at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table,
                                               const at::Tensor& labels, const at::Tensor& weights,
                                               const at::Tensor& totals);
-/// Bytes of logits that it holds at once on a GPU.
+/// Bytes of logits that it holds at once on a GPU in training; without gradients 256 MiB at most.
 [[nodiscard]] std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
                                                       int element_bytes);
 

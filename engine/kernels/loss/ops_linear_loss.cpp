@@ -98,16 +98,16 @@ at::Tensor add_totals(const Targets& targets, const at::Tensor& loss, const at::
   return sum;
 }
 
-/// Goes through the rows in chunks whose logits share one buffer; `each(first, x, logits)` comes
-/// after the losses of a chunk. Returns the sum of the losses.
+/// Goes through the rows in chunks whose logits, of `most_bytes` on a GPU, share one buffer;
+/// `each(first, x, logits)` comes after the losses of a chunk. Returns the sum of the losses.
 template <typename Each>
 at::Tensor for_each_chunk(const at::Tensor& x, const Parameter& table, const Targets& targets,
-                          const at::Tensor& grad_loss, const Each& each) {
+                          const at::Tensor& grad_loss, std::int64_t most_bytes, const Each& each) {
   const at::Tensor& value = value_of(table, x);
   const std::int64_t rows = x.size(0), classes = value.size(0);
   const std::int64_t stride = padded_classes(classes);
-  const std::int64_t most =
-      chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()), x.is_cuda());
+  const std::int64_t most = chunk_rows(rows, stride * static_cast<std::int64_t>(x.element_size()),
+                                       x.is_cuda() ? most_bytes : kLogitsBytesCpu);
   const at::Tensor buffer = at::empty({most, stride}, x.options());
   const at::Tensor loss = scratch(x, {rows}), top1 = scratch(x, {rows});
   for (std::int64_t first = 0; first < rows; first += most) {
@@ -139,7 +139,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Targets targets{saved[1], saved[2], context->saved_data.at("totals").toTensor()};
     Parameter& table = kept(context, "table");
     const at::Tensor dx = context->needs_input_grad(0) ? at::empty_like(x) : at::Tensor();
-    (void)for_each_chunk(x, table, targets, dense(grads[0]),
+    (void)for_each_chunk(x, table, targets, dense(grads[0]), kLogitsBytes,
                          [&](std::int64_t first, const at::Tensor& part, const at::Tensor& grad) {
                            if (dx.defined())
                              multiply(grad, value_of(table, x), dx.narrow(0, first, part.size(0)));
@@ -154,7 +154,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 std::int64_t linear_cross_entropy_bytes(std::int64_t rows, std::int64_t classes,
                                         int element_bytes) {
   const std::int64_t row_bytes = padded_classes(classes) * element_bytes;
-  return chunk_rows(rows, row_bytes, /*cuda=*/true) * row_bytes;
+  return chunk_rows(rows, row_bytes, kLogitsBytes) * row_bytes;
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const at::Tensor& labels,
@@ -171,7 +171,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x_MD, Parameter& table, const 
   const Targets targets{labels, weights, totals};
   if (c10::GradMode::is_enabled() && (x_MD.requires_grad() || table.trainable))
     return LinearCrossEntropy::apply(x_MD, anchor_for(x_MD, table.trainable), &table, targets);
-  return for_each_chunk(dense(x_MD), table, targets, {},
+  return for_each_chunk(dense(x_MD), table, targets, {}, kEvaluatedLogitsBytes,
                         [](std::int64_t, const at::Tensor&, const at::Tensor&) {});
 }
 
